@@ -1,0 +1,95 @@
+"""The command line: `bertjax VERB ...` runs `main` of `bertjax/commands/VERB.py`.
+
+Nothing heavy is imported before the verb is known, and listing the verbs imports none of them.
+"""
+
+import ast
+import errno
+import os
+import pathlib
+import select
+import sys
+
+import bertjax
+from bertjax import catalog
+from bertjax.errors import UserError, nearest
+
+_SUCCESS, _MISTAKE, _INTERRUPTED, _READER_GONE = 0, 2, 128 + 2, 128 + 13
+
+_MACHINE_IS_FULL_OR_SHUT = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns the exit status: 0, 2 for a person's mistake, or 128 + signal.
+
+    Args:
+      argv: the words after `bertjax`; those of this process by default.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        return _quietly(lambda: print(overview()), "bertjax")
+    if arguments[0] in ("-V", "--version"):
+        return _quietly(lambda: print(f"bertjax {bertjax.__version__}"), "bertjax")
+    verb, *rest = arguments
+    if verb not in catalog.names("commands"):
+        hint = nearest(verb, catalog.names("commands"))
+        print(f"bertjax: error: no command {verb!r}: {hint}", file=sys.stderr)
+        return _MISTAKE
+    return _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
+
+
+def overview() -> str:
+    """The text of `bertjax --help`: every verb with the first line of its file."""
+    verbs = catalog.names("commands")
+    width = max(map(len, verbs), default=0)
+    lines = [f"  {verb:<{width}}  {_first_line(verb)}" for verb in verbs]
+    return "\n".join(
+        [
+            "usage: bertjax VERB ...",
+            "",
+            (bertjax.__doc__ or "").strip(),
+            "",
+            *lines,
+            "",
+            "bertjax VERB --help explains one; every VERB is the file bertjax/commands/VERB.py.",
+        ]
+    )
+
+
+def _first_line(verb: str) -> str:
+    source = pathlib.Path(bertjax.__file__).with_name("commands") / f"{verb}.py"
+    docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0]
+
+
+def _quietly(run, name: str) -> int:
+    """Runs a command and turns what a person can mend, or wanted, into one line and a status."""
+    try:
+        run()
+        sys.stdout.flush()
+    except UserError as error:
+        return _complain(name, str(error))
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            # The interpreter flushes once more on its way out, which must not fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _READER_GONE
+        if error.errno not in _MACHINE_IS_FULL_OR_SHUT:
+            raise
+        return _complain(name, f"{error.strerror}: {error.filename or 'no file named'}")
+    return _SUCCESS
+
+
+def _complain(name: str, message: str) -> int:
+    print(f"{name}: error: {message}", file=sys.stderr)
+    return _MISTAKE
+
+
+def _reader_is_gone() -> bool:
+    """Whether it is standard output that broke, rather than a pipe to some worker."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

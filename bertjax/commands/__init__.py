@@ -1,0 +1,1 @@
+"""One file a verb: flags and printing live only here."""

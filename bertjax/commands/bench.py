@@ -1,0 +1,154 @@
+"""measure training steps of a config: tokens per second, utilisation, compile time, memory
+
+Needs no corpus: batches are random tokens of the config's shapes.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import time
+
+EPILOG = """\
+examples:
+  bertjax bench --config configs/bert_mini.py
+  bertjax bench --config configs/bert_base.py --config.data.phases='()' \\
+      --config.data.max_seq_length=512 --config.data.batch_size=64 --steps 20
+
+The JSON on standard output holds one entry for each phase of the config (each is one shape):
+medians over --repeats timings of --steps steps each, after --warmup steps.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Prints the measurements as JSON."""
+    from bertjax.config import load_config, split_overrides
+
+    rest, overrides = split_overrides(argv)
+    arguments = _parser().parse_args(rest)
+    config = load_config(arguments.config, overrides)
+    print(json.dumps(measure(config, arguments), indent=2))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax bench",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:base")
+    parser.add_argument("--steps", type=int, default=5, help="steps of one timing (default 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="timings (default 5)")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before the first (default 2)")
+    return parser
+
+
+def measure(config, arguments: argparse.Namespace) -> dict:
+    """Measures every phase of a config, one after the other."""
+    import jax
+
+    from bertjax import build
+    from bertjax.layers.precision import NAMED
+    from bertjax.train.peak import peak_flops_per_second
+
+    phases = build.phases(config)
+    mesh = build.make_mesh(config, [phase.batch_size for phase in phases])
+    precision = build.precision(config.model.precision)
+    peak = peak_flops_per_second(jax.devices(), NAMED[precision].operands)
+    return {
+        "config": arguments.config,
+        "device": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "jax": jax.__version__,
+        "precision": precision,
+        "peak_flops_per_second": peak,
+        "phases": [_measure_phase(config, phase, mesh, peak, arguments) for phase in phases],
+    }
+
+
+def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
+    import jax
+
+    from bertjax import build
+    from bertjax.interfaces import Pretrainer
+    from bertjax.train.sharding import to_global
+
+    pretrainer = Pretrainer(
+        build.encoder(config.model), build.objectives(config.objectives, _facts(config))
+    )
+    rows = _random_rows(config, phase)
+    trainer = build.trainer(config, pretrainer, mesh, rows)
+    state, batch = trainer.create_state(), to_global(rows, mesh)
+    start = time.perf_counter()
+    step = trainer.train_step.lower(state, batch).compile()
+    compile_seconds = time.perf_counter() - start
+    times = []
+    for repeat in range(arguments.repeats + 1):
+        steps = arguments.steps if repeat else arguments.warmup
+        start = time.perf_counter()
+        for _ in range(steps):
+            state, metrics = step(state, batch)
+        jax.block_until_ready(metrics)
+        if repeat:
+            times.append((time.perf_counter() - start) / steps)
+            print(f"{phase}: {times[-1]:.4f} s a step", file=sys.stderr, flush=True)
+    work = build.work_of(trainer, rows, phase.batch_size)
+    seconds = statistics.median(times)
+    return {
+        "max_seq_length": phase.max_seq_length,
+        "batch_size": phase.batch_size,
+        "parameters": build.parameter_count(trainer.shapes.params),
+        "seconds_per_step": seconds,
+        "seconds_per_step_min_max": [min(times), max(times)],
+        "tokens_per_second": work.tokens / seconds,
+        "sequences_per_second": phase.batch_size / seconds,
+        "model_flops_per_step": work.flops,
+        "model_flops_utilisation": work.flops / seconds / peak if peak else None,
+        "compile_seconds": compile_seconds,
+        **_memory(step),
+    }
+
+
+def _facts(config) -> dict:
+    """What a tokenizer would say; the ids of special tokens make no difference to speed."""
+    return {
+        "vocab_size": config.model.vocab_size,
+        "mask_id": 4,
+        "special_ids": (0, 1, 2, 3, 4),
+        "seed": config.seed,
+    }
+
+
+def _random_rows(config, phase) -> dict:
+    import numpy as np
+
+    random = np.random.default_rng(config.seed)
+    shape = (phase.batch_size, phase.max_seq_length)
+    rows = {
+        "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
+        "segment_ids": np.zeros(shape, np.int32),
+        "attention_mask": np.ones(shape, bool),
+        "example_id": np.arange(phase.batch_size, dtype=np.uint32),
+    }
+    if "sentence_pair" in config.objectives:
+        rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
+    if config.objectives.get("mlm", {}).get("whole_word"):
+        rows["word_starts"] = random.random(shape) < 0.8
+    return rows
+
+
+def _memory(step) -> dict:
+    """The device's own peak where it keeps one, else the process's; and the compiler's figures."""
+    import jax
+
+    stats = jax.local_devices()[0].memory_stats() or {}
+    analysis = step.memory_analysis()
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "peak_memory_bytes": stats.get("peak_bytes_in_use", resident),
+        "peak_memory_of": "device" if "peak_bytes_in_use" in stats else "process",
+        "argument_bytes": getattr(analysis, "argument_size_in_bytes", None),
+        "temporary_bytes": getattr(analysis, "temp_size_in_bytes", None),
+    }

@@ -1,0 +1,171 @@
+"""Fine-tune a pretrained encoder on a GLUE task, with several seeds, and score it."""
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from typing import Any
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  bertjax finetune --config configs/glue.py:mrpc --init runs/bert --data glue --workdir runs/mrpc
+  bertjax finetune --config configs/glue.py:cola,small --init runs/mini@best --data glue \\
+      --workdir runs/cola --seeds 5 --config.optimizer.learning_rate=3e-4
+  bertjax finetune --config configs/glue.py:rte --init random:runs/bert --data tfds:/data/tfds \\
+      --workdir runs/rte_from_nothing
+
+--init is the folder of a pretraining run: RUN is its newest checkpoint, RUN@STEP or RUN@best
+another one, random:RUN its model and tokenizer with fresh parameters. --data is the folder that
+holds CoLA/, SST-2/, MRPC/ and so on as GLUE released them, or tfds:DIR, where glue/TASK is prepared
+as ArrayRecord.
+
+In the workdir: results.json (every seed, every epoch, median and spread), summary.json,
+predictions/ (the evaluation server's files, from the seed whose dev score is the median) and
+seed_N/ (metrics and predictions of that seed). The same command goes on where it was stopped; more
+--seeds add to those that are there.
+"""
+
+FREE_FIELDS = ("log_every", "keep_checkpoints", "mesh", "mesh.*")
+"""What may change between two starts: none of it changes what is learned."""
+
+
+def main(argv: list[str]) -> None:
+    """Fine-tunes every seed that is not finished and prints the scores of all."""
+    from bertjax.config import load_config, split_overrides
+
+    rest, overrides = split_overrides(argv)
+    arguments = _parser().parse_args(rest)
+    if arguments.seeds < 1:
+        raise UserError(f"--seeds {arguments.seeds}: wanted 1 or more")
+    recipe = load_config(arguments.config, overrides)
+    results = run(recipe, arguments)
+    if _is_first_host():
+        _print_table(results)
+
+
+def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Fine-tunes the seeds one after the other; what is finished is not done again."""
+    from bertjax import config as configs
+    from bertjax import finetuning, scoring
+    from bertjax.train.interrupt import Interrupt
+    from bertjax.train.workdir import claim
+
+    start = time.monotonic()
+    job = finetuning.prepare(
+        recipe, init=arguments.init, data=arguments.data, workdir=arguments.workdir
+    )
+    facts = {"init": {"name": arguments.init, **job.config.init}, "examples": _sizes(job)}
+    _say(_description(job, arguments))
+    held = contextlib.nullcontext()
+    if _is_first_host():
+        held = claim(job.workdir, json.loads(configs.to_json(job.config)), free=FREE_FIELDS)
+    results = []
+    with held, Interrupt() as interrupt:
+        for seed in range(recipe.seed, recipe.seed + arguments.seeds):
+            result = scoring.read(job.folder(seed)) or finetuning.fine_tune(job, seed, interrupt)
+            if result is None:
+                _say(f"stopped in seed {seed}; the same command goes on from there")
+                raise SystemExit(interrupt.exit_code)
+            _say(f"seed {seed}, epoch {result['chosen_epoch']}: {_text(result['scores'])}")
+            results.append(result)
+            facts["seconds"] = time.monotonic() - start
+            complete = len(results) == arguments.seeds
+            scoring.write(job.workdir, job.config, results, facts, complete=complete)
+    return results
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax finetune",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, help="config file, as in configs/glue.py:mrpc")
+    parser.add_argument("--init", required=True, help="RUN, RUN@STEP, RUN@best or random:RUN")
+    parser.add_argument("--data", required=True, help="folder of GLUE, or tfds:DIR")
+    parser.add_argument("--workdir", required=True, help="folder for what comes out")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="how many, from config.seed on (default 1)"
+    )
+    return parser
+
+
+def _description(job, arguments: argparse.Namespace) -> str:
+    from bertjax.train import named_arrays
+
+    new = [name for name in named_arrays.named(job.shapes) if not name.startswith("encoder/")]
+    count = named_arrays.num_parameters(job.shapes["encoder"])
+    if job.origin.checkpoint is None:
+        source = f"fresh parameters, the model of {job.origin.run}"
+    else:
+        source = f"{job.origin.checkpoint}, sha256 {job.config.init.encoder[:16]}"
+    sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(job).items())
+    return (
+        f"{job.task.name}: {sizes}\n"
+        f"encoder: {count:,} parameters from {source}\n"
+        f"new: {', '.join(new)}\n"
+        f"{arguments.seeds} seed(s) of {job.config.num_train_steps:,} steps in "
+        f"{job.config.num_train_epochs} epochs"
+    )
+
+
+def _sizes(job) -> dict[str, int]:
+    """Examples of each split; lines that were left out are named."""
+    sizes = {name: len(split.pairs) for name, split in job.batches.items()}
+    left_out = {name: examples.left_out for name, examples in job.examples.items()}
+    return sizes | {f"broken lines in {name}": n for name, n in left_out.items() if n}
+
+
+def _print_table(results: list[dict[str, Any]]) -> None:
+    """Each seed's scores and their spread, on standard output."""
+    from bertjax import scoring
+
+    over_seeds = scoring.spreads(results)
+    names = list(over_seeds)
+    rows = [
+        [str(result["seed"]), str(result["chosen_epoch"])]
+        + [f"{result['scores'][name]:.4f}" for name in names]
+        for result in results
+    ]
+    spread_rows = [
+        [measure, "", *[f"{over_seeds[name][measure]:.4f}" for name in names]]
+        for measure in ("median", "min", "max", "std")
+    ]
+    header = ["seed", "epoch", *names]
+    if sys.stdout.isatty():
+        _print_rich(header, rows, spread_rows)
+        return
+    widths = [max(map(len, column)) for column in zip(header, *rows, *spread_rows, strict=True)]
+    for row in [header, *rows, *spread_rows]:
+        print("  ".join(map(str.rjust, row, widths)))
+
+
+def _print_rich(header: list[str], rows: list[list[str]], spread_rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header)
+    for number, row in enumerate(rows, start=1):
+        table.add_row(*row, end_section=number == len(rows))
+    for row in spread_rows:
+        table.add_row(*row, style="bold" if row[0] == "median" else None)
+    Console().print(table)
+
+
+def _text(scores: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+
+
+def _say(text: str) -> None:
+    if _is_first_host():
+        print(text, file=sys.stderr, flush=True)
+
+
+def _is_first_host() -> bool:
+    import jax
+
+    return jax.process_index() == 0

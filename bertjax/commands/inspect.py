@@ -1,0 +1,245 @@
+"""Say what a run, a checkpoint or a corpus is.
+
+Reads and never writes. Needs no accelerator, whatever devices a checkpoint was written from.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  bertjax inspect runs/bert                what came out, which checkpoints there are
+  bertjax inspect runs/bert@best           the best checkpoint; runs/bert@3000 that of a step
+  bertjax inspect runs/bert/checkpoints/3000
+  bertjax inspect corpus                   counts, sources, some examples as text
+  bertjax inspect runs/bert@3000 --json | jq .parameters_sha256
+
+Two checkpoints with equal parameters_sha256 and optimizer_sha256 are the same state.
+"""
+
+_WANTED = (
+    "wanted the --workdir of a run, a checkpoint (RUN@STEP, RUN@best or RUN/checkpoints/STEP) "
+    "or a prepared corpus"
+)
+_EXAMPLE_LENGTH = 64
+
+
+def main(argv: list[str]) -> None:
+    """Prints what a folder is, for people or as JSON."""
+    arguments = _parser().parse_args(argv)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    description = describe(arguments.what, arguments.examples)
+    if arguments.json:
+        print(json.dumps(description, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_lines(description)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax inspect",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", metavar="RUN|CHECKPOINT|CORPUS", help="see the examples below")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--examples", type=int, default=3, help="how many examples of a corpus (default 3)"
+    )
+    return parser
+
+
+def describe(what: str, num_examples: int = 3) -> dict[str, Any]:
+    """Describes a run, a checkpoint or a corpus as plain values.
+
+    Raises:
+      UserError: it is none of these, or damaged.
+    """
+    from bertjax.train import checkpoint_folder, transfer
+
+    path = pathlib.Path(what)
+    if not path.exists() and "@" in what:
+        return _checkpoint(transfer.find(what).checkpoint)
+    if not path.is_dir():
+        came = "a file" if path.is_file() else "not there"
+        raise UserError(f"{what} is {came}; {_WANTED}")
+    if (path / "manifest.json").is_file():
+        return _corpus(path, num_examples)
+    if any((path / name).exists() for name in (checkpoint_folder.RECORD, checkpoint_folder.STATE)):
+        return _checkpoint(path)
+    if (path / "config.json").is_file():
+        return _run(path)
+    raise UserError(f"{what} holds no manifest.json, checkpoint.json or config.json; {_WANTED}")
+
+
+def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
+    from bertjax.train import checkpoint_folder
+    from bertjax.train.named_arrays import fingerprint, num_parameters
+    from bertjax.train.restore import load_numpy
+
+    defect = checkpoint_folder.defect(path)
+    if defect:
+        raise UserError(f"{path} is damaged ({defect}): inspect another checkpoint of the run")
+    record = checkpoint_folder.read_record(path)
+    params = load_numpy(path, "params")
+    return {
+        "kind": "checkpoint",
+        "path": str(path),
+        "step": record.step,
+        "written_by": f"bertjax {record.version}",
+        "parameters": num_parameters(params),
+        "parameters_sha256": fingerprint(params),
+        "optimizer_sha256": fingerprint(load_numpy(path, "opt_state")),
+        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "metrics": dict(record.metrics),
+        "provenance": dict(record.provenance),
+        "arrays": dict(record.arrays),
+    }
+
+
+def _run(path: pathlib.Path) -> dict[str, Any]:
+    from bertjax.train import checkpoint_folder, retention
+    from bertjax.train.files import read_json
+    from bertjax.train.metric_writer import read_metrics
+    from bertjax.train.workdir import in_use
+
+    config = read_json(path / "config.json")
+    checkpoints = checkpoint_folder.metrics(path / "checkpoints")
+    ranks = retention.ranked(
+        checkpoints, config.get("best_metric", ""), config.get("best_mode", "min")
+    )
+    latest = max(checkpoints, default=None)
+    summary = read_json(path / "summary.json") if (path / "summary.json").exists() else None
+    return {
+        "kind": "run",
+        "path": str(path),
+        "status": _status(latest, config.get("num_train_steps"), in_use(path), summary),
+        "latest_checkpoint": latest,
+        "best_checkpoint": ranks[0] if ranks else None,
+        "checkpoints": [
+            {"step": step, "metrics": dict(metrics)} for step, metrics in checkpoints.items()
+        ],
+        "last_metrics": _last_metrics(read_metrics(path)),
+        "summary": summary,
+        "config": config,
+    }
+
+
+def _status(latest: int | None, total: int | None, running: bool, summary: dict | None) -> str:
+    if running:
+        return "running"
+    if total is not None and (latest or 0) >= total:
+        return "complete"
+    if total is None:
+        return "not running" if summary is None else "complete"
+    if latest is None:
+        return f"stopped before its first checkpoint, of {total} steps"
+    return f"stopped; goes on from step {latest} of {total} when it is started again"
+
+
+def _last_metrics(records: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The newest value of every metric, with the newest step."""
+    newest: dict[str, Any] = {}
+    for record in records:
+        newest.update(record)
+    return newest
+
+
+def _corpus(path: pathlib.Path, num_examples: int) -> dict[str, Any]:
+    from bertjax.data import records
+
+    corpus = records.open_corpus(path, _first_split(path))
+    return {
+        "kind": "corpus",
+        "path": str(path),
+        "manifest": corpus.manifest,
+        "examples": _examples(corpus, path / "tokenizer", num_examples),
+    }
+
+
+def _first_split(path: pathlib.Path) -> str:
+    from bertjax.train.files import read_json
+
+    splits = list(read_json(path / "manifest.json").get("splits", ()))
+    return "train" if "train" in splits or not splits else splits[0]
+
+
+def _examples(corpus: Any, tokenizer_folder: pathlib.Path, count: int) -> list[str]:
+    from bertjax.data.examples import Examples
+    from bertjax.data.tokenizer import load
+
+    tokenizer = load(tokenizer_folder)
+    examples = Examples(
+        corpus,
+        format="full-sentences",
+        max_seq_length=_EXAMPLE_LENGTH,
+        seed=0,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        pad_id=tokenizer.pad_id,
+    )
+    return [tokenizer.decode(example["input_ids"]) for example in examples.preview(count)]
+
+
+def _lines(description: Mapping[str, Any]) -> Iterator[str]:
+    """What a person reads: a title, then one thing a line."""
+    yield f"{description['kind']} {description['path']}"
+    for name, value in description.items():
+        if name in ("kind", "path") or value is None:
+            continue
+        if name == "arrays":
+            yield "arrays:"
+            yield from _tree(value)
+        elif name == "checkpoints":
+            yield "checkpoints:"
+            for entry in value:
+                yield f"  {entry['step']:>9,}  {_inline(entry['metrics'])}".rstrip()
+        elif name == "examples":
+            yield "examples:"
+            yield from (f"  {number}. {text}" for number, text in enumerate(value, 1))
+        elif isinstance(value, Mapping):
+            yield f"{name}:"
+            yield from _indented(value, 1)
+        else:
+            yield f"{name}: {_text(value)}"
+
+
+def _tree(arrays: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Names as an indented tree, with shapes."""
+    shown: list[str] = []
+    for name in sorted(arrays):
+        *folders, leaf = name.split("/")
+        for depth, folder in enumerate(folders):
+            if shown[: depth + 1] != folders[: depth + 1]:
+                yield f"{'  ' * (depth + 1)}{folder}/"
+        shown = folders
+        array = arrays[name]
+        yield f"{'  ' * (len(folders) + 1)}{leaf}  {array['dtype']} {array['shape']}"
+
+
+def _indented(values: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield f"{'  ' * depth}{name}:"
+            yield from _indented(value, depth + 1)
+        else:
+            yield f"{'  ' * depth}{name}: {_text(value)}"
+
+
+def _inline(values: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {_text(value)}" for name, value in values.items())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) else json.dumps(value, ensure_ascii=False)

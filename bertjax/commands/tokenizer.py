@@ -1,0 +1,185 @@
+"""Learn a tokenizer from text and write it to a folder."""
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import itertools
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  bertjax tokenizer --input 'text/*.txt' --out vocab
+  bertjax tokenizer --input python-docs --kind bpe --vocab_size 8192 --out vocab
+  bertjax tokenizer --input 'wiki/*.gz' --kind unigram --vocab_size 32000 --cased --sample 0.1 \\
+      --out vocab
+
+kinds:
+  wordpiece          BERT's: words, then pieces of words; lowercased unless --cased
+  bpe                GPT-2's and RoBERTa's byte-level BPE, which spells any text
+  unigram            SentencePiece's unigram model, as in ALBERT, XLNet and T5
+  sentencepiece_bpe  SentencePiece's BPE
+
+The same text in the same order gives the same tokenizer at every run. The folder also holds the
+files that Hugging Face's libraries read (tokenizer.json with vocab.txt or vocab.json and
+merges.txt; spiece.model). Next: bertjax prepare --tokenizer DIR, or bertjax tokenize to try it.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Reads the input, learns the tokenizer, writes the folder and prints what was made."""
+    arguments = _parser().parse_args(argv)
+    _check(arguments)
+    from bertjax.data import tokenizer
+
+    with _reading() as reading:
+        learned = tokenizer.train(
+            reading.count(_texts(arguments)),
+            kind=arguments.kind,
+            vocab_size=arguments.vocab_size,
+            lowercase=arguments.lowercase,
+            strip_accents=arguments.strip_accents,
+            normalization=arguments.normalization,
+            character_coverage=arguments.character_coverage,
+        )
+    learned.save(arguments.out)
+    if learned.vocab_size < arguments.vocab_size:
+        print(
+            f"note: {arguments.vocab_size:,} pieces were asked, but this text has no more than "
+            f"{learned.vocab_size:,}; models over it need vocab_size={learned.vocab_size}",
+            file=sys.stderr,
+        )
+    files = ", ".join(sorted(path.name for path in pathlib.Path(arguments.out).iterdir()))
+    print(f"tokenizer    {learned.kind}, {learned.vocab_size:,} pieces")
+    print(f"learned from {reading.documents:,} documents, {reading.characters:,} characters")
+    print(f"fingerprint  {learned.fingerprint}")
+    print(f"written to   {arguments.out}: {files}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax tokenizer",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--input",
+        nargs="+",
+        required=True,
+        metavar="GLOB",
+        help="files (also .gz .bz2 .xz .zst), python-docs, or tfds:NAME:SPLIT",
+    )
+    add("--out", required=True, metavar="DIR", help="a new folder")
+    add("--kind", default="wordpiece", help="see below (default: wordpiece)")
+    add("--vocab_size", type=int, default=30_522, metavar="N", help="pieces (default: 30522)")
+    case = parser.add_mutually_exclusive_group()
+    case.add_argument("--cased", dest="lowercase", action="store_false", help="keep capitals")
+    case.add_argument("--uncased", dest="lowercase", action="store_true", help="lowercase")
+    accents = parser.add_mutually_exclusive_group()
+    accents.add_argument(
+        "--strip_accents",
+        dest="strip_accents",
+        action="store_true",
+        help="drop accents (default: with lowercased wordpiece)",
+    )
+    accents.add_argument(
+        "--keep_accents", dest="strip_accents", action="store_false", help="keep accents"
+    )
+    add(
+        "--normalization",
+        metavar="FORM",
+        help="none, nfc, nfd, nfkc or nfkd; SentencePiece: none or nfkc, its default",
+    )
+    add(
+        "--character_coverage",
+        type=float,
+        metavar="SHARE",
+        help="share of the text whose characters get pieces (default: 0.9999); not for bpe",
+    )
+    add("--max_documents", type=int, metavar="N", help="learn from the first N documents only")
+    add(
+        "--sample",
+        type=float,
+        metavar="SHARE",
+        help="learn from this share of the documents, chosen by their content",
+    )
+    add("--format", default="auto", help="how files are laid out (default: auto, looks at each)")
+    add("--errors", default="strict", choices=["strict", "replace"], help="for what is not UTF-8")
+    add("--tfds_data_dir", metavar="DIR", help="where datasets of tfds: lie prepared")
+    parser.set_defaults(lowercase=None, strip_accents=None)
+    return parser
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuses early what would be refused after minutes of learning."""
+    from bertjax.data.tokenizer_folder import METADATA, refuse_occupied
+
+    if arguments.max_documents is not None and arguments.max_documents < 1:
+        raise UserError(f"--max_documents {arguments.max_documents}: wanted 1 or more")
+    if arguments.sample is not None and not 0 < arguments.sample <= 1:
+        raise UserError(f"--sample {arguments.sample}: wanted more than 0 and at most 1")
+    out = pathlib.Path(arguments.out)
+    if not (out / METADATA).is_file():
+        refuse_occupied(out)
+
+
+def _texts(arguments: argparse.Namespace) -> Iterator[str]:
+    from bertjax.data.text import documents
+
+    texts = documents(
+        arguments.input,
+        format=arguments.format,
+        errors=arguments.errors,
+        tfds_data_dir=arguments.tfds_data_dir,
+    )
+    if arguments.sample is not None:
+        texts = (text for text in texts if _lot(text) < arguments.sample)
+    return itertools.islice(texts, arguments.max_documents)
+
+
+def _lot(text: str) -> float:
+    """A number in [0, 1) that depends on the text alone, so that samples are the same anywhere."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+class _Reading:
+    """Counts what is read and says how far it is."""
+
+    def __init__(self, show: Callable[[str], None], seconds_between: float) -> None:
+        self.documents = self.characters = 0
+        self._show = show
+        self._seconds_between = seconds_between
+
+    def count(self, texts: Iterable[str]) -> Iterator[str]:
+        """Passes the texts on."""
+        next_time = time.monotonic() + self._seconds_between
+        for text in texts:
+            self.documents += 1
+            self.characters += len(text)
+            if time.monotonic() >= next_time:
+                self._show(f"reading: {self._so_far()}")
+                next_time = time.monotonic() + self._seconds_between
+            yield text
+        self._show(f"learning pieces from {self._so_far()}")
+
+    def _so_far(self) -> str:
+        return f"{self.documents:,} documents, {self.characters / 1e6:,.1f} million characters"
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[_Reading]:
+    if not sys.stderr.isatty():
+        yield _Reading(functools.partial(print, file=sys.stderr, flush=True), seconds_between=10)
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("reading") as status:
+        yield _Reading(status.update, seconds_between=0.1)

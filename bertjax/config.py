@@ -1,0 +1,220 @@
+"""Run configs: loaded from Python files, changed from the command line, kept as JSON.
+
+A config file defines `get_config()`, or `get_config(argument)` for `configs/bert.py:tiny`, and
+returns an `ml_collections.ConfigDict` of plain values: numbers, strings, booleans, None, tuples
+and sections. After loading, every sequence is a tuple and the config is locked, so that a run's
+`config.json` reads back as exactly what the run saw.
+
+Values that follow from others may be references (`config.get_ref("num_train_steps") // 10`): they
+are resolved after the command line has spoken.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import inspect
+import json
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ml_collections import config_dict
+
+from bertjax.errors import UserError, nearest
+from bertjax.overrides import Override, apply_overrides, split_overrides
+
+__all__ = [
+    "apply_overrides",
+    "differences",
+    "fingerprint",
+    "from_json",
+    "load_config",
+    "split_overrides",
+    "to_json",
+]
+
+ConfigDict = config_dict.ConfigDict
+
+
+def load_config(spec: str, overrides: Iterable[Override] = ()) -> ConfigDict:
+    """Loads a config file, applies overrides and locks the result.
+
+    Args:
+      spec: path of a Python file, and after a colon what its `get_config` is called with.
+      overrides: (dotted field, text of the value) pairs, as `split_overrides` gives them.
+
+    Raises:
+      UserError: there is no such file, it does not make a config, or an override does not fit.
+    """
+    path, argument = _split_spec(spec)
+    with _importable(path):
+        config = _call(_get_config(path), path, argument)
+    apply_overrides(config, overrides)
+    try:
+        return from_json(config.to_json(json_encoder_cls=_PlainEncoder))
+    except TypeError as error:
+        raise UserError(f"{path}: a config holds plain values only: {error}") from None
+
+
+def to_json(config: ConfigDict) -> str:
+    """Writes a config as indented JSON, in the config's own order."""
+    return config.to_json(json_encoder_cls=_PlainEncoder, indent=2)
+
+
+def from_json(text: str) -> ConfigDict:
+    """Reads what `to_json` wrote: every sequence becomes a tuple, order is kept, locked."""
+    return _settled(json.loads(text)).lock()
+
+
+def fingerprint(config: ConfigDict, ignoring: Iterable[str] = ()) -> str:
+    """SHA-256 of what a config says, whatever the order of its fields.
+
+    The order of `config.objectives` counts, since objectives work on a batch in that order.
+
+    Args:
+      config: what to hash.
+      ignoring: dotted fields or sections that do not count, such as `log_every` or `mesh`.
+    """
+    kept = {k: v for k, v in flatten(config).items() if not _covered(k, tuple(ignoring))}
+    content = {"fields": kept, "order": _order(config)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def differences(a: ConfigDict, b: ConfigDict) -> list[str]:
+    """Lists the fields in which two configs differ, as `config.x.y: 1 became 2` lines."""
+    old, new = flatten(a), flatten(b)
+    lines = [
+        f"config.{name}: {_shown(old, name)} became {_shown(new, name)}"
+        for name in [*old, *(name for name in new if name not in old)]
+        if name not in old or name not in new or old[name] != new[name]
+    ]
+    if set(_order(a)) == set(_order(b)) and _order(a) != _order(b):
+        lines.append(f"config.objectives: order {_order(a)} became {_order(b)}")
+    return lines
+
+
+def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
+    """All fields by dotted name. An empty section stays, as an empty dict."""
+    fields = {}
+    for name, value in config.items():
+        if isinstance(value, ConfigDict) and len(value):
+            fields |= flatten(value, f"{prefix}{name}.")
+        else:
+            fields[prefix + name] = {} if isinstance(value, ConfigDict) else value
+    return fields
+
+
+def _order(config: ConfigDict) -> list[str]:
+    return list(config.objectives) if "objectives" in config else []
+
+
+def _covered(name: str, sections: tuple[str, ...]) -> bool:
+    return any(name == section or name.startswith(section + ".") for section in sections)
+
+
+def _shown(fields: dict[str, Any], name: str) -> str:
+    return repr(fields[name]) if name in fields else "(absent)"
+
+
+def _settled(value: Any) -> Any:
+    """Turns JSON into sections, which keep their order at every depth, and tuples."""
+    if isinstance(value, list):
+        return tuple(map(_settled, value))
+    if not isinstance(value, dict):
+        return value
+    section = ConfigDict(sort_keys=False)
+    for name, item in value.items():
+        section[name] = _settled(item)
+    return section
+
+
+class _PlainEncoder(config_dict.CustomJSONEncoder):
+    """Refuses types, which the encoder of ml_collections would turn into strings."""
+
+    def default(self, obj: Any) -> Any:
+        if isinstance(obj, type):
+            raise TypeError(f"{obj.__name__} is a type; write its name as a string")
+        return super().default(obj)
+
+
+def _split_spec(spec: str) -> tuple[pathlib.Path, str | None]:
+    match = re.fullmatch(r"(.+?\.py)(?::(.*))?", spec)
+    if not match:
+        raise UserError(f"--config wants a Python file, as in configs/bert.py:tiny; got {spec!r}")
+    path = pathlib.Path(match[1])
+    if not path.is_file():
+        raise UserError(f"no config file {path}: {_nearest_file(path)}")
+    return path, match[2]
+
+
+def _nearest_file(path: pathlib.Path) -> str:
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    names = [sibling.name for sibling in path.parent.glob("*.py")]
+    return nearest(path.name, names) if names else f"no Python file in {path.parent}"
+
+
+@contextlib.contextmanager
+def _importable(path: pathlib.Path) -> Iterator[None]:
+    """Lets a config file import the files beside it as `from configs import common`.
+
+    They are forgotten afterwards: another folder may hold other files of the same names.
+    """
+    folder = path.resolve().parent
+    before, known = list(sys.path), set(sys.modules)
+    sys.path.insert(0, str(folder.parent))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+        for name in set(sys.modules) - known:
+            if name == folder.name or name.startswith(folder.name + "."):
+                del sys.modules[name]
+
+
+def _get_config(path: pathlib.Path) -> Callable[..., Any]:
+    module_spec = importlib.util.spec_from_file_location(f"{path.stem}_config", path)
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path} cannot be read as a config: {_where(error, path)}") from error
+    if not callable(getattr(module, "get_config", None)):
+        raise UserError(f"{path} defines no get_config(): is it a config file?")
+    return module.get_config
+
+
+def _call(get_config: Callable[..., Any], path: pathlib.Path, argument: str | None) -> ConfigDict:
+    arguments = () if argument is None else (argument,)
+    try:
+        inspect.signature(get_config).bind(*arguments)
+    except TypeError:
+        raise UserError(
+            f"{path} takes no argument; got {argument!r}"
+            if arguments
+            else f"{path} wants an argument, as in {path}:NAME"
+        ) from None
+    try:
+        config = get_config(*arguments)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except Exception as error:
+        called = f"get_config({'' if argument is None else repr(argument)})"
+        raise UserError(f"{path}: {called} failed: {_where(error, path)}") from error
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{path}: get_config() returned {type(config).__name__}, not a ConfigDict")
+    return config
+
+
+def _where(error: Exception, path: pathlib.Path) -> str:
+    """Names an error and the line of the config file that it came from."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {error.msg}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    line = f"line {frames[-1].lineno}: " if frames else ""
+    return f"{line}{type(error).__name__}: {error}"

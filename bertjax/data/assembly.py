@@ -1,0 +1,76 @@
+"""Segments become rows of numbers: special tokens, padding, masks."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from bertjax.data.segments import Segment
+from bertjax.data.sentence_table import SentenceTable
+
+
+class Specials(NamedTuple):
+    """The tokens around segments, `None` for those that a tokenizer does not have."""
+
+    cls_id: int | None
+    sep_id: int | None
+    pad_id: int
+
+    def count(self, num_segments: int) -> int:
+        """How many stand in an example of so many segments."""
+        return (self.cls_id is not None) + num_segments * (self.sep_id is not None)
+
+
+def assemble(
+    table: SentenceTable,
+    parts: tuple[Segment, ...],
+    specials: Specials,
+    max_seq_length: int,
+    word_starts: Bool[np.ndarray, " V"] | None,
+) -> dict[str, np.ndarray]:
+    """Lays [CLS] A [SEP] or [CLS] A [SEP] B [SEP] out, with padding after it.
+
+    Args:
+      table: Holds the segments' tokens.
+      parts: One or two segments of each example.
+      specials: What stands around them.
+      max_seq_length: L.
+      word_starts: Which tokens begin a word. The first token of a sentence always does: byte-level
+        tokenizers mark a word by the space before it, which a sentence does not begin with.
+
+    Returns:
+      `input_ids`, `segment_ids`, `attention_mask` and, if asked for, `word_starts`.
+    """
+    size = len(parts[0].row)
+    lengths = [part.length for part in parts]
+    length = sum(lengths) + specials.count(len(parts))
+    row_at = np.arange(size) * max_seq_length + (specials.cls_id is not None)
+    at = [row_at, row_at + lengths[0] + 1][: len(parts)]
+
+    position = np.arange(max_seq_length, dtype=np.int32)
+    mask = position < length.astype(np.int32)[:, None]
+    # What no token overwrites is a separator: those between documents too, which are gaps.
+    separator = specials.pad_id if specials.sep_id is None else specials.sep_id
+    ids = np.where(mask, np.int32(separator), np.int32(specials.pad_id))
+    if specials.cls_id is not None:
+        ids[:, 0] = specials.cls_id
+    for part, where in zip(parts, at, strict=True):
+        table.copy_tokens(part.row, part.begin, part.end, ids.reshape(-1), where)
+    batch = {"input_ids": ids, "segment_ids": _segment_ids(mask, lengths, specials)}
+    batch["attention_mask"] = mask
+    if word_starts is not None:
+        starts = word_starts[ids]
+        for part, where in zip(parts, at, strict=True):
+            table.mark_sentences(*part[1:], starts.reshape(-1), where)
+        batch["word_starts"] = starts
+    return batch
+
+
+def _segment_ids(
+    mask: Bool[np.ndarray, "n L"], lengths: list[Int[np.ndarray, " n"]], specials: Specials
+) -> Int[np.ndarray, "n L"]:
+    """1 for the second segment and the separator that ends it, else 0."""
+    if len(lengths) == 1:
+        return np.zeros(mask.shape, np.int32)
+    second = (lengths[0] + specials.count(1)).astype(np.int32)[:, None]
+    return (mask & (np.arange(mask.shape[1], dtype=np.int32) >= second)).astype(np.int32)

@@ -1,0 +1,119 @@
+"""What a worker makes of a block of documents: sentences, token ids, records.
+
+Sentences are tokenized one by one, so that their lengths are known and no token spans two. Where a
+tokenizer sees the space before a word (byte-level BPE), every sentence but the first of its line
+keeps that space: the ids are then those of the whole line.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from bertjax.data import tokenizer as tokenizers
+from bertjax.data.records import pack
+from bertjax.data.sentences import paragraphs
+
+LONGEST_SENTENCE = 1 << 16
+"""Characters. Records cut long sentences anyway; tokenizing them whole would take much memory."""
+
+_TEXTS_AT_ONCE = 4096
+
+
+class Encoder(Protocol):
+    """The part of a tokenizer that is needed here."""
+
+    vocab_size: int
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Documents as records.
+
+    Attributes:
+      records: What is stored, one after another.
+      index: A row of `records.INDEX_DTYPE` for each.
+      token_ids: The different ids that occur.
+      token_counts: How often each of them does.
+      documents: How many documents have tokens; the others are dropped.
+      characters: How many characters those have.
+    """
+
+    records: list[bytes]
+    index: np.ndarray
+    token_ids: np.ndarray
+    token_counts: np.ndarray
+    documents: int
+    characters: int
+
+
+class Packer:
+    """Turns lists of documents into `Packed` ones.
+
+    Args:
+      tokenizer_path: A tokenizer's folder or file.
+    """
+
+    def __init__(self, tokenizer_path: str):
+        self._tokenizer: Encoder = tokenizers.load(tokenizer_path)
+        self._dtype = id_dtype(self._tokenizer.vocab_size)
+        self._joint = " " if sees_spaces(self._tokenizer) else ""
+
+    def __call__(self, documents: list[str]) -> Packed:
+        texts = [list(self._sentences(document)) for document in documents]
+        ids = self._encode(list(itertools.chain.from_iterable(texts)))
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        tokens = np.fromiter(itertools.chain.from_iterable(ids), self._dtype, int(lengths.sum()))
+        document = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in texts])
+        sizes = np.bincount(document[lengths > 0], minlength=len(texts))
+        records, index = pack(tokens, lengths[lengths > 0], sizes)
+        counts = np.bincount(tokens, minlength=1)
+        return Packed(
+            records=records,
+            index=index,
+            token_ids=np.flatnonzero(counts),
+            token_counts=counts[counts > 0],
+            documents=int((sizes > 0).sum()),
+            characters=sum(len(documents[number]) for number in np.flatnonzero(sizes)),
+        )
+
+    def _sentences(self, document: str) -> Iterator[str]:
+        for line in paragraphs(document):
+            for number, sentence in enumerate(line):
+                sentence = self._joint + sentence if number else sentence
+                if len(sentence) <= LONGEST_SENTENCE:
+                    yield sentence
+                else:
+                    yield from _pieces(sentence)
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        ids = []
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            ids += self._tokenizer.encode_batch(texts[start : start + _TEXTS_AT_ONCE])
+        return ids
+
+
+def id_dtype(vocab_size: int) -> np.dtype:
+    """The smallest dtype that records store ids of a vocabulary in."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def sees_spaces(tokenizer: Encoder) -> bool:
+    """Whether a word behind a space has other ids than the word alone."""
+    joined, first, second, spaced = tokenizer.encode_batch(["a b", "a", "b", " b"])
+    return joined != first + second and joined == first + spaced
+
+
+def _pieces(sentence: str) -> Iterator[str]:
+    """Parts a sentence before spaces, or anywhere where there are none."""
+    start = 0
+    while len(sentence) - start > LONGEST_SENTENCE:
+        cut = sentence.rfind(" ", start + 1, start + LONGEST_SENTENCE)
+        cut = cut if cut > 0 else start + LONGEST_SENTENCE
+        yield sentence[start:cut]
+        start = cut
+    yield sentence[start:]

@@ -1,0 +1,279 @@
+"""Examples out of a corpus: example i of epoch e is a pure function of (seed, e, i).
+
+The formats are those that Liu et al. 2019 compare (section 4.2):
+
+  full-sentences   whole sentences from one or more documents, a separator between documents
+  doc-sentences    whole sentences of one document
+  segment-pair     two segments, each of whole sentences: BERT's input
+  sentence-pair    two single sentences
+
+What the second segment of a pair is:
+
+  next    half of the time what follows (label 0), otherwise another document's (label 1)
+  order   what follows, the two swapped half of the time (label 1): ALBERT's sentence order
+  none    what follows; no label
+
+`windows.py` says where an example lies, `sentence_table.py` reads what is there, `couples.py` and
+`segments.py` choose its sentences, `assembly.py` writes them down. All of it is done for many
+examples at once.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from bertjax.data import segments
+from bertjax.data.assembly import Specials, assemble
+from bertjax.data.couples import couples, draw_elsewhere
+from bertjax.data.randomness import uniforms
+from bertjax.data.segments import Segment
+from bertjax.data.sentence_table import RecordReader, SentenceTable
+from bertjax.data.windows import (
+    DocumentWindows,
+    Layout,
+    Places,
+    RecordSizes,
+    SentencePairs,
+    ShortenedWindows,
+    StreamWindows,
+)
+from bertjax.errors import UserError, nearest
+
+FORMATS = ("full-sentences", "doc-sentences", "segment-pair", "sentence-pair")
+PAIRS = ("next", "order", "none")
+
+HostBatch = dict[str, np.ndarray]
+
+
+class Corpus(RecordSizes, RecordReader, Protocol):
+    """What is asked of a corpus: the sizes of its records, and their bytes."""
+
+
+class Examples:
+    """All examples of a split of a corpus, in one format and one length.
+
+    Attributes:
+      format: One of `FORMATS`.
+      pair: One of `PAIRS`.
+      max_seq_length: L, special tokens included.
+      seed: What the examples and their order depend on, beside the epoch.
+      num_examples: How many there are in an epoch: the same number in each.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        format: str,
+        max_seq_length: int,
+        seed: int,
+        cls_id: int | None,
+        sep_id: int | None,
+        pad_id: int,
+        pair: str = "none",
+        short_seq_prob: float | None = None,
+        word_starts: Bool[np.ndarray, " V"] | None = None,
+        resegment: bool = True,
+    ):
+        """Lays examples out; no record is read.
+
+        Args:
+          corpus: One split.
+          format: One of `FORMATS`.
+          max_seq_length: L; shorter examples are padded.
+          seed: Any integer.
+          cls_id: Begins every example. Without [CLS] or [SEP] a tokenizer makes examples that
+            lack them (and documents follow each other with nothing in between), but no pairs.
+          sep_id: Ends every segment, and every document in full-sentences.
+          pad_id: Fills examples up.
+          pair: One of `PAIRS`; "none" for the formats of one segment.
+          short_seq_prob: The share of examples that are shortened. If not given, BERT's 0.1 for
+            segment-pair and 0 for the others; sentence-pair knows no other.
+          word_starts: Which tokens begin a word: asks for `word_starts` in the batches.
+          resegment: Whether each epoch cuts and pairs the text anew. Otherwise example i is the
+            same in every epoch, as for masks that are drawn once; only the order changes.
+
+        Raises:
+          UserError: these do not go together, or the corpus is too small for them.
+        """
+        _check_names(format, pair)
+        self.format, self.pair, self.seed, self.resegment = format, pair, seed, resegment
+        self.max_seq_length = max_seq_length
+        self._corpus, self._word_starts = corpus, word_starts
+        self._specials = Specials(cls_id, sep_id, pad_id)
+        self._segments = 2 if format.endswith("-pair") else 1
+        self._longest = max_seq_length - self._specials.count(self._segments)
+        self._check_specials()
+        self._layout = Layout(corpus, separated=format == "full-sentences" and sep_id is not None)
+        self._lone = self._lone_documents()
+        self._places = self._lay_out(short_seq_prob)
+        self.num_examples = len(self._places)
+        self._check_size()
+
+    def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
+        """Builds examples of an epoch by number.
+
+        Args:
+          epoch: 0 or more.
+          example: Numbers in [0, num_examples), in any order.
+
+        Returns:
+          `input_ids`, `segment_ids` (int32 [n L]), `attention_mask` (bool [n L]), `example_id`
+          (uint32 [n], the numbers), and, where they apply, `word_starts` (bool [n L]) and
+          `pair_label` (int32 [n]).
+        """
+        example = np.asarray(example, np.int64)
+        epoch = epoch if self.resegment else 0
+        if self.pair == "next":
+            table, parts, label = self._next_pairs(epoch, example)
+        else:
+            table, parts, label = self._contiguous(epoch, example)
+        batch = assemble(table, parts, self._specials, self.max_seq_length, self._word_starts)
+        batch["example_id"] = example.astype(np.uint32)
+        if label is not None:
+            batch["pair_label"] = label.astype(np.int32)
+        return batch
+
+    def _read(self, places: Places) -> tuple[SentenceTable, Segment]:
+        """Reads the sentences around some places and chooses those of each."""
+        if self.format == "sentence-pair":
+            table = SentenceTable(self._corpus, self._layout, places, None)
+            origin = self._places.record_begin[places.first_record]
+            return table, segments.neighbours(table, places, origin)
+        table = SentenceTable(self._corpus, self._layout, places, self._longest)
+        return table, segments.in_windows(table, places, self._longest, at_least=self._segments)
+
+    def _contiguous(
+        self, epoch: int, example: Int[np.ndarray, " n"]
+    ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"] | None]:
+        """Examples of what stands together in the corpus."""
+        table, text = self._read(self._places.places(epoch, example))
+        if self._segments == 1:
+            return table, (text,), None
+        a, b = segments.split(table, text, uniforms(self.seed, "split", epoch, example))
+        a, b = self._truncate(epoch, example, a, b)
+        if self.pair == "none":
+            return table, (a, b), None
+        swapped = uniforms(self.seed, "swap", epoch, example) < 0.5
+        return table, (b.where(swapped, a), a.where(swapped, b)), swapped
+
+    def _next_pairs(
+        self, epoch: int, example: Int[np.ndarray, " n"]
+    ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"]]:
+        """Examples of which half have a second segment of another document."""
+        apart, giver, share = self._givers(epoch, example)
+        rows = np.flatnonzero(apart)
+        places = self._places.places(epoch, example)
+        table, text = self._read(places + self._places.places(epoch, giver[rows]))
+        a, b = segments.split(table, text, np.append(share, share[rows]))
+        given, a = b.take(np.arange(len(example), len(text.row))), a.take(np.arange(len(example)))
+        if self.format == "segment-pair":
+            given = segments.fill(table, given, (places.capacity - a.length)[rows])
+        b = b.take(np.arange(len(example)))
+        for mine, theirs in zip(b, given, strict=True):
+            mine[rows] = theirs
+        return table, self._truncate(epoch, example, a, b), apart
+
+    def _givers(
+        self, epoch: int, example: Int[np.ndarray, " n"]
+    ) -> tuple[Bool[np.ndarray, " n"], Int[np.ndarray, " n"], np.ndarray]:
+        """Which examples have another one's second segment, whose, and where all are split."""
+        apart, giver, share = couples(epoch, example, self.num_examples, self.seed)
+        document = self._places.document(epoch, example)
+        apart = apart | self._lone[document]
+        alone = giver < 0
+        alone |= self._places.document(epoch, np.where(alone, example, giver)) == document
+        drawn = draw_elsewhere(
+            epoch, example, document, self._places.examples_of_document, self.seed
+        )
+        return apart, np.where(alone, drawn, giver), share
+
+    def _truncate(
+        self, epoch: int, example: Int[np.ndarray, " n"], a: Segment, b: Segment
+    ) -> tuple[Segment, Segment]:
+        shares = [uniforms(self.seed, f"truncate {part}", epoch, example) for part in "ab"]
+        return segments.truncate(a, b, self._longest, np.stack(shares))
+
+    def preview(self, count: int = 3, epoch: int = 0) -> list[dict[str, Any]]:
+        """The first examples of an epoch for people to look at.
+
+        Returns:
+          For each its `example_id`, its `input_ids` without padding, its `segment_ids` and, for
+          labelled pairs, its `pair_label`.
+        """
+        batch = self.build(epoch, np.arange(min(count, self.num_examples)))
+        length = batch["attention_mask"].sum(axis=1)
+        rows = []
+        for row, size in enumerate(length):
+            shown = {"example_id": int(batch["example_id"][row])}
+            for key in ("input_ids", "segment_ids"):
+                shown[key] = batch[key][row, :size].tolist()
+            if "pair_label" in batch:
+                shown["pair_label"] = int(batch["pair_label"][row])
+            rows.append(shown)
+        return rows
+
+    def _lone_documents(self) -> Bool[np.ndarray, " D"]:
+        """Which documents have one sentence that is not cut, so that nothing follows it."""
+        lone = self._layout.document_sentences == 1
+        if self.format == "sentence-pair":
+            return lone
+        sizes = np.diff(self._layout.record_begin[self._layout.record_of_document])
+        return lone & (sizes <= self._longest)
+
+    def _lay_out(self, short_seq_prob: float | None) -> ShortenedWindows | SentencePairs:
+        layout, longest = self._layout, self._longest
+        if self.format == "sentence-pair":
+            if short_seq_prob:
+                raise UserError(
+                    f"short_seq_prob={short_seq_prob} does not go with sentence-pair, whose "
+                    "examples are single sentences: leave it out"
+                )
+            lone = self.pair == "next"
+            return SentencePairs(layout, longest, self.seed, lone_sentences=lone)
+        if short_seq_prob is None:
+            short_seq_prob = 0.1 if self.format == "segment-pair" else 0.0
+        if not 0 <= short_seq_prob <= 1:
+            raise UserError(f"short_seq_prob={short_seq_prob} is no share: give 0 to 1, as 0.1")
+        if self.format == "full-sentences":
+            windows = StreamWindows(layout, longest, self.seed)
+        else:
+            follows = self._segments == 1 or self.pair == "next"
+            windows = DocumentWindows(layout, longest, self.seed, follows | ~self._lone)
+        return ShortenedWindows(windows, short_seq_prob)
+
+    def _check_specials(self) -> None:
+        if self._segments == 2 and None in self._specials:
+            raise UserError(
+                f"{self.format} needs a tokenizer with [CLS] and [SEP]; this one lacks one: use "
+                "full-sentences or doc-sentences"
+            )
+        if self._longest < self._segments:
+            raise UserError(
+                f"max_seq_length={self.max_seq_length} leaves {self._longest} tokens beside the "
+                f"special ones; {self.format} needs {self._segments} or more: raise it"
+            )
+        if self._segments == 1 and self.pair != "none":
+            raise UserError(
+                f"pair={self.pair!r} needs two segments and {self.format} has one: use "
+                "segment-pair or sentence-pair, or pair='none'"
+            )
+
+    def _check_size(self) -> None:
+        if self.num_examples == 0:
+            raise UserError(
+                f"no document has two sentences, so that there is no {self.format} with "
+                f"pair={self.pair!r}: use another format or a larger corpus"
+            )
+        if self.pair == "next" and self._layout.num_documents < 2:
+            raise UserError(
+                "pair='next' needs a second document to take random segments from, the corpus has "
+                "one: separate documents by blank lines, or use pair='order' or 'none'"
+            )
+
+
+def _check_names(format: str, pair: str) -> None:
+    for field, value, known in (("format", format, FORMATS), ("pair", pair, PAIRS)):
+        if value not in known:
+            raise UserError(f"{field}={value!r} is unknown: {nearest(value, known)}")

@@ -1,0 +1,236 @@
+"""GLUE (Wang et al. 2019) as one table: where each task's examples lie and how they are scored.
+
+A row is a `GlueTask`, a split of it a `GlueSplit`. Labels stand in the order of their integers in
+tensorflow-datasets and are spelled as the evaluation server spells them. A task without labels is
+a regression, scored 0 to 5.
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Num
+
+from bertjax.errors import UserError, nearest
+
+HIGHEST_SCORE = 5.0
+"""Of the regression task: STS-B's similarities run from 0 to 5."""
+
+Column = str | int
+"""A column is found by its name in the header line, or by its number where there is none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueSplit:
+    """One split of a task.
+
+    Attributes:
+      name: `train`, `dev`, `test`, or another evaluation split.
+      files: File names to look for, in order of preference; the first that exists is read.
+      tfds: The split's name in tensorflow-datasets; `CONFIG:SPLIT` if it is another config's.
+      server: Stem of the prediction file that the evaluation server wants; empty for `train`.
+      texts: Columns of the one or two sentences.
+      label: Column of the label.
+      header: Whether the first line names the columns.
+      labelled: Whether every example has a label; a split without may still bring the column.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    tfds: str
+    server: str
+    texts: tuple[Column, ...]
+    label: Column
+    header: bool = True
+    labelled: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """One task of the benchmark.
+
+    Attributes:
+      name: As configs and tensorflow-datasets name it.
+      folder: Folder of the released files.
+      labels: Spelling of each class; empty for a regression.
+      metrics: Names of functions in `bertjax.metrics`.
+      splits: `train` first, then what is evaluated.
+      tfds_texts: Names of the one or two sentences in tensorflow-datasets.
+      broken_lines: Whether the released train file holds lines cut in two by a line end inside a
+        text; such pieces are left out and counted.
+    """
+
+    name: str
+    folder: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    splits: tuple[GlueSplit, ...]
+    tfds_texts: tuple[str, ...]
+    broken_lines: bool = False
+
+    @property
+    def num_labels(self) -> int:
+        """Classes to tell apart, or 1 output for a regression."""
+        return len(self.labels) or 1
+
+    def split(self, name: str) -> GlueSplit:
+        """The split of this name."""
+        return next(split for split in self.splits if split.name == name)
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueExamples:
+    """The examples of a split, in file order.
+
+    Attributes:
+      texts: One or two lists of sentences.
+      labels: int32 classes or float32 scores; None where the split has no labels.
+      indices: What the evaluation server calls each example.
+      left_out: Lines that were passed over because they are broken.
+    """
+
+    texts: tuple[list[str], ...]
+    labels: Num[np.ndarray, " n"] | None
+    indices: list[str]
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def sample(self, size: int, seed: int) -> "GlueExamples":
+        """So many of the examples, drawn without replacement, in file order."""
+        drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(len(self)), kind="stable")
+        kept = np.sort(drawn[:size])
+        return GlueExamples(
+            texts=tuple([column[i] for i in kept] for column in self.texts),
+            labels=None if self.labels is None else self.labels[kept],
+            indices=[self.indices[i] for i in kept],
+            left_out=self.left_out,
+        )
+
+
+def _splits(server: str, texts: tuple[str, ...], label: str) -> tuple[GlueSplit, ...]:
+    """The usual three files: train.tsv, dev.tsv and an unlabelled test.tsv, with header lines."""
+    return (
+        GlueSplit("train", ("train.tsv",), "train", "", texts, label),
+        GlueSplit("dev", ("dev.tsv",), "validation", server, texts, label),
+        GlueSplit("test", ("test.tsv",), "test", server, texts, label, labelled=False),
+    )
+
+
+_COLA = (
+    GlueSplit("train", ("train.tsv",), "train", "", (3,), 1, header=False),
+    GlueSplit("dev", ("dev.tsv",), "validation", "CoLA", (3,), 1, header=False),
+    GlueSplit("test", ("test.tsv",), "test", "CoLA", ("sentence",), "label", labelled=False),
+)
+
+PARAPHRASE_TRAIN = "msr_paraphrase_train.txt"
+"""MRPC as Microsoft released it: train and dev in one file, told apart by `PARAPHRASE_DEV_IDS`."""
+PARAPHRASE_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
+PARAPHRASE_ID_COLUMNS = ("#1 ID", "#2 ID")
+
+_MRPC_TEXTS = ("#1 String", "#2 String")
+_MRPC_TEST_FILES = ("test.tsv", "msr_paraphrase_test.txt", "msr_test_labelled.tsv")
+_MRPC = (
+    GlueSplit("train", ("train.tsv", PARAPHRASE_TRAIN), "train", "", _MRPC_TEXTS, "Quality"),
+    GlueSplit("dev", ("dev.tsv", PARAPHRASE_TRAIN), "validation", "MRPC", _MRPC_TEXTS, "Quality"),
+    GlueSplit("test", _MRPC_TEST_FILES, "test", "MRPC", _MRPC_TEXTS, "Quality", labelled=False),
+)
+
+_PAIR = ("sentence1", "sentence2")
+_STSB_TEST_FILES = ("test.tsv", "test_labelled.tsv")
+_STSB = (
+    *_splits("STS-B", _PAIR, "score")[:2],
+    GlueSplit("test", _STSB_TEST_FILES, "test", "STS-B", _PAIR, "score", labelled=False),
+)
+
+_GOLD = "gold_label"
+_MNLI = (
+    GlueSplit("train", ("train.tsv",), "train", "", _PAIR, _GOLD),
+    GlueSplit("dev", ("dev_matched.tsv",), "validation_matched", "MNLI-m", _PAIR, _GOLD),
+    GlueSplit(
+        "dev_mismatched",
+        ("dev_mismatched.tsv",),
+        "validation_mismatched",
+        "MNLI-mm",
+        _PAIR,
+        _GOLD,
+    ),
+    GlueSplit(
+        "test", ("test_matched.tsv",), "test_matched", "MNLI-m", _PAIR, _GOLD, labelled=False
+    ),
+    GlueSplit(
+        "test_mismatched",
+        ("test_mismatched.tsv",),
+        "test_mismatched",
+        "MNLI-mm",
+        _PAIR,
+        _GOLD,
+        labelled=False,
+    ),
+    GlueSplit(
+        "diagnostic",
+        ("../diagnostic/diagnostic.tsv", "../AX/AX.tsv", "../AX/test.tsv"),
+        "ax:test",
+        "AX",
+        _PAIR,
+        "label",
+        labelled=False,
+    ),
+)
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_QUESTIONS = ("question1", "question2")
+
+GLUE = (
+    GlueTask("cola", "CoLA", _BINARY, ("matthews",), _COLA, ("sentence",)),
+    GlueTask(
+        "sst2",
+        "SST-2",
+        _BINARY,
+        ("accuracy",),
+        _splits("SST-2", ("sentence",), "label"),
+        ("sentence",),
+    ),
+    GlueTask("mrpc", "MRPC", _BINARY, ("accuracy", "f1"), _MRPC, _PAIR),
+    GlueTask("stsb", "STS-B", (), ("pearson", "spearman"), _STSB, _PAIR),
+    GlueTask(
+        "qqp",
+        "QQP",
+        _BINARY,
+        ("accuracy", "f1"),
+        _splits("QQP", _QUESTIONS, "is_duplicate"),
+        _QUESTIONS,
+        broken_lines=True,
+    ),
+    GlueTask(
+        "mnli",
+        "MNLI",
+        ("entailment", "neutral", "contradiction"),
+        ("accuracy",),
+        _MNLI,
+        ("premise", "hypothesis"),
+    ),
+    GlueTask(
+        "qnli",
+        "QNLI",
+        _ENTAILMENT,
+        ("accuracy",),
+        _splits("QNLI", ("question", "sentence"), "label"),
+        ("question", "sentence"),
+    ),
+    GlueTask("rte", "RTE", _ENTAILMENT, ("accuracy",), _splits("RTE", _PAIR, "label"), _PAIR),
+    GlueTask("wnli", "WNLI", _BINARY, ("accuracy",), _splits("WNLI", _PAIR, "label"), _PAIR),
+)
+
+
+def glue_task(name: str) -> GlueTask:
+    """The row of the task `name`.
+
+    Raises:
+      UserError: there is no such task; the nearest name is given.
+    """
+    for task in GLUE:
+        if task.name == name:
+            return task
+    raise UserError(f"no GLUE task {name!r}: {nearest(name, [task.name for task in GLUE])}")

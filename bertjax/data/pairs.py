@@ -1,0 +1,102 @@
+"""One or two texts as a sequence: [CLS] a [SEP], or [CLS] a [SEP] b [SEP]."""
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from jaxtyping import Bool, Int, Int32, Int64
+
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Many sequences end to end, so that short ones cost no padding.
+
+    Attributes:
+      tokens: All sequences, one after the other.
+      starts: Where each begins in `tokens`.
+      lengths: How long each is.
+      first_lengths: How much of each is the first segment: [CLS] a [SEP].
+      pad_id: What fills a batch behind a sequence.
+    """
+
+    tokens: Int32[np.ndarray, " T"]
+    starts: Int64[np.ndarray, " n"]
+    lengths: Int64[np.ndarray, " n"]
+    first_lengths: Int64[np.ndarray, " n"]
+    pad_id: int
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def rows(self, examples: Int[np.ndarray, " B"], length: int) -> dict[str, np.ndarray]:
+        """The sequences of these examples, padded to `length`: arrays of shape [B, length]."""
+        column = np.arange(length)
+        mask: Bool[np.ndarray, "B L"] = column < self.lengths[examples, None]
+        places = np.where(mask, self.starts[examples, None] + column, 0)
+        second = mask & (column >= self.first_lengths[examples, None])
+        return {
+            "input_ids": np.where(mask, self.tokens[places], np.int32(self.pad_id)),
+            "segment_ids": second.astype(np.int32),
+            "attention_mask": mask,
+        }
+
+
+def encode(texts: Sequence[list[str]], tokenizer, max_seq_length: int) -> Pairs:
+    """Tokenizes one or two texts an example and puts them together.
+
+    Args:
+      texts: One or two lists of equal length.
+      tokenizer: An `interfaces.Tokenizer` with [CLS] and [SEP].
+      max_seq_length: Longer sequences lose the ends of their texts, the longer text first.
+
+    Raises:
+      UserError: the tokenizer has no [CLS] or [SEP], or not even one token of each text would fit.
+    """
+    if tokenizer.cls_id is None or tokenizer.sep_id is None:
+        raise UserError("the tokenizer has no [CLS] and [SEP] tokens: classification wants both")
+    budget = max_seq_length - 1 - len(texts)
+    if budget < len(texts):
+        raise UserError(
+            f"max_seq_length={max_seq_length} leaves no room for {len(texts)} text(s): wanted at "
+            f"least {1 + 2 * len(texts)}"
+        )
+    encoded = [tokenizer.encode_batch(column) for column in texts]
+    sizes = [np.array([len(ids) for ids in column], np.int64) for column in encoded]
+    kept = truncated(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
+    first_lengths = kept[0] + 2
+    lengths = sum(kept) + 1 + len(texts)
+    return Pairs(
+        tokens=np.fromiter(_chained(encoded, kept, tokenizer), np.int32, int(lengths.sum())),
+        starts=np.cumsum(lengths) - lengths,
+        lengths=lengths,
+        first_lengths=first_lengths,
+        pad_id=tokenizer.pad_id,
+    )
+
+
+def truncated(
+    first: Int64[np.ndarray, " n"], second: Int64[np.ndarray, " n"], budget: int
+) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """How many tokens of each text are kept so that both fit into `budget`.
+
+    BERT takes away one token at a time from the longer text, from the second where they are
+    equally long (`_truncate_seq_pair`); this is where that ends.
+    """
+    kept_second = np.minimum(second, np.maximum(budget // 2, budget - first))
+    return np.minimum(first, budget - kept_second), kept_second
+
+
+def _chained(encoded: list[list[list[int]]], kept: Sequence[np.ndarray], tokenizer):
+    """All tokens of all sequences."""
+    cls, sep = (tokenizer.cls_id,), (tokenizer.sep_id,)
+    columns = [
+        [ids[:size] for ids, size in zip(column, sizes.tolist(), strict=True)]
+        for column, sizes in zip(encoded, kept, strict=True)
+    ]
+    return chain.from_iterable(
+        chain(cls, *chain.from_iterable((text, sep) for text in texts))
+        for texts in zip(*columns, strict=True)
+    )

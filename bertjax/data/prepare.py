@@ -1,0 +1,205 @@
+"""Text to corpus: read in order, pack in child processes, write in order, go on after a stop.
+
+    reading.blocks -> workers.Workers(blocks.Packer) -> shards.SplitWriter -> manifest.json
+
+What a shard holds depends on the input alone: not on how many workers there are, nor on how often
+the work was stopped.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import bertjax
+from bertjax.data import text
+from bertjax.data import tokenizer as tokenizers
+from bertjax.data.blocks import Packed, Packer
+from bertjax.data.reading import Block, Stream, blocks
+from bertjax.data.shards import SplitWriter, disk_errors
+from bertjax.data.text import Document, Source
+from bertjax.data.unfinished import UnfinishedCorpus
+from bertjax.data.workers import Workers
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a `prepare` has come, for whoever shows it.
+
+    Attributes:
+      documents: How many this call has packed,
+      characters: how many those have,
+      tokens: and how many tokens.
+      earlier_documents: How many an earlier call had finished.
+      fraction: How much of the input is behind; None where sizes are not known.
+      seconds: Since the first document was asked for.
+    """
+
+    documents: int = 0
+    characters: int = 0
+    tokens: int = 0
+    earlier_documents: int = 0
+    fraction: float | None = None
+    seconds: float = 0.0
+
+
+def prepare(
+    inputs: Sequence[str],
+    tokenizer_path: str | os.PathLike,
+    out: str | os.PathLike,
+    *,
+    validation_inputs: Sequence[str] = (),
+    validation_fraction: float = 0.0,
+    format: str = "auto",
+    errors: str = "strict",
+    tfds_data_dir: str | None = None,
+    shard_megabytes: float = 64,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> dict[str, Any]:
+    """Makes a corpus, or finishes one that an earlier call with the same arguments began.
+
+    Args:
+      inputs: Globs, `python-docs`, `tfds:NAME:SPLIT`; they become the split `train`.
+      tokenizer_path: A tokenizer's folder or file; a copy goes into the corpus.
+      out: The corpus's folder.
+      validation_inputs: What becomes the split `validation`; or
+      validation_fraction: how much of `inputs` does, chosen by a digest of a document's text: the
+        same documents in every run, and equal documents on the same side.
+      format: How files are laid out, one of `text.formats()`.
+      errors: `strict` or `replace`, for what is not UTF-8.
+      tfds_data_dir: Where datasets of `tfds:` lie prepared.
+      shard_megabytes: How large a shard gets; what is not in a finished one is done again after a
+        stop.
+      workers: Child processes; as many as there are cores unless told.
+      progress: Called after every block.
+
+    Returns:
+      The manifest; at once, if the corpus is finished already.
+
+    Raises:
+      UserError: for what a person can mend. Finished shards stay, and the next call goes on.
+    """
+    _check(validation_inputs, validation_fraction, shard_megabytes, workers, errors)
+    tokenizer = tokenizers.load(str(tokenizer_path))
+    recipe = {
+        "inputs": list(inputs),
+        "validation_inputs": list(validation_inputs),
+        "validation_fraction": validation_fraction,
+        "format": format,
+        "errors": errors,
+        "tfds_data_dir": tfds_data_dir,
+        "shard_megabytes": shard_megabytes,
+        "tokenizer": tokenizer.fingerprint,
+        "version": bertjax.__version__,
+    }
+    streams = _streams(inputs, validation_inputs, validation_fraction)
+    with UnfinishedCorpus(pathlib.Path(out), recipe, streams) as corpus:
+        if corpus.manifest is None:
+            read = functools.partial(
+                text.read, format=format, errors=errors, tfds_data_dir=tfds_data_dir
+            )
+            writers = {
+                split: SplitWriter(corpus.folder, split, state, shard_megabytes, tokenizer)
+                for split, state in corpus.states.items()
+            }
+            report = _Reporter(corpus, streams, progress)
+            with Workers(Packer, (str(tokenizer_path),), workers) as pool:
+                for stream in streams:
+                    _write(stream, read, pool, writers, corpus, report)
+            if not corpus.states["train"].totals["tokens"]:
+                raise UserError(text.no_text(inputs))
+            with disk_errors(corpus.path):
+                corpus.finish(tokenizer)
+        return corpus.manifest
+
+
+def _write(
+    stream: Stream,
+    read: Callable[[Source], Iterator[Document]],
+    pool: Workers,
+    writers: Mapping[str, SplitWriter],
+    corpus: UnfinishedCorpus,
+    report: "_Reporter",
+) -> None:
+    """Brings one stream of documents to disk."""
+    positions = {split: corpus.states[split].position for split in stream.splits}
+    found = blocks(stream, positions, read)
+    for block, packed in pool.ordered((block, block.texts) for block in found):
+        writer = writers[block.split]
+        dropped = block.dropped + Counter(no_tokens=len(block.texts) - packed.documents)
+        with disk_errors(corpus.path):
+            writer.add(packed, dropped=dropped, replaced=block.replaced)
+            if block.is_last or writer.is_full:
+                writer.end_shard(block.position)
+                corpus.save()
+        report(block, packed)
+
+
+class _Reporter:
+    """Adds up blocks and tells whoever wants to know."""
+
+    def __init__(
+        self,
+        corpus: UnfinishedCorpus,
+        streams: Sequence[Stream],
+        progress: Callable[[Progress], None] | None,
+    ):
+        earlier = sum(state.totals["documents"] for state in corpus.states.values())
+        self._progress = Progress(earlier_documents=earlier)
+        self._bytes, self._bytes_before = 0, {}
+        for stream in streams:
+            self._bytes_before |= dict.fromkeys(stream.splits, self._bytes)
+            self._bytes += sum(source.bytes for source in stream.sources)
+        self._tell = progress or (lambda _: None)
+        self._started = time.monotonic()
+
+    def __call__(self, block: Block, packed: Packed) -> None:
+        behind = self._bytes_before[block.split] + block.input_bytes
+        self._progress = dataclasses.replace(
+            self._progress,
+            documents=self._progress.documents + packed.documents,
+            characters=self._progress.characters + packed.characters,
+            tokens=self._progress.tokens + int(packed.index["tokens"].sum()),
+            fraction=behind / self._bytes if self._bytes else None,
+            seconds=time.monotonic() - self._started,
+        )
+        self._tell(self._progress)
+
+
+def _streams(
+    inputs: Sequence[str], validation_inputs: Sequence[str], validation_fraction: float
+) -> list[Stream]:
+    sources = text.find_sources(inputs)
+    if validation_fraction:
+        return [Stream(sources, ("train", "validation"), validation_fraction)]
+    streams = [Stream(sources, ("train",))]
+    if validation_inputs:
+        streams.append(Stream(text.find_sources(validation_inputs), ("validation",)))
+    return streams
+
+
+def _check(
+    validation_inputs: Sequence[str],
+    validation_fraction: float,
+    shard_megabytes: float,
+    workers: int | None,
+    errors: str,
+) -> None:
+    if not 0 <= validation_fraction < 1:
+        raise UserError(
+            f"validation_fraction={validation_fraction} is no fraction; give one from 0 to below 1"
+        )
+    if validation_inputs and validation_fraction:
+        raise UserError("validation_inputs and validation_fraction exclude each other; give one")
+    if shard_megabytes <= 0:
+        raise UserError(f"shard_megabytes={shard_megabytes} is not positive; the default is 64")
+    if workers is not None and workers < 1:
+        raise UserError(f"workers={workers} is not positive; leave it out to use every core")
+    if errors not in ("strict", "replace"):
+        raise UserError(f"errors={errors!r} is neither 'strict' nor 'replace'")

@@ -1,0 +1,80 @@
+"""The text of a dataset that TensorFlow Datasets prepared, read without TensorFlow.
+
+Datasets are found by their files, never by their code: code may want TensorFlow, and datasets of
+one's own are read like the public ones. They have to be prepared with `file_format="array_record"`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bertjax.errors import UserError, nearest
+
+_BATCH = 256
+
+
+def texts(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
+    """Yields the text of each example of `tfds:NAME:SPLIT`.
+
+    NAME may have a config and a version (`wikipedia/20220620.en:1.0.0`), SPLIT may be a slice
+    (`train[:10%]`). The text is the feature `text`; without one, all string features on lines of
+    their own.
+
+    Args:
+      source: What a person wrote.
+      data_dir: Where datasets lie prepared; `~/tensorflow_datasets` unless told.
+
+    Raises:
+      UserError: the name cannot be read, or there is no such dataset, split or text.
+    """
+    parts = re.fullmatch(r"tfds:([\w./-]+(?::[\d.*]+)?):(.+)", source)
+    if not parts:
+        raise UserError(f"{source!r} is not tfds:NAME:SPLIT; write, for example, tfds:lm1b:train")
+    name, split = parts.groups()
+    builder = _builder(source, name, data_dir)
+    keys = _text_features(source, builder.info.features)
+    examples = _examples(source, builder, split)
+    for start in range(0, len(examples), _BATCH):
+        numbers = list(range(start, min(start + _BATCH, len(examples))))
+        for example in examples.__getitems__(numbers):
+            yield b"\n".join(example[key] for key in keys)
+
+
+def _builder(source: str, name: str, data_dir: str | None) -> Any:
+    try:
+        from tensorflow_datasets.core import read_only_builder
+    except ImportError as error:
+        raise UserError(
+            f"{source} needs the package tensorflow-datasets ({error}); pip install it"
+        ) from None
+    try:
+        return read_only_builder.builder_from_files(name, data_dir=data_dir)
+    except Exception as error:  # TFDS raises many kinds, each over many lines
+        where = data_dir or "~/tensorflow_datasets"
+        raise UserError(
+            f"no prepared dataset {name!r} in {where} ({str(error).splitlines()[0]}); "
+            "give its folder with --tfds_data_dir, and its config as NAME/CONFIG"
+        ) from error
+
+
+def _examples(source: str, builder: Any, split: str) -> Sequence[dict[str, Any]]:
+    known = list(builder.info.splits)
+    if split.partition("[")[0] not in [*known, "all"]:
+        raise UserError(f"{source} has no split {split!r}: {nearest(split, known)}")
+    try:
+        return builder.as_data_source(split)
+    except NotImplementedError:
+        raise UserError(
+            f"{source} is stored as {builder.info.file_format.value}; prepare it again with "
+            'file_format="array_record", which is read without TensorFlow'
+        ) from None
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{source} cannot be read: {reason}; check the split {split!r}") from error
+
+
+def _text_features(source: str, features: Any) -> list[str]:
+    strings = [key for key, feature in features.items() if type(feature).__name__ == "Text"]
+    if not strings:
+        raise UserError(f"{source} has no text: its features are {', '.join(sorted(features))}")
+    return ["text"] if "text" in strings else strings

@@ -1,0 +1,125 @@
+"""Learns WordPiece and byte-level BPE vocabularies, the same ones at every run."""
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from bertjax.data import tokenizer_definitions
+from bertjax.data.tokenizer_definitions import MAX_CHARACTERS_PER_WORD, Definition
+from bertjax.data.tokenizer_specials import BYTE_LEVEL_SPECIALS, WORDPIECE_SPECIALS
+from bertjax.data.tokenizer_words import count_words, covering_alphabet, repeated
+from bertjax.errors import UserError
+
+MIN_FREQUENCY = 2
+"""A pair of pieces that occurs only once is never joined."""
+
+
+def train_wordpiece(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    lowercase: bool,
+    strip_accents: bool | None,
+    normalization: str,
+    character_coverage: float,
+) -> Definition:
+    """Learns a WordPiece vocabulary: special tokens, characters, then pieces in order of joining.
+
+    Words that the tokenizer could never spell (a character outside the alphabet, too long) teach
+    nothing.
+
+    Raises:
+      UserError: `vocab_size` has no room for the characters of the texts.
+    """
+    define = functools.partial(
+        tokenizer_definitions.wordpiece,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+        normalization=normalization,
+    )
+    words = count_words(texts, _splitter(define({"[UNK]": 0})))
+    alphabet = covering_alphabet(words, character_coverage)
+    for word in [word for word in words if not _can_be_spelled(word, set(alphabet))]:
+        del words[word]
+    inside = sorted({character for word in words for character in word[1:]})
+    pieces = [*WORDPIECE_SPECIALS, *alphabet, *(f"##{character}" for character in inside)]
+    if len(pieces) > vocab_size:
+        raise UserError(
+            f"vocab_size={vocab_size} has no room for the special tokens and the characters of "
+            f"this text: wanted {len(pieces)} or more, or a character_coverage below "
+            f"{character_coverage}"
+        )
+    return define(_join_pairs(words, pieces, vocab_size))
+
+
+def train_byte_level(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    lowercase: bool,
+    strip_accents: bool,
+    normalization: str,
+) -> Definition:
+    """Learns a byte-level BPE vocabulary: special tokens, 256 bytes, then pieces as joined.
+
+    Raises:
+      UserError: `vocab_size` has no room for the bytes.
+    """
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    smallest = len(BYTE_LEVEL_SPECIALS) + len(alphabet)
+    if vocab_size < smallest:
+        raise UserError(
+            f"vocab_size={vocab_size} has no room for the special tokens and the 256 bytes: "
+            f"wanted {smallest} or more"
+        )
+    define = functools.partial(
+        tokenizer_definitions.byte_level,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+        normalization=normalization,
+    )
+    library = Tokenizer.from_str(json.dumps(define({}, [])))
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=list(BYTE_LEVEL_SPECIALS),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    library.train_from_iterator(texts, trainer)
+    model = json.loads(library.to_str())["model"]
+    return define(model["vocab"], model["merges"])
+
+
+def _splitter(definition: Definition) -> Callable[[str], list[str]]:
+    """Cuts a stretch of text into words as the finished tokenizer will."""
+    library = Tokenizer.from_str(json.dumps(definition))
+    normalize, split = library.normalizer.normalize_str, library.pre_tokenizer.pre_tokenize_str
+    return lambda chunk: [word for word, _ in split(normalize(chunk))]
+
+
+def _can_be_spelled(word: str, alphabet: set[str]) -> bool:
+    return len(word) <= MAX_CHARACTERS_PER_WORD and alphabet.issuperset(word)
+
+
+def _join_pairs(words: Counter[str], pieces: list[str], vocab_size: int) -> dict[str, int]:
+    """Adds pieces until the vocabulary is full or no pair is left that occurs often enough.
+
+    The library numbers the characters inside words in an order that changes from run to run, and
+    breaks ties between equally frequent pairs by these numbers. Tokens that are called special
+    keep the numbers that they are given, so all characters are.
+    """
+    library = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=pieces,
+        show_progress=False,
+    )
+    library.train_from_iterator(repeated(words), trainer)
+    vocabulary = library.get_vocab(with_added_tokens=False)
+    return dict(sorted(vocabulary.items(), key=lambda item: item[1]))

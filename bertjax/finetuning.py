@@ -1,0 +1,276 @@
+"""Fine-tuning: from a pretraining run and a task to the scores of several seeds.
+
+prepare    recipe, run, data -> Job: what all seeds share, checked before the first step
+fine_tune  Job, seed -> result: the loop and the step of pretraining, one task as objective
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+
+from bertjax import build, catalog, scoring
+from bertjax import config as configs
+from bertjax.data import glue, pairs, tokenizer
+from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
+from bertjax.data.pair_batches import PairBatches
+from bertjax.errors import UserError
+from bertjax.interfaces import Pretrainer
+from bertjax.train import epochs, named_arrays, predict, transfer
+from bertjax.train.checkpoint import Checkpoints, Keep
+from bertjax.train.display import Display
+from bertjax.train.feed import Feed
+from bertjax.train.files import make_folder
+from bertjax.train.hooks import SaveCheckpoints, StopWhenNotFinite
+from bertjax.train.interrupt import Interrupt
+from bertjax.train.loop import train
+from bertjax.train.metric_writer import MetricsFile
+from bertjax.train.report import Report
+from bertjax.train.sharding import local_rows
+from bertjax.train.state import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What all seeds share.
+
+    Attributes:
+      workdir: Where everything goes.
+      config: The recipe, completed by the pretrained model and by what the data says.
+      origin: Where the encoder comes from.
+      task: The row of GLUE's table.
+      examples: The splits that are there, by name.
+      batches: The same, encoded.
+      pretrainer: The encoder with the task as its only objective.
+      mesh: The devices.
+    """
+
+    workdir: pathlib.Path
+    config: ConfigDict
+    origin: transfer.Origin
+    task: GlueTask
+    examples: Mapping[str, GlueExamples]
+    batches: Mapping[str, PairBatches]
+    pretrainer: Pretrainer
+    mesh: Mesh
+
+    @functools.cached_property
+    def predict_step(self) -> predict.PredictStep:
+        """Compiled once for all seeds."""
+        return predict.make_predict_step(self.pretrainer, self.mesh)
+
+    def trainer(self, seed: int) -> build.Trainer:
+        """What is compiled for a seed."""
+        _, batch = next(self.batches["train"].training_batches())
+        return build.trainer(self.seeded(seed), self.pretrainer, self.mesh, batch)
+
+    @functools.cached_property
+    def shapes(self) -> PyTree:
+        """The parameters as shapes."""
+        return self.trainer(self.config.seed).shapes.params
+
+    def seeded(self, seed: int) -> ConfigDict:
+        """The config of one seed."""
+        config = configs.from_json(configs.to_json(self.config))
+        with config.unlocked():
+            config.seed = seed
+        return config
+
+    def folder(self, seed: int) -> pathlib.Path:
+        """Where a seed's files go."""
+        return self.workdir / f"seed_{seed}"
+
+
+def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
+    """Reads everything, and checks it before the first step.
+
+    Args:
+      recipe: As `configs/glue.py` makes it.
+      init: See `transfer.find`.
+      data: See `glue.read`.
+      workdir: Where results go.
+
+    Raises:
+      UserError: something is missing or does not fit.
+    """
+    epochs.check_rule(recipe.choose_epoch)
+    task = glue_task(recipe.task.dataset)
+    origin = transfer.find(init)
+    config = _with_origin(recipe, origin)
+    pieces = tokenizer.load(_tokenizer_folder(origin))
+    build.check_vocabulary(config, pieces)
+    examples = glue.read(data, task)
+    batches = {name: _batches(config, name, split, pieces) for name, split in examples.items()}
+    config = _with_numbers(config, batches)
+    fields = {name: value for name, value in config.task.items() if name != "name"}
+    make_task = build.construct(catalog.load("tasks", config.task.name).Task, fields, "config.task")
+    job = Job(
+        workdir=pathlib.Path(workdir),
+        config=config,
+        origin=origin,
+        task=task,
+        examples=examples,
+        batches=batches,
+        pretrainer=Pretrainer(build.encoder(config.model), {config.task.name: make_task}),
+        mesh=_mesh(config),
+    )
+    if origin.checkpoint is not None:
+        transfer.check(origin.checkpoint, job.shapes)
+    return job
+
+
+def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | None:
+    """Trains a seed to the end and scores it; None where it was interrupted.
+
+    A seed that was interrupted goes on from its newest checkpoint.
+    """
+    make_folder(job.folder(seed))
+    config, trainer = job.seeded(seed), job.trainer(seed)
+    batches = dataclasses.replace(job.batches["train"], seed=seed)
+    keep = Keep(latest=1, best=int(config.choose_epoch == "best"), metric=scoring.SCORE, mode="max")
+    provenance = {"config": configs.fingerprint(config, ignoring=("log_every", "mesh"))}
+    checkpoints = Checkpoints(job.folder(seed), keep=keep, provenance=provenance)
+    state, remembered = begin(job, trainer, checkpoints)
+    evaluation = epochs.EvaluateEpochs(
+        batches.batches_per_epoch, functools.partial(_evaluate, job, seed)
+    )
+    evaluation.restore(remembered.get(evaluation.name, {}))
+    if int(state.step) < config.num_train_steps:
+        first_step = int(state.step)
+        rows = local_rows(batches.batch_size, job.mesh)
+        feed = Feed(batches.training_batches(first_step, rows), job.mesh)
+        hooks = [
+            Report(config.log_every, feed.work),
+            evaluation,
+            MetricsFile(job.folder(seed)),
+            Display(),
+            StopWhenNotFinite(config.max_skipped_in_a_row),
+            SaveCheckpoints(batches.batches_per_epoch, checkpoints),
+        ]
+        train(
+            state,
+            feed,
+            trainer.train_step,
+            hooks,
+            num_train_steps=config.num_train_steps,
+            interrupt=interrupt,
+            remembered=remembered,
+        )
+    if interrupt.stopped:
+        return None
+    return scoring.finish(job.folder(seed), config, evaluation.epochs)
+
+
+def begin(
+    job: Job, trainer: build.Trainer, checkpoints: Checkpoints
+) -> tuple[TrainState, Mapping[str, Any]]:
+    """The state to go on from, and what the hooks remember of the way there."""
+    resumed = checkpoints.resume(trainer.shapes)
+    if resumed is not None:
+        state, record = resumed
+        return state, record.hooks
+    state = trainer.create_state()
+    if job.origin.checkpoint is not None:
+        state = state.replace(params=transfer.take_over(job.origin.checkpoint, state.params))
+    return state, {}
+
+
+def _evaluate(
+    job: Job, seed: int, state: TrainState, epoch: int, before: list[epochs.Epoch]
+) -> dict[str, float]:
+    """Scores of the dev splits; for an epoch that may be chosen, predictions of all splits."""
+
+    def predictions(name: str) -> np.ndarray:
+        batches = job.batches[name]
+        numbered = batches.evaluation_batches(local_rows(batches.batch_size, job.mesh))
+        size = len(job.examples[name])
+        return predict.predict(job.predict_step, state.params, numbered, size, job.mesh)
+
+    return scoring.score_epoch(
+        job.task,
+        job.config,
+        job.examples,
+        predictions,
+        epoch=epoch,
+        before=before,
+        folder=job.folder(seed),
+    )
+
+
+def _with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
+    """The recipe with the whole pretrained model in place of the few fields that it sets.
+
+    Raises:
+      UserError: the model has no such field, or not enough positions.
+    """
+    config = configs.from_json(configs.to_json(recipe))
+    model = configs.from_json(json.dumps(origin.config["model"]))
+    with config.unlocked(), model.unlocked():
+        for name, value in recipe.model.items():
+            if value is not None and name not in model:
+                raise UserError(
+                    f"the model of {origin.run} has no field {name}: set --config.model.{name}=none"
+                )
+            model[name] = model[name] if value is None else value
+        config.model = model
+        config.init = origin.description()
+    if config.data.max_seq_length > model.max_position_embeddings:
+        raise UserError(
+            f"config.data.max_seq_length={config.data.max_seq_length} exceeds "
+            f"max_position_embeddings={model.max_position_embeddings} of {origin.run}: lower it"
+        )
+    return config
+
+
+def _tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
+    """The run's own copy of its tokenizer, or the one that its config names."""
+    corpus, path = origin.config["data"]["corpus"], origin.config["tokenizer"]["path"]
+    places = [origin.run / "tokenizer", path and pathlib.Path(path)]
+    places.append(corpus and pathlib.Path(corpus) / "tokenizer")
+    found = next((place for place in places if place and place.exists()), None)
+    if found is None:
+        raise UserError(
+            f"the tokenizer of {origin.run} is neither in {places[0]} nor at "
+            f"config.tokenizer.path={path!r}: copy it to {places[0]}"
+        )
+    return found
+
+
+def _batches(config: ConfigDict, name: str, examples: GlueExamples, pieces: Any) -> PairBatches:
+    data, is_train = config.data, name == "train"
+    if is_train and config.max_train_examples:
+        examples = examples.sample(config.max_train_examples, config.seed)
+    shorter = [length for length in data.padded_lengths if length < data.max_seq_length]
+    return PairBatches(
+        pairs=pairs.encode(examples.texts, pieces, data.max_seq_length),
+        labels=examples.labels,
+        batch_size=data.batch_size if is_train else data.eval_batch_size,
+        padded_lengths=(*shorter, data.max_seq_length),
+        batches_per_group=data.batches_per_group,
+        seed=config.seed,
+    )
+
+
+def _with_numbers(config: ConfigDict, batches: Mapping[str, PairBatches]) -> ConfigDict:
+    """The config with what follows from the data: steps, warmup, a fingerprint of the examples."""
+    steps = config.num_train_epochs * batches["train"].batches_per_epoch
+    if steps < 1:
+        raise UserError(f"config.num_train_epochs={config.num_train_epochs}: wanted 1 or more")
+    with config.unlocked():
+        config.num_train_steps = steps
+        config.optimizer.warmup_steps = round(config.optimizer.warmup_share * steps)
+        contents = {name: split.contents() for name, split in batches.items()}
+        config.data.fingerprint = named_arrays.fingerprint(contents)
+    return config
+
+
+def _mesh(config: ConfigDict) -> Mesh:
+    evaluated = config.data.eval_batch_size * config.data.microbatches
+    return build.make_mesh(config, (config.data.batch_size, evaluated))

@@ -1,0 +1,172 @@
+"""Read this first: what the parts of bertjax promise each other.
+
+Dimension key, used in every shape annotation:
+
+  B      examples in the (global) batch        L, M   query and key/value positions
+  P      predicted positions per example       D, E   hidden width; embedding width when factorised
+  F      feed-forward width                    H, K   heads, width of a head
+  N      layers                                V      vocabulary
+  C      classes or choices                    W      characters per word
+
+Batch keys (a batch is a flat mapping from these names to arrays):
+
+  input_ids      int   [B L]     tokens
+  segment_ids    int   [B L]     0 for the first segment, 1 for the second
+  position_ids   int   [B L]     optional; 0, 1, 2 ... otherwise
+  attention_mask bool  [B L]     True = may be attended to; [B L M] is a visible matrix
+  word_starts    bool  [B L]     optional; True where a token begins a word
+  pack_ids       int   [B L]     optional; rows packed of several texts: which one, 0 = padding
+  mlm_positions  int   [B P]     which tokens are predicted
+  mlm_labels     int   [B P]     what they were
+  mlm_weights    float [B P]     1 for a prediction, 0 for padding
+  pair_label     int   [B]       sentence pairs: next-sentence (1 = random) or order (1 = swapped)
+  labels         int or float [B]  what a task predicts
+  example_weight float [B]       0 for the padding of a short last batch, else 1
+  example_id     int   [B]       the example's number in its epoch: the same in every epoch
+  example_key    key   [B]       this step's own random key for every example; the trainer adds it
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import flax.linen as nn
+import flax.struct
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+Batch = Mapping[str, Array]
+
+Sum = tuple[Array, Array]
+"""A weighted sum and the sum of its weights: what can be added up over microbatches and hosts."""
+
+
+@flax.struct.dataclass
+class Encoded:
+    """What an encoder makes of a batch."""
+
+    sequence: Float[Array, "B L D"]
+    pooled: Float[Array, "B D"] | None = None
+    hidden_states: tuple[Float[Array, "B L D"], ...] | None = None
+
+
+class Encoder(Protocol):
+    """A Linen module that reads a batch and predicts nothing by itself.
+
+    Its fields are the words of the published `bert_config.json`; heads read the ones below.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    embedding_size: int
+    hidden_act: str
+    initializer_range: float
+    layer_norm_eps: float
+    precision: str
+
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded: ...
+
+    def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
+        """Scores of the vocabulary: products with the word embeddings, which are shared."""
+        ...
+
+
+class Objective(Protocol):
+    """What is learned: a Linen module with its own head and a `weight` in the total loss."""
+
+    weight: float
+    rewrites_input: bool
+    """Whether `prepare` changes `input_ids`; at most one objective of a run may."""
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """Works on the batch before the encoder reads it: corruption, sampling, a teacher."""
+        ...
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Returns the summed loss, the sum of its weights and further sums to be reported."""
+        ...
+
+
+class Task(Objective, Protocol):
+    """What is measured: an objective that also predicts and scores."""
+
+    def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
+        """Predictions of every example, ready to be collected on the host."""
+        ...
+
+    @staticmethod
+    def score(predictions: np.ndarray, references: np.ndarray) -> dict[str, float]: ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Special tokens in the text are text: they never become control ids."""
+
+    vocab_size: int
+    pad_id: int
+    unk_id: int | None
+    cls_id: int | None
+    sep_id: int | None
+    mask_id: int | None
+    special_ids: tuple[int, ...]
+    word_starts: np.ndarray
+    fingerprint: str
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
+
+    def decode(self, ids: list[int]) -> str: ...
+
+    def pieces(self, ids: list[int]) -> list[str]: ...
+
+    def save(self, directory: str) -> None: ...
+
+
+class Pretrainer(nn.Module):
+    """One encoder and its objectives: prepare in order, encode once, add up the losses.
+
+    Fine-tuning is the same thing with a task as the only objective. Parameters lie under
+    `encoder/...` and `<name>/...`.
+
+    Attributes:
+      encoder: The encoder.
+      objectives: For each name a function that makes the objective; order counts.
+    """
+
+    encoder: nn.Module
+    objectives: Mapping[str, Callable[[], nn.Module]]
+
+    def setup(self):
+        for name, make in self.objectives.items():
+            setattr(self, name, make())
+
+    def __call__(self, batch: Batch, *, train: bool) -> tuple[dict[str, Sum], dict[str, Sum]]:
+        """Returns each objective's (loss sum, weight sum) and all metrics, by name."""
+        batch = self.prepare(batch, train=train)
+        encoded = self.encoder(batch, train=train)
+        losses, metrics = {}, {}
+        for name in self.objectives:
+            loss = getattr(self, name).loss
+            loss_sum, weight_sum, extra = loss(self.encoder, encoded, batch, train=train)
+            losses[name] = (loss_sum, weight_sum)
+            metrics |= {f"{name}/{metric}": value for metric, value in extra.items()}
+        return losses, metrics
+
+    def prepare(self, batch: Batch, *, train: bool) -> Batch:
+        """Lets every objective work on the batch, in the config's order."""
+        for name in self.objectives:
+            batch = getattr(self, name).prepare(self.encoder, batch, train=train)
+        return batch
+
+    def predict(self, batch: Batch) -> Array:
+        """The predictions of the one task that this module was built with."""
+        (name,) = self.objectives
+        batch = self.prepare(batch, train=False)
+        return getattr(self, name).predict(self.encoder, self.encoder(batch, train=False), batch)
+
+    @nn.nowrap
+    def loss_weights(self) -> dict[str, float]:
+        """Each objective's share in the total loss, by name."""
+        return {name: make().weight for name, make in self.objectives.items()}
+
+
+Params = PyTree[Any]

@@ -1,0 +1,1 @@
+"""Pure layers: jax and flax, plain fields, no config object."""

@@ -1,0 +1,100 @@
+"""Transformer blocks: attention and a feed-forward net, each with a residual connection."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+from jaxtyping import Array, Bool, Float
+
+from bertjax.errors import UserError, nearest
+from bertjax.layers.dense import Dense
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.norm import LayerNorm
+from bertjax.layers.precision import Precision
+
+
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The normal distribution function of x, times x: exact (Hendrycks & Gimpel 2016)."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+def gelu_new(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The same with a tanh in place of the error function, as in GPT-2 and ALBERT."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": gelu,
+    "gelu_new": gelu_new,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "tanh": jax.numpy.tanh,
+}
+
+
+def activation(name: str) -> Callable[[Array], Array]:
+    """The function that `hidden_act` names in a published config.
+
+    Raises:
+      UserError: no such function.
+    """
+    if name not in ACTIVATIONS:
+        raise UserError(f"no activation {name!r}: {nearest(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinearity between (Vaswani et al. 2017, section 3.3).
+
+    Attributes:
+      intermediate_size: F, the width between the two maps.
+      hidden_act: Name of the nonlinearity.
+      initializer_range: Standard deviation of both kernels at the start.
+      precision: Types of operands and results.
+    """
+
+    intermediate_size: int
+    hidden_act: str = "gelu"
+    initializer_range: float = 0.02
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        def dense(features, axes, name):
+            return Dense(
+                (features,),
+                axes,
+                initializer_range=self.initializer_range,
+                precision=self.precision,
+                name=name,
+            )
+
+        hidden = dense(self.intermediate_size, ("embed", "mlp"), "intermediate")(x)
+        hidden = activation(self.hidden_act)(hidden)
+        return dense(x.shape[-1], ("mlp", "embed"), "output")(hidden)
+
+
+class PostNormBlock(nn.Module):
+    """LayerNorm after each residual sum, as published for the Transformer and BERT.
+
+    Attributes:
+      attention: The attention of this block.
+      feed_forward: The feed-forward net of this block.
+      dropout_rate: Dropout of both outputs before they are added.
+      layer_norm_eps: Epsilon of both LayerNorms.
+    """
+
+    attention: nn.Module
+    feed_forward: nn.Module
+    dropout_rate: float = 0.1
+    layer_norm_eps: float = 1e-12
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L D"], mask: Bool[Array, "B 1 #L L"], *, train: bool
+    ) -> Float[Array, "B L D"]:
+        dropout = Dropout(self.dropout_rate)
+        attended = dropout(self.attention(x, mask, train=train), train=train)
+        x = LayerNorm(self.layer_norm_eps, name="attention_norm")(x + attended)
+        changed = dropout(self.feed_forward(x), train=train)
+        return LayerNorm(self.layer_norm_eps, name="feed_forward_norm")(x + changed)

@@ -1,0 +1,111 @@
+"""Choosing what a masked language model predicts, and hiding it (Devlin et al. 2019, section 3.1).
+
+Every function takes one random key an example and works on the device, inside the jitted step.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+
+def prediction_budget(maskable: Bool[Array, "B L"], share: float, limit: int) -> Int[Array, "B"]:
+    """How many tokens to predict: `share` of those that may be, at least 1, at most `limit`.
+
+    An example in which nothing may be masked gets 0.
+    """
+    available = maskable.sum(axis=-1)
+    wanted = jnp.clip(jnp.round(share * available).astype(jnp.int32), 1, limit)
+    return jnp.minimum(wanted, available)
+
+
+def choose_tokens(
+    keys: Key[Array, "B"], maskable: Bool[Array, "B L"], budget: Int[Array, "B"], limit: int
+) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
+    """Chooses `budget` different maskable tokens of each example, all equally likely.
+
+    Returns:
+      `limit` positions an example, and weights: 1 for the first `budget` of them, else 0.
+    """
+    scores = jax.vmap(lambda key: jax.random.bits(key, maskable.shape[-1:], jnp.uint32))(keys)
+    # One bit is given up so that whatever may not be masked comes last.
+    ranking = jnp.where(maskable, scores >> 1, jnp.uint32(1 << 31))
+    return _first(ranking, budget, limit)
+
+
+def choose_words(
+    keys: Key[Array, "B"],
+    maskable: Bool[Array, "B L"],
+    word_starts: Bool[Array, "B L"],
+    budget: Int[Array, "B"],
+    limit: int,
+) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
+    """Chooses whole words in random order until exactly `budget` tokens are chosen.
+
+    A word that would exceed the budget is passed over, as in BERT's whole-word masking. Only where
+    no remaining word fits is one cut, so that the number of predictions is exact.
+
+    Returns:
+      Positions and weights, as `choose_tokens`.
+    """
+    length = maskable.shape[-1]
+
+    def rank_one(key, maskable, starts, budget):
+        word = jnp.cumsum(starts | (jnp.arange(length) == 0)) - 1
+        sizes = jnp.zeros(length, jnp.int32).at[word].add(maskable)
+        order = jnp.argsort(jax.random.bits(key, (length,), jnp.uint32))
+
+        def take(left, word):
+            fits = sizes[word] <= left
+            return left - jnp.where(fits, sizes[word], 0), fits
+
+        _, fits = lax.scan(take, budget, order)
+        place = (
+            jnp.zeros(length, jnp.uint32)
+            .at[order]
+            .set(
+                jnp.arange(length, dtype=jnp.uint32) + jnp.where(fits, 0, length).astype(jnp.uint32)
+            )
+        )
+        ranking = place[word] * length + jnp.arange(length, dtype=jnp.uint32)
+        return jnp.where(maskable, ranking, jnp.uint32(1 << 31))
+
+    return _first(jax.vmap(rank_one)(keys, maskable, word_starts, budget), budget, limit)
+
+
+def _first(
+    ranking: Array, budget: Int[Array, "B"], limit: int
+) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
+    """The positions of the `limit` lowest ranks, with weight 1 for the first `budget`."""
+    positions = jnp.argsort(ranking, axis=-1)[:, :limit].astype(jnp.int32)
+    weights = (jnp.arange(limit) < budget[:, None]).astype(jnp.float32)
+    return jnp.where(weights > 0, positions, 0), weights
+
+
+def hide(
+    keys: Key[Array, "B"],
+    input_ids: Int[Array, "B L"],
+    positions: Int[Array, "B P"],
+    weights: Float[Array, "B P"],
+    *,
+    mask_id: int,
+    vocab_size: int,
+    mask_share: float = 0.8,
+    random_share: float = 0.1,
+) -> Int[Array, "B L"]:
+    """Replaces chosen tokens: by [MASK], by a random token of the vocabulary, or not at all."""
+
+    def replacements(key, tokens):
+        how, what = jax.random.split(key)
+        draw = jax.random.uniform(how, tokens.shape)
+        random = jax.random.randint(what, tokens.shape, 0, vocab_size, tokens.dtype)
+        unmasked = jnp.where(draw < mask_share + random_share, random, tokens)
+        return jnp.where(draw < mask_share, mask_id, unmasked)
+
+    chosen = jnp.take_along_axis(input_ids, positions, axis=1)
+    replaced = jax.vmap(replacements)(keys, chosen)
+    # Padding predictions point outside, where scatter drops them.
+    positions = jnp.where(weights > 0, positions, input_ids.shape[1])
+    return jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(
+        input_ids, positions, replaced
+    )

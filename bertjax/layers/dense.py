@@ -1,0 +1,66 @@
+"""Linear maps whose kernels name their axes, so that one table of rules places them on a mesh."""
+
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax.layers.precision import Precision, contract
+
+Axes = tuple[str | None, ...]
+
+
+def truncated_normal(stddev: float) -> Callable[..., Array]:
+    """BERT's initialiser: a normal of this deviation, cut at two deviations.
+
+    The deviation is that of the uncut normal, as in the published code; jax's own initialiser
+    rescales the cut one.
+    """
+
+    def initialize(key: Array, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
+        return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+
+    return initialize
+
+
+class Dense(nn.Module):
+    """`x @ kernel + bias` over the last `contracted` axes of x.
+
+    Attributes:
+      features: Output axes, such as (heads, kv) for the queries of attention.
+      axes: Logical names of the kernel's axes: the contracted ones, then those of `features`.
+      contracted: How many trailing axes of the input are summed over.
+      use_bias: Whether a bias of shape `features` is added.
+      initializer_range: Standard deviation of the kernel's truncated normal initialiser.
+      precision: Types of operands and results.
+    """
+
+    features: tuple[int, ...]
+    axes: Axes
+    contracted: int = 1
+    use_bias: bool = True
+    initializer_range: float = 0.02
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        lead, summed = x.shape[: -self.contracted], x.shape[-self.contracted :]
+        initializer = truncated_normal(self.initializer_range)
+        kernel = self.param(
+            "kernel",
+            nn.with_logical_partitioning(initializer, self.axes),
+            (*summed, *self.features),
+        )
+        width = math.prod(summed)
+        # Several contracted or output axes are folded into one: a plain matrix product is fastest.
+        y = contract("ni,io->no", x.reshape(-1, width), kernel.reshape(width, -1), self.precision)
+        y = y.reshape(*lead, *self.features)
+        if self.use_bias:
+            zeros = nn.with_logical_partitioning(
+                nn.initializers.zeros, self.axes[self.contracted :]
+            )
+            y = y + self.param("bias", zeros, self.features).astype(y.dtype)
+        return y

@@ -1,0 +1,75 @@
+"""What stands on top of an encoder: pooling, vocabulary scores, classes."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax.layers.blocks import activation
+from bertjax.layers.dense import Dense
+from bertjax.layers.norm import LayerNorm
+from bertjax.layers.precision import Precision
+
+
+class Pooler(nn.Module):
+    """tanh of a linear map of the first token (Devlin et al. 2019; `pooled_output`)."""
+
+    initializer_range: float = 0.02
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, sequence: Float[Array, "B L D"]) -> Float[Array, "B D"]:
+        dense = Dense(
+            (sequence.shape[-1],),
+            ("embed", None),
+            initializer_range=self.initializer_range,
+            precision=self.precision,
+            name="dense",
+        )
+        return jnp.tanh(dense(sequence[:, 0]))
+
+
+class PredictionTransform(nn.Module):
+    """The map between an encoder's output and the word embeddings: dense, activation, LayerNorm.
+
+    Attributes:
+      features: Width of the word embeddings.
+      hidden_act: Name of the activation.
+      layer_norm_eps: Epsilon of the LayerNorm.
+      initializer_range: Standard deviation of the kernel at the start.
+      precision: Types of operands and results.
+    """
+
+    features: int
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead E"]:
+        dense = Dense(
+            (self.features,),
+            ("embed", None),
+            initializer_range=self.initializer_range,
+            precision=self.precision,
+            name="dense",
+        )
+        transformed = activation(self.hidden_act)(dense(hidden))
+        return LayerNorm(self.layer_norm_eps, name="norm")(transformed)
+
+
+class Classifier(nn.Module):
+    """A linear map to a few classes, in float32."""
+
+    num_labels: int
+    initializer_range: float = 0.02
+
+    @nn.compact
+    def __call__(self, pooled: Float[Array, "*lead D"]) -> Float[Array, "*lead C"]:
+        dense = Dense(
+            (self.num_labels,),
+            ("embed", None),
+            initializer_range=self.initializer_range,
+            name="dense",
+        )
+        return dense(pooled.astype(jnp.float32))

@@ -1,0 +1,1 @@
+"""Forward passes: one file a distinct computation, each defining `Model`."""

@@ -1,0 +1,1 @@
+"""What is learned: one file an objective, each defining `Objective`."""

@@ -1,0 +1,130 @@
+"""Masked language model (Devlin et al. 2019, section 3.1): predict hidden tokens."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import corruption, losses
+from bertjax.layers.heads import PredictionTransform
+from bertjax.layers.precision import named
+
+
+class Objective(nn.Module):
+    """Hides tokens inside the jitted step, anew in every step, and predicts them.
+
+    Attributes:
+      mask_id: The [MASK] token.
+      special_ids: Tokens that are never predicted.
+      vocab_size: V, of which random replacements are drawn.
+      seed: Seed of static masks.
+      weight: Share in the total loss.
+      masked_lm_prob: Share of the tokens to predict.
+      max_predictions_per_seq: P; 0 stands for `masked_lm_prob` of the sequence length, rounded up.
+      mask_share: Share of the chosen tokens that become [MASK].
+      random_share: Share of the chosen tokens that become a random token; the rest stays.
+      whole_word: Whether whole words are chosen instead of tokens.
+      static: Whether an example has one mask for all epochs, as if masked in preprocessing, instead
+        of a new one in each step (RoBERTa, section 4.1, compares the two).
+    """
+
+    mask_id: int
+    special_ids: tuple[int, ...]
+    vocab_size: int
+    seed: int = 0
+    weight: float = 1.0
+    masked_lm_prob: float = 0.15
+    max_predictions_per_seq: int = 0
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    whole_word: bool = False
+    static: bool = False
+
+    rewrites_input = True
+
+    @nn.compact
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the hidden tokens; only they meet the vocabulary."""
+        logits_BPV = self.logits(encoder, encoded.sequence, batch["mlm_positions"])
+        labels, weights = batch["mlm_labels"], batch["mlm_weights"]
+        weight_sum = weights.sum()
+        accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
+        return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    @nn.compact
+    def logits(
+        self, encoder: Encoder, sequence: Float[Array, "B L D"], positions: Int[Array, "B P"]
+    ) -> Float[Array, "B P V"]:
+        """Scores of the vocabulary at the given positions."""
+        hidden_BPD = jnp.take_along_axis(sequence, positions[..., None], axis=1)
+        transform = PredictionTransform(
+            encoder.embedding_size,
+            encoder.hidden_act,
+            encoder.layer_norm_eps,
+            encoder.initializer_range,
+            named(encoder.precision),
+            name="transform",
+        )
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        bias = self.param("bias", zeros, (encoder.vocab_size,))
+        return encoder.attend(transform(hidden_BPD)).astype(jnp.float32) + bias
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """Chooses and hides tokens; a batch that has its predictions already passes unchanged."""
+        if "mlm_positions" in batch:
+            return batch
+        input_ids = batch["input_ids"]
+        choosing, hiding = jax.vmap(jax.random.split, out_axes=1)(self._keys(batch))
+        positions, weights = self._choose(choosing, batch)
+        hidden = corruption.hide(
+            hiding,
+            input_ids,
+            positions,
+            weights,
+            mask_id=self.mask_id,
+            vocab_size=self.vocab_size,
+            mask_share=self.mask_share,
+            random_share=self.random_share,
+        )
+        example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
+        return {
+            **batch,
+            "input_ids": hidden,
+            "mlm_positions": positions,
+            "mlm_labels": jnp.take_along_axis(input_ids, positions, axis=1),
+            "mlm_weights": weights * example_weight[:, None],
+        }
+
+    def _keys(self, batch: Batch) -> Array:
+        if not self.static:
+            return batch["example_key"]
+        return jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(
+            batch["example_id"]
+        )
+
+    def _choose(self, keys: Array, batch: Batch) -> tuple[Array, Array]:
+        maskable = self.maskable(batch)
+        length = maskable.shape[1]
+        limit = self.max_predictions_per_seq or math.ceil(self.masked_lm_prob * length)
+        limit = min(limit, length)
+        budget = corruption.prediction_budget(maskable, self.masked_lm_prob, limit)
+        if not self.whole_word:
+            return corruption.choose_tokens(keys, maskable, budget, limit)
+        if "word_starts" not in batch:
+            raise UserError("whole_word=True needs word_starts in the batch: prepare them in data")
+        return corruption.choose_words(keys, maskable, batch["word_starts"], budget, limit)
+
+    def maskable(self, batch: Batch) -> Bool[Array, "B L"]:
+        """Tokens that are there and are not special."""
+        input_ids = batch["input_ids"]
+        special = jnp.isin(input_ids, jnp.asarray(self.special_ids, input_ids.dtype))
+        attention_mask = batch["attention_mask"]
+        if attention_mask.ndim == 3:
+            attention_mask = attention_mask.any(axis=1)
+        return attention_mask & ~special

@@ -1,0 +1,42 @@
+"""Classifying pairs of segments: next sentence (BERT) or sentence order (ALBERT).
+
+Which of the two it is was decided where examples were made (`data.pair`): both are two classes of
+the pooled output.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses
+from bertjax.layers.heads import Classifier
+
+
+class Objective(nn.Module):
+    """Label 0: the second segment follows the first. Label 1: it is random, or the two are swapped.
+
+    Devlin et al. 2019, section 3.1, task 2; Lan et al. 2020, section 3.1.
+
+    Attributes:
+      weight: Share in the total loss.
+    """
+
+    weight: float = 1.0
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    @nn.compact
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the pair's label."""
+        logits_BC = Classifier(2, encoder.initializer_range, name="classifier")(encoded.pooled)
+        labels = batch["pair_label"]
+        weights = batch.get("example_weight", jnp.ones(labels.shape))
+        weight_sum = weights.sum()
+        accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
+        return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}

@@ -1,0 +1,73 @@
+"""Classifying or rating one or two sentences (GLUE): a linear map of the pooled output."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Num
+
+from bertjax import metrics
+from bertjax.data.glue_table import glue_task
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.heads import Classifier, Pooler
+
+
+class Task(nn.Module):
+    """Devlin et al. 2019, section 4.1 and appendix A.3: dropout, then classes or one score.
+
+    An encoder without a pooler gets one here, as RoBERTa's classification head has it.
+
+    Attributes:
+      dataset: Name of the task in `data/glue_table.py`; it decides labels and metrics.
+      classifier_dropout: Dropout of the pooled output.
+      weight: Share in the total loss.
+    """
+
+    dataset: str
+    classifier_dropout: float = 0.1
+    weight: float = 1.0
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy in nats, or the squared error of the score."""
+        logits_BC = self._logits(encoder, encoded, train=train)
+        labels = batch["labels"]
+        weights = batch.get("example_weight", jnp.ones(labels.shape))
+        weight_sum = weights.sum()
+        if not glue_task(self.dataset).labels:
+            error = logits_BC[:, 0] - labels
+            absolute = (jnp.sum(weights * jnp.abs(error)), weight_sum)
+            return jnp.sum(weights * error**2), weight_sum, {"absolute_error": absolute}
+        accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
+        return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Num[Array, " B"]:
+        """The number of the likeliest class, or the score."""
+        logits_BC = self._logits(encoder, encoded, train=False)
+        if not glue_task(self.dataset).labels:
+            return logits_BC[:, 0]
+        return jnp.argmax(logits_BC, axis=-1)
+
+    @nn.nowrap
+    def score(
+        self, predictions: Num[np.ndarray, " n"], references: Num[np.ndarray, " n"]
+    ) -> dict[str, float]:
+        """The task's official metrics, as fractions."""
+        names = glue_task(self.dataset).metrics
+        return {name: getattr(metrics, name)(predictions, references) for name in names}
+
+    @nn.compact
+    def _logits(self, encoder: Encoder, encoded: Encoded, *, train: bool) -> Float[Array, "B C"]:
+        pooled = encoded.pooled
+        if pooled is None:
+            pooled = Pooler(encoder.initializer_range, name="pooler")(encoded.sequence)
+        pooled = Dropout(self.classifier_dropout)(pooled, train=train)
+        num_labels = glue_task(self.dataset).num_labels
+        return Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)

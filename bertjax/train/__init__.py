@@ -1,0 +1,1 @@
+"""The trainer: knows no model and no task."""

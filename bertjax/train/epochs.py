@@ -1,0 +1,72 @@
+"""Measuring after every epoch, remembered across restarts; and which epoch counts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bertjax.errors import UserError, nearest
+from bertjax.train.hooks import Hook, Run, Values
+
+Epoch = dict[str, Any]
+"""`{"epoch": 1, "step": 115, "dev/score": 0.8, ...}`"""
+
+RULES = {
+    "last": "the last epoch of every seed",
+    "best": "of every seed the epoch with the highest {metric}, chosen on the scores it reports",
+}
+
+
+class EvaluateEpochs(Hook):
+    """Evaluates at the end of each epoch and keeps what came out.
+
+    Args:
+      steps_per_epoch: Steps in which every example is seen once.
+      evaluate: (state, epoch from 1, the epochs before it) -> metrics by name.
+    """
+
+    def __init__(
+        self, steps_per_epoch: int, evaluate: Callable[[Any, int, Sequence[Epoch]], Values]
+    ):
+        self._steps_per_epoch, self._evaluate = steps_per_epoch, evaluate
+        self.epochs: list[Epoch] = []
+
+    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+        self._run = run
+        self.restore(remembered)
+
+    def restore(self, remembered: Mapping[str, Any]) -> None:
+        """Takes up what a checkpoint remembers, also where no step is left to be trained."""
+        self.epochs = [dict(epoch) for epoch in remembered.get("epochs", ())]
+
+    def due(self, step: int, ending: str | None) -> bool:
+        return step % self._steps_per_epoch == 0
+
+    def act(self, step: int, state: Any) -> None:
+        epoch = step // self._steps_per_epoch
+        values = dict(self._evaluate(state, epoch, self.epochs))
+        self.epochs.append({"epoch": epoch, "step": step, **values})
+        self._run.record(step, values)
+
+    def remember(self) -> dict[str, Any]:
+        return {"epochs": self.epochs}
+
+
+def check_rule(rule: str) -> None:
+    """Raises `UserError` unless there is such a rule."""
+    if rule not in RULES:
+        raise UserError(f"config.choose_epoch={rule!r}: {nearest(rule, RULES)}")
+
+
+def is_chosen_so_far(
+    rule: str, metric: str, newest: Values, before: Sequence[Epoch], *, is_last: bool
+) -> bool:
+    """Whether the rule chooses the newest epoch, as far as is known when it ends."""
+    if rule == "last":
+        return is_last
+    return all(newest[metric] > epoch[metric] for epoch in before)
+
+
+def chosen(rule: str, metric: str, epochs: Sequence[Epoch]) -> Epoch:
+    """The epoch that counts; of equally good ones the first."""
+    if rule == "last":
+        return epochs[-1]
+    return max(epochs, key=lambda epoch: (epoch[metric], -epoch["epoch"]))

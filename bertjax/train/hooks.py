@@ -1,0 +1,172 @@
+"""What a run does beside training: a hook is told of every step, and acts after some of them."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.train.checkpoint import Checkpoints
+
+Values = Mapping[str, float]
+
+
+@dataclasses.dataclass
+class Run:
+    """What hooks may know of the run that they serve.
+
+    Attributes:
+      hooks: all of them, in order.
+      batches: where the batches come from; knows how long the loop has waited for them.
+      num_train_steps: the step at which the run ends.
+      first_step: steps done when this process began.
+      step: steps begun by now.
+      aside_seconds: time spent on evaluation and on saving.
+    """
+
+    hooks: tuple["Hook", ...]
+    batches: Any
+    num_train_steps: int
+    first_step: int
+    step: int = dataclasses.field(init=False)
+    aside_seconds: float = 0.0
+
+    def __post_init__(self):
+        self.step = self.first_step
+
+    def record(self, step: int, values: Values) -> None:
+        """Hands measurements to every hook, to be shown, written and kept."""
+        for hook in self.hooks:
+            hook.recorded(step, values)
+
+    def remembered(self) -> dict[str, Any]:
+        """What the hooks want to find again after a restart."""
+        kept = {hook.name: hook.remember() for hook in self.hooks}
+        return {name: content for name, content in kept.items() if content}
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Counts time that no step is trained in."""
+        start = time.monotonic()
+        yield
+        self.aside_seconds += time.monotonic() - start
+
+
+class Hook:
+    """Does nothing: a hook overrides what it needs."""
+
+    @property
+    def name(self) -> str:
+        """Under which name a checkpoint keeps what the hook remembers."""
+        return type(self).__name__
+
+    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+        """Called before the first step, with what `remember` returned at the restored step."""
+
+    def measured(self, step: int, values: Values) -> None:
+        """Called for every step in turn, once its metrics are known."""
+
+    def recorded(self, step: int, values: Values) -> None:
+        """Called with what another hook, or this one, has to report."""
+
+    def due(self, step: int, ending: str | None) -> bool:
+        """Whether the hook wants to act on the state after this step.
+
+        `ending` is "complete" or "interrupted" after the last step of this process, else None.
+        """
+        return False
+
+    def act(self, step: int, state: Any) -> None:
+        """Called where `due`, when everything up to this step has been measured."""
+
+    def remember(self) -> dict[str, Any]:
+        """Plain JSON values to be found again by `begin` after a restart."""
+        return {}
+
+    def close(self) -> None:
+        """Called at the end, whatever the reason for it."""
+
+
+class Evaluate(Hook):
+    """Measures the state every `every` steps and at the end of the run.
+
+    Args:
+      every: how often; 0 for the end alone.
+      evaluate: state -> metrics by name.
+    """
+
+    def __init__(self, every: int, evaluate: Callable[[Any], Values]):
+        self._every, self._evaluate = every, evaluate
+
+    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+        self._run = run
+
+    def due(self, step: int, ending: str | None) -> bool:
+        return ending == "complete" or bool(self._every and step % self._every == 0)
+
+    def act(self, step: int, state: Any) -> None:
+        self._run.record(step, dict(self._evaluate(state)))
+
+
+class SaveCheckpoints(Hook):
+    """Saves the state every `every` steps, at the end, and when the run is interrupted.
+
+    Args:
+      every: how often; 0 for the end and interruptions alone.
+      checkpoints: where to; it is closed with the hook.
+    """
+
+    def __init__(self, every: int, checkpoints: Checkpoints):
+        self._every, self._checkpoints = every, checkpoints
+        self._metrics: dict[str, float] = {}
+        self._measured_at = 0
+
+    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+        self._run = run
+
+    def recorded(self, step: int, values: Values) -> None:
+        if step != self._measured_at:
+            self._metrics, self._measured_at = {}, step
+        self._metrics.update(values)
+
+    def due(self, step: int, ending: str | None) -> bool:
+        return ending is not None or bool(self._every and step % self._every == 0)
+
+    def act(self, step: int, state: Any) -> None:
+        metrics = self._metrics if self._measured_at == step else {}
+        self._checkpoints.save(state, step=step, metrics=metrics, hooks=self._run.remembered())
+
+    def close(self) -> None:
+        self._checkpoints.close()
+
+
+class StopWhenNotFinite(Hook):
+    """Stops a run in which several updates in a row were skipped.
+
+    `train_step` leaves the parameters as they are when the loss or the gradient is not finite and
+    reports `skipped` = 1. One such step is bad luck; a row of them is a run that goes nowhere.
+
+    Args:
+      limit: how many in a row are too many.
+    """
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self._in_a_row = 0
+
+    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+        self._in_a_row = remembered.get("in_a_row", 0)
+
+    def measured(self, step: int, values: Values) -> None:
+        self._in_a_row = self._in_a_row + 1 if values.get("skipped") else 0
+        if self._in_a_row >= self._limit:
+            first = step - self._in_a_row + 1
+            raise UserError(
+                f"the loss or its gradient was not finite in steps {first} to {step}, "
+                f"{self._in_a_row} in a row, and none of these updates was made: lower "
+                f"optimizer.learning_rate or lengthen its warmup"
+            )
+
+    def remember(self) -> dict[str, Any]:
+        return {"in_a_row": self._in_a_row} if self._in_a_row else {}

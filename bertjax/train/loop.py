@@ -1,0 +1,95 @@
+"""The loop: one for pretraining and fine-tuning. What differs lives in objectives and hooks.
+
+A device works ahead of this loop: a step's metrics are read a few steps after it was begun, when
+they are there anyway, so that the device never waits for the host. Before a hook sees the state of
+a step, all metrics up to it have been told: what was measured is on disk before a checkpoint is.
+"""
+
+import collections
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import jax
+
+from bertjax.train.hooks import Hook, Run
+from bertjax.train.interrupt import Interrupt
+
+STEPS_IN_FLIGHT = 2
+
+
+class Batches(Protocol):
+    """Yields (steps done before it, batch on the devices), beginning at the state's own step."""
+
+    wait_seconds: float
+    """How long the loop has waited for batches so far."""
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]: ...
+
+
+def train(
+    state: Any,
+    batches: Batches,
+    train_step: Callable[[Any, Any], tuple[Any, Mapping[str, jax.Array]]],
+    hooks: Iterable[Hook],
+    *,
+    num_train_steps: int,
+    interrupt: Interrupt | None = None,
+    remembered: Mapping[str, Any] | None = None,
+) -> Any:
+    """Trains until `num_train_steps` steps are done, or until it is interrupted.
+
+    Args:
+      state: anything with a `step`, the number of steps done. It is given away: `train_step` may
+        reuse its memory.
+      batches: see `Batches`.
+      train_step: (state, batch) -> (next state, metrics); jitted.
+      hooks: are told of everything in their order: put those that measure before the one that
+        saves.
+      num_train_steps: the step to end at, counted from the beginning of the run.
+      interrupt: asks the loop to stop after a step.
+      remembered: what hooks saved in the checkpoint that the state comes from.
+
+    Returns:
+      The state after the last step. `interrupt.stopped` tells whether more were to come.
+    """
+    run = Run(tuple(hooks), batches, num_train_steps, first_step=int(state.step))
+    interrupt = interrupt or Interrupt()
+    in_flight = collections.deque()
+    with contextlib.ExitStack() as open_hooks:
+        for hook in run.hooks:
+            open_hooks.callback(hook.close)
+            hook.begin(run, state, (remembered or {}).get(hook.name, {}))
+        for before, batch in batches if run.step < num_train_steps else ():
+            if before != run.step:
+                raise ValueError(f"the batch of step {before} came, wanted that of {run.step}")
+            state, metrics = train_step(state, batch)
+            run.step = before + 1
+            in_flight.append((run.step, metrics))
+            ending = _ending(run.step, num_train_steps, interrupt)
+            due = [hook for hook in run.hooks if hook.due(run.step, ending)]
+            _tell(run, in_flight, leave=0 if due or ending else STEPS_IN_FLIGHT)
+            with run.aside():
+                for hook in due:
+                    hook.act(run.step, state)
+            if ending:
+                return state
+        if run.step < num_train_steps:
+            raise ValueError(f"batches ended after step {run.step} of {num_train_steps}")
+    return state
+
+
+def _ending(step: int, num_train_steps: int, interrupt: Interrupt) -> str | None:
+    """Why this step is the last one, or None."""
+    if step >= num_train_steps:
+        return "complete"
+    return "interrupted" if interrupt.wanted() else None
+
+
+def _tell(run: Run, in_flight: collections.deque, *, leave: int) -> None:
+    """Reads the metrics of all but the newest steps and hands them to the hooks."""
+    while len(in_flight) > leave:
+        step, metrics = in_flight.popleft()
+        values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
+        for hook in run.hooks:
+            hook.measured(step, values)

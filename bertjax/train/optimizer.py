@@ -1,0 +1,91 @@
+"""AdamW and LAMB, with weight decay on matrices alone and clipping by the global norm."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from bertjax.errors import UserError, nearest
+from bertjax.interfaces import Params
+
+NO_DECAY = ("bias", "scale")
+STACKED = ("layers", "block")
+"""Parameters below these two names carry a leading layer axis (`layers/stack.py`)."""
+
+
+def decay_mask(params: Params) -> Params:
+    """True for parameters that decay: all but biases and the scales of LayerNorm."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _names(path)[-1] not in NO_DECAY, params
+    )
+
+
+def make(
+    name: str,
+    *,
+    weight_decay: float = 0.01,
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.999,
+    adam_eps: float = 1e-6,
+    max_grad_norm: float = 1.0,
+) -> optax.GradientTransformation:
+    """The way from gradient to direction; the step goes against it by the learning rate.
+
+    Args:
+      name: "adamw" (Loshchilov & Hutter 2019) or "lamb" (You et al. 2020).
+      weight_decay: Decoupled from the gradient.
+      adam_b1: Decay of the first moment.
+      adam_b2: Decay of the second moment.
+      adam_eps: Added to the root of the second moment.
+      max_grad_norm: Longer gradients are scaled down to this norm; 0 clips nothing.
+
+    Raises:
+      UserError: an unknown name.
+    """
+    if name not in OPTIMIZERS:
+        raise UserError(f"no optimizer {name!r}: {nearest(name, OPTIMIZERS)}")
+    clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
+    adam = optax.scale_by_adam(adam_b1, adam_b2, adam_eps)
+    decay = optax.add_decayed_weights(weight_decay, decay_mask)
+    return optax.chain(clip, adam, decay, *OPTIMIZERS[name]())
+
+
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+    """LAMB's |parameter| / |update|, one ratio a layer (You et al. 2020, algorithm 2).
+
+    Parameters of a scanned stack hold all layers in one array; each layer gets its own ratio. What
+    does not decay keeps its update, as in the published code: biases begin at zero, and a ratio
+    that shrinks with the parameter would hold them there.
+    """
+
+    def update(updates, state, params):
+        return jax.tree_util.tree_map_with_path(_trusted, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _trusted(path: tuple, update: Array, parameter: Array) -> Array:
+    names = _names(path)
+    if names[-1] in NO_DECAY:
+        return update
+    stacked = any(names[i : i + 2] == list(STACKED) for i in range(len(names)))
+    axes = tuple(range(1 if stacked else 0, update.ndim))
+
+    def norm(x):
+        return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
+
+    length, step = norm(parameter), norm(update)
+    defined = (length > 0) & (step > 0)
+    return update * jnp.where(defined, length / jnp.where(defined, step, 1.0), 1.0)
+
+
+def _names(path: tuple) -> list[str]:
+    return [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+
+
+OPTIMIZERS: dict[str, Callable[[], list[optax.GradientTransformation]]] = {
+    "adamw": lambda: [],
+    "lamb": lambda: [scale_by_trust_ratio()],
+}

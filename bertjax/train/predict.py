@@ -1,0 +1,65 @@
+"""Predictions for every example of a split, collected on the host."""
+
+import collections
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int, Num
+
+from bertjax.interfaces import Batch, Params, Pretrainer
+from bertjax.train.sharding import to_global
+
+PredictStep = Callable[[Params, Batch], jax.Array]
+NumberedBatches = Iterable[tuple[Int[np.ndarray, " B"], Mapping[str, np.ndarray]]]
+
+
+def make_predict_step(pretrainer: Pretrainer, mesh: Mesh) -> PredictStep:
+    """Builds (params, batch) -> the task's predictions, whole on every host; compiled."""
+
+    def predict_step(params: Params, batch: Batch) -> jax.Array:
+        return pretrainer.apply({"params": params}, batch, method="predict")
+
+    return jax.jit(predict_step, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def predict(
+    predict_step: PredictStep,
+    params: Params,
+    batches: NumberedBatches,
+    num_examples: int,
+    mesh: Mesh,
+) -> np.ndarray:
+    """The prediction of each example, by its number.
+
+    Args:
+      predict_step: See `make_predict_step`.
+      params: Parameters.
+      batches: (numbers of the examples of the global batch, negative for padding; this host's
+        rows of it).
+      num_examples: How many there are; each must come once.
+      mesh: Where batches go.
+
+    Raises:
+      ValueError: an example came twice or never.
+    """
+    numbers, values, in_flight = [], [], collections.deque()
+    for batch_numbers, batch in batches:
+        numbers.append(batch_numbers)
+        in_flight.append(predict_step(params, to_global(batch, mesh)))
+        # Read one batch late, the device works while the next one is built.
+        if len(in_flight) > 1:
+            values.append(np.asarray(in_flight.popleft()))
+    values += map(np.asarray, in_flight)
+    return _in_order(np.concatenate(numbers), np.concatenate(values), num_examples)
+
+
+def _in_order(
+    numbers: Int[np.ndarray, " n"], values: Num[np.ndarray, " n"], num_examples: int
+) -> Num[np.ndarray, " N"]:
+    real = numbers >= 0
+    order = np.argsort(numbers[real], kind="stable")
+    if not np.array_equal(numbers[real][order], np.arange(num_examples)):
+        raise ValueError(f"{real.sum()} predictions do not stand for {num_examples} examples")
+    return values[real][order]

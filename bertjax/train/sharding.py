@@ -1,0 +1,160 @@
+"""Placing parameters, optimizer state and batches on a mesh of devices."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int, PyTree
+
+from bertjax.errors import UserError, nearest
+
+MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+
+RULES = (
+    ("batch", ("data", "fsdp")),
+    ("length", "sequence"),
+    ("embed", "fsdp"),
+    ("mlp", "tensor"),
+    ("heads", "tensor"),
+    ("vocab", "tensor"),
+    ("kv", None),
+    ("layers", None),
+    ("norm", None),
+)
+"""Which mesh axis shards which logical axis, unless `config.mesh.rules` says otherwise."""
+
+MAY_STAY_WHOLE = ("vocab",)
+"""Axes that are replicated where they do not divide: published vocabularies are odd numbers."""
+
+
+def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A mesh with the axes data, fsdp, tensor and sequence.
+
+    Args:
+      sizes: Devices along each axis; at most one axis is -1, which takes all that remain.
+      devices: All devices of all hosts by default.
+
+    Raises:
+      UserError: the product is not the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = [sizes[axis] for axis in MESH_AXES]
+    asked = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, shape, strict=True))
+    if shape.count(-1) > 1 or any(size == 0 or size < -1 for size in shape):
+        raise UserError(f"config.mesh: {asked}: sizes are at least 1, and one of them may be -1")
+    fixed = math.prod(size for size in shape if size != -1)
+    if -1 in shape and len(devices) % fixed == 0:
+        shape[shape.index(-1)] = len(devices) // fixed
+    if math.prod(shape) != len(devices):
+        raise UserError(
+            f"config.mesh: {asked} needs {'a multiple of ' if -1 in shape else ''}{fixed} devices, "
+            f"{len(devices)} are here: choose sizes whose product is {len(devices)}"
+        )
+    kinds = (AxisType.Auto,) * len(shape)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=kinds, devices=devices)
+
+
+def shardings(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
+    """For every array of a boxed state, where on the mesh it lies.
+
+    Args:
+      boxed: Shapes (`jax.eval_shape`) whose parameters still carry the names of their axes.
+      mesh: The mesh.
+      rules: (logical axis, mesh axis, several of them, or None), in order of precedence.
+
+    Raises:
+      UserError: an axis does not divide over its part of the mesh.
+    """
+    table = _table(rules)
+
+    def place(path, spec, shape):
+        where = jax.tree_util.keystr(path, simple=True, separator="/")
+        named = zip(spec, shape.shape, strict=False)
+        axes = [_mesh_axes(where, name, size, mesh, table.get(name, ())) for name, size in named]
+        used = [axis for several in axes for axis in several]
+        if len(used) > len(set(used)):
+            raise UserError(
+                f"config.mesh.rules put two axes of {where}, {tuple(spec)}, on one mesh axis: "
+                "give them different ones, or one of them None"
+            )
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    return jax.tree_util.tree_map_with_path(
+        place,
+        nn.get_partition_spec(boxed),
+        nn.meta.unbox(boxed),
+        is_leaf=lambda node: isinstance(node, PartitionSpec),
+    )
+
+
+def _table(rules: Sequence[tuple]) -> dict[str, tuple[str, ...]]:
+    """The mesh axes of each logical axis: what the first rule that names it says."""
+    table = {}
+    for name, axes in rules:
+        axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
+        _check_known("logical axis", [name], [known for known, _ in RULES])
+        _check_known("mesh axis", axes, MESH_AXES)
+        table.setdefault(name, axes)
+    return table
+
+
+def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UserError(f"config.mesh.rules: no {kind} {name!r}: {nearest(name, known)}")
+
+
+def _mesh_axes(
+    where: str, name: str | None, size: int, mesh: Mesh, axes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The mesh axes that shard one axis of an array."""
+    if size % math.prod(mesh.shape[axis] for axis in axes) == 0:
+        return axes
+    if name in MAY_STAY_WHOLE:
+        return ()
+    parts = " x ".join(f"{axis}={mesh.shape[axis]}" for axis in axes)
+    raise UserError(
+        f"{where}: axis {name!r} of size {size} does not divide over {parts}: "
+        "change config.mesh or the size"
+    )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Examples lie along the data and fsdp axes."""
+    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+
+def check_batch_size(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None:
+    """Checks that every device gets the same number of examples of every microbatch.
+
+    Raises:
+      UserError: it does not.
+    """
+    parts = mesh.shape["data"] * mesh.shape["fsdp"] * microbatches
+    if batch_size % parts:
+        low = batch_size // parts * parts
+        raise UserError(
+            f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x "
+            f"fsdp={mesh.shape['fsdp']} x microbatches={microbatches} equal parts; "
+            f"nearest: {', '.join(str(n) for n in (low, low + parts) if n)}"
+        )
+
+
+def local_rows(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " n"]:
+    """The rows of the global batch that this host builds: those that its devices hold.
+
+    Hosts along the tensor or sequence axis hold, and build, the same rows.
+    """
+    held = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    return np.unique(np.concatenate([np.arange(batch_size)[rows] for rows in held]))
+
+
+def to_global(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Global arrays of the batch, of which this host brings its own rows."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
+    }

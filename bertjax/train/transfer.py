@@ -1,0 +1,155 @@
+"""A trained encoder as the beginning of another run: found, checked, and taken over whole."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+from bertjax.errors import UserError
+from bertjax.train import checkpoint_folder, named_arrays, restore, retention
+from bertjax.train.files import read_json
+
+_SHOWN_ROWS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where an encoder comes from.
+
+    Attributes:
+      run: The folder of the run.
+      checkpoint: The folder of one of its steps, or None for fresh parameters.
+      config: The run's config, as plain values.
+    """
+
+    run: pathlib.Path
+    checkpoint: pathlib.Path | None
+    config: dict[str, Any]
+
+    def description(self) -> dict[str, Any]:
+        """What tells this origin from others, wherever the run's folder lies."""
+        if self.checkpoint is None:
+            return {"step": 0, "encoder": "random"}
+        encoder = restore.load_numpy(self.checkpoint, "params/encoder")
+        return {"step": int(self.checkpoint.name), "encoder": named_arrays.fingerprint(encoder)}
+
+
+def find(name: str) -> Origin:
+    """Finds what a person means by RUN, RUN@STEP, RUN@best or random:RUN.
+
+    RUN is the newest checkpoint of a run's folder, `RUN@best` the best by the run's own
+    `best_metric`, `random:RUN` its model and tokenizer with fresh parameters.
+
+    Raises:
+      UserError: there is no such run or checkpoint, or it is damaged.
+    """
+    if name == "random":
+        raise UserError(
+            "random wants a run whose model and tokenizer it takes: write random:RUN, where RUN is "
+            "a run's folder"
+        )
+    fresh = name.startswith("random:")
+    folder, _, which = name.removeprefix("random:").partition("@")
+    run = pathlib.Path(folder)
+    if not (run / "config.json").is_file():
+        raise UserError(
+            f"{run} is no run: it has no config.json; wanted the --workdir of a pretraining run"
+        )
+    config = read_json(run / "config.json")
+    checkpoint = None if fresh else _checkpoint(run / "checkpoints", which, config)
+    return Origin(run, checkpoint, config)
+
+
+def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> pathlib.Path:
+    steps = checkpoint_folder.steps(directory)
+    if not steps:
+        raise UserError(f"{directory} holds no finished checkpoint: wait for the run's first one")
+    if which == "best":
+        step = _best(directory, steps, config)
+    elif which:
+        step = int(which) if which.isdecimal() and int(which) in steps else None
+    else:
+        step = steps[-1]
+    if step is None:
+        raise UserError(
+            f"no checkpoint {which!r} in {directory}: it has {', '.join(map(str, steps))}, best"
+        )
+    defect = checkpoint_folder.defect(directory / str(step))
+    if defect:
+        others = [other for other in steps if other != step]
+        raise UserError(
+            f"{directory / str(step)} is damaged ({defect}): "
+            + (f"name another, as in RUN@{others[-1]}" if others else "it is the only one")
+        )
+    return directory / str(step)
+
+
+def _best(directory: pathlib.Path, steps: list[int], config: dict[str, Any]) -> int:
+    metric = config["best_metric"]
+    mode = "min" if metric.endswith(("loss", "perplexity")) else "max"
+    records = {s: checkpoint_folder.read_record(directory / str(s)).metrics for s in steps}
+    ranked = retention.ranked(records, metric, mode)
+    if not ranked:
+        raise UserError(f"no checkpoint in {directory} has {metric!r}: name a step instead of best")
+    return ranked[0]
+
+
+def check(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -> None:
+    """Refuses a checkpoint whose arrays under `params/<part>` are not those of `params[part]`.
+
+    Raises:
+      UserError: names, shapes or types differ; a table shows the first that do.
+    """
+    prefix = f"params/{part}/"
+    record = checkpoint_folder.read_record(checkpoint)
+    found = {
+        name.removeprefix(prefix): array
+        for name, array in record.arrays.items()
+        if name.startswith(prefix)
+    }
+    wanted = restore.describe(named_arrays.named(params[part]))
+    names = dict.fromkeys([*wanted, *found])
+    differing = [name for name in names if found.get(name) != wanted.get(name)]
+    if differing:
+        rows = [_row(name, found.get(name), wanted.get(name)) for name in differing[:_SHOWN_ROWS]]
+        hidden = len(differing) - len(rows)
+        raise UserError(
+            f"{checkpoint}: {len(differing)} of {len(names)} arrays of the {part} do not match; "
+            "wanted a checkpoint of the same model\n"
+            + "\n".join(rows + ([f"  and {hidden} more"] if hidden else []))
+        )
+
+
+def take_over(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -> PyTree:
+    """Replaces `params[part]` by the same part of a checkpoint, strictly matched.
+
+    Args:
+      checkpoint: Folder of a step.
+      params: Fresh parameters on their devices; the taken ones are placed alike.
+      part: Name of the subtree.
+
+    Raises:
+      UserError: see `check`.
+    """
+    check(checkpoint, params, part)
+    found = restore.load_numpy(checkpoint, f"params/{part}")
+    taken = jax.tree.map(lambda new, old: _placed(old, new.sharding), params[part], found)
+    return {**params, part: taken}
+
+
+def _placed(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Every host brings the pieces that its devices hold."""
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def _row(name: str, found: dict | None, wanted: dict | None) -> str:
+    if found is None:
+        return f"  missing     {name}  {wanted['dtype']}{wanted['shape']}"
+    if wanted is None:
+        return f"  unexpected  {name}  {found['dtype']}{found['shape']}"
+    return (
+        f"  differs     {name}  came {found['dtype']}{found['shape']}, "
+        f"wanted {wanted['dtype']}{wanted['shape']}"
+    )

@@ -1,0 +1,154 @@
+"""The folder of a run: whose it is, and what came out of it.
+
+`config.json` says which config the folder belongs to; `checkpoints/`, `metrics.jsonl`,
+`tensorboard/` and `summary.json` are what the run writes into it.
+"""
+
+import errno
+import fcntl
+import fnmatch
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.train.files import make_folder, read_json, write_json
+
+FREE_FIELDS = ("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*")
+"""Fields that may change between two starts of one run: none of them changes what is learned."""
+
+_SHOWN_DIFFERENCES = 6
+
+
+class Claim:
+    """Holds a folder for one process at a time; ends with `release`, `with`, or the process."""
+
+    def __init__(self, workdir: pathlib.Path):
+        self._descriptor = os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            # Unlike flock, these locks are not inherited by worker processes that outlive the run.
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.release()
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise UserError(
+                f"{workdir} is in use by another process: wait for it or stop it, "
+                f"or choose another --workdir"
+            ) from None
+
+    def release(self) -> None:
+        """Lets others claim the folder."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> "Claim":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def claim(
+    workdir: str | os.PathLike,
+    config: Mapping[str, Any],
+    *,
+    free: Sequence[str] = FREE_FIELDS,
+) -> Claim:
+    """Makes a folder this config's own, or finds that it is, and holds it for this process.
+
+    Hold on to what is returned: `with claim(workdir, config): ...`. On several hosts, one claims.
+
+    Args:
+      workdir: the folder; made where it is absent.
+      config: plain values as they go into `config.json`.
+      free: patterns of dotted fields that may differ from the folder's config. Besides these,
+        `num_train_steps` may grow: a finished run is extended so.
+
+    Raises:
+      UserError: the folder belongs to another config or is in use; the fields are named.
+    """
+    if "://" in str(workdir):
+        raise UserError(
+            f"workdir {str(workdir)!r} is a URL, wanted a folder: mount the bucket (gcsfuse does "
+            f"this for gs://) and name the folder in it"
+        )
+    folder = pathlib.Path(workdir)
+    make_folder(folder)
+    held = Claim(folder)
+    try:
+        _compare(folder, config, free)
+        write_json(folder / "config.json", config)
+    except BaseException:
+        held.release()
+        raise
+    return held
+
+
+def in_use(workdir: str | os.PathLike) -> bool:
+    """Whether a process holds the folder at this moment."""
+    folder = pathlib.Path(workdir)
+    if not (folder / ".lock").exists() or not os.access(folder / ".lock", os.W_OK):
+        return False
+    try:
+        Claim(folder).release()
+    except UserError:
+        return True
+    return False
+
+
+def write_summary(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> None:
+    """Writes `summary.json`, whole or not at all."""
+    write_json(pathlib.Path(workdir) / "summary.json", summary)
+
+
+def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str]) -> None:
+    path = folder / "config.json"
+    if not path.exists():
+        return
+    old, new = _fields(read_json(path)), _fields(json.loads(json.dumps(config)))
+    differing = [
+        name
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name, ...) != new.get(name, ...) and not _may_change(name, old, new, free)
+    ]
+    if differing:
+        shown = [
+            f"{name}: {_text(old, name)} there, {_text(new, name)} here"
+            for name in differing[:_SHOWN_DIFFERENCES]
+        ]
+        rest = len(differing) - len(shown)
+        raise UserError(
+            f"{folder} belongs to another config ({'; '.join(shown)}"
+            f"{f'; and {rest} more' if rest else ''}): choose another --workdir, or the config "
+            f"that {path} holds"
+        )
+
+
+def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
+    if name == "num_train_steps" and name in old and name in new:
+        return new[name] >= old[name]
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in free)
+
+
+def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted name, and the order of the objectives, which counts."""
+    fields = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            fields |= _fields(value, f"{prefix}{name}.")
+        else:
+            fields[prefix + name] = value
+    if not prefix and isinstance(config.get("objectives"), Mapping):
+        fields["objectives, in order"] = list(config["objectives"])
+    return fields
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    return json.dumps(fields[name]) if name in fields else "absent"

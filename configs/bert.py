@@ -1,0 +1,42 @@
+"""BERT (Devlin et al. 2019): `configs/bert.py:SIZE`, SIZE one of tiny, mini, small, medium, base, large.
+
+    bertjax pretrain --config configs/bert.py:base --workdir runs/bert_base \
+        --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
+
+Recipe (section 3.1, appendix A.2): MLM and NSP over segment pairs, 1,000,000 steps of 256
+sequences, of which 90% have 128 tokens and 10% have 512; Adam with a rate of 1e-4, warmup of 10,000
+steps, linear decay, weight decay 0.01, dropout 0.1. The small sizes are Turc et al. 2019's.
+
+    size    layers  width  heads   parameters   GLUE (test, as published)
+    tiny         2    128      2    4,385,920   64.2
+    mini         4    256      4   11,170,560   65.8
+    small        4    512      8   28,763,648   71.2
+    medium       8    512      8   41,373,184   73.5
+    base        12    768     12  109,482,240   79.6
+    large       24   1024     16  335,141,888   82.1
+
+Cost of base, as published: 4 days on 4 Cloud TPUs (16 chips).
+"""
+
+from configs import common
+from ml_collections import ConfigDict
+
+SIZES = tuple(common.SIZES)
+
+
+def get_config(size: str = "base") -> ConfigDict:
+    """The recipe for one size.
+
+    Raises:
+      UserError: there is no such size.
+    """
+    common.check_argument(size, SIZES)
+    config = ConfigDict(common.run(num_train_steps=1_000_000))
+    config.model = common.bert_model(size)
+    config.tokenizer = common.tokenizer()
+    config.data = common.data()
+    config.data.phases = ((900_000, 128, 256), (100_000, 512, 256))
+    config.objectives = ConfigDict({"mlm": common.mlm(), "sentence_pair": common.sentence_pair()})
+    config.optimizer = common.adamw(learning_rate=1e-4, warmup_steps=10_000)
+    config.mesh = common.mesh()
+    return config

@@ -1,0 +1,13 @@
+"""BERT-large as published: `configs/bert.py:large`, where its record stands.
+
+    bertjax pretrain --config configs/bert_large.py --workdir runs/bert_large \
+        --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
+"""
+
+from configs import bert
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """The recipe."""
+    return bert.get_config("large")

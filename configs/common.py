@@ -1,0 +1,141 @@
+"""What the configs of many runs share, as functions that return fresh sections."""
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import UserError, nearest
+
+SIZES = {
+    # Layers, width, heads (Devlin et al. 2019; Turc et al. 2019 for the small ones).
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+
+def bert_model(size: str) -> ConfigDict:
+    """The published fields of `bert_config.json` for a size of BERT."""
+    layers, width, heads = SIZES[size]
+    return ConfigDict(
+        {
+            "name": "bert",
+            "size": size,
+            "vocab_size": 30522,
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "intermediate_size": 4 * width,
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.1,
+            "max_position_embeddings": 512,
+            "type_vocab_size": 2,
+            "initializer_range": 0.02,
+            "layer_norm_eps": 1e-12,
+            "precision": "auto",  # bfloat16 on TPU and GPU, bfloat16_operands on CPU
+            "remat": "none",
+            "unroll": 0,  # 0: all layers in one piece on CPU, one by one elsewhere
+        }
+    )
+
+
+def tokenizer(kind: str = "wordpiece", vocab_size: int = 30522) -> ConfigDict:
+    """A tokenizer: one that exists (`path`), or one that is trained on the run's own text."""
+    return ConfigDict({"path": "", "kind": kind, "vocab_size": vocab_size, "lowercase": True})
+
+
+def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
+    """Text, how it becomes examples, and the size of a batch.
+
+    `corpus` names a prepared corpus. Without it `input` is prepared on the first start and kept in
+    `cache`. Held out are `validation_input`, or `validation_fraction` of the documents of `input`.
+    """
+    return ConfigDict(
+        {
+            "corpus": "",
+            "input": (),
+            "text_format": "auto",
+            "validation_input": (),
+            "validation_fraction": 0.01,
+            "cache": "",
+            "format": format,
+            "pair": pair,
+            "max_seq_length": 128,
+            "short_seq_prob": 0.1,
+            "batch_size": 256,
+            "microbatches": 1,
+            "phases": (),  # ((steps, length, batch), ...): instead of one length and batch
+        }
+    )
+
+
+def adamw(learning_rate: float, warmup_steps: int) -> ConfigDict:
+    """BERT's optimizer (Devlin et al. 2019, appendix A.2)."""
+    return ConfigDict(
+        {
+            "name": "adamw",
+            "learning_rate": learning_rate,
+            "schedule": "linear",
+            "warmup_steps": warmup_steps,
+            "end_learning_rate": 0.0,
+            "power": 1.0,
+            "weight_decay": 0.01,
+            "adam_b1": 0.9,
+            "adam_b2": 0.999,
+            "adam_eps": 1e-6,
+            "max_grad_norm": 1.0,
+        }
+    )
+
+
+def mesh() -> ConfigDict:
+    """All devices along the data axis; `rules` are put before `train/sharding.py`'s own."""
+    return ConfigDict({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1, "rules": ()})
+
+
+def run(num_train_steps: int) -> dict:
+    """How long a run is and how often it reports, evaluates and saves."""
+    return {
+        "seed": 0,
+        "num_train_steps": num_train_steps,
+        "log_every": 100,
+        "eval_every": 5000,
+        "eval_examples": 10000,
+        "checkpoint_every": 5000,
+        "keep_checkpoints": 3,
+        "keep_best": 1,
+        "best_metric": "held_out/mlm/loss",
+        "max_skipped_in_a_row": 5,
+    }
+
+
+def mlm() -> ConfigDict:
+    """BERT's masks: 15% of the tokens; 80% of these hidden, 10% random, 10% as they were."""
+    return ConfigDict(
+        {
+            "weight": 1.0,
+            "masked_lm_prob": 0.15,
+            "max_predictions_per_seq": 0,
+            "mask_share": 0.8,
+            "random_share": 0.1,
+            "whole_word": False,
+            "static": False,
+        }
+    )
+
+
+def sentence_pair() -> ConfigDict:
+    """Next sentence or sentence order, as `data.pair` says."""
+    return ConfigDict({"weight": 1.0})
+
+
+def check_argument(argument: str, known: tuple[str, ...]) -> None:
+    """Refuses an argument that a config file does not know.
+
+    Raises:
+      UserError: naming the nearest.
+    """
+    if argument not in known:
+        raise UserError(f"no {argument!r}: {nearest(argument, known)}")

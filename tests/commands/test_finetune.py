@@ -1,0 +1,329 @@
+"""Fine-tuning from the command line, on a task that a small model can learn: good films and bad."""
+
+import itertools
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import build, finetuning, scoring
+from bertjax import config as configs
+from bertjax.commands import finetune
+from bertjax.data import tokenizer
+from bertjax.errors import UserError
+from bertjax.interfaces import Pretrainer
+from bertjax.train import transfer
+from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.interrupt import Interrupt
+
+SUBJECTS = ("the film", "this plot", "every scene", "her first film", "a long and slow scene")
+VERDICTS = {"1": ("is good", "was great", "seems fine"), "0": ("is bad", "was poor", "seems dull")}
+ROWS = [
+    (f"{subject} {verdict}", label)
+    for subject, (label, verdicts) in itertools.product(SUBJECTS, VERDICTS.items())
+    for verdict in verdicts
+]
+
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 24,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> pathlib.Path:
+    """SST-2 of our own: 30 sentences to learn, 10 to be scored, 5 without labels."""
+    folder = tmp_path_factory.mktemp("glue") / "SST-2"
+    folder.mkdir()
+    lines = [f"{text}\t{label}" for text, label in ROWS]
+    (folder / "train.tsv").write_text("\n".join(["sentence\tlabel", *lines]))
+    (folder / "dev.tsv").write_text("\n".join(["sentence\tlabel", *lines[::3]]))
+    tested = [f"{10 * i}\t{text}" for i, (text, _) in enumerate(ROWS[::6])]
+    (folder / "test.tsv").write_text("\n".join(["index\tsentence", *tested]))
+    return folder.parent
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory) -> pathlib.Path:
+    """The folder of a pretraining run with one checkpoint."""
+    run = tmp_path_factory.mktemp("runs") / "pretrained"
+    pieces = tokenizer.train([text for text, _ in ROWS] * 4, kind="wordpiece", vocab_size=90)
+    pieces.save(str(run / "tokenizer"))
+    config = configs.load_config(
+        "configs/bert.py:tiny",
+        [(f"model.{name}", str(value)) for name, value in SMALL.items()]
+        + [("model.vocab_size", str(pieces.vocab_size)), ("data.phases", "()")],
+    )
+    shape = (8, 8)
+    rows = {
+        "input_ids": np.zeros(shape, np.int32),
+        "segment_ids": np.zeros(shape, np.int32),
+        "attention_mask": np.ones(shape, bool),
+        "example_id": np.arange(8, dtype=np.uint32),
+        "pair_label": np.zeros(8, np.int32),
+    }
+    objectives = build.objectives(config.objectives, build.facts(pieces, config.seed))
+    pretrainer = Pretrainer(build.encoder(config.model), objectives)
+    trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
+    (run / "config.json").write_text(configs.to_json(config))
+    with Checkpoints(run) as checkpoints:
+        checkpoints.save(trainer.create_state(), step=7, metrics={"held_out/mlm_loss": 4.0})
+    return run
+
+
+def arguments(data, init, workdir, **overrides) -> list[str]:
+    fields = {
+        "num_train_epochs": 8,
+        "max_train_examples": 0,
+        "data.max_seq_length": 16,
+        "data.padded_lengths": "8,12",
+        "data.eval_batch_size": 8,
+        "optimizer.learning_rate": 1e-2,
+        "model.hidden_dropout_prob": 0.05,
+    } | overrides
+    words = ["--config", "configs/glue.py:sst2,tiny", "--init", str(init), "--data", str(data)]
+    words += ["--workdir", str(workdir)]
+    return words + [f"--config.{name}={value}" for name, value in fields.items()]
+
+
+def job_of(data, init, workdir, **overrides) -> finetuning.Job:
+    rest, changes = configs.split_overrides(arguments(data, init, workdir, **overrides))
+    recipe = configs.load_config(rest[1], changes)
+    return finetuning.prepare(recipe, init=str(init), data=str(data), workdir=str(workdir))
+
+
+@pytest.fixture(scope="module")
+def finished(run_bertjax, data, pretrained, tmp_path_factory):
+    """The command, typed once, with two seeds: (its workdir, what it said)."""
+    workdir = tmp_path_factory.mktemp("runs") / "sst2"
+    said = run_bertjax("finetune", *arguments(data, pretrained, workdir), "--seeds", 2)
+    assert said.returncode == 0, said.stderr
+    return workdir, said
+
+
+def test_it_learns_and_says_so(finished):
+    workdir, said = finished
+    results = json.loads((workdir / "results.json").read_text())
+    assert results["complete"]
+    assert [result["seed"] for result in results["each_seed"]] == [0, 1]
+    assert results["over_seeds"]["dev/accuracy"]["min"] >= 0.9
+    assert all(len(result["epochs"]) == 8 for result in results["each_seed"])
+    assert results["epoch_rule"]["name"] == "last"
+    assert [result["chosen_epoch"] for result in results["each_seed"]] == [8, 8]
+    assert results["examples"] == {"train": 30, "dev": 10, "test": 5}
+    header, *rows = [line.split() for line in said.stdout.splitlines()]
+    assert header == ["seed", "epoch", "dev/accuracy", "dev/score"]
+    assert [row[0] for row in rows] == ["0", "1", "median", "min", "max", "std"]
+    median = results["over_seeds"]["dev/accuracy"]["median"]
+    assert rows[2][1:] == [f"{median:.4f}", f"{median:.4f}"]
+    assert "new: glue/classifier/dense/bias, glue/classifier/dense/kernel" in said.stderr
+    assert "\x1b" not in said.stderr + said.stdout
+
+
+def test_it_tells_which_parameters_it_began_with(finished, pretrained):
+    workdir, _ = finished
+    results = json.loads((workdir / "results.json").read_text())
+    assert results["init"]["name"] == str(pretrained)
+    assert results["init"]["step"] == 7
+    encoder = transfer.find(str(pretrained)).description()["encoder"]
+    assert results["init"]["encoder"] == encoder
+    assert json.loads((workdir / "summary.json").read_text())["init"]["encoder"] == encoder
+
+
+def test_predictions_are_what_was_scored(finished):
+    workdir, _ = finished
+    results = json.loads((workdir / "results.json").read_text())
+    for result in results["each_seed"]:
+        path = workdir / f"seed_{result['seed']}" / "predictions" / "dev" / "SST-2.tsv"
+        header, *lines = [line.split("\t") for line in path.read_text().splitlines()]
+        assert header == ["index", "prediction"]
+        right = [predicted == label for (_, predicted), (_, label) in zip(lines, ROWS[::3])]
+        assert len(lines) == 10
+        assert np.mean(right) == pytest.approx(result["scores"]["dev/accuracy"])
+    test = (workdir / "predictions" / "test" / "SST-2.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in test] == ["index", "0", "10", "20", "30", "40"]
+
+
+def test_finished_seeds_are_not_done_again_and_more_are_added(finished, data, pretrained, capsys):
+    workdir, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in workdir.glob("seed_*/result.json")}
+    finetune.main([*arguments(data, pretrained, workdir), "--seeds", "3"])
+    assert len(before) == 2
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items())
+    results = json.loads((workdir / "results.json").read_text())
+    assert [result["seed"] for result in results["each_seed"]] == [0, 1, 2]
+    assert "step 40/40" not in capsys.readouterr().err.partition("seed 1, epoch")[0]
+
+
+class StopAfter(Interrupt):
+    """Stops as a signal would, after so many steps."""
+
+    def __init__(self, steps: int):
+        super().__init__()
+        self._left = steps
+
+    def wanted(self) -> bool:
+        self._left -= 1
+        self.stopped = self._left <= 0
+        return self.stopped
+
+
+@pytest.mark.parametrize("rule", ["last", "best"])
+def test_interrupted_seeds_end_as_uninterrupted_ones(data, pretrained, tmp_path, rule):
+    """Stops within an epoch, at its end, and one step before the last."""
+    changes = {"num_train_epochs": 3, "choose_epoch": rule, "data.batch_size": 8}
+    whole = job_of(data, pretrained, tmp_path / "whole", **changes)
+    expected = finetuning.fine_tune(whole, 3, Interrupt())
+    parts = job_of(data, pretrained, tmp_path / "parts", **changes)
+    for steps in (2, 2, 7):
+        assert finetuning.fine_tune(parts, 3, StopAfter(steps)) is None
+        assert scoring.read(parts.folder(3)) is None
+    assert finetuning.fine_tune(parts, 3, Interrupt()) == expected
+    for path in (tmp_path / "whole").rglob("*.tsv"):
+        twin = tmp_path / "parts" / path.relative_to(tmp_path / "whole")
+        assert twin.read_bytes() == path.read_bytes()
+    assert [epoch["step"] for epoch in expected["epochs"]] == [4, 8, 12]
+
+
+def test_a_seed_that_was_killed_after_its_last_checkpoint_is_scored(data, pretrained, tmp_path):
+    job = job_of(data, pretrained, tmp_path, num_train_epochs=2, keep_checkpoints="true")
+    expected = finetuning.fine_tune(job, 0, Interrupt())
+    (job.folder(0) / "result.json").unlink()
+    lines = (job.folder(0) / "metrics.jsonl").read_text()
+    assert finetuning.fine_tune(job, 0, Interrupt()) == expected
+    assert (job.folder(0) / "metrics.jsonl").read_text() == lines
+
+
+def test_killed_runs_go_on(command_environment, root, data, pretrained, tmp_path):
+    workdir = tmp_path / "killed"
+    words = arguments(data, pretrained, workdir, num_train_epochs=12)
+    command = [sys.executable, "-m", "bertjax", "finetune", *words, "--seeds", "2"]
+    environment = command_environment | {"XLA_FLAGS": ""}
+    with subprocess.Popen(
+        command, env=environment, cwd=root, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        while not list(workdir.glob("seed_1/checkpoints/*/integrity.json")):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert not (workdir / "seed_1" / "result.json").exists()
+    again = subprocess.run(command, env=environment, cwd=root, capture_output=True, check=True)
+    assert b"step  4/48" not in again.stderr
+    results = json.loads((workdir / "results.json").read_text())
+    words[words.index(str(workdir))] = str(tmp_path / "whole")
+    subprocess.run(
+        [*command[:4], *words, "--seeds", "2"],
+        env=environment,
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
+    whole = json.loads((tmp_path / "whole" / "results.json").read_text())
+    assert results["each_seed"] == whole["each_seed"]
+
+
+def test_the_encoder_is_the_pretrained_one_and_differs_from_a_fresh_one(data, pretrained, tmp_path):
+    def begun(init):
+        job = job_of(data, init, tmp_path)
+        with Checkpoints(tmp_path / "none") as checkpoints:
+            state, _ = finetuning.begin(job, job.trainer(0), checkpoints)
+        return jax.tree.map(np.asarray, state.params)
+
+    taken, fresh = begun(pretrained), begun(f"random:{pretrained}")
+    wanted = transfer.find(str(pretrained)).description()["encoder"]
+    from bertjax.train.named_arrays import fingerprint
+
+    assert fingerprint(taken["encoder"]) == wanted
+    assert fingerprint(fresh["encoder"]) != wanted
+    assert fingerprint(taken["glue"]) == fingerprint(fresh["glue"])
+
+
+def test_seeds_differ_in_head_order_and_dropout(data, pretrained, tmp_path):
+    job = job_of(data, pretrained, tmp_path, num_train_epochs=1)
+    results = [finetuning.fine_tune(job, seed, Interrupt()) for seed in (0, 1)]
+    metrics = [(job.folder(seed) / "metrics.jsonl").read_text() for seed in (0, 1)]
+    assert results[0]["seed"] != results[1]["seed"]
+    assert metrics[0] != metrics[1]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"choose_epoch": "first"}, r"config.choose_epoch='first': "),
+        ({"data.max_seq_length": 32}, r"max_seq_length=32 exceeds max_position_embeddings=24 of"),
+        ({"num_train_epochs": 0}, r"config.num_train_epochs=0: wanted 1 or more"),
+        ({"data.batch_size": 12}, r"batch_size=12 does not divide into data=8"),
+        ({"data.eval_batch_size": 9}, r"batch_size=9 does not divide into data=8"),
+        ({"task.dataset": "sst"}, r"no GLUE task 'sst': did you mean 'sst2'\?"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(data, pretrained, tmp_path, overrides, message):
+    with pytest.raises(UserError, match=message) as caught:
+        job_of(data, pretrained, tmp_path, **overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_workdir_of_another_config_or_encoder_is_refused(data, pretrained, finished):
+    workdir, _ = finished
+    words = arguments(data, pretrained, workdir, **{"optimizer.learning_rate": 2e-2})
+    with pytest.raises(UserError, match=r"another config \(optimizer.learning_rate: 0.01 there"):
+        finetune.main(words)
+    with pytest.raises(UserError, match=r"another config \(init.encoder: "):
+        finetune.main(arguments(data, f"random:{pretrained}", workdir))
+
+
+def test_no_seeds_are_refused(data, pretrained, tmp_path):
+    with pytest.raises(UserError, match="--seeds 0: wanted 1 or more"):
+        finetune.main([*arguments(data, pretrained, tmp_path), "--seeds", "0"])
+
+
+def changed(run: pathlib.Path, folder: pathlib.Path, change) -> pathlib.Path:
+    """A run like another, with another config."""
+    folder.mkdir()
+    content = json.loads((run / "config.json").read_text())
+    change(content)
+    (folder / "config.json").write_text(json.dumps(content))
+    for name in ("tokenizer", "checkpoints"):
+        (folder / name).symlink_to(run / name)
+    return folder
+
+
+def test_an_encoder_of_another_model_is_refused_with_a_table(data, pretrained, tmp_path):
+    def narrower(config):
+        config["model"]["intermediate_size"] = 24
+
+    run = changed(pretrained, tmp_path / "other", narrower)
+    with pytest.raises(UserError, match=r"arrays of the encoder do not match") as caught:
+        job_of(data, run, tmp_path / "w")
+    rows = str(caught.value).splitlines()[1:]
+    assert len(rows) == 3
+    assert all("differs" in row and "feed_forward" in row for row in rows)
+
+
+def test_a_tokenizer_of_another_size_or_none_is_refused(data, pretrained, tmp_path):
+    def bigger(config):
+        config["model"]["vocab_size"] += 1
+
+    with pytest.raises(UserError, match=r"the tokenizer has \d+ pieces"):
+        job_of(data, changed(pretrained, tmp_path / "other", bigger), tmp_path / "w")
+    run = changed(pretrained, tmp_path / "without", lambda config: None)
+    (run / "tokenizer").unlink()
+    with pytest.raises(UserError, match=r"the tokenizer of .*without is neither in"):
+        job_of(data, run, tmp_path / "w")
+
+
+def test_mistakes_are_told_in_one_line_with_status_2(run_bertjax, data, pretrained, tmp_path):
+    said = run_bertjax("finetune", *arguments(data, "random", tmp_path / "w"))
+    assert said.returncode == 2
+    assert said.stderr.startswith("bertjax finetune: error: random wants a run")
+    assert said.stderr.count("\n") == 1
+    assert not (tmp_path / "w").exists()

@@ -1,0 +1,52 @@
+"""The table's rows against what is published about GLUE."""
+
+import pytest
+
+from bertjax import metrics
+from bertjax.data.glue_table import GLUE, glue_task
+from bertjax.errors import UserError
+
+
+def test_all_nine_tasks_with_their_classes():
+    assert {task.name: task.num_labels for task in GLUE} == {
+        "cola": 2,
+        "sst2": 2,
+        "mrpc": 2,
+        "stsb": 1,
+        "qqp": 2,
+        "mnli": 3,
+        "qnli": 2,
+        "rte": 2,
+        "wnli": 2,
+    }
+
+
+def test_every_file_of_the_evaluation_server_has_a_test_split():
+    servers = {split.server for task in GLUE for split in task.splits if not split.labelled}
+    assert servers == {
+        "CoLA",
+        "SST-2",
+        "MRPC",
+        "STS-B",
+        "QQP",
+        "MNLI-m",
+        "MNLI-mm",
+        "QNLI",
+        "RTE",
+        "WNLI",
+        "AX",
+    }
+
+
+@pytest.mark.parametrize("task", GLUE, ids=lambda task: task.name)
+def test_rows_are_consistent(task):
+    assert task.splits[0].name == "train"
+    assert [split.name for split in task.splits if split.name == "dev"] == ["dev"]
+    assert all(callable(getattr(metrics, name)) for name in task.metrics)
+    assert {len(split.texts) for split in task.splits} == {len(task.tfds_texts)}
+    assert len({split.name for split in task.splits}) == len(task.splits)
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(UserError, match=r"no GLUE task 'mrcp': did you mean 'mrpc'\?"):
+        glue_task("mrcp")

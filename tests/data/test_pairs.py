@@ -1,0 +1,80 @@
+"""One or two texts as a sequence: arithmetic by hand, and BERT's truncation."""
+
+import types
+
+import numpy as np
+import pytest
+
+from bertjax.data import pairs
+from bertjax.errors import UserError
+
+
+def letters(cls_id=1, sep_id=2):
+    """A tokenizer with one token a letter: a is 10, b is 11 ..."""
+    return types.SimpleNamespace(
+        cls_id=cls_id,
+        sep_id=sep_id,
+        pad_id=7,
+        encode_batch=lambda texts: [[ord(letter) - 87 for letter in text] for text in texts],
+    )
+
+
+def test_two_texts_by_hand():
+    encoded = pairs.encode((["abc", "a"], ["d", "ef"]), letters(), 8)
+    rows = encoded.rows(np.array([1, 0]), 9)
+    assert rows["input_ids"].tolist() == [
+        [1, 10, 2, 14, 15, 2, 7, 7, 7],
+        [1, 10, 11, 12, 2, 13, 2, 7, 7],
+    ]
+    assert rows["segment_ids"].tolist() == [[0, 0, 0, 1, 1, 1, 0, 0, 0], [0] * 5 + [1, 1, 0, 0]]
+    assert rows["attention_mask"].tolist() == [[True] * 6 + [False] * 3, [True] * 7 + [False] * 2]
+    assert rows["input_ids"].dtype == rows["segment_ids"].dtype == np.int32
+    assert rows["attention_mask"].dtype == bool
+
+
+def test_one_text_by_hand():
+    encoded = pairs.encode((["abcdef", "b", ""],), letters(), 5)
+    rows = encoded.rows(np.arange(3), 5)
+    assert rows["input_ids"].tolist() == [[1, 10, 11, 12, 2], [1, 11, 2, 7, 7], [1, 2, 7, 7, 7]]
+    assert not rows["segment_ids"].any()
+
+
+def test_two_texts_that_are_too_long():
+    encoded = pairs.encode((["abcdefgh"], ["ij"]), letters(), 9)
+    assert encoded.rows(np.array([0]), 9)["input_ids"].tolist() == [
+        [1, 10, 11, 12, 13, 2, 18, 19, 2]
+    ]
+
+
+def bert_truncation(first, second, budget):
+    """The published loop."""
+    while first + second > budget:
+        if first > second:
+            first -= 1
+        else:
+            second -= 1
+    return first, second
+
+
+def test_truncation_ends_where_taking_token_after_token_ends():
+    sizes = [(a, b, budget) for a in range(14) for b in range(14) for budget in range(14)]
+    for budget in range(14):
+        first, second = np.array([(a, b) for a, b, c in sizes if c == budget]).T
+        kept = np.stack(pairs.truncated(first, second, budget), axis=1)
+        expected = [bert_truncation(a, b, budget) for a, b in zip(first, second, strict=True)]
+        assert kept.tolist() == [list(pair) for pair in expected]
+
+
+def test_tokenizers_without_the_special_tokens_are_refused():
+    with pytest.raises(UserError, match="has no \\[CLS\\] and \\[SEP\\] tokens"):
+        pairs.encode((["a"],), letters(cls_id=None), 8)
+
+
+@pytest.mark.parametrize(("texts", "least"), [(1, 3), (2, 5)])
+def test_too_short_sequences_are_refused(texts, least):
+    columns = tuple(["abc"] for _ in range(texts))
+    assert len(pairs.encode(columns, letters(), least)) == 1
+    with pytest.raises(
+        UserError, match=f"no room for {texts} text\\(s\\): wanted at least {least}"
+    ):
+        pairs.encode(columns, letters(), least - 1)

@@ -1,0 +1,111 @@
+"""Attention against numpy, and what a mask hides (law 7)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers import masks
+from bertjax.layers.attention import SelfAttention, attend
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.precision import NAMED
+
+B, L, H, K = 2, 5, 3, 7
+PACKS = jnp.array([[1, 1, 2, 2, 2], [4, 5, 5, 6, 6]])
+KINDS = {
+    "all": jnp.ones((B, 1, 1, L), bool),
+    "padding": masks.padding(jnp.arange(L)[None] < jnp.array([[3], [5]])),
+    "packed": masks.packed(PACKS),
+    "visible matrix": masks.visible_matrix(jnp.tril(jnp.ones((B, L, L), bool))),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_self_attention_is_the_formula(kind, random, randomized, by_hand):
+    module, x = SelfAttention(H), random(B, L, H * K)
+    params = randomized(nn.meta.unbox(module.init(jax.random.key(0), x, KINDS[kind], train=False)))
+    got = module.apply(params, x, KINDS[kind], train=False)
+    wanted = by_hand.attention(x, KINDS[kind], params["params"])
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_name_their_axes(random):
+    module = SelfAttention(H)
+    params = module.init(jax.random.key(0), random(B, L, H * K), KINDS["all"], train=False)
+    params = params["params"]
+    for name in ("query", "key", "value"):
+        assert params[name]["kernel"].names == ("embed", "heads", "kv")
+        assert params[name]["kernel"].value.shape == (H * K, H, K)
+        assert params[name]["bias"].names == ("heads", "kv")
+    assert params["output"]["kernel"].names == ("heads", "kv", "embed")
+    assert params["output"]["bias"].names == ("embed",)
+
+
+@pytest.mark.parametrize("kind", ["padding", "packed", "visible matrix"])
+def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, random):
+    query, key, value = (random(B, L, H, K) for _ in range(3))
+    mask = KINDS[kind]
+    visible = np.broadcast_to(mask, (B, 1, L, L))[:, 0]
+
+    def output(key, value):
+        return attend(query, key, value, mask, Dropout(0.0), train=False)
+
+    jacobians = jax.jacrev(
+        lambda k, v: jnp.einsum("blhk,hk->bl", output(k, v), random(H, K)), (0, 1)
+    )
+    for jacobian in jacobians(key, value):
+        # Query (b, l) by token (c, m): the largest slope over heads and widths.
+        size = np.abs(jacobian).max(axis=(-1, -2))
+        for b in range(B):
+            assert np.all(size[b, :, b][~visible[b]] == 0)
+            assert np.all(size[b, :, 1 - b] == 0)
+    hidden = ~visible.any(axis=1)
+    if hidden.any():
+        loud = np.where(hidden[..., None, None], 1e4, 0).astype(np.float32)
+        np.testing.assert_array_equal(output(key + loud, value + loud), output(key, value))
+
+
+def test_a_query_that_may_see_nothing_stays_finite(random):
+    query, key, value = (random(1, 3, 1, 2) for _ in range(3))
+    mask = masks.packed(jnp.array([[1, 1, 0]]))
+
+    def loss(key, value):
+        return attend(query, key, value, mask, Dropout(0.0), train=False)[0, :2].sum()
+
+    gradients = jax.grad(loss, (0, 1))(key, value)
+    assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
+    assert all(np.all(gradient[0, 2] == 0) for gradient in gradients)
+
+
+def test_dropout_acts_on_the_weights(random):
+    query, key = random(1, 4, 1, 3), random(1, 6, 1, 3)
+    value = jnp.eye(6)[None, :, None, :]
+
+    class Attending(nn.Module):
+        @nn.compact
+        def __call__(self, train):
+            mask = jnp.ones((1, 1, 1, 6), bool)
+            padded = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, 3)))
+            return attend(padded, jnp.pad(key, ((0, 0),) * 3 + ((0, 3),)), value, mask,
+                          Dropout(0.5), train=train)  # fmt: skip
+
+    whole = Attending().apply({}, False)
+    np.testing.assert_allclose(whole.sum(-1), np.ones((1, 4, 1)), rtol=1e-6)
+    dropped = Attending().apply({}, True, rngs={"dropout": jax.random.key(0)})
+    ratio = np.asarray(dropped / whole)
+    assert set(np.unique(ratio.round(4))) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_precision_is_near_float32(name, random, randomized):
+    x, mask = random(B, L, H * K), KINDS["padding"]
+    exact = SelfAttention(H)
+    params = randomized(nn.meta.unbox(exact.init(jax.random.key(0), x, mask, train=False)), 0.2)
+    module = SelfAttention(H, precision=NAMED[name])
+    x_in = jnp.asarray(x, NAMED[name].activations)
+    got = module.apply(params, x_in, mask, train=False)
+    assert got.dtype == NAMED[name].activations
+    wanted = exact.apply(params, x, mask, train=False)
+    error = np.abs(np.asarray(got, np.float32) - wanted).max() / np.abs(wanted).max()
+    assert error < (1e-6 if name == "float32" else 3e-2)

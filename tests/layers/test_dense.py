@@ -1,0 +1,73 @@
+"""Linear maps over several axes, and BERT's initialiser."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers.dense import Dense, truncated_normal
+from bertjax.layers.precision import NAMED
+
+
+def test_numbers_by_hand():
+    dense = Dense((2,), ("embed", "mlp"))
+    parameters = {"kernel": jnp.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])}
+    parameters["bias"] = jnp.array([0.5, -1.0])
+    y = dense.apply({"params": parameters}, jnp.array([[1.0, 0.0, -1.0], [2.0, 1.0, 0.0]]))
+    np.testing.assert_array_equal(y, [[-3.5, -5.0], [5.5, 7.0]])
+
+
+@pytest.mark.parametrize(
+    ("features", "axes", "contracted", "shape", "subscripts"),
+    [
+        ((5,), ("embed", "mlp"), 1, (2, 3, 7), "bld,df->blf"),
+        ((5, 11), ("embed", "heads", "kv"), 1, (2, 3, 7), "bld,dhk->blhk"),
+        ((7,), ("heads", "kv", "embed"), 2, (2, 3, 5, 11), "blhk,hkd->bld"),
+        ((5, 3), ("heads", "kv", "embed", None), 2, (7, 11), "hk,hkde->de"),
+        ((5,), ("embed", "mlp"), 1, (7,), "d,df->f"),
+    ],
+)
+def test_several_axes_are_one_einsum(
+    features, axes, contracted, shape, subscripts, random, randomized
+):
+    dense = Dense(features, axes, contracted=contracted)
+    x = random(*shape)
+    variables = dense.init(jax.random.key(0), x)
+    assert variables["params"]["kernel"].names == axes
+    assert variables["params"]["bias"].names == axes[contracted:]
+    params = randomized(nn.meta.unbox(variables))["params"]
+    assert params["kernel"].shape == (*shape[-contracted:], *features)
+    wanted = np.einsum(subscripts, x, params["kernel"]) + params["bias"]
+    np.testing.assert_allclose(dense.apply({"params": params}, x), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_without_bias(random):
+    dense = Dense((5,), ("embed", "mlp"), use_bias=False)
+    assert set(dense.init(jax.random.key(0), random(2, 7))["params"]) == {"kernel"}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_parameters_stay_float32_and_results_have_the_type_of_the_precision(name, random):
+    dense = Dense((5,), ("embed", "mlp"), precision=NAMED[name])
+    y, variables = dense.init_with_output(jax.random.key(0), random(2, 7))
+    assert {x.dtype for x in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
+    assert y.dtype == NAMED[name].activations
+
+
+def test_kernels_begin_as_a_normal_cut_at_two_deviations():
+    dense = Dense((400,), ("embed", "mlp"), initializer_range=0.05)
+    params = nn.meta.unbox(dense.init(jax.random.key(0), jnp.zeros((1, 500))))["params"]
+    kernel = np.asarray(params["kernel"], np.float64)
+    assert np.abs(kernel).max() <= 0.1
+    # A standard normal cut at 2 has the deviation 0.8796; 200,000 draws find it to 3e-3.
+    assert kernel.std() == pytest.approx(0.05 * 0.8796, rel=5e-3)
+    assert abs(kernel.mean()) < 5 * kernel.std() / np.sqrt(kernel.size)
+    assert np.all(params["bias"] == 0)
+
+
+def test_the_initialiser_has_the_quantiles_of_the_cut_normal():
+    draws = np.sort(truncated_normal(1.0)(jax.random.key(1), (100_000,)))
+    # Phi(1) - Phi(0) of Phi(2) - Phi(-2): 0.341345 / 0.954500.
+    assert np.mean((draws > 0) & (draws < 1)) == pytest.approx(0.341345 / 0.9545, abs=6e-3)
+    assert np.mean(draws < 0) == pytest.approx(0.5, abs=6e-3)

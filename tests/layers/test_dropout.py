@@ -1,0 +1,54 @@
+"""Dropout: how many, which, and how much the rest grows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.layers.dropout import Dropout
+
+
+def drop(rate, x, key=0, train=True):
+    return Dropout(rate).apply({}, x, train=train, rngs={"dropout": jax.random.key(key)})
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_a_share_is_zeroed_and_the_rest_is_scaled_up(rate):
+    y = np.asarray(drop(rate, jnp.ones(100_000)))
+    deviation = (rate * (1 - rate) / 100_000) ** 0.5
+    assert np.mean(y == 0) == pytest.approx(rate, abs=5 * deviation)
+    # The rate is a multiple of 2**-16, and the scale is exact for that multiple.
+    share = round(rate * 65536) / 65536
+    np.testing.assert_allclose(np.unique(y), [0, 1 / (1 - share)], rtol=1e-6)
+
+
+def test_rows_and_neighbours_are_independent():
+    kept = np.asarray(drop(0.5, jnp.ones((300, 301)))) > 0
+    for other in (kept[1:], kept[:, 1:]):
+        pairs = np.mean(kept[: other.shape[0], : other.shape[1]] & other)
+        assert pairs == pytest.approx(0.25, abs=0.01)
+
+
+def test_evaluation_and_rate_zero_change_nothing_and_need_no_key(random):
+    x = random(5, 7)
+    np.testing.assert_array_equal(Dropout(0.5).apply({}, x, train=False), x)
+    np.testing.assert_array_equal(Dropout(0.0).apply({}, x, train=True), x)
+
+
+def test_one_key_one_mask_another_key_another_mask():
+    x = jnp.ones(1000)
+    np.testing.assert_array_equal(drop(0.5, x, key=3), drop(0.5, x, key=3))
+    assert np.any(drop(0.5, x, key=3) != drop(0.5, x, key=4))
+
+
+def test_dropped_elements_pass_no_gradient(random):
+    x = random(50)
+    gradient = jax.grad(lambda x: drop(0.25, x).sum())(x)
+    np.testing.assert_allclose(gradient, np.where(drop(0.25, x) == 0, 0, 1 / 0.75), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
+def test_an_impossible_rate(rate):
+    with pytest.raises(UserError, match=f"dropout of {rate} came, wanted at least 0 and less than"):
+        drop(rate, jnp.ones(3))

@@ -1,0 +1,52 @@
+"""Tables of vectors: reading rows, and scoring against all of them."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers.embeddings import Embedding
+from bertjax.layers.precision import NAMED
+
+
+def test_rows_and_scores(random):
+    module, table = Embedding(11, 5, ("vocab", "embed")), random(11, 5)
+    variables = {"params": {"embedding": table}}
+    ids = jnp.array([[0, 10, 3], [3, 3, 7]])
+    np.testing.assert_array_equal(module.apply(variables, ids), table[ids])
+    hidden = random(2, 3, 5)
+    scores = module.apply(variables, hidden, method="attend")
+    assert scores.shape == (2, 3, 11)
+    np.testing.assert_allclose(scores, np.einsum("ble,ve->blv", hidden, table), rtol=1e-5)
+
+
+def test_the_gradient_adds_up_where_a_row_is_read_twice(random):
+    module, table, probe = Embedding(11, 5, ("vocab", "embed")), random(11, 5), random(3, 5)
+
+    def read(table):
+        return jnp.vdot(module.apply({"params": {"embedding": table}}, jnp.array([4, 9, 4])), probe)
+
+    gradient = jax.grad(read)(table)
+    wanted = np.zeros((11, 5), np.float32)
+    wanted[4], wanted[9] = probe[0] + probe[2], probe[1]
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_types(name):
+    module = Embedding(11, 5, ("vocab", "embed"), precision=NAMED[name])
+    rows, variables = module.init_with_output(jax.random.key(0), jnp.array([1, 2]))
+    assert variables["params"]["embedding"].names == ("vocab", "embed")
+    assert nn.meta.unbox(variables)["params"]["embedding"].dtype == jnp.float32
+    assert rows.dtype == NAMED[name].activations
+    scores = module.apply(nn.meta.unbox(variables), rows, method="attend")
+    assert scores.dtype == NAMED[name].activations
+
+
+def test_an_id_outside_the_table_is_not_a_number(random):
+    rows = Embedding(11, 5, ("vocab", "embed")).apply(
+        {"params": {"embedding": random(11, 5)}}, jnp.array([10, 11])
+    )
+    assert np.all(np.isfinite(rows[0]))
+    assert np.all(np.isnan(rows[1]))

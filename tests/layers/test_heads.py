@@ -1,0 +1,53 @@
+"""What stands on top of an encoder."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.layers.heads import Classifier, Pooler, PredictionTransform
+from bertjax.layers.precision import NAMED
+
+
+def test_the_pooler_reads_the_first_token(random, randomized):
+    module, sequence = Pooler(), random(2, 5, 7)
+    params = randomized(nn.meta.unbox(module.init(jax.random.key(0), sequence)))
+    dense = params["params"]["dense"]
+    wanted = np.tanh(sequence[:, 0] @ dense["kernel"] + dense["bias"])
+    np.testing.assert_allclose(module.apply(params, sequence), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_transform_may_change_the_width(random, randomized, by_hand):
+    module, hidden = PredictionTransform(3, layer_norm_eps=1e-2), random(2, 5, 7)
+    params = randomized(nn.meta.unbox(module.init(jax.random.key(0), hidden)))
+    dense = params["params"]["dense"]
+    wanted = by_hand.gelu(hidden @ dense["kernel"] + dense["bias"])
+    wanted = by_hand.layer_norm(wanted, params["params"]["norm"], 1e-2)
+    np.testing.assert_allclose(module.apply(params, hidden), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_transform_uses_its_activation(random):
+    hidden = random(2, 7)
+    variables = PredictionTransform(3).init(jax.random.key(0), hidden)
+    outputs = [
+        PredictionTransform(3, hidden_act=name).apply(variables, hidden)
+        for name in ("gelu", "relu", "tanh")
+    ]
+    assert all(np.abs(outputs[0] - other).max() > 1e-3 for other in outputs[1:])
+
+
+def test_a_classifier_is_float32_in_any_precision(random, randomized):
+    module, pooled = Classifier(3), random(2, 7)
+    params = randomized(nn.meta.unbox(module.init(jax.random.key(0), pooled)))
+    dense = params["params"]["dense"]
+    wanted = pooled @ dense["kernel"] + dense["bias"]
+    np.testing.assert_allclose(module.apply(params, pooled), wanted, rtol=1e-5, atol=1e-6)
+    assert module.apply(params, pooled.astype(jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_heads_keep_the_type_of_the_precision(random):
+    sequence = random(2, 5, 7).astype(jnp.bfloat16)
+    for module in (Pooler(precision=NAMED["bfloat16"]),
+                   PredictionTransform(3, precision=NAMED["bfloat16"])):  # fmt: skip
+        output, _ = module.init_with_output(jax.random.key(0), sequence)
+        assert output.dtype == jnp.bfloat16

@@ -1,0 +1,36 @@
+"""Sums with weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.layers import losses
+
+
+def test_cross_entropy_by_hand():
+    # Probabilities 1/2, 1/4, 1/4 and 1/5, 2/5, 2/5.
+    logits = jnp.log(jnp.array([[[2.0, 1.0, 1.0], [1.0, 2.0, 2.0]]]))
+    labels, weights = jnp.array([[0, 1]]), jnp.array([[1.0, 3.0]])
+    loss = losses.cross_entropy(logits, labels, weights)
+    np.testing.assert_allclose(loss, np.log(2) + 3 * np.log(2.5), rtol=1e-6)
+
+
+def test_weight_zero_counts_nothing_and_passes_no_gradient(random):
+    logits = random(2, 3, 5)
+    labels, weights = jnp.array([[0, 4, 2], [1, 1, 3]]), jnp.array([[1.0, 0, 1], [0, 0, 1]])
+    gradient = jax.grad(losses.cross_entropy)(logits, labels, weights)
+    np.testing.assert_array_equal(np.abs(gradient).max(-1) > 0, weights > 0)
+    wanted = weights[..., None] * (jax.nn.softmax(logits) - jax.nn.one_hot(labels, 5))
+    np.testing.assert_allclose(gradient, wanted, atol=1e-6)
+
+
+def test_the_loss_is_float32_and_stays_finite_for_great_scores():
+    logits = jnp.array([[1e4, -1e4], [0.0, 1e4]], jnp.bfloat16)
+    loss = losses.cross_entropy(logits, jnp.array([0, 0]), jnp.ones(2))
+    assert loss.dtype == jnp.float32
+    np.testing.assert_allclose(loss, jnp.asarray(1e4, jnp.bfloat16).astype(jnp.float32))
+
+
+def test_correct_counts_weights_of_the_right_ones():
+    logits = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 0.5, 1.0]])
+    assert losses.correct(logits, jnp.array([1, 1, 2]), jnp.array([1.0, 1.0, 0.25])) == 1.25

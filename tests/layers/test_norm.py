@@ -1,0 +1,55 @@
+"""LayerNorm against its formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers.norm import LayerNorm
+
+
+def test_numbers_by_hand():
+    params = {"scale": jnp.array([1.0, 2.0, 1.0]), "bias": jnp.array([0.0, 0.0, 10.0])}
+    y = LayerNorm().apply({"params": params}, jnp.array([[1.0, 2.0, 6.0]]))
+    # Mean 3, variance (4 + 1 + 9) / 3.
+    deviation = (14 / 3) ** 0.5
+    np.testing.assert_allclose(y, [[-2 / deviation, -2 / deviation, 10 + 3 / deviation]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 0.5])
+def test_values_and_gradients(epsilon, random, randomized, by_hand):
+    x, probe = random(2, 3, 7), random(2, 3, 7)
+    module = LayerNorm(epsilon)
+    params = randomized(module.init(jax.random.key(0), x))["params"]
+    np.testing.assert_allclose(
+        module.apply({"params": params}, x),
+        by_hand.layer_norm(x, params, epsilon),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    gradient = jax.grad(lambda x: jnp.vdot(module.apply({"params": params}, x), probe))(x)
+    for place in np.ndindex(2, 1, 7):
+        nudge = np.zeros(x.shape)
+        nudge[place] = 1e-5
+        above = by_hand.layer_norm(np.asarray(x) + nudge, params, epsilon)
+        below = by_hand.layer_norm(np.asarray(x) - nudge, params, epsilon)
+        slope = np.vdot(above - below, probe) / 2e-5
+        assert gradient[place] == pytest.approx(slope, rel=1e-3, abs=1e-4)
+
+
+def test_statistics_are_float32_whatever_comes_in(random):
+    x = (100 + random(5, 257)).astype(jnp.bfloat16)
+    module = LayerNorm()
+    y = module.apply(module.init(jax.random.key(0), x), x)
+    assert y.dtype == jnp.bfloat16
+    exact = np.asarray(x, np.float64)
+    exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
+    # Rounding of the result alone: half a unit in the eighth bit.
+    np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=2**-8, atol=1e-3)
+
+
+def test_it_begins_as_the_plain_normalisation(random):
+    variables = LayerNorm().init(jax.random.key(0), random(2, 7))
+    assert np.all(variables["params"]["scale"].value == 1)
+    assert np.all(variables["params"]["bias"].value == 0)
+    assert variables["params"]["scale"].names == ("norm",)

@@ -1,0 +1,40 @@
+"""A name in a config is the name of a file."""
+
+import pytest
+
+from bertjax import catalog
+from bertjax.errors import UserError, nearest
+
+
+def test_names_are_the_files_of_a_folder(root):
+    files = {path.name for path in (root / "bertjax" / "models").glob("*.py")} - {"__init__.py"}
+    assert {f"{name}.py" for name in catalog.names("models")} == files
+    assert catalog.names("models") == sorted(catalog.names("models"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "attribute"), [("models", "Model"), ("objectives", "Objective"), ("tasks", "Task")]
+)
+def test_every_file_defines_what_its_folder_promises(folder, attribute):
+    for name in catalog.names(folder):
+        assert hasattr(catalog.load(folder, name), attribute), f"{folder}/{name}.py"
+
+
+def test_every_command_has_a_main():
+    for name in catalog.names("commands"):
+        assert callable(catalog.load("commands", name).main), name
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match=r"no 'brt' in bertjax/models/: did you mean 'bert'\?"):
+        catalog.load("models", "brt")
+
+
+def test_a_name_is_never_a_path():
+    with pytest.raises(UserError):
+        catalog.load("models", "../errors")
+
+
+def test_nearest_lists_all_names_where_none_is_near():
+    assert nearest("zzz", ["mlm", "causal_lm"]) == "known: causal_lm, mlm"
+    assert nearest("casual_lm", ["mlm", "causal_lm"]) == "did you mean 'causal_lm'?"

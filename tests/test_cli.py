@@ -1,0 +1,166 @@
+"""The command line: verbs are files, mistakes are one line, nobody sees a traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from bertjax import catalog, cli
+
+FAKE = """
+    import sys, types
+    from bertjax import catalog, cli
+
+    def main(argv):
+{body}
+
+    catalog.names = lambda folder: ["fake"]
+    catalog.load = lambda folder, name: types.SimpleNamespace(main=main)
+    sys.exit(cli.main(["fake", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, command_environment):
+    """Runs `bertjax fake` with the given body, in a process of its own."""
+
+    def run(body: str, after: str = "", **options) -> subprocess.CompletedProcess:
+        script = tmp_path / "fake.py"
+        body = textwrap.indent(textwrap.dedent(body), " " * 8)
+        script.write_text(textwrap.dedent(FAKE.format(body=body)))
+        return subprocess.run(
+            ["bash", "-c", f'set -o pipefail; "$0" "$1" {after}', sys.executable, str(script)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=command_environment,
+            **options,
+        )
+
+    return run
+
+
+def test_help_lists_every_verb_with_its_first_line(run_bertjax):
+    result = run_bertjax("--help")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    listed = result.stdout.splitlines()
+    for verb in catalog.names("commands"):
+        line = next(line for line in listed if line.split()[:1] == [verb])
+        assert len(line.split()) > 3, f"{verb}.py wants a first docstring line that says something"
+
+
+def test_every_verb_explains_itself_without_importing_jax(run_bertjax, command_environment):
+    verbs = catalog.names("commands")
+    program = (
+        "import sys; from bertjax import cli\n"
+        "try: cli.main([sys.argv[1], '--help'])\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert 'jax' not in sys.modules, 'help imports jax'"
+    )
+    for verb in verbs:
+        result = subprocess.run(
+            [sys.executable, "-c", program, verb],
+            capture_output=True,
+            text=True,
+            env=command_environment,
+        )
+        assert result.returncode == 0, f"{verb}: {result.stderr}"
+        assert f"usage: bertjax {verb}" in result.stdout
+
+
+def test_without_a_verb_and_with_version(capsys):
+    assert cli.main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: bertjax VERB")
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.split()[0] == "bertjax"
+
+
+def test_listing_verbs_imports_none_of_them(tmp_path, monkeypatch, capsys):
+    (tmp_path / "commands").mkdir()
+    (tmp_path / "commands" / "explode.py").write_text('"""Explodes.\n\nMore."""\nraise SystemError')
+    monkeypatch.setattr("bertjax.__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(catalog, "names", lambda folder: ["explode"])
+    assert cli.main(["--help"]) == 0
+    assert "\n  explode  Explodes.\n" in capsys.readouterr().out
+
+
+def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
+    monkeypatch.setattr(catalog, "names", lambda folder: ["finetune", "pretrain"])
+    assert cli.main(["pretrian", "--config", "x"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "bertjax: error: no command 'pretrian': did you mean 'pretrain'?\n"
+
+
+def test_a_mistake_is_one_line_and_exit_2(fake):
+    result = fake("from bertjax.errors import UserError\nraise UserError('3 came, 4 was wanted')")
+    assert result.returncode == 2
+    assert result.stderr == "bertjax fake: error: 3 came, 4 was wanted\n"
+    assert result.stdout == ""
+
+
+def test_a_defect_keeps_its_traceback(fake):
+    result = fake("raise ValueError('a defect')")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+
+
+def test_a_full_disk_is_one_line(fake):
+    result = fake("open('/dev/full', 'w').write('x' * 100_000)")
+    assert result.returncode == 2
+    assert result.stderr == "bertjax fake: error: No space left on device: no file named\n"
+
+
+def test_control_c_is_no_traceback(fake):
+    result = fake("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
+    assert result.returncode == 128 + signal.SIGINT
+    assert result.stderr == "bertjax fake: interrupted\n"
+
+
+def test_a_closed_pipe_is_quiet(fake):
+    result = fake("for i in range(1_000_000): print(i)", after="| head -n 1")
+    assert result.stdout == "0\n"
+    assert result.stderr == ""
+    assert result.returncode == 128 + signal.SIGPIPE
+
+
+def test_another_broken_pipe_is_a_defect(fake):
+    body = """
+        import os
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.write(writer, b"x")
+    """
+    result = fake(body)
+    assert result.returncode == 1
+    assert "BrokenPipeError" in result.stderr
+
+
+def test_the_exit_status_of_a_command_is_kept(fake):
+    assert fake("sys.exit(143)").returncode == 143
+
+
+def test_nothing_heavy_is_imported_before_the_verb_is_known(command_environment):
+    program = (
+        "import sys; from bertjax import cli; cli.main(['--help']); cli.main(['x'])\n"
+        "heavy = {'jax', 'numpy', 'ml_collections', 'rich', 'argparse'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    environment = {k: v for k, v in command_environment.items() if k in ("PATH", "PYTHONPATH")}
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, env=environment
+    )
+
+
+def test_the_module_is_the_command(command_environment):
+    command = [sys.executable, "-m", "bertjax", "--version"]
+    version = subprocess.run(command, capture_output=True, text=True, env=command_environment)
+    script = os.path.join(os.path.dirname(sys.executable), "bertjax")
+    if os.path.exists(script):
+        typed = subprocess.run([script, "--version"], capture_output=True, text=True)
+        assert typed.stdout == version.stdout
+    assert version.stdout.startswith("bertjax 0.")

@@ -1,0 +1,261 @@
+"""Configs: loading, overriding with types, and coming back whole from JSON."""
+
+import pathlib
+import textwrap
+
+import pytest
+from ml_collections import config_dict
+
+from bertjax.config import (
+    apply_overrides,
+    differences,
+    fingerprint,
+    from_json,
+    load_config,
+    split_overrides,
+    to_json,
+)
+from bertjax.errors import UserError
+
+CONFIG = """
+    from ml_collections import ConfigDict, config_dict
+    from {folder} import pieces
+
+    def get_config(size="small"):
+        config = ConfigDict()
+        config.seed = 0
+        config.num_train_steps = 1000
+        config.warmup_steps = config.get_ref("num_train_steps") // 10
+        config.train = True
+        config.stop_after = config_dict.placeholder(int)
+        config.anything = None
+        config.model = ConfigDict(pieces.SIZES[size])
+        config.objectives = ConfigDict()
+        config.objectives.sentence_pair = ConfigDict(dict(kind="next", weight=1.0))
+        config.objectives.mlm = ConfigDict(dict(masking="token", weight=1.0))
+        config.optimizer = ConfigDict(dict(learning_rate=1e-3, betas=(0.9, 0.999)))
+        config.mesh = ConfigDict(dict(shape=(8, 1), axes=("data", "fsdp")))
+        config.data = ConfigDict(dict(phases=[(900, 128, 256)], train="a b"))
+        return config
+"""
+PIECES = "SIZES = {'small': dict(name='bert', hidden_size=128), 'big': dict(hidden_size=1024)}"
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "settings"
+    folder.mkdir()
+    (folder / "run.py").write_text(textwrap.dedent(CONFIG).format(folder=folder.name))
+    (folder / "pieces.py").write_text(PIECES)
+    return folder
+
+
+@pytest.fixture
+def path(folder: pathlib.Path) -> str:
+    return str(folder / "run.py")
+
+
+def message(spec: str, *overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load_config(spec, split_overrides([f"--config.{item}" for item in overrides])[1])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_loads_with_its_default_and_with_an_argument(path):
+    assert load_config(path).model.hidden_size == 128
+    assert load_config(f"{path}:big").model.hidden_size == 1024
+
+
+def test_a_loaded_config_is_locked_and_holds_tuples_in_the_written_order(path):
+    config = load_config(path)
+    assert list(config.objectives) == ["sentence_pair", "mlm"]
+    assert config.data.phases == ((900, 128, 256),)
+    assert isinstance(config.mesh.shape, tuple)
+    with pytest.raises(AttributeError):
+        config.model.hidden_sizes = 3
+
+
+def test_files_of_the_same_name_in_two_folders_stay_apart(folder, path, tmp_path):
+    assert load_config(path).model.hidden_size == 128
+    other = tmp_path / "other" / "settings"
+    other.mkdir(parents=True)
+    (other / "run.py").write_text((folder / "run.py").read_text())
+    (other / "pieces.py").write_text(PIECES.replace("128", "77"))
+    assert load_config(str(other / "run.py")).model.hidden_size == 77
+    assert load_config(path).model.hidden_size == 128
+
+
+def test_overrides_are_taken_out_of_the_arguments():
+    argv = ["--config", "a.py", "--config.x.y=1=2", "--workdir", "w", "--config.z", "-3"]
+    rest, overrides = split_overrides(argv)
+    assert rest == ["--config", "a.py", "--workdir", "w"]
+    assert overrides == [("x.y", "1=2"), ("z", "-3")]
+
+
+@pytest.mark.parametrize("argv", [["--config.x"], ["--config.x", "--workdir"]])
+def test_an_override_without_a_value(argv):
+    with pytest.raises(UserError, match=r"--config\.x wants a value"):
+        split_overrides(argv)
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "expected"),
+    [
+        ("seed=7", "seed", 7),
+        ("seed=1e3", "seed", 1000),
+        ("optimizer.learning_rate=2", "optimizer.learning_rate", 2.0),
+        ("optimizer.learning_rate=5e-5", "optimizer.learning_rate", 5e-5),
+        ("train=false", "train", False),
+        ("model.name=123", "model.name", "123"),
+        ("model.name=none", "model.name", "none"),
+        ("data.train=text/*.gz", "data.train", "text/*.gz"),
+        ("mesh.shape=(2, 4)", "mesh.shape", (2, 4)),
+        ("mesh.shape=2,2,2", "mesh.shape", (2, 2, 2)),
+        ("mesh.axes=(fsdp, data)", "mesh.axes", ("fsdp", "data")),
+        ("optimizer.betas=(1, 0.5)", "optimizer.betas", (1.0, 0.5)),
+        ("data.phases=[(5, 6, 7), (8, 9, 10)]", "data.phases", ((5, 6, 7), (8, 9, 10))),
+        ("stop_after=3", "stop_after", 3),
+        ("stop_after=none", "stop_after", None),
+        ("anything=[1, 'a']", "anything", (1, "a")),
+        ("anything=word", "anything", "word"),
+        ("num_train_steps=50", "warmup_steps", 5),
+    ],
+)
+def test_a_value_takes_the_type_of_its_field(path, override, field, expected):
+    value = load_config(path, split_overrides([f"--config.{override}"])[1])
+    for name in field.split("."):
+        value = value[name]
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (
+            "model.hiden_size=1",
+            "no field 'hiden_size' in config.model: did you mean 'hidden_size'?",
+        ),
+        ("modle.hidden_size=1", "no field 'modle' in config: did you mean 'model'?"),
+        ("model.hidden_size=abc", "config.model.hidden_size wants int, got 'abc'"),
+        ("model.hidden_size=1.5", "config.model.hidden_size wants int, got '1.5'"),
+        ("model.hidden_size=inf", "config.model.hidden_size wants int, got 'inf'"),
+        ("model.hidden_size=none", "config.model.hidden_size wants int, got 'none'"),
+        ("optimizer.learning_rate=nan", "config.optimizer.learning_rate wants float, got 'nan'"),
+        ("train=1", "config.train wants true or false, got '1'"),
+        ("stop_after=x", "config.stop_after wants int, got 'x'"),
+        ("mesh.shape=3", "config.mesh.shape wants a tuple like (8, 1), got '3'"),
+        ("mesh.shape=(a, b)", "config.mesh.shape wants a tuple like (8, 1), got '(a, b)'"),
+        ("data.phases=(1, 2)", "wants a tuple like ((900, 128, 256),), got '(1, 2)'"),
+        ("model=3", "config.model is a section; set one of its fields: hidden_size, name"),
+        ("seed.x=3", "config.seed is a value, not a section: it has no field 'x'"),
+        ("objectives.mlm.weigth=2", "in config.objectives.mlm: did you mean 'weight'?"),
+        ("objectives.nosuchthing.weight=2", "no objective 'nosuchthing'"),
+    ],
+)
+def test_a_slip_is_named(path, override, expected):
+    assert expected in message(path, override)
+
+
+def test_an_objective_can_be_added_and_taken_out(path, monkeypatch):
+    monkeypatch.setattr("bertjax.catalog.names", lambda folder: ["mlm", "rtd"])
+    argv = [
+        "--config.objectives.sentence_pair=none",
+        "--config.objectives.rtd.weight=50.0",
+        "--config.objectives.rtd.tied=true",
+        "--config.objectives.rtd.weight=40.0",
+    ]
+    config = load_config(path, split_overrides(argv)[1])
+    assert config.objectives.to_dict() == {
+        "mlm": {"masking": "token", "weight": 1.0},
+        "rtd": {"weight": 40.0, "tied": True},
+    }
+    assert list(config.objectives) == ["mlm", "rtd"]
+    assert "did you mean 'rtd'" in message(path, "objectives.rtdd.weight=1")
+
+
+def test_a_file_that_is_not_there(folder, path):
+    assert "did you mean 'run.py'?" in message(str(folder / "runn.py"))
+    assert "there is no folder" in message(str(folder / "nowhere" / "run.py"))
+    assert "wants a Python file" in message("bert_base")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1", "defines no get_config()"),
+        ("def get_config(:\n  pass", "line 1: invalid syntax"),
+        ("import nosuchmodule", "line 1: ModuleNotFoundError"),
+        ("def get_config():\n  return {}", "returned dict, not a ConfigDict"),
+        ("def get_config():\n  return 1 / 0", "line 2: ZeroDivisionError"),
+        ("def get_config(size):\n  pass", "wants an argument"),
+        (
+            "from ml_collections import ConfigDict\n"
+            "def get_config():\n  return ConfigDict(dict(dtype=int))",
+            "plain values only: int is a type",
+        ),
+    ],
+)
+def test_a_file_that_is_no_config(tmp_path, text, expected):
+    (tmp_path / "bad.py").write_text(text)
+    assert expected in message(str(tmp_path / "bad.py"))
+
+
+def test_an_argument_that_the_file_does_not_know(folder, path):
+    assert "KeyError: 'huge'" in message(f"{path}:huge")
+    (folder / "fixed.py").write_text("def get_config():\n  pass")
+    assert "takes no argument; got 'tiny'" in message(f"{folder / 'fixed.py'}:tiny")
+
+
+def test_json_brings_the_same_config_back(path):
+    config = load_config(path)
+    again = from_json(to_json(config))
+    assert again == config
+    assert to_json(again) == to_json(config)
+    assert list(again.objectives) == ["sentence_pair", "mlm"]
+
+
+def test_the_fingerprint_follows_content_and_not_the_order_of_fields():
+    def build(**fields):
+        return config_dict.ConfigDict(fields, sort_keys=False)
+
+    one = build(seed=1, model={"hidden_size": 8, "name": "bert"}, log_every=10)
+    two = build(log_every=99, model={"name": "bert", "hidden_size": 8}, seed=1)
+    assert fingerprint(one) != fingerprint(two)
+    assert fingerprint(one, ["log_every"]) == fingerprint(two, ["log_every"])
+    assert fingerprint(one, ["log_every", "model"]) == fingerprint(build(seed=1), ["model"])
+    assert fingerprint(one, ["model.name"]) != fingerprint(one, ["model.hidden_size"])
+    # A section's name is not a prefix of other names.
+    assert fingerprint(build(seed=1, seeds=5), ["seed"]) == fingerprint(build(seeds=5))
+
+
+def test_the_fingerprint_knows_the_order_of_objectives():
+    def build(*names):
+        objectives = {name: {"weight": 1.0} for name in names}
+        return from_json(
+            to_json(config_dict.ConfigDict({"objectives": objectives}, sort_keys=False))
+        )
+
+    assert fingerprint(build("mlm", "sbo")) != fingerprint(build("sbo", "mlm"))
+    assert differences(build("mlm", "sbo"), build("sbo", "mlm")) == [
+        "config.objectives: order ['mlm', 'sbo'] became ['sbo', 'mlm']"
+    ]
+
+
+def test_differences_are_named_field_by_field(path):
+    a = load_config(path)
+    b = load_config(f"{path}:big", [("mesh.shape", "(4, 2)")])
+    assert sorted(differences(a, b)) == [
+        "config.mesh.shape: (8, 1) became (4, 2)",
+        "config.model.hidden_size: 128 became 1024",
+        "config.model.name: 'bert' became (absent)",
+    ]
+    assert differences(a, a) == []
+
+
+def test_overrides_leave_the_lock_as_it_was(path):
+    config = load_config(path)
+    apply_overrides(config, [("seed", "3")])
+    assert config.seed == 3
+    assert config.is_locked

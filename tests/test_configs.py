@@ -1,0 +1,166 @@
+"""Every file in configs/ makes a run: it builds, its record is true, and it learns."""
+
+import ast
+import functools
+import importlib.util
+import inspect
+import itertools
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import build, catalog
+from bertjax.config import from_json, load_config, to_json
+from bertjax.errors import UserError
+from bertjax.interfaces import Pretrainer
+from bertjax.train.sharding import to_global
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
+FACTS = {"mask_id": 4, "special_ids": (0, 1, 2, 3, 4), "seed": 0}
+SHRUNK = {
+    "model.vocab_size": "61",
+    "model.hidden_size": "24",
+    "model.num_hidden_layers": "2",
+    "model.num_attention_heads": "3",
+    "model.intermediate_size": "40",
+    "data.phases": "()",
+    "data.max_seq_length": "16",
+    "data.batch_size": "8",
+    "data.microbatches": "1",
+}
+
+
+def arguments(path: pathlib.Path) -> list[str | None]:
+    """What a config file may be called with: its SIZES, or its TASKS and their RECIPES."""
+    spec = importlib.util.spec_from_file_location(f"arguments_of_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    parameters = inspect.signature(module.get_config).parameters.values()
+    if not parameters:
+        return [None]
+    tables = [
+        getattr(module, name) for name in ("SIZES", "TASKS", "RECIPES") if hasattr(module, name)
+    ]
+    assert tables, f"{path.name} takes an argument: list what it knows in SIZES or TASKS"
+    named = [",".join(filter(None, words)) for words in itertools.product(*tables)]
+    has_default = any(parameter.default is not parameter.empty for parameter in parameters)
+    return ([None] if has_default else []) + named
+
+
+FILES = [path for path in sorted(FOLDER.glob("*.py")) if path.stem != "common"]
+SPECS = [
+    f"{path}:{argument}" if argument else str(path)
+    for path in FILES
+    for argument in arguments(path)
+]
+
+
+def short(spec: str) -> str:
+    return spec.removeprefix(f"{FOLDER}/")
+
+
+def pretrains(spec: str) -> bool:
+    return "objectives" in load_config(spec)
+
+
+PRETRAINING = [spec for spec in SPECS if pretrains(spec)]
+
+
+def test_there_are_configs():
+    assert {"quickstart.py", "bert.py", "bert_base.py"} <= {path.name for path in FILES}
+    assert PRETRAINING
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=short)
+def test_it_loads_and_comes_back_from_json(spec):
+    config = load_config(spec)
+    assert from_json(to_json(config)) == config
+    sections = {"model", "data", "optimizer", "mesh"}
+    assert sections <= set(config)
+    assert ("objectives" in config) != ("task" in config)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_wrong_argument_is_one_line(path):
+    with pytest.raises(UserError) as caught:
+        load_config(f"{path}:nosuchthing")
+    assert path.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_record_says_how_to_run_it(path):
+    commands = re.findall(r"bertjax (\w+) --config (configs/\w+\.py)(\S*)", record(path))
+    assert commands, f"{path.name} names no command"
+    for verb, config, argument in commands:
+        assert verb in catalog.names("commands")
+        assert (FOLDER.parent / config).is_file()
+        if argument.removeprefix(":").isupper():
+            continue
+        load_config(f"{FOLDER.parent / config}{argument}")
+
+
+def record(path: pathlib.Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+@pytest.mark.parametrize("spec", PRETRAINING, ids=short)
+def test_its_model_has_the_parameters_of_its_record(spec):
+    config = load_config(spec)
+    encoder = build.encoder(config.model)
+    batch = random_rows(config, batch_size=1, length=8)
+    make = functools.partial(encoder.init, train=False)
+    shapes = jax.eval_shape(make, jax.random.key(0), batch)
+    text = record(pathlib.Path(spec.partition(":")[0]))
+    elsewhere = re.search(r"configs/(\w+\.py):\w+`, where its record stands", text)
+    text = record(FOLDER / elsewhere[1]) if elsewhere else text
+    assert f"{build.parameter_count(shapes):,}" in text
+
+
+@pytest.mark.parametrize("spec", PRETRAINING, ids=short)
+def test_its_parts_can_be_made(spec):
+    config = load_config(spec)
+    build.phases(config)
+    build.make_optimizer(config)
+    rate = build.make_schedule(config)
+    assert float(rate(config.optimizer.warmup_steps)) == pytest.approx(
+        config.optimizer.learning_rate, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("spec", sorted({s.partition(":")[0] for s in PRETRAINING}), ids=short)
+def test_it_learns_when_it_is_small(spec):
+    config = load_config(spec, SHRUNK.items())
+    facts = FACTS | {"vocab_size": config.model.vocab_size}
+    pretrainer = Pretrainer(build.encoder(config.model), build.objectives(config.objectives, facts))
+    rows = random_rows(config, config.data.batch_size, config.data.max_seq_length)
+    mesh = build.make_mesh(config, [config.data.batch_size])
+    trainer = build.trainer(config, pretrainer, mesh, rows)
+    state = trainer.create_state()
+    before = jax.tree.map(np.asarray, state.params)
+    for _ in range(2):
+        state, metrics = trainer.train_step(state, to_global(rows, mesh))
+        assert np.isfinite(float(metrics["loss"]))
+    assert int(state.step) == 2
+    assert int(state.skipped) == 0
+    moved = jax.tree.map(
+        lambda a, b: bool((np.asarray(a) != np.asarray(b)).any()), before, state.params
+    )
+    assert all(jax.tree.leaves(moved["encoder"])), moved
+
+
+def random_rows(config, batch_size: int, length: int) -> dict[str, np.ndarray]:
+    """A batch without padding, of what the config's objectives may ask for."""
+    random = np.random.default_rng(0)
+    shape = (batch_size, length)
+    return {
+        "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
+        "segment_ids": random.integers(0, 2, shape, np.int32),
+        "attention_mask": np.ones(shape, bool),
+        "word_starts": random.random(shape) < 0.8,
+        "example_id": np.arange(batch_size, dtype=np.uint32),
+        "pair_label": random.integers(0, 2, batch_size, np.int32),
+    }

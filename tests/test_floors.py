@@ -1,0 +1,96 @@
+"""The house stands: imports go downward, jax and flax stay where they belong, files stay small."""
+
+import ast
+import pathlib
+import re
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FILES = sorted((ROOT / "bertjax").rglob("*.py"))
+
+FLOORS = {
+    0: ["__init__", "interfaces", "catalog", "metrics", "errors"],
+    1: ["layers", "data"],
+    2: ["models"],
+    3: ["objectives", "tasks", "compat"],
+    4: ["train"],
+    5: ["build", "config", "overrides"],
+    6: ["commands"],
+    7: ["cli", "__main__"],
+}
+# Any other file that lies in bertjax/ itself makes what a command runs: it stands beside build.py.
+FLOOR = {path.stem: 5 for path in FILES if path.parent.name == "bertjax"}
+FLOOR |= {part: floor for floor, parts in FLOORS.items() for part in parts}
+
+MAY_IMPORT_FLAX = {"layers", "models", "objectives", "tasks", "interfaces"}
+MAY_IMPORT_FLAX_TOO = {"train/state.py", "train/sharding.py"}
+
+
+def part(path: pathlib.Path) -> str:
+    """The folder or file of bertjax/ that a file belongs to."""
+    first = path.relative_to(ROOT / "bertjax").parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of all modules that a file may import, inside functions as well."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: write imports in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def parse(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_every_file_has_a_floor():
+    assert {part(path) for path in FILES} <= set(FLOOR)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_imports_only_downward(path):
+    own = part(path)
+    alone = path.parent.name == "bertjax"
+    for name in imports(parse(path)):
+        if name.startswith("bertjax."):
+            other = name.split(".")[1]
+            beside = alone if (ROOT / f"bertjax/{other}.py").exists() else other == own
+            floor = FLOOR.get(other, 0)  # a name that bertjax/__init__.py itself defines
+            assert floor < FLOOR[own] or (floor == FLOOR[own] and beside), name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_jax_and_flax_stay_where_they_belong(path):
+    names = set(imports(parse(path)))
+    packages = {name.split(".")[0] for name in names}
+    if part(path) in ("data", "errors", "catalog", "cli", "config", "overrides"):
+        assert not packages & {"jax", "flax", "optax", "orbax"}
+        assert not any(name.startswith("bertjax.interfaces") for name in names)
+    if "flax" in packages:
+        inside = str(path.relative_to(ROOT / "bertjax"))
+        assert part(path) in MAY_IMPORT_FLAX or inside in MAY_IMPORT_FLAX_TOO
+    assert "jax.pmap" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_stay_small_and_are_well_named(path):
+    assert path.stem not in ("utils", "helpers", "misc", "common")
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < 80, node.name
+
+
+READ_CONFIGS = [path for path in FILES if part(path) not in ("build", "data")]
+
+
+@pytest.mark.parametrize("path", READ_CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_build_fills_gaps_in_a_config(path):
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Call) and len(node.args) == 2:
+            assert not re.match(r"config\b.*\.get$", ast.unparse(node.func)), f"line {node.lineno}"

@@ -1,0 +1,84 @@
+"""Evaluation by epochs: when, remembered across restarts, and which epoch counts."""
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.train import epochs
+from bertjax.train.hooks import Run
+
+
+class Recorder:
+    name = "Recorder"
+
+    def __init__(self):
+        self.records = []
+
+    def recorded(self, step, values):
+        self.records.append((step, dict(values)))
+
+
+def begun(hook, remembered=None):
+    recorder = Recorder()
+    run = Run((recorder,), batches=None, num_train_steps=12, first_step=0)
+    hook.begin(run, None, remembered or {})
+    return recorder
+
+
+def test_epochs_end_where_every_example_was_seen():
+    seen = []
+
+    def evaluate(state, epoch, before):
+        seen.append((state, epoch, len(before)))
+        return {"dev/score": epoch / 10}
+
+    hook = epochs.EvaluateEpochs(4, evaluate)
+    recorder = begun(hook)
+    assert [step for step in range(1, 13) if hook.due(step, None)] == [4, 8, 12]
+    assert not hook.due(7, "interrupted")
+    hook.act(4, "state 4")
+    hook.act(8, "state 8")
+    assert seen == [("state 4", 1, 0), ("state 8", 2, 1)]
+    assert recorder.records == [(4, {"dev/score": 0.1}), (8, {"dev/score": 0.2})]
+    assert hook.epochs == [
+        {"epoch": 1, "step": 4, "dev/score": 0.1},
+        {"epoch": 2, "step": 8, "dev/score": 0.2},
+    ]
+
+
+def test_a_restart_remembers():
+    hook = epochs.EvaluateEpochs(4, lambda *_: {"dev/score": 0.5})
+    begun(hook)
+    hook.act(4, None)
+    other = epochs.EvaluateEpochs(4, lambda *_: {"dev/score": 0.7})
+    begun(other, hook.remember())
+    other.act(8, None)
+    assert [epoch["dev/score"] for epoch in other.epochs] == [0.5, 0.7]
+    assert len(hook.epochs) == 1
+
+
+def listed(*scores):
+    return [{"epoch": i, "step": 4 * i, "s": score} for i, score in enumerate(scores, start=1)]
+
+
+def test_the_last_or_the_best_epoch_counts_and_the_first_of_equals():
+    assert epochs.chosen("last", "s", listed(0.3, 0.9, 0.5))["epoch"] == 3
+    assert epochs.chosen("best", "s", listed(0.3, 0.9, 0.5))["epoch"] == 2
+    assert epochs.chosen("best", "s", listed(0.9, 0.3, 0.9))["epoch"] == 1
+
+
+@pytest.mark.parametrize("rule", ["last", "best"])
+@pytest.mark.parametrize("scores", [(0.3, 0.9, 0.5), (0.9, 0.3, 0.9), (0.1, 0.2, 0.3), (0.5,) * 3])
+def test_what_is_chosen_in_the_end_was_chosen_last_on_the_way(rule, scores):
+    found = listed(*scores)
+    on_the_way = [
+        epoch["epoch"]
+        for i, epoch in enumerate(found)
+        if epochs.is_chosen_so_far(rule, "s", epoch, found[:i], is_last=i == 2)
+    ]
+    assert on_the_way[-1] == epochs.chosen(rule, "s", found)["epoch"]
+
+
+def test_an_unknown_rule_is_refused():
+    epochs.check_rule("best")
+    with pytest.raises(UserError, match=r"choose_epoch='bst': did you mean 'best'\?"):
+        epochs.check_rule("bst")

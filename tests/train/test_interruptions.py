@@ -1,0 +1,182 @@
+"""Real processes that are stopped, killed, or run out of disk."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bertjax.train import checkpoint_folder
+from bertjax.train.metric_writer import read_metrics
+
+
+def finished(process, timeout=120):
+    """The process's result as a dict, once it has ended well."""
+    out, err = process.communicate(timeout=timeout)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def wait_for_checkpoint(workdir, process):
+    while not checkpoint_folder.steps(workdir / "checkpoints"):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+
+
+def wait_for_output(process):
+    """Returns when training has begun: its first report is out."""
+    assert process.stderr.readline().startswith("step "), process.communicate()[1]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(start_toy, tmp_path_factory):
+    """Final step and fingerprint of a run of 60 steps that nothing happens to."""
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    return finished(start_toy(workdir, "--steps", 60)) | {"metrics": told(workdir)}
+
+
+def told(workdir):
+    return [
+        (record["step"], name, record[name])
+        for record in read_metrics(workdir)
+        for name in ("loss", "held_out/loss")
+        if name in record
+    ]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_finishes_the_step_saves_and_goes_on_later(
+    tmp_path, start_toy, uninterrupted, number, code
+):
+    process = start_toy(tmp_path, "--steps", 60, "--pause", 0.05)
+    wait_for_checkpoint(tmp_path, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    stopped_at = json.loads(out)["step"]
+    assert 5 <= stopped_at < 60
+    assert f"{number.name}: finishing this step and saving; Ctrl-C stops at once" in err
+    assert checkpoint_folder.steps(tmp_path / "checkpoints")[-1] == stopped_at
+    result = finished(start_toy(tmp_path, "--steps", 60))
+    assert (result["step"], result["sha256"]) == (60, uninterrupted["sha256"])
+    assert told(tmp_path) == uninterrupted["metrics"]
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path, start_toy):
+    process = start_toy(tmp_path, "--steps", 60, "--pause", 20)
+    while not (tmp_path / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert "finishing this step" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == -signal.SIGINT
+
+
+def test_killed_at_random_moments_it_ends_as_if_nothing_had_happened(
+    tmp_path, start_toy, uninterrupted
+):
+    moments = random.Random(0)
+    for _ in range(6):
+        process = start_toy(tmp_path, "--steps", 60, "--checkpoint_every", 1, "--pause", 0.02)
+        wait_for_output(process)
+        time.sleep(moments.random() * 0.5)
+        process.kill()
+        process.communicate()
+    result = finished(start_toy(tmp_path, "--steps", 60))
+    assert (result["step"], result["sha256"]) == (60, uninterrupted["sha256"])
+    assert told(tmp_path) == uninterrupted["metrics"]
+
+
+def test_an_ending_process_has_saved_all_it_began_to_save(tmp_path, start_toy):
+    result = finished(start_toy(tmp_path, "--steps", 7, "--checkpoint_every", 1))
+    assert result["step"] == 7
+    assert checkpoint_folder.steps(tmp_path / "checkpoints")[-1] == 7
+    assert checkpoint_folder.defect(tmp_path / "checkpoints" / "7") is None
+
+
+def test_a_step_that_fails_loses_no_save_that_was_begun(tmp_path, start_toy):
+    process = start_toy(tmp_path, "--checkpoint_every", 4, "--poison", 4, 9)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "not finite in steps 5 to 7" in err
+    assert "Traceback" not in err
+    assert checkpoint_folder.steps(tmp_path / "checkpoints") == [4]
+    assert checkpoint_folder.defect(tmp_path / "checkpoints" / "4") is None
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path, start_toy):
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        process = start_toy(tmp_path)
+        assert "is in use by another process" in process.communicate(timeout=60)[1]
+        assert process.returncode == 1
+
+
+def test_a_terminal_sees_a_live_line_and_gets_its_cursor_back(tmp_path, start_toy):
+    master, slave = pty.openpty()
+    process = start_toy(tmp_path, stderr=slave, stdout=subprocess.DEVNULL)
+    os.close(slave)
+    seen = b""
+    # Reading fails once the last process that writes to the terminal is gone.
+    with contextlib.suppress(OSError):
+        while True:
+            seen += os.read(master, 65536)
+    os.close(master)
+    process.wait(timeout=60)
+    assert process.returncode == 0
+    assert b"40/40" in seen
+    assert b"tokens/s" in seen
+    assert b"held_out/loss" in seen
+    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l")
+
+
+SMALL_DISK = """
+set -e
+mount -t tmpfs -o size=5m tmpfs "$1"
+dd if=/dev/zero of="$1/filler" bs=1k count=3500 status=none
+shift
+set +e
+"$@" >"$OUT/1.out" 2>"$OUT/1.err"; echo $? >"$OUT/1.code"
+rm "$WORKDIR/../filler"
+"$@" >"$OUT/2.out" 2>"$OUT/2.err"; echo $? >"$OUT/2.code"
+"""
+
+
+def can_mount() -> bool:
+    if not shutil.which("unshare"):
+        return False
+    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(probe, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="no small disk can be mounted here")
+def test_a_disk_that_is_really_full(tmp_path, root, uninterrupted, command_environment):
+    disk, out = tmp_path / "disk", tmp_path / "out"
+    disk.mkdir()
+    out.mkdir()
+    workdir = disk / "run"
+    toy = [sys.executable, "-W", "error", root / "tests" / "train" / "toy_run.py", workdir]
+    options = ["--steps", "60", "--checkpoint_every", "1", "--keep", "12"]
+    subprocess.run(
+        ["unshare", "-rm", "bash", "-c", SMALL_DISK, "bash", disk, *toy, *options],
+        env=command_environment | {"OUT": str(out), "WORKDIR": str(workdir), "XLA_FLAGS": ""},
+        check=True,
+        timeout=120,
+    )
+    error = (out / "1.err").read_text()
+    assert (out / "1.code").read_text() == "1\n"
+    assert "error: the disk is full: checkpoint" in error
+    assert "the last whole one is " in error
+    assert "Traceback" not in error
+    assert (out / "2.code").read_text() == "0\n", (out / "2.err").read_text()
+    assert json.loads((out / "2.out").read_text())["sha256"] == uninterrupted["sha256"]

@@ -1,0 +1,90 @@
+"""Two real processes, each with half of the devices."""
+
+import json
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bertjax.train import checkpoint_folder
+from bertjax.train.restore import load_numpy
+
+SCRIPT = pathlib.Path(__file__).with_name("two_hosts.py")
+
+
+@pytest.fixture
+def start_hosts(command_environment):
+    """Starts both hosts; they are gone when the test is over."""
+    hosts = []
+
+    def start(workdir, steps):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment = command_environment | {
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+            "GLOO_LOG_LEVEL": "ERROR",
+        }
+        pair = [
+            subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(port), str(rank), str(workdir), str(steps)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in (0, 1)
+        ]
+        hosts.extend(pair)
+        return pair
+
+    yield start
+    for host in hosts:
+        if host.poll() is None:
+            host.kill()
+        host.communicate()
+
+
+def said(host):
+    """The next thing that a host says; gloo, which connects them, also writes there."""
+    for line in host.stdout:
+        if line.startswith("{"):
+            return json.loads(line)
+    raise AssertionError(host.communicate()[1])
+
+
+def ended(host):
+    out, err = host.communicate(timeout=60)
+    return host.returncode, json.loads(out.splitlines()[-1]) if out else None, err
+
+
+def test_a_signal_to_one_host_stops_both_at_one_step_and_they_go_on_together(tmp_path, start_hosts):
+    hosts = start_hosts(tmp_path, 1000)
+    for host in hosts:
+        assert said(host) == {"first": 0}
+    while not checkpoint_folder.steps(tmp_path / "checkpoints"):
+        assert all(host.poll() is None for host in hosts)
+    hosts[1].send_signal(signal.SIGTERM)
+    (code0, first, err0), (code1, second, err1) = map(ended, hosts)
+    assert (code0, code1) == (143, 143), err0 + err1
+    assert first == second
+    stopped_at = first["step"]
+    assert 5 <= stopped_at < 1000
+    assert checkpoint_folder.steps(tmp_path / "checkpoints")[-1] == stopped_at
+
+    hosts = start_hosts(tmp_path, stopped_at + 3)
+    for host in hosts:
+        assert said(host) == {"first": stopped_at}
+        code, result, err = ended(host)
+        assert (code, result["step"]) == (0, stopped_at + 3), err
+
+    expected = np.arange(8, dtype=np.float32)
+    for step in range(stopped_at + 3):
+        expected = expected * np.float32(1.5) + np.float32(step)
+    last = tmp_path / "checkpoints" / str(stopped_at + 3)
+    assert checkpoint_folder.defect(last) is None
+    np.testing.assert_allclose(load_numpy(last, "params")["w"], expected, rtol=1e-5)

@@ -1,0 +1,130 @@
+"""Whose folder it is."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.train import files
+from bertjax.train.workdir import claim, write_summary
+
+CONFIG = {
+    "seed": 0,
+    "num_train_steps": 100,
+    "log_every": 10,
+    "keep_latest": 3,
+    "model": {"name": "bert", "hidden_size": 128},
+    "objectives": {"mlm": {"weight": 1.0}, "sentence_pair": {"weight": 1.0}},
+    "mesh": {"data": 8, "fsdp": 1},
+    "phases": ((10, 128), (5, 512)),
+}
+
+
+def changed(**fields):
+    return json.loads(json.dumps(CONFIG)) | fields
+
+
+def test_claim_writes_the_config_in_its_own_order(tmp_path):
+    with claim(tmp_path / "new" / "run", CONFIG):
+        text = (tmp_path / "new" / "run" / "config.json").read_text()
+    assert json.loads(text) == changed()
+    assert list(json.loads(text)) == list(CONFIG)
+
+
+def test_the_same_config_and_free_fields_pass_and_the_newest_is_kept(tmp_path):
+    claim(tmp_path, CONFIG).release()
+    later = changed(num_train_steps=200, log_every=1, keep_latest=9, mesh={"fsdp": 4, "tensor": 2})
+    claim(tmp_path, later).release()
+    assert json.loads((tmp_path / "config.json").read_text()) == later
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"seed": 1}, "seed: 0 there, 1 here"),
+        ({"num_train_steps": 50}, "num_train_steps: 100 there, 50 here"),
+        ({"model": {"name": "bert"}}, "model.hidden_size: 128 there, absent here"),
+        ({"extra": True}, "extra: absent there, true here"),
+        (
+            {"objectives": {"sentence_pair": {"weight": 1.0}, "mlm": {"weight": 1.0}}},
+            'objectives, in order: ["mlm", "sentence_pair"] there',
+        ),
+    ],
+)
+def test_another_config_is_refused_naming_the_fields(tmp_path, other, said):
+    claim(tmp_path, CONFIG).release()
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(UserError) as error:
+        claim(tmp_path, changed(**other))
+    assert said in str(error.value)
+    assert "another --workdir" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_many_differences_are_counted(tmp_path):
+    claim(tmp_path, {f"field{i}": i for i in range(9)}).release()
+    with pytest.raises(UserError, match="field5: 5 there, absent here; and 3 more"):
+        claim(tmp_path, {})
+
+
+def test_a_folder_serves_one_process_at_a_time(tmp_path, root):
+    script = f"from bertjax.train.workdir import claim; claim({str(tmp_path)!r}, {{}}).release()"
+
+    def other_process():
+        command = [sys.executable, "-c", script]
+        return subprocess.run(command, capture_output=True, text=True, cwd=root)
+
+    with claim(tmp_path, {}):
+        refused = other_process()
+        assert refused.returncode == 1
+        assert "is in use by another process" in refused.stderr
+    assert other_process().returncode == 0
+
+
+def test_a_bucket_is_no_folder():
+    with pytest.raises(UserError, match="mount the bucket"):
+        claim("gs://bucket/run", {})
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot make the folder"):
+        claim(tmp_path / "file" / "run", {})
+
+
+def test_a_config_that_is_no_json_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config\.json cannot be read as JSON"):
+        claim(tmp_path, {})
+
+
+def test_summary_is_replaced_whole(tmp_path):
+    write_summary(tmp_path, {"steps": 1})
+    write_summary(tmp_path, {"steps": 2, "mlm_loss": 1.5})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 2, "mlm_loss": 1.5}
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_disk_that_fills_up_leaves_the_old_file(tmp_path, monkeypatch):
+    files.write_text(tmp_path / "a.json", "old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        files.write_text(tmp_path / "a.json", "new")
+    assert (tmp_path / "a.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_full_disks_are_recognised_however_they_are_wrapped():
+    inner = ValueError("RESOURCE_EXHAUSTED: ... No space left on device [os_error_code='28']")
+    outer = RuntimeError("commit failed")
+    outer.__cause__ = inner
+    assert files.is_disk_full(outer)
+    assert files.is_disk_full(OSError(122, "Disk quota exceeded"))
+    assert not files.is_disk_full(OSError(13, "Permission denied"))

@@ -1,0 +1,117 @@
+"""Measures `prepare` against a bare `encode_batch` over the same text; prints JSON.
+
+Bare means: the documents are in memory already, and Hugging Face's own BertWordPieceTokenizer turns
+them into encodings on all cores, which are thrown away. `prepare` reads the files, finds sentences,
+tokenizes, and writes a corpus to the disk. Both are repeated in turn, and medians compared.
+
+    python tools/measure_prepare.py --input '../shared/data/corpus/enwiki/*.gz' \
+        --vocabulary ../shared/data/vocab/bert-base-uncased
+
+Also reported: the most resident memory that the process and its workers had together while
+preparing, above what this tool itself holds for the comparison.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bertjax.data.prepare import prepare
+from bertjax.data.text import documents
+from bertjax.data.workers import available_cores
+
+_AT_ONCE = 512
+
+
+def bare(texts: list[str], vocabulary: pathlib.Path, fast: bool) -> float:
+    """Seconds that the library alone takes."""
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer(str(vocabulary / "vocab.txt"))._tokenizer
+    encode = tokenizer.encode_batch_fast if fast else tokenizer.encode_batch
+    started = time.perf_counter()
+    for first in range(0, len(texts), _AT_ONCE):
+        encode(texts[first : first + _AT_ONCE], add_special_tokens=False)
+    return time.perf_counter() - started
+
+
+def prepared(inputs: list[str], vocabulary: pathlib.Path, workers: int) -> float:
+    """Seconds of a whole `prepare`, from files to a corpus on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        prepare(inputs, vocabulary, pathlib.Path(folder) / "corpus", workers=workers)
+        return time.perf_counter() - started
+
+
+class MemoryWatch(threading.Thread):
+    """Samples the resident memory of this process and its children, in bytes."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.most_of_children, self.most_of_parent = 0, 0
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(0.05):
+            self.most_of_parent = max(self.most_of_parent, _resident("self"))
+            tasks = pathlib.Path("/proc/self/task").glob("*/children")
+            children = " ".join(path.read_text() for path in tasks).split()
+            self.most_of_children = max(self.most_of_children, sum(map(_resident, children)))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+def _resident(process: str) -> int:
+    try:
+        status = pathlib.Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return 0
+    lines = [line for line in status.splitlines() if line.startswith("VmRSS")]
+    return int(lines[0].split()[1]) * 1024 if lines else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--input", nargs="+", required=True, help="globs")
+    parser.add_argument("--vocabulary", type=pathlib.Path, required=True, help="with a vocab.txt")
+    parser.add_argument("--workers", type=int, default=available_cores())
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    before = _resident("self")
+    watch = MemoryWatch()
+    watch.start()
+    prepared(options.input, options.vocabulary, options.workers)  # also warms the page cache
+    watch.stop()
+    texts = list(documents(options.input))
+    megabytes = sum(map(len, texts)) / 1e6
+    seconds: dict[str, list[float]] = {"prepare": [], "encode_batch": [], "encode_batch_fast": []}
+    for _ in range(options.repeats):
+        seconds["encode_batch"].append(bare(texts, options.vocabulary, fast=False))
+        seconds["prepare"].append(prepared(options.input, options.vocabulary, options.workers))
+        seconds["encode_batch_fast"].append(bare(texts, options.vocabulary, fast=True))
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    result = {
+        "megabytes": round(megabytes, 2),
+        "workers": options.workers,
+        "megabytes_per_second": {n: round(megabytes / s, 2) for n, s in median.items()},
+        "prepare_to_encode_batch": round(median["encode_batch"] / median["prepare"], 3),
+        "prepare_to_encode_batch_fast": round(median["encode_batch_fast"] / median["prepare"], 3),
+        "seconds": {n: [round(v, 3) for v in values] for n, values in seconds.items()},
+        "peak_resident_megabytes": {
+            "parent": round(watch.most_of_parent / 1e6),
+            "workers": round(watch.most_of_children / 1e6),
+            "parent_before": round(before / 1e6),
+        },
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
