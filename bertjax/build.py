@@ -26,7 +26,6 @@ from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
 from bertjax.train import flops, optimizer, schedule, sharding, step
 from bertjax.train import state as train_state
-from bertjax.train.report import Work
 from bertjax.train.step import EvalStep, TrainStep
 
 _LABELS = ("name", "size")
@@ -197,6 +196,19 @@ def examples(config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int)
     )
 
 
+def check(config: ConfigDict) -> None:
+    """Finds the mistakes that can be found before any text is read.
+
+    Raises:
+      UserError: naming the first.
+    """
+    make_schedule(config)
+    make_optimizer(config)
+    encoder(config.model)
+    unknown = {"vocab_size": 0, "mask_id": 0, "special_ids": (), "seed": 0}
+    objectives(config.objectives, unknown)
+
+
 def make_schedule(config: ConfigDict) -> optax.Schedule:
     """The learning rate of each step of a run."""
     fields = config.optimizer
@@ -292,11 +304,11 @@ def parameter_count(shapes: PyTree) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
-def work_of(trainer: Trainer, batch: Mapping[str, np.ndarray], batch_size: int) -> Work:
-    """What a step on a batch of these shapes is worth, for tokens a second and utilisation."""
-    length = batch["input_ids"].shape[1]
+def flops_of(trainer: Trainer, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> float:
+    """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
+    batch_size, length = shape
     rows = {
-        name: jax.ShapeDtypeStruct((batch_size, *values.shape[1:]), values.dtype)
+        name: jax.ShapeDtypeStruct((batch_size, *([length] * (values.ndim - 1))), values.dtype)
         for name, values in batch.items()
     }
     rows["example_key"] = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch_size))
@@ -304,5 +316,4 @@ def work_of(trainer: Trainer, batch: Mapping[str, np.ndarray], batch_size: int) 
     def losses(params, rows):
         return trainer.pretrainer.apply({"params": params}, rows, train=False)[0]
 
-    counted = flops.training_flops(losses, trainer.shapes.params, rows)
-    return Work(tokens=batch_size * length, flops=counted)
+    return flops.training_flops(losses, trainer.shapes.params, rows)

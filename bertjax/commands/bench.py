@@ -5,6 +5,7 @@ Needs no corpus: batches are random tokens of the config's shapes.
 
 import argparse
 import json
+import math
 import resource
 import statistics
 import sys
@@ -94,7 +95,8 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
         if repeat:
             times.append((time.perf_counter() - start) / steps)
             print(f"{phase}: {times[-1]:.4f} s a step", file=sys.stderr, flush=True)
-    work = build.work_of(trainer, rows, phase.batch_size)
+    shape = rows["input_ids"].shape
+    counted = build.flops_of(trainer, rows, shape)
     seconds = statistics.median(times)
     return {
         "max_seq_length": phase.max_seq_length,
@@ -102,10 +104,10 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
         "parameters": build.parameter_count(trainer.shapes.params),
         "seconds_per_step": seconds,
         "seconds_per_step_min_max": [min(times), max(times)],
-        "tokens_per_second": work.tokens / seconds,
+        "tokens_per_second": math.prod(shape) / seconds,
         "sequences_per_second": phase.batch_size / seconds,
-        "model_flops_per_step": work.flops,
-        "model_flops_utilisation": work.flops / seconds / peak if peak else None,
+        "model_flops_per_step": counted,
+        "model_flops_utilisation": counted / seconds / peak if peak else None,
         "compile_seconds": compile_seconds,
         **_memory(step),
     }

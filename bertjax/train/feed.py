@@ -1,7 +1,8 @@
 """Host batches on their way to the devices, with the time that the loop waits for them."""
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -17,25 +18,32 @@ class Feed:
     Args:
       batches: (step, this host's rows of its batch).
       mesh: Where they go.
+      flops: FLOPs of the model for a step on a batch of this shape, (B, L).
 
     Attributes:
       wait_seconds: How long batches took to be built and placed so far.
     """
 
-    def __init__(self, batches: Iterable[tuple[int, Mapping[str, np.ndarray]]], mesh: Mesh):
-        self._batches, self._mesh = batches, mesh
-        self._tokens: dict[int, int] = {}
+    def __init__(
+        self,
+        batches: Iterable[tuple[int, Mapping[str, np.ndarray]]],
+        mesh: Mesh,
+        flops: Callable[[tuple[int, ...]], float] = lambda shape: 0.0,
+    ):
+        self._batches, self._mesh, self._flops = batches, mesh, flops
+        self._shapes: dict[int, tuple[int, ...]] = {}
         self.wait_seconds = 0.0
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, jax.Array]]]:
         start = time.monotonic()
         for before, rows in self._batches:
             batch = to_global(rows, self._mesh)
-            self._tokens[before + 1] = batch["input_ids"].size
+            self._shapes[before + 1] = batch["input_ids"].shape
             self.wait_seconds += time.monotonic() - start
             yield before, batch
             start = time.monotonic()
 
     def work(self, step: int) -> Work:
-        """The tokens that the batch of a step has room for; asked once for each step."""
-        return Work(tokens=self._tokens.pop(step), flops=0.0)
+        """What the batch of a step is worth; asked once for each step."""
+        shape = self._shapes.pop(step)
+        return Work(tokens=math.prod(shape), flops=self._flops(shape))

@@ -108,6 +108,12 @@ def write_summary(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> Non
     write_json(pathlib.Path(workdir) / "summary.json", summary)
 
 
+def read_summary(workdir: str | os.PathLike) -> dict[str, Any] | None:
+    """What `write_summary` wrote, or None."""
+    path = pathlib.Path(workdir) / "summary.json"
+    return read_json(path) if path.exists() else None
+
+
 def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str]) -> None:
     path = folder / "config.json"
     if not path.exists():

@@ -2,11 +2,14 @@
 
 import types
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+
+KEY = jax.random.key(0)
 
 
 @pytest.fixture
@@ -18,13 +21,18 @@ def random():
 
 @pytest.fixture
 def randomized():
-    """Replaces every parameter by a draw, so that no zero bias or unit scale hides a mistake."""
+    """Variables of a module, every one a draw: no zero bias or unit scale hides a mistake.
 
-    def draw(variables, scale=0.5):
-        leaves, structure = jax.tree.flatten(variables)
+    `randomized(module, x, mask, train=False)`: what `module.init` would be given after the key.
+    """
+
+    def draw(module, *arguments, scale=0.5, **options):
         generator = np.random.default_rng(1)
-        drawn = [jnp.asarray(generator.normal(0, scale, x.shape), jnp.float32) for x in leaves]
-        return jax.tree.unflatten(structure, drawn)
+        boxed = jax.eval_shape(lambda key: module.init(key, *arguments, **options), KEY)
+        return jax.tree.map(
+            lambda leaf: jnp.asarray(generator.normal(0, scale, leaf.shape), jnp.float32),
+            nn.meta.unbox(boxed),
+        )
 
     return draw
 

@@ -24,7 +24,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_self_attention_is_the_formula(kind, random, randomized, by_hand):
     module, x = SelfAttention(H), random(B, L, H * K)
-    params = randomized(nn.meta.unbox(module.init(jax.random.key(0), x, KINDS[kind], train=False)))
+    params = randomized(module, x, KINDS[kind], train=False)
     got = module.apply(params, x, KINDS[kind], train=False)
     wanted = by_hand.attention(x, KINDS[kind], params["params"])
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
@@ -42,28 +42,46 @@ def test_kernels_name_their_axes(random):
     assert params["output"]["bias"].names == ("embed",)
 
 
+class Attend(nn.Module):
+    """`attend` as a module, which its dropout needs around it."""
+
+    dropout_rate: float = 0.0
+
+    @nn.compact
+    def __call__(self, query, key, value, mask, *, train=False):
+        return attend(query, key, value, mask, Dropout(self.dropout_rate), train=train)
+
+
 @pytest.mark.parametrize("kind", ["padding", "packed", "visible matrix"])
 def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, random):
     query, key, value = (random(B, L, H, K) for _ in range(3))
-    mask = KINDS[kind]
+    probe, mask = random(H, K), KINDS[kind]
     visible = np.broadcast_to(mask, (B, 1, L, L))[:, 0]
 
     def output(key, value):
-        return attend(query, key, value, mask, Dropout(0.0), train=False)
+        return Attend().apply({}, query, key, value, mask)
 
-    jacobians = jax.jacrev(
-        lambda k, v: jnp.einsum("blhk,hk->bl", output(k, v), random(H, K)), (0, 1)
-    )
-    for jacobian in jacobians(key, value):
+    def projected(key, value):
+        return jnp.einsum("blhk,hk->bl", output(key, value), probe)
+
+    for jacobian in jax.jit(jax.jacrev(projected, (0, 1)))(key, value):
         # Query (b, l) by token (c, m): the largest slope over heads and widths.
         size = np.abs(jacobian).max(axis=(-1, -2))
         for b in range(B):
             assert np.all(size[b, :, b][~visible[b]] == 0)
             assert np.all(size[b, :, 1 - b] == 0)
-    hidden = ~visible.any(axis=1)
-    if hidden.any():
-        loud = np.where(hidden[..., None, None], 1e4, 0).astype(np.float32)
-        np.testing.assert_array_equal(output(key + loud, value + loud), output(key, value))
+    jacobian_of_values = np.abs(jax.jacrev(projected, 1)(key, value)).max(axis=(-1, -2))
+    assert all(np.all(jacobian_of_values[b, :, b][visible[b]] > 0) for b in range(B))
+
+
+def test_values_in_hidden_tokens_change_nothing(random):
+    query, key, value = (random(B, L, H, K) for _ in range(3))
+    mask = KINDS["padding"]
+    loud = jnp.where(mask[:, 0, 0, :, None, None], 0.0, 1e4)
+    np.testing.assert_array_equal(
+        Attend().apply({}, query, key + loud, value + loud, mask),
+        Attend().apply({}, query, key, value, mask),
+    )
 
 
 def test_a_query_that_may_see_nothing_stays_finite(random):
@@ -71,37 +89,29 @@ def test_a_query_that_may_see_nothing_stays_finite(random):
     mask = masks.packed(jnp.array([[1, 1, 0]]))
 
     def loss(key, value):
-        return attend(query, key, value, mask, Dropout(0.0), train=False)[0, :2].sum()
+        return Attend().apply({}, query, key, value, mask)[0, :2].sum()
 
-    gradients = jax.grad(loss, (0, 1))(key, value)
-    assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
-    assert all(np.all(gradient[0, 2] == 0) for gradient in gradients)
+    assert np.all(np.isfinite(Attend().apply({}, query, key, value, mask)))
+    for gradient in jax.grad(loss, (0, 1))(key, value):
+        assert np.all(np.isfinite(gradient))
+        assert np.all(gradient[0, 2] == 0)
 
 
 def test_dropout_acts_on_the_weights(random):
-    query, key = random(1, 4, 1, 3), random(1, 6, 1, 3)
-    value = jnp.eye(6)[None, :, None, :]
-
-    class Attending(nn.Module):
-        @nn.compact
-        def __call__(self, train):
-            mask = jnp.ones((1, 1, 1, 6), bool)
-            padded = jnp.pad(query, ((0, 0), (0, 0), (0, 0), (0, 3)))
-            return attend(padded, jnp.pad(key, ((0, 0),) * 3 + ((0, 3),)), value, mask,
-                          Dropout(0.5), train=train)  # fmt: skip
-
-    whole = Attending().apply({}, False)
+    query, key = random(1, 4, 1, 6), random(1, 6, 1, 6)
+    # With unit vectors as values, the outputs are the weights.
+    arrays = (query, key, jnp.eye(6)[None, :, None, :], jnp.ones((1, 1, 1, 6), bool))
+    whole = Attend(0.5).apply({}, *arrays)
     np.testing.assert_allclose(whole.sum(-1), np.ones((1, 4, 1)), rtol=1e-6)
-    dropped = Attending().apply({}, True, rngs={"dropout": jax.random.key(0)})
-    ratio = np.asarray(dropped / whole)
-    assert set(np.unique(ratio.round(4))) == {0.0, 2.0}
+    dropped = Attend(0.5).apply({}, *arrays, train=True, rngs={"dropout": jax.random.key(0)})
+    assert set(np.unique(np.round(dropped / whole, 4))) == {0.0, 2.0}
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_precision_is_near_float32(name, random, randomized):
     x, mask = random(B, L, H * K), KINDS["padding"]
     exact = SelfAttention(H)
-    params = randomized(nn.meta.unbox(exact.init(jax.random.key(0), x, mask, train=False)), 0.2)
+    params = randomized(exact, x, mask, train=False, scale=0.2)
     module = SelfAttention(H, precision=NAMED[name])
     x_in = jnp.asarray(x, NAMED[name].activations)
     got = module.apply(params, x_in, mask, train=False)

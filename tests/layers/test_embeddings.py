@@ -18,7 +18,9 @@ def test_rows_and_scores(random):
     hidden = random(2, 3, 5)
     scores = module.apply(variables, hidden, method="attend")
     assert scores.shape == (2, 3, 11)
-    np.testing.assert_allclose(scores, np.einsum("ble,ve->blv", hidden, table), rtol=1e-5)
+    np.testing.assert_allclose(
+        scores, np.einsum("ble,ve->blv", hidden, table), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_gradient_adds_up_where_a_row_is_read_twice(random):

@@ -1,6 +1,5 @@
 """What stands on top of an encoder."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +10,7 @@ from bertjax.layers.precision import NAMED
 
 def test_the_pooler_reads_the_first_token(random, randomized):
     module, sequence = Pooler(), random(2, 5, 7)
-    params = randomized(nn.meta.unbox(module.init(jax.random.key(0), sequence)))
+    params = randomized(module, sequence)
     dense = params["params"]["dense"]
     wanted = np.tanh(sequence[:, 0] @ dense["kernel"] + dense["bias"])
     np.testing.assert_allclose(module.apply(params, sequence), wanted, rtol=1e-5, atol=1e-6)
@@ -19,7 +18,7 @@ def test_the_pooler_reads_the_first_token(random, randomized):
 
 def test_the_transform_may_change_the_width(random, randomized, by_hand):
     module, hidden = PredictionTransform(3, layer_norm_eps=1e-2), random(2, 5, 7)
-    params = randomized(nn.meta.unbox(module.init(jax.random.key(0), hidden)))
+    params = randomized(module, hidden)
     dense = params["params"]["dense"]
     wanted = by_hand.gelu(hidden @ dense["kernel"] + dense["bias"])
     wanted = by_hand.layer_norm(wanted, params["params"]["norm"], 1e-2)
@@ -38,7 +37,7 @@ def test_the_transform_uses_its_activation(random):
 
 def test_a_classifier_is_float32_in_any_precision(random, randomized):
     module, pooled = Classifier(3), random(2, 7)
-    params = randomized(nn.meta.unbox(module.init(jax.random.key(0), pooled)))
+    params = randomized(module, pooled)
     dense = params["params"]["dense"]
     wanted = pooled @ dense["kernel"] + dense["bias"]
     np.testing.assert_allclose(module.apply(params, pooled), wanted, rtol=1e-5, atol=1e-6)

@@ -20,7 +20,7 @@ def test_numbers_by_hand():
 def test_values_and_gradients(epsilon, random, randomized, by_hand):
     x, probe = random(2, 3, 7), random(2, 3, 7)
     module = LayerNorm(epsilon)
-    params = randomized(module.init(jax.random.key(0), x))["params"]
+    params = randomized(module, x)["params"]
     np.testing.assert_allclose(
         module.apply({"params": params}, x),
         by_hand.layer_norm(x, params, epsilon),

@@ -41,12 +41,13 @@ def x(random):
 
 @pytest.fixture(scope="module")
 def boxed():
-    return stack().init(jax.random.key(0), jnp.zeros((B, L, D)), MASK, train=False)
+    x = jnp.zeros((B, L, D))
+    return jax.jit(lambda key: stack().init(key, x, MASK, train=False))(jax.random.key(0))
 
 
 @pytest.fixture
-def params(boxed, randomized):
-    return randomized(nn.meta.unbox(boxed))
+def params(x, randomized):
+    return randomized(stack(), x, MASK, train=False)
 
 
 def layer(params, index):
@@ -82,9 +83,9 @@ def test_hidden_states_are_kept_on_request_alone(x, params):
     assert stack().apply(params, x, MASK, train=False)[1] is None
 
 
-def test_every_remat_policy_and_unrolling_has_the_same_gradient(x, random):
+def test_every_remat_policy_and_unrolling_has_the_same_gradient(x, random, randomized):
     probe = random(B, L, D)
-    params = Stack(Layer(), N).init(jax.random.key(0), x, MASK, train=False)
+    params = randomized(Stack(Layer(), N), x, MASK, train=False)
 
     def gradient(**fields):
         def loss(params, x):
@@ -105,8 +106,8 @@ def test_every_remat_policy_and_unrolling_has_the_same_gradient(x, random):
 
 
 @pytest.mark.parametrize("unroll", [1, N])
-def test_remat_computes_again(unroll, x):
-    params = Stack(Layer(), N).init(jax.random.key(0), x, MASK, train=False)
+def test_remat_computes_again(unroll, x, randomized):
+    params = randomized(Stack(Layer(), N), x, MASK, train=False)
 
     def tanhs(remat):
         def loss(params):

@@ -1,0 +1,133 @@
+"""Pretrain an encoder from text or a prepared corpus; started again, it goes on where it was."""
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+
+EPILOG = """\
+examples:
+  bertjax pretrain --config configs/quickstart.py --workdir runs/quickstart
+  bertjax pretrain --config configs/bert.py:mini --workdir runs/mini \\
+      --config.data.corpus=corpora/wiki --config.num_train_steps=100000 --config.data.phases='()'
+
+Any field of the config is set with --config.SECTION.FIELD=VALUE. Ctrl-C or SIGTERM finishes the
+step, saves and stops; the same command goes on from there, on any number of devices. A finished run
+is extended with a larger --config.num_train_steps.
+
+In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, tokenizer/ and, at the
+end, summary.json.
+"""
+
+
+_SECONDS_BETWEEN_LINES = 5
+
+
+def main(argv: list[str]) -> None:
+    """Trains, and tells what came of it."""
+    from bertjax.config import load_config, split_overrides
+
+    rest, overrides = split_overrides(argv)
+    arguments = _parser().parse_args(rest)
+    run(load_config(arguments.config, overrides), arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax pretrain",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:mini")
+    parser.add_argument("--workdir", required=True, help="folder for all that comes out")
+    return parser
+
+
+def run(config, arguments: argparse.Namespace) -> None:
+    """One run, from the claim on its folder to the last line on the screen."""
+    from bertjax import config as configs
+    from bertjax import pretraining
+    from bertjax.train.interrupt import Interrupt
+    from bertjax.train.workdir import claim
+
+    held = contextlib.nullcontext()
+    if _is_first_host():
+        held = claim(arguments.workdir, json.loads(configs.to_json(config)))
+    with held, Interrupt() as interrupt:
+        job = pretraining.prepare(config, arguments.workdir, _say, _progress())
+        _say(pretraining.description(job))
+        before = pretraining.finished(job)
+        summary = before or pretraining.pretrain(job, interrupt, _say)
+    command = f"bertjax pretrain --config {arguments.config} --workdir {arguments.workdir}"
+    if summary is None:
+        _say(f"stopped and saved; the same command goes on from there: {command}")
+        raise SystemExit(interrupt.exit_code)
+    if not _is_first_host():
+        return
+    if before:
+        print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
+    _print_summary(summary, arguments.workdir)
+    longer = 2 * summary["steps"]
+    print(f"extend it  {command} --config.num_train_steps={longer}")
+    print(
+        f"next       bertjax finetune --config configs/glue.py:mrpc,small --init "
+        f"{arguments.workdir} --data GLUE_FOLDER --workdir {arguments.workdir}_mrpc"
+    )
+
+
+def _print_summary(summary: dict, workdir: str) -> None:
+    if "unigram_loss" in summary and "mlm_loss" in summary:
+        _print_scores(summary)
+    for guess in summary["guesses"]:
+        _print_guess(guess)
+    print(
+        f"\n{summary['steps']:,} steps, {summary['tokens']:,} tokens, "
+        f"{summary['seconds']:.0f} s in training\n"
+    )
+    print(f"figures    {workdir}/summary.json, {workdir}/metrics.jsonl, {workdir}/tensorboard/")
+    print(f"model      {workdir}/checkpoints/, {workdir}/tokenizer/, {workdir}/config.json")
+
+
+def _print_scores(summary: dict) -> None:
+    gain = summary["unigram_loss"] - summary["mlm_loss"]
+    print("\nheld-out text     this model   word frequencies alone")
+    print(
+        f"  MLM loss        {summary['mlm_loss']:10.3f}   {summary['unigram_loss']:.3f} nats: "
+        f"{abs(gain):.2f} {'better' if gain > 0 else 'worse'}"
+    )
+    print(f"  MLM accuracy    {summary['mlm_accuracy']:10.1%}   {summary['unigram_accuracy']:.1%}")
+    if "sentence_pair_accuracy" in summary:
+        print(f"  pair accuracy   {summary['sentence_pair_accuracy']:10.1%}   50.0%")
+
+
+def _print_guess(guess: dict) -> None:
+    candidates = ", ".join(f"{token} {share:.0%}" for token, share in guess["candidates"])
+    print(f"\n  ... {guess['before']} [MASK] {guess['after']} ...")
+    print(f"      {candidates}   (it was: {guess['truth']})")
+
+
+def _progress():
+    """Shows how far the preparation of text has come, every few seconds."""
+    shown = time.monotonic()
+
+    def show(progress) -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= _SECONDS_BETWEEN_LINES:
+            shown = time.monotonic()
+            done = "" if progress.fraction is None else f", {progress.fraction:.0%} of the input"
+            _say(f"  {progress.documents:,} documents, {progress.tokens:,} tokens{done}")
+
+    return show
+
+
+def _say(text: str) -> None:
+    if _is_first_host():
+        print(text, file=sys.stderr, flush=True)
+
+
+def _is_first_host() -> bool:
+    import jax
+
+    return jax.process_index() == 0

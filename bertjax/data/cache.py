@@ -1,0 +1,113 @@
+"""Tokenizers and corpora that runs make of raw text themselves, kept by what they were made of.
+
+A newcomer types one line: `pretrain` on a config whose input is text trains the tokenizer and
+prepares the corpus on its first start, and finds both again on the next.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import bertjax
+from bertjax.data import text, tokenizer
+from bertjax.data.prepare import Progress, prepare
+
+ENVIRONMENT = "BERTJAX_CACHE"
+"""Names another folder for the cache."""
+
+
+def directory(named: str = "") -> pathlib.Path:
+    """The cache's folder: the one named, else the environment's, else the user's."""
+    home = pathlib.Path.home() / ".cache" / "bertjax"
+    return pathlib.Path(named or os.environ.get(ENVIRONMENT) or home)
+
+
+def tokenizer_of(
+    data: Mapping[str, Any], wanted: Mapping[str, Any], say: Callable[[str], None]
+) -> pathlib.Path:
+    """The tokenizer that a run names, or one that is trained on its input.
+
+    Args:
+      data: `config.data`.
+      wanted: `config.tokenizer`.
+      say: Gets a line about what is done.
+    """
+    if wanted["path"]:
+        return pathlib.Path(wanted["path"])
+    settings = {name: value for name, value in wanted.items() if name != "path"}
+    made_of = {"input": _identity(data["input"]), "format": data["text_format"], **settings}
+    folder = directory(data["cache"]) / f"tokenizer-{_digest(made_of)}"
+    if folder.is_dir():
+        say(f"tokenizer: {folder} (made by an earlier start)")
+        return folder
+    say(f"tokenizer: training {settings['kind']}, {settings['vocab_size']:,} pieces")
+    documents = text.documents(data["input"], format=data["text_format"])
+    trained = tokenizer.train(documents, **settings)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    trained.save(str(folder))
+    return folder
+
+
+def corpus_of(
+    data: Mapping[str, Any],
+    tokenizer_path: pathlib.Path,
+    fingerprint: str,
+    say: Callable[[str], None],
+    progress: Callable[[Progress], None] | None = None,
+) -> pathlib.Path:
+    """The corpus that a run names, or one that is prepared of its input.
+
+    Args:
+      data: `config.data`.
+      tokenizer_path: Where the tokenizer lies.
+      fingerprint: The tokenizer's.
+      say: Gets a line about what is done.
+      progress: Called while text is prepared.
+    """
+    if data["corpus"]:
+        return pathlib.Path(data["corpus"])
+    held_out = {
+        "validation_inputs": list(data["validation_input"]),
+        "validation_fraction": 0.0 if data["validation_input"] else data["validation_fraction"],
+    }
+    made_of = {
+        "input": _identity(data["input"]),
+        "validation_input": _identity(data["validation_input"]) if data["validation_input"] else [],
+        "format": data["text_format"],
+        "tokenizer": fingerprint,
+        **held_out,
+    }
+    folder = directory(data["cache"]) / f"corpus-{_digest(made_of)}"
+    if (folder / "manifest.json").is_file():
+        say(f"corpus: {folder} (made by an earlier start)")
+        return folder
+    say(f"corpus: preparing {', '.join(data['input'])}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    prepare(
+        list(data["input"]),
+        tokenizer_path,
+        folder,
+        format=data["text_format"],
+        progress=progress,
+        **held_out,
+    )
+    return folder
+
+
+def _identity(inputs: tuple[str, ...]) -> list:
+    """What tells these inputs from others without reading them."""
+    files = [(source.name, source.bytes, source.modified) for source in text.find_sources(inputs)]
+    if "python-docs" not in inputs:
+        return files
+    installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+    return [*files, sys.version, sorted(installed.items())]
+
+
+def _digest(made_of: Mapping[str, Any]) -> str:
+    content = json.dumps({**made_of, "version": bertjax.__version__}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]

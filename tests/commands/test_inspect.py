@@ -1,0 +1,169 @@
+"""What `bertjax inspect` says."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.commands import inspect
+from bertjax.errors import UserError
+from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.named_arrays import fingerprint
+from bertjax.train.workdir import claim, write_summary
+
+PARAMS = {
+    "encoder": {
+        "layer_0": {"kernel": jnp.arange(6.0).reshape(2, 3), "bias": jnp.ones((3,))},
+        "layer_1": {"kernel": jnp.full((3, 5), 0.5, jnp.bfloat16)},
+    },
+    "mlm": {"bias": jnp.zeros((5,))},
+}
+OPTIMIZER = ({"mu": PARAMS}, None)
+CONFIG = {
+    "num_train_steps": 40,
+    "best_metric": "held_out/loss",
+    "best_mode": "min",
+    "model": {"name": "bert", "hidden_size": 3},
+}
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """A run that stopped at step 30 of 40, with its best checkpoint at 20."""
+    folder = tmp_path / "run"
+    claim(folder, CONFIG).release()
+    with Checkpoints(folder, provenance={"corpus": "c" * 64}) as checkpoints:
+        for step, loss in ((20, 1.5), (30, 2.5)):
+            state = {"params": PARAMS, "opt_state": OPTIMIZER, "step": jnp.int32(step)}
+            checkpoints.save(state, step=step, metrics={"held_out/loss": loss})
+    lines = [
+        {"step": 20, "loss": 3.0},
+        {"step": 20, "held_out/loss": 1.5},
+        {"step": 30, "loss": 2.0},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def told(capsys, *arguments):
+    inspect.main([*map(str, arguments), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_checkpoint_is_described_by_what_it_holds(workdir, capsys):
+    checkpoint = told(capsys, workdir / "checkpoints" / "30")
+    assert checkpoint["kind"] == "checkpoint"
+    assert checkpoint["step"] == 30
+    assert checkpoint["parameters"] == 6 + 3 + 15 + 5
+    assert checkpoint["parameters_sha256"] == fingerprint(PARAMS)
+    assert checkpoint["optimizer_sha256"] == fingerprint(OPTIMIZER)
+    assert checkpoint["metrics"] == {"held_out/loss": 2.5}
+    assert checkpoint["provenance"] == {"corpus": "c" * 64}
+    kernel = checkpoint["arrays"]["params/encoder/layer_1/kernel"]
+    assert kernel == {"shape": [3, 5], "dtype": "bfloat16"}
+    assert checkpoint["bytes"] > 0
+
+
+def test_checkpoints_go_by_step_or_rank(workdir, capsys):
+    assert told(capsys, f"{workdir}@20")["step"] == 20
+    assert told(capsys, f"{workdir}@best")["step"] == 20
+    with pytest.raises(UserError, match="no checkpoint '25'"):
+        inspect.main([f"{workdir}@25"])
+
+
+def test_a_run_is_described_by_what_came_out(workdir, capsys):
+    run = told(capsys, workdir)
+    assert run["kind"] == "run"
+    assert run["status"] == "stopped; goes on from step 30 of 40 when it is started again"
+    assert (run["latest_checkpoint"], run["best_checkpoint"]) == (30, 20)
+    assert [entry["step"] for entry in run["checkpoints"]] == [20, 30]
+    assert run["last_metrics"] == {"step": 30, "loss": 2.0, "held_out/loss": 1.5}
+    assert run["config"] == CONFIG
+    assert run["summary"] is None
+
+
+def test_the_status_of_a_run(workdir, tmp_path, capsys):
+    claim(workdir, CONFIG | {"num_train_steps": 40}).release()
+    write_summary(workdir, {"mlm_loss": 1.5})
+    with Checkpoints(workdir) as checkpoints:
+        checkpoints.save({"params": PARAMS}, step=40)
+    run = told(capsys, workdir)
+    assert run["status"] == "complete"
+    assert run["summary"] == {"mlm_loss": 1.5}
+    claim(tmp_path / "fresh", CONFIG).release()
+    fresh = told(capsys, tmp_path / "fresh")
+    assert fresh["status"] == "stopped before its first checkpoint, of 40 steps"
+
+
+def test_a_running_run_is_said_to_run(tmp_path, root, run_bertjax):
+    with claim(tmp_path / "run", CONFIG):
+        result = run_bertjax("inspect", tmp_path / "run", "--json")
+    assert json.loads(result.stdout)["status"] == "running"
+
+
+def test_people_read_a_tree_of_shapes(workdir, capsys):
+    inspect.main([str(workdir / "checkpoints" / "30")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"checkpoint {workdir / 'checkpoints' / '30'}"
+    assert "parameters: 29" in lines
+    start = lines.index("  params/")
+    assert lines[start : start + 8] == [
+        "  params/",
+        "    encoder/",
+        "      layer_0/",
+        "        bias  float32 [3]",
+        "        kernel  float32 [2, 3]",
+        "      layer_1/",
+        "        kernel  bfloat16 [3, 5]",
+        "    mlm/",
+    ]
+
+
+def test_people_read_what_a_run_is(workdir, capsys):
+    inspect.main([str(workdir)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"run {workdir}"
+    assert "         20  held_out/loss 1.5" in lines
+    assert "  num_train_steps: 40" in lines
+    assert "    hidden_size: 3" in lines
+
+
+def test_a_damaged_checkpoint_is_not_described(workdir):
+    (workdir / "checkpoints" / "30" / "checkpoint.json").write_text("{}")
+    with pytest.raises(UserError, match=r"30 is damaged \(checkpoint\.json has"):
+        inspect.main([str(workdir / "checkpoints" / "30")])
+
+
+def test_what_is_none_of_these_is_told_what_would_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, came in [
+        (tmp_path / "nothing", "is not there"),
+        (tmp_path / "file", "is a file"),
+        (tmp_path, r"holds no manifest\.json, checkpoint\.json or config\.json"),
+    ]:
+        with pytest.raises(UserError, match=f"{came}; wanted the --workdir of a run, a checkpoint"):
+            inspect.main([str(path)])
+
+
+def test_a_corpus_is_described_with_examples_as_text(tmp_path, run_bertjax, capsys):
+    text = tmp_path / "text.txt"
+    sentences = [f"The number {word} comes here. It is followed by more." for word in WORDS]
+    text.write_text("\n\n".join(sentences))
+    for command in (
+        ["tokenizer", "--input", text, "--vocab_size", 200, "--out", tmp_path / "vocabulary"],
+        ["prepare", "--input", text, "--tokenizer", tmp_path / "vocabulary"]
+        + ["--out", tmp_path / "corpus"],
+    ):
+        result = run_bertjax(*command)
+        assert result.returncode == 0, result.stderr
+    corpus = told(capsys, tmp_path / "corpus", "--examples", 2)
+    assert corpus["kind"] == "corpus"
+    assert corpus["manifest"]["splits"]["train"]["documents"] == len(WORDS)
+    assert len(corpus["examples"]) == 2
+    assert any(word in corpus["examples"][0].split() for word in WORDS)
+    inspect.main([str(tmp_path / "corpus")])
+    assert "  3. " in capsys.readouterr().out
+
+
+WORDS = tuple(np.char.add("word", np.arange(100, 160).astype(str)).tolist())

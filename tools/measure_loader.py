@@ -1,0 +1,135 @@
+"""Measures how fast batches come out of a prepared corpus, and what of it they hold; prints JSON.
+
+    python tools/measure_loader.py --corpus corpus/ --max_seq_length 128
+
+For each format: examples a second, `word_starts` included, as the median of several rounds that
+take turns; and over all examples of one epoch, the share of tokens that are in none of them
+(`left_out`), that are there again (`repeated`), and the share of positions that are not padding
+(`filled`).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bertjax.data import records, tokenizer
+from bertjax.data.examples import Examples
+from bertjax.data.pipeline import batches
+
+KINDS = (
+    ("segment-pair", "next"),
+    ("full-sentences", "none"),
+    ("doc-sentences", "none"),
+    ("segment-pair", "order"),
+    ("sentence-pair", "order"),
+)
+
+
+class Positions:
+    """A corpus of the same records and sentences, in which every token is its own position."""
+
+    dtype = np.dtype("<u4")
+
+    def __init__(self, corpus: records.Corpus):
+        self._corpus = corpus
+        self.tokens, self.sentences = corpus.tokens, corpus.sentences
+        self.document = corpus.document
+        self.begin = np.append(0, np.cumsum(corpus.tokens))
+
+    def read(self, numbers: np.ndarray) -> list[bytes]:
+        """Reads records and replaces their tokens."""
+        found = []
+        for number, record in zip(numbers.tolist(), self._corpus.read(numbers), strict=True):
+            lengths = np.frombuffer(record, self._corpus.dtype)[self.tokens[number] :]
+            positions = np.arange(self.begin[number], self.begin[number + 1])
+            found.append(np.concatenate([positions, lengths]).astype(self.dtype).tobytes())
+        return found
+
+
+def rate(examples: Examples, batch_size: int, count: int, threads: int, first_step: int) -> float:
+    """Examples a second, counted after the first ones have been built ahead and used up."""
+    skipped = -(-8192 // batch_size)
+    with batches(examples, batch_size=batch_size, start_step=first_step, threads=threads) as found:
+        for _ in range(skipped):
+            next(found)
+        started = time.perf_counter()
+        for _ in range(-(-count // batch_size)):
+            next(found)
+        return count / (time.perf_counter() - started)
+
+
+def coverage(corpus: records.Corpus, fields: dict) -> dict[str, float]:
+    """What one epoch leaves out, repeats and fills."""
+    total = int(corpus.tokens.sum())
+    special = {"cls_id": total, "sep_id": total, "pad_id": total, "word_starts": None}
+    examples = Examples(Positions(corpus), **fields | special)
+    seen, filled = np.zeros(total + 1, np.int64), 0
+    for first in range(0, examples.num_examples, 2048):
+        stop = min(first + 2048, examples.num_examples)
+        batch = examples.build(0, np.arange(first, stop))
+        seen += np.bincount(batch["input_ids"].reshape(-1), minlength=total + 1)
+        filled += int(batch["attention_mask"].sum())
+    seen = seen[:-1]
+    return {
+        "left_out": float(np.mean(seen == 0)),
+        "repeated": float(np.maximum(seen - 1, 0).sum() / total),
+        "filled": filled / (examples.num_examples * examples.max_seq_length),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", required=True, help="a folder that `bertjax prepare` wrote")
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--batch_size", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--examples", type=int, default=50_000, help="in each round")
+    arguments = parser.parse_args()
+
+    corpus = records.open_corpus(arguments.corpus, arguments.split)
+    pieces = tokenizer.load(pathlib.Path(arguments.corpus) / "tokenizer")
+    common = {
+        "max_seq_length": arguments.max_seq_length,
+        "seed": 0,
+        "cls_id": pieces.cls_id,
+        "sep_id": pieces.sep_id,
+        "pad_id": pieces.pad_id,
+        "word_starts": pieces.word_starts,
+    }
+    kinds = [{"format": format, "pair": pair} | common for format, pair in KINDS]
+    made = [Examples(corpus, **fields) for fields in kinds]
+    rates: list[list[float]] = [[] for _ in made]
+    for turn in range(arguments.rounds):
+        for examples, found in zip(made, rates, strict=True):
+            size, count = arguments.batch_size, arguments.examples
+            found.append(rate(examples, size, count, arguments.threads, turn * count // size))
+    result = {
+        "corpus": {"records": corpus.num_records, "tokens": corpus.num_tokens},
+        "cores": os.cpu_count(),
+        "settings": vars(arguments),
+        "formats": {
+            f"{examples.format}, {examples.pair}": {
+                "examples_per_second": round(statistics.median(found)),
+                "rounds": [round(value) for value in found],
+                "num_examples": examples.num_examples,
+                **{key: round(value, 4) for key, value in coverage(corpus, fields).items()},
+            }
+            for examples, found, fields in zip(made, rates, kinds, strict=True)
+        },
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
