@@ -10,9 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -24,9 +22,8 @@ from bertjax.data.examples import Examples
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
-from bertjax.train import flops, optimizer, schedule, sharding, step
-from bertjax.train import state as train_state
-from bertjax.train.step import EvalStep, TrainStep
+from bertjax.train import optimizer, schedule, sharding
+from bertjax.train.trainer import Trainer, make_trainer
 
 _LABELS = ("name", "size")
 """Fields of `config.model` that name it and are none of its module's."""
@@ -41,28 +38,7 @@ class Phase:
     batch_size: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Trainer:
-    """What one kind of run is made of once its shapes are known.
-
-    Attributes:
-      mesh: The devices.
-      pretrainer: The encoder and its objectives.
-      shapes: The state as shapes with shardings, which is what a checkpoint is restored onto.
-      train_step: Jitted; gives its state away.
-      eval_step: Jitted.
-      create_state: Makes the first state, on the mesh.
-    """
-
-    mesh: Mesh
-    pretrainer: Pretrainer
-    shapes: PyTree
-    train_step: TrainStep
-    eval_step: EvalStep
-    create_state: Callable[[], train_state.TrainState]
-
-
-def encoder(fields: Mapping[str, Any]) -> nn.Module:
+def encoder(fields: Mapping[str, Any]) -> Any:
     """The module that `config.model` describes.
 
     Raises:
@@ -91,7 +67,7 @@ def precision(name: str) -> str:
 
 def objectives(
     sections: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any]
-) -> dict[str, Callable[[], nn.Module]]:
+) -> dict[str, Callable[[], Any]]:
     """What makes each objective, by name.
 
     Args:
@@ -130,13 +106,13 @@ def _fields(module: type) -> list[str]:
     return [field.name for field in dataclasses.fields(module) if field.name not in hidden]
 
 
-def facts(tokenizer: Tokenizer, seed: int) -> dict[str, Any]:
-    """What objectives may ask of a tokenizer and a run."""
+def facts(config: ConfigDict, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
+    """What objectives may ask of a run and its tokenizer; without one, of a likely one."""
     return {
-        "vocab_size": tokenizer.vocab_size,
-        "mask_id": tokenizer.mask_id,
-        "special_ids": tokenizer.special_ids,
-        "seed": seed,
+        "vocab_size": config.model.vocab_size,
+        "mask_id": tokenizer.mask_id if tokenizer else 4,
+        "special_ids": tokenizer.special_ids if tokenizer else (0, 1, 2, 3, 4),
+        "seed": config.seed,
     }
 
 
@@ -205,8 +181,7 @@ def check(config: ConfigDict) -> None:
     make_schedule(config)
     make_optimizer(config)
     encoder(config.model)
-    unknown = {"vocab_size": 0, "mask_id": 0, "special_ids": (), "seed": 0}
-    objectives(config.objectives, unknown)
+    objectives(config.objectives, facts(config))
 
 
 def make_schedule(config: ConfigDict) -> optax.Schedule:
@@ -244,76 +219,40 @@ def make_mesh(config: ConfigDict, batch_sizes: Sequence[int] = ()) -> Mesh:
 def trainer(
     config: ConfigDict, pretrainer: Pretrainer, mesh: Mesh, batch: Mapping[str, np.ndarray]
 ) -> Trainer:
-    """Everything that is compiled for a run, and where its state lies on the mesh.
+    """Everything that is compiled for a run; `batch` is any of its host batches.
 
-    Args:
-      config: Of a run.
-      pretrainer: The encoder and what it learns.
-      mesh: The devices.
-      batch: Any batch of the run; its shapes alone count.
+    Raises:
+      UserError: an array does not divide over the mesh.
     """
-    rules = (*config.mesh.rules, *sharding.RULES)
-    direction, rate = make_optimizer(config), make_schedule(config)
-    template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
-    template["example_key"] = jax.random.split(jax.random.key(0), 1)
-
-    def create():
-        return train_state.create(pretrainer, direction, template, config.seed)
-
-    boxed = jax.eval_shape(create)
-    placed = sharding.shardings(boxed, mesh, rules)
-    shapes = jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-        nn.meta.unbox(boxed),
-        placed,
-    )
-
-    def on_mesh(function):
-        @functools.wraps(function)
-        def traced(*arguments):
-            with mesh, nn.logical_axis_rules(rules):
-                return function(*arguments)
-
-        return traced
-
-    train_step = step.make_train_step(
-        pretrainer, direction, rate, seed=config.seed, microbatches=config.data.microbatches
-    )
-    eval_step = step.make_eval_step(pretrainer, seed=config.seed)
-    return Trainer(
+    return make_trainer(
+        pretrainer,
+        make_optimizer(config),
+        make_schedule(config),
+        batch,
         mesh=mesh,
-        pretrainer=pretrainer,
-        shapes=shapes,
-        train_step=jax.jit(
-            on_mesh(train_step),
-            donate_argnums=0,
-            in_shardings=(placed, sharding.batch_sharding(mesh)),
-            out_shardings=(placed, None),
-        ),
-        eval_step=jax.jit(
-            on_mesh(eval_step), in_shardings=(placed.params, sharding.batch_sharding(mesh))
-        ),
-        create_state=jax.jit(
-            lambda: train_state.unboxed(create()), out_shardings=placed
-        ),
+        rules=(*config.mesh.rules, *sharding.RULES),
+        seed=config.seed,
+        microbatches=config.data.microbatches,
     )
+
+
+def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
+    """A host batch of a phase's shapes with random tokens, for measuring without a corpus."""
+    random = np.random.default_rng(config.seed)
+    shape = (phase.batch_size, phase.max_seq_length)
+    rows = {
+        "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
+        "segment_ids": np.zeros(shape, np.int32),
+        "attention_mask": np.ones(shape, bool),
+        "example_id": np.arange(phase.batch_size, dtype=np.uint32),
+    }
+    if "sentence_pair" in config.objectives:
+        rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
+    if config.objectives.get("mlm", {}).get("whole_word"):
+        rows["word_starts"] = random.random(shape) < 0.8
+    return rows
 
 
 def parameter_count(shapes: PyTree) -> int:
     """How many numbers a tree of shapes holds."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-
-
-def flops_of(trainer: Trainer, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> float:
-    """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
-    batch_size, length = shape
-    rows = {
-        name: jax.ShapeDtypeStruct((batch_size, *([length] * (values.ndim - 1))), values.dtype)
-        for name, values in batch.items()
-    }
-    rows["example_key"] = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch_size))
-
-    def losses(params, rows):
-        return trainer.pretrainer.apply({"params": params}, rows, train=False)[0]
-
-    return flops.training_flops(losses, trainer.shapes.params, rows)

@@ -55,7 +55,9 @@ def guesses(
 
     batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
     keys = evaluation_keys(seed, batch["example_id"])
-    found = jax.jit(lambda params, batch: pretrainer.apply({"params": params}, batch, method=predict))
+    found = jax.jit(
+        lambda params, batch: pretrainer.apply({"params": params}, batch, method=predict)
+    )
     places, labels, values, ids = jax.device_get(found(params, {**batch, "example_key": keys}))
     rows = zip(batch["input_ids"], batch["attention_mask"], strict=True)
     return [

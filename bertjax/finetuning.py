@@ -4,11 +4,12 @@ prepare    recipe, run, data -> Job: what all seeds share, checked before the fi
 fine_tune  Job, seed -> result: the loop and the step of pretraining, one task as objective
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
 from bertjax.data.pair_batches import PairBatches
 from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer
+from bertjax.layers.precision import NAMED
 from bertjax.train import epochs, named_arrays, predict, transfer
 from bertjax.train.checkpoint import Checkpoints, Keep
 from bertjax.train.display import Display
@@ -31,10 +33,15 @@ from bertjax.train.files import make_folder
 from bertjax.train.hooks import SaveCheckpoints, StopWhenNotFinite
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
-from bertjax.train.metric_writer import MetricsFile
+from bertjax.train.metric_writer import MetricsFile, TensorBoard
+from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
 from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
+from bertjax.train.trainer import Trainer
+
+FREE_FIELDS = ("log_every", "keep_checkpoints", "mesh", "mesh.*")
+"""What may change between two starts of a job: none of it changes what is learned."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Job:
         """Compiled once for all seeds."""
         return predict.make_predict_step(self.pretrainer, self.mesh)
 
-    def trainer(self, seed: int) -> build.Trainer:
+    def trainer(self, seed: int) -> Trainer:
         """What is compiled for a seed."""
         _, batch = next(self.batches["train"].training_batches())
         return build.trainer(self.seeded(seed), self.pretrainer, self.mesh, batch)
@@ -82,6 +89,12 @@ class Job:
         with config.unlocked():
             config.seed = seed
         return config
+
+    @functools.cached_property
+    def peak_flops_per_second(self) -> float | None:
+        """What the devices can do at most."""
+        precision = NAMED[build.precision(self.config.model.precision)]
+        return peak_flops_per_second(list(self.mesh.devices.flat), precision.operands)
 
     def folder(self, seed: int) -> pathlib.Path:
         """Where a seed's files go."""
@@ -135,41 +148,42 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
     config, trainer = job.seeded(seed), job.trainer(seed)
     batches = dataclasses.replace(job.batches["train"], seed=seed)
     keep = Keep(latest=1, best=int(config.choose_epoch == "best"), metric=scoring.SCORE, mode="max")
-    provenance = {"config": configs.fingerprint(config, ignoring=("log_every", "mesh"))}
-    checkpoints = Checkpoints(job.folder(seed), keep=keep, provenance=provenance)
-    state, remembered = begin(job, trainer, checkpoints)
+    provenance = {"config": configs.fingerprint(config, ignoring=FREE_FIELDS)}
     evaluation = epochs.EvaluateEpochs(
         batches.batches_per_epoch, functools.partial(_evaluate, job, seed)
     )
-    evaluation.restore(remembered.get(evaluation.name, {}))
-    if int(state.step) < config.num_train_steps:
+    checkpoints = Checkpoints(job.folder(seed), keep=keep, provenance=provenance)
+    with contextlib.closing(checkpoints):
+        state, remembered = begin(job, trainer, checkpoints)
+        evaluation.restore(remembered.get(evaluation.name, {}))
         first_step = int(state.step)
-        rows = local_rows(batches.batch_size, job.mesh)
-        feed = Feed(batches.training_batches(first_step, rows), job.mesh)
-        hooks = [
-            Report(config.log_every, feed.work),
-            evaluation,
-            MetricsFile(job.folder(seed)),
-            Display(),
-            StopWhenNotFinite(config.max_skipped_in_a_row),
-            SaveCheckpoints(batches.batches_per_epoch, checkpoints),
-        ]
-        train(
-            state,
-            feed,
-            trainer.train_step,
-            hooks,
-            num_train_steps=config.num_train_steps,
-            interrupt=interrupt,
-            remembered=remembered,
-        )
+        if first_step < config.num_train_steps:
+            rows = local_rows(batches.batch_size, job.mesh)
+            feed = Feed(batches.training_batches(first_step, rows), job.mesh, _flops(job, trainer))
+            train(
+                state,
+                feed,
+                trainer.train_step,
+                [
+                    Report(config.log_every, feed.work, job.peak_flops_per_second),
+                    evaluation,
+                    MetricsFile(job.folder(seed)),
+                    TensorBoard(job.folder(seed)),
+                    Display(),
+                    StopWhenNotFinite(config.max_skipped_in_a_row),
+                    SaveCheckpoints(batches.batches_per_epoch, checkpoints),
+                ],
+                num_train_steps=config.num_train_steps,
+                interrupt=interrupt,
+                remembered=remembered,
+            )
     if interrupt.stopped:
         return None
     return scoring.finish(job.folder(seed), config, evaluation.epochs)
 
 
 def begin(
-    job: Job, trainer: build.Trainer, checkpoints: Checkpoints
+    job: Job, trainer: Trainer, checkpoints: Checkpoints
 ) -> tuple[TrainState, Mapping[str, Any]]:
     """The state to go on from, and what the hooks remember of the way there."""
     resumed = checkpoints.resume(trainer.shapes)
@@ -180,6 +194,11 @@ def begin(
     if job.origin.checkpoint is not None:
         state = state.replace(params=transfer.take_over(job.origin.checkpoint, state.params))
     return state, {}
+
+
+def _flops(job: Job, trainer: Trainer) -> Callable[[tuple[int, ...]], float]:
+    _, rows = next(job.batches["train"].training_batches())
+    return functools.cache(lambda shape: trainer.flops(rows, shape))
 
 
 def _evaluate(

@@ -27,7 +27,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import flax.struct
@@ -49,6 +49,7 @@ class Encoded:
     hidden_states: tuple[Float[Array, "B L D"], ...] | None = None
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """A Linen module that reads a batch and predicts nothing by itself.
 
@@ -70,6 +71,7 @@ class Encoder(Protocol):
         ...
 
 
+@runtime_checkable
 class Objective(Protocol):
     """What is learned: a Linen module with its own head and a `weight` in the total loss."""
 
@@ -88,6 +90,7 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
 class Task(Objective, Protocol):
     """What is measured: an objective that also predicts and scores."""
 
@@ -99,6 +102,7 @@ class Task(Objective, Protocol):
     def score(predictions: np.ndarray, references: np.ndarray) -> dict[str, float]: ...
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """Text to ids and back. Special tokens in the text are text: they never become control ids."""
 

@@ -38,6 +38,7 @@ from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
 from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
+from bertjax.train.trainer import Trainer
 from bertjax.train.workdir import FREE_FIELDS, read_summary, write_summary
 
 HELD_OUT = "held_out/"
@@ -67,7 +68,7 @@ class Job:
     corpus: Corpus
     held_out: Corpus | None
     phases: list[build.Phase]
-    trainer: build.Trainer
+    trainer: Trainer
     rows: Mapping[str, np.ndarray]
 
     def examples(self, corpus: Corpus, phase: build.Phase):
@@ -113,19 +114,19 @@ def prepare(
     examples = build.examples(config, corpus, pieces, last.max_seq_length)
     rows = examples.build(0, np.zeros(1, np.int64))
     rows["example_weight"] = np.ones(1, np.float32)
-    objectives = build.objectives(config.objectives, build.facts(pieces, config.seed))
+    objectives = build.objectives(config.objectives, build.facts(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, mesh, rows)
-    return Job(
-        pathlib.Path(workdir), config, pieces, corpus, held_out, phases, trainer, rows
-    )
+    return Job(pathlib.Path(workdir), config, pieces, corpus, held_out, phases, trainer, rows)
 
 
 def description(job: Job) -> str:
     """What is about to run: text, shapes, parameters, mesh, FLOPs."""
     corpus, mesh, trainer = job.corpus, job.trainer.mesh, job.trainer
     parameters = trainer.shapes.params
-    parts = ", ".join(f"{name} {build.parameter_count(tree):,}" for name, tree in parameters.items())
+    parts = ", ".join(
+        f"{name} {build.parameter_count(tree):,}" for name, tree in parameters.items()
+    )
     axes = " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1)
     lines = [
         f"corpus      {corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} "
@@ -137,7 +138,7 @@ def description(job: Job) -> str:
     ]
     for phase in job.phases:
         shape = (phase.batch_size, phase.max_seq_length)
-        flops = build.flops_of(trainer, job.rows, shape)
+        flops = trainer.flops(job.rows, shape)
         per_epoch = job.examples(job.corpus, phase).num_examples / phase.batch_size
         lines.append(
             f"phase       {phase.steps:,} steps of {shape[0]} x {shape[1]} tokens, "
@@ -209,9 +210,7 @@ def guesses(job: Job, params: Any, count: int = 3) -> list[fill.Guess]:
         return []
     examples = job.examples(job.held_out, job.phases[-1])
     batch = examples.build(0, np.arange(min(count, examples.num_examples)))
-    return fill.guesses(
-        job.trainer.pretrainer, params, batch, job.tokenizer, seed=job.config.seed
-    )
+    return fill.guesses(job.trainer.pretrainer, params, batch, job.tokenizer, seed=job.config.seed)
 
 
 def _text(
@@ -253,7 +252,7 @@ def _peak(job: Job) -> float | None:
 
 
 def _flops(job: Job) -> Callable[[tuple[int, ...]], float]:
-    return functools.cache(lambda shape: build.flops_of(job.trainer, job.rows, shape))
+    return functools.cache(lambda shape: job.trainer.flops(job.rows, shape))
 
 
 def _batches(job: Job, start_step: int):

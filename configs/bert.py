@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): `configs/bert.py:SIZE`, SIZE one of tiny, mini, small, medium, base, large.
+"""BERT (Devlin et al. 2019): `configs/bert.py:SIZE`, from tiny to large.
 
     bertjax pretrain --config configs/bert.py:base --workdir runs/bert_base \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
@@ -18,8 +18,9 @@ steps, linear decay, weight decay 0.01, dropout 0.1. The small sizes are Turc et
 Cost of base, as published: 4 days on 4 Cloud TPUs (16 chips).
 """
 
-from configs import common
 from ml_collections import ConfigDict
+
+from configs import common
 
 SIZES = tuple(common.SIZES)
 

@@ -1,11 +1,12 @@
 """BERT-base as published: `configs/bert.py:base`, where its record stands.
 
-    bertjax pretrain --config configs/bert_base.py --workdir runs/bert_base \
+bertjax pretrain --config configs/bert_base.py --workdir runs/bert_base \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
 """
 
-from configs import bert
 from ml_collections import ConfigDict
+
+from configs import bert
 
 
 def get_config() -> ConfigDict:

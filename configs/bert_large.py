@@ -1,11 +1,12 @@
 """BERT-large as published: `configs/bert.py:large`, where its record stands.
 
-    bertjax pretrain --config configs/bert_large.py --workdir runs/bert_large \
+bertjax pretrain --config configs/bert_large.py --workdir runs/bert_large \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
 """
 
-from configs import bert
 from ml_collections import ConfigDict
+
+from configs import bert
 
 
 def get_config() -> ConfigDict:

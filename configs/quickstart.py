@@ -9,8 +9,9 @@ the run, and without dropout: the text is read about once.
 Expected on 2 CPU cores: see README. Parameters: 1,004,416 in the encoder at a vocabulary of 4,096.
 """
 
-from configs import common
 from ml_collections import ConfigDict
+
+from configs import common
 
 
 def get_config() -> ConfigDict:

@@ -60,22 +60,42 @@ def command_environment(compilation_cache: pathlib.Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def run_bertjax(command_environment):
-    """Types `bertjax ARGS...` in a process of its own and returns the CompletedProcess.
+def start_bertjax(command_environment):
+    """Types `bertjax ARGS...` in a process of its own and returns the Popen at once.
 
     `devices` is how many CPU devices it sees (1 unless told), `env` adds to its environment,
-    anything else goes to `subprocess.run` (`cwd`, `input`, `timeout`, ...).
+    anything else goes to `subprocess.Popen` (`cwd`, `stdin`, ...).
     """
 
-    def run(*args, devices: int = 1, env: dict[str, str] | None = None, **options):
+    def start(*args, devices: int = 1, env: dict[str, str] | None = None, **options):
         flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-        options = {"capture_output": True, "text": True, "timeout": 600, "cwd": ROOT} | options
-        if "input" not in options:
-            options.setdefault("stdin", subprocess.DEVNULL)
-        return subprocess.run(
+        pipes = {name: subprocess.PIPE for name in ("stdout", "stderr")}
+        return subprocess.Popen(
             [sys.executable, "-m", "bertjax", *map(str, args)],
             env=command_environment | flags | (env or {}),
-            **options,
+            **{"text": True, "cwd": ROOT, "stdin": subprocess.DEVNULL, **pipes, **options},
         )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def run_bertjax(start_bertjax):
+    """Types `bertjax ARGS...`, waits for its end and returns the CompletedProcess.
+
+    `input` is what it reads from standard input, `timeout` in seconds; the rest is
+    `start_bertjax`'s.
+    """
+
+    def run(*args, input: str | bytes | None = None, timeout: float = 600, **options):
+        if input is not None:
+            options["stdin"] = subprocess.PIPE
+        with start_bertjax(*args, **options) as process:
+            try:
+                out, errors = process.communicate(input, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
     return run

@@ -1,4 +1,4 @@
-"""measure training steps of a config: tokens per second, utilisation, compile time, memory
+"""Measure training steps of a config: tokens per second, utilisation, compile time, memory.
 
 Needs no corpus: batches are random tokens of the config's shapes.
 """
@@ -77,9 +77,9 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
     from bertjax.train.sharding import to_global
 
     pretrainer = Pretrainer(
-        build.encoder(config.model), build.objectives(config.objectives, _facts(config))
+        build.encoder(config.model), build.objectives(config.objectives, build.facts(config))
     )
-    rows = _random_rows(config, phase)
+    rows = build.random_rows(config, phase)
     trainer = build.trainer(config, pretrainer, mesh, rows)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     start = time.perf_counter()
@@ -96,7 +96,7 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
             times.append((time.perf_counter() - start) / steps)
             print(f"{phase}: {times[-1]:.4f} s a step", file=sys.stderr, flush=True)
     shape = rows["input_ids"].shape
-    counted = build.flops_of(trainer, rows, shape)
+    counted = trainer.flops(rows, shape)
     seconds = statistics.median(times)
     return {
         "max_seq_length": phase.max_seq_length,
@@ -111,34 +111,6 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
         "compile_seconds": compile_seconds,
         **_memory(step),
     }
-
-
-def _facts(config) -> dict:
-    """What a tokenizer would say; the ids of special tokens make no difference to speed."""
-    return {
-        "vocab_size": config.model.vocab_size,
-        "mask_id": 4,
-        "special_ids": (0, 1, 2, 3, 4),
-        "seed": config.seed,
-    }
-
-
-def _random_rows(config, phase) -> dict:
-    import numpy as np
-
-    random = np.random.default_rng(config.seed)
-    shape = (phase.batch_size, phase.max_seq_length)
-    rows = {
-        "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
-        "segment_ids": np.zeros(shape, np.int32),
-        "attention_mask": np.ones(shape, bool),
-        "example_id": np.arange(phase.batch_size, dtype=np.uint32),
-    }
-    if "sentence_pair" in config.objectives:
-        rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
-    if config.objectives.get("mlm", {}).get("whole_word"):
-        rows["word_starts"] = random.random(shape) < 0.8
-    return rows
 
 
 def _memory(step) -> dict:

@@ -28,9 +28,6 @@ seed_N/ (metrics and predictions of that seed). The same command goes on where i
 --seeds add to those that are there.
 """
 
-FREE_FIELDS = ("log_every", "keep_checkpoints", "mesh", "mesh.*")
-"""What may change between two starts: none of it changes what is learned."""
-
 
 def main(argv: list[str]) -> None:
     """Fine-tunes every seed that is not finished and prints the scores of all."""
@@ -61,7 +58,8 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     _say(_description(job, arguments))
     held = contextlib.nullcontext()
     if _is_first_host():
-        held = claim(job.workdir, json.loads(configs.to_json(job.config)), free=FREE_FIELDS)
+        content = json.loads(configs.to_json(job.config))
+        held = claim(job.workdir, content, free=finetuning.FREE_FIELDS)
     results = []
     with held, Interrupt() as interrupt:
         for seed in range(recipe.seed, recipe.seed + arguments.seeds):

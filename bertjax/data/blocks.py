@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.data.records import pack
+from bertjax.data.packing import pack
 from bertjax.data.sentences import paragraphs
 
 LONGEST_SENTENCE = 1 << 16

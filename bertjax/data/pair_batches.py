@@ -87,10 +87,13 @@ class PairBatches:
     def evaluation_batches(
         self, rows: Rows = EVERY_ROW
     ) -> Iterator[tuple[Int[np.ndarray, " B"], Batch]]:
-        """(numbers of the examples or PADDING, batch): every example once, the shortest first."""
+        """(numbers of the examples or PADDING, batch): every example once, the shortest first.
+
+        These batches have no labels: what is predicted is scored on the host.
+        """
         by_length = np.argsort(self.pairs.lengths, kind="stable")
         for examples in _cut(by_length, self.batch_size):
-            yield examples, self._batch(examples, rows)
+            yield examples, self._unlabelled(examples, rows)
 
     def epoch_order(self, epoch: int) -> Int[np.ndarray, "S B"]:
         """The examples of each batch of an epoch: each number once, PADDING in a short batch."""
@@ -107,15 +110,20 @@ class PairBatches:
         return order[np.argsort(bits.random_raw(len(order)), kind="stable")]
 
     def _batch(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
+        batch = self._unlabelled(examples, rows)
+        return (
+            batch if self.labels is None else batch | {"labels": self.labels[batch["example_id"]]}
+        )
+
+    def _unlabelled(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
         real = examples != PADDING
         # A copy of a real example fills a short batch, so that no row is without tokens.
         filled = np.where(real, examples, examples[0])
         length = int(self._padded_lengths(filled).max())
-        batch = self.pairs.rows(filled[rows], length) | {
+        return self.pairs.rows(filled[rows], length) | {
             "example_id": filled[rows].astype(np.int32),
             "example_weight": real[rows].astype(np.float32),
         }
-        return batch if self.labels is None else batch | {"labels": self.labels[filled[rows]]}
 
     def _padded_lengths(self, examples: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The fixed length that each example needs."""

@@ -58,7 +58,7 @@ def prepare(
     format: str = "auto",
     errors: str = "strict",
     tfds_data_dir: str | None = None,
-    shard_megabytes: float = 64,
+    shard_size: float = 64,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def prepare(
       format: How files are laid out, one of `text.formats()`.
       errors: `strict` or `replace`, for what is not UTF-8.
       tfds_data_dir: Where datasets of `tfds:` lie prepared.
-      shard_megabytes: How large a shard gets; what is not in a finished one is done again after a
+      shard_size: How large a shard gets; what is not in a finished one is done again after a
         stop.
       workers: Child processes; as many as there are cores unless told.
       progress: Called after every block.
@@ -85,7 +85,7 @@ def prepare(
     Raises:
       UserError: for what a person can mend. Finished shards stay, and the next call goes on.
     """
-    _check(validation_inputs, validation_fraction, shard_megabytes, workers, errors)
+    _check(validation_inputs, validation_fraction, shard_size, workers, errors)
     tokenizer = tokenizers.load(str(tokenizer_path))
     recipe = {
         "inputs": list(inputs),
@@ -94,7 +94,7 @@ def prepare(
         "format": format,
         "errors": errors,
         "tfds_data_dir": tfds_data_dir,
-        "shard_megabytes": shard_megabytes,
+        "shard_size": shard_size,
         "tokenizer": tokenizer.fingerprint,
         "version": bertjax.__version__,
     }
@@ -105,7 +105,7 @@ def prepare(
                 text.read, format=format, errors=errors, tfds_data_dir=tfds_data_dir
             )
             writers = {
-                split: SplitWriter(corpus.folder, split, state, shard_megabytes, tokenizer)
+                split: SplitWriter(corpus.folder, split, state, shard_size, tokenizer)
                 for split, state in corpus.states.items()
             }
             report = _Reporter(corpus, streams, progress)
@@ -187,7 +187,7 @@ def _streams(
 def _check(
     validation_inputs: Sequence[str],
     validation_fraction: float,
-    shard_megabytes: float,
+    shard_size: float,
     workers: int | None,
     errors: str,
 ) -> None:
@@ -197,8 +197,8 @@ def _check(
         )
     if validation_inputs and validation_fraction:
         raise UserError("validation_inputs and validation_fraction exclude each other; give one")
-    if shard_megabytes <= 0:
-        raise UserError(f"shard_megabytes={shard_megabytes} is not positive; the default is 64")
+    if shard_size <= 0:
+        raise UserError(f"shard_size={shard_size} is not positive; the default is 64")
     if workers is not None and workers < 1:
         raise UserError(f"workers={workers} is not positive; leave it out to use every core")
     if errors not in ("strict", "replace"):

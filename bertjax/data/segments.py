@@ -57,10 +57,10 @@ def in_windows(table: SentenceTable, places: Places, longest: int, *, at_least: 
     row_begin, row_end = table.row_begin[:-1], table.row_begin[1:]
     first = np.minimum(_window_begin(table, places, longest), row_end - 1)
     window = table.begin[first]
-    after = table.after_last_until(row, window + places.skipped)
+    after = table.after_last_until(window + places.skipped)
     first = np.where(places.skipped, np.maximum(after, first + at_least), first)
     first = np.maximum(np.minimum(first, row_end - at_least), row_begin)
-    stop = table.after_last_until(row, window + places.capacity)
+    stop = table.after_last_until(window + places.capacity)
     stop = np.clip(stop, np.minimum(first + at_least, row_end), row_end)
     return of_sentences(table, row, first, stop)
 
@@ -71,12 +71,12 @@ def _window_begin(table: SentenceTable, places: Places, longest: int) -> Rows:
     It is the first one that starts at the nominal start or later; but where the window before ends
     earlier, since the next sentence did not fit, it is that sentence.
     """
-    row = np.arange(len(places.capacity))
-    first = table.first_from(row, places.starts[0])
-    for start in places.starts[1:]:
+    starts = table.locate(places.starts)
+    first = table.first_from(starts[0])
+    for start in starts[1:]:
         first = np.minimum(first, table.row_begin[1:] - 1)
-        stop = table.after_last_until(row, table.begin[first] + longest)
-        first = np.minimum(table.first_from(row, start), np.maximum(stop, first + 1))
+        stop = table.after_last_until(table.begin[first] + longest)
+        first = np.minimum(table.first_from(start), np.maximum(stop, first + 1))
     return first
 
 
@@ -114,7 +114,7 @@ def split(
 
 def fill(table: SentenceTable, text: Segment, room: Rows) -> Segment:
     """As many whole sentences as fit into some room from where a text begins, at least one."""
-    stop = table.after_last_until(text.row, text.begin + room)
+    stop = table.after_last_until(text.begin + room)
     stop = np.clip(stop, text.first + 1, table.row_begin[text.row + 1])
     return of_sentences(table, text.row, text.first, stop)
 

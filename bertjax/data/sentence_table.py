@@ -9,8 +9,8 @@ from bertjax.data.ragged import offsets, ranges
 from bertjax.data.windows import Layout, Places
 from bertjax.errors import UserError
 
-_ROW = 40
-"""Positions inside a row have fewer bits than this, so that (row, position) is one number."""
+_APART = 1 << 40
+"""How far apart the rows of a table lie: farther than any example reads."""
 
 
 class RecordReader(Protocol):
@@ -23,6 +23,9 @@ class RecordReader(Protocol):
 
 class SentenceTable:
     """All sentences of the records that each example needs, a row for each example.
+
+    A table has positions of its own, in which rows lie far apart and in order, so that a sentence
+    is found by its position alone. `locate` translates positions of the corpus.
 
     Attributes:
       begin: The position of each sentence's first token.
@@ -39,51 +42,49 @@ class SentenceTable:
         count = places.end_record - places.first_record
         self._slot_begin = offsets(count)
         lap, record = np.divmod(ranges(places.first_record, count), len(layout.tokens))
-        self._begin = layout.record_begin[record] + lap * layout.total
+        begin = layout.record_begin[record] + lap * layout.total
+        self._shift = np.arange(len(count)) * _APART - begin[self._slot_begin[:-1]]
+        self._begin = begin + np.repeat(self._shift, count)
         self._end = self._begin + layout.tokens[record]
         self._values, self._at = _read(corpus, layout, record)
-        self._read_sentences(layout, record)
+        self._find_sentences(layout, record)
         if longest is not None:
             self._cut(longest)
-        self._origin = self._begin[self._slot_begin[:-1]]
-        row = np.repeat(np.arange(len(count)), np.diff(self.row_begin)) << _ROW
-        origin = np.repeat(self._origin, np.diff(self.row_begin))
-        self._begin_keys, self._end_keys = row + self.begin - origin, row + self.end - origin
 
-    def _read_sentences(self, layout: Layout, record: Int[np.ndarray, " slots"]) -> None:
+    def _find_sentences(self, layout: Layout, record: Int[np.ndarray, " slots"]) -> None:
         count = layout.sentences[record]
-        lengths = self._values[ranges(self._at + layout.tokens[record], count)].astype(np.int64)
+        lengths = self._values[ranges(self._at + layout.tokens[record], count)]
         slot_begin = offsets(count)
-        ends = offsets(lengths)
+        self.end = np.cumsum(lengths, dtype=np.int64)
         # Lengths are summed over all slots at once; each slot's own sum starts at its position.
-        shift = np.repeat(self._begin - ends[slot_begin[:-1]], count)
-        self.begin, self.end = ends[:-1] + shift, ends[1:] + shift
+        before = np.append(0, self.end)[slot_begin[:-1]]
+        self.end += np.repeat(self._begin - before, count)
+        self.begin = self.end - lengths
         self.row_begin = slot_begin[self._slot_begin]
 
     def _cut(self, longest: int) -> None:
-        lengths = self.end - self.begin
-        if not len(lengths) or lengths.max() <= longest:
+        long = np.flatnonzero(self.end - self.begin > longest)
+        if not long.size:
             return
-        pieces = -(-lengths // longest)
-        first = np.repeat(self.begin, pieces)
-        self.begin = first + ranges(np.zeros(len(pieces), np.int64), pieces) * longest
-        self.end = np.minimum(self.begin + longest, np.repeat(self.end, pieces))
-        self.row_begin = offsets(pieces)[self.row_begin]
+        cuts = (self.end[long] - self.begin[long] - 1) // longest
+        number = ranges(np.ones(len(long), np.int64), cuts)
+        at = np.repeat(self.begin[long], cuts) + number * longest
+        sentence = np.repeat(long, cuts)
+        self.begin = np.insert(self.begin, sentence + 1, at)
+        self.end = np.insert(self.end, sentence, at)
+        self.row_begin = self.row_begin + offsets(cuts)[np.searchsorted(long, self.row_begin)]
 
-    def first_from(
-        self, row: Int[np.ndarray, " n"], position: Int[np.ndarray, " n"]
-    ) -> Int[np.ndarray, " n"]:
+    def locate(self, position: Int[np.ndarray, "*windows n"]) -> Int[np.ndarray, "*windows n"]:
+        """Where positions of the corpus, one for each row, are in the table."""
+        return position + self._shift
+
+    def first_from(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The first sentence of a row that begins at a position or later."""
-        return np.searchsorted(self._begin_keys, self._key(row, position), side="left")
+        return np.searchsorted(self.begin, position, side="left")
 
-    def after_last_until(
-        self, row: Int[np.ndarray, " n"], position: Int[np.ndarray, " n"]
-    ) -> Int[np.ndarray, " n"]:
+    def after_last_until(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The sentence after the last one of a row that ends at a position or earlier."""
-        return np.searchsorted(self._end_keys, self._key(row, position), side="right")
-
-    def _key(self, row: np.ndarray, position: np.ndarray) -> Int[np.ndarray, " n"]:
-        return (row << _ROW) + np.maximum(position - self._origin[row], 0)
+        return np.searchsorted(self.end, position, side="right")
 
     def copy_tokens(
         self,

@@ -85,7 +85,7 @@ class SplitWriter:
       folder: Where unfinished shards lie.
       split: The split's name.
       state: What is there already; kept up to date, so that it can be saved.
-      shard_megabytes: What makes a shard full.
+      shard_size: What makes a shard full.
       tokenizer: Tells how many token ids there are to count.
     """
 
@@ -94,12 +94,12 @@ class SplitWriter:
         folder: pathlib.Path,
         split: str,
         state: SplitState,
-        shard_megabytes: float,
+        shard_size: float,
         tokenizer: HasVocabulary,
     ):
         self.state = state
         self._folder, self._split = folder, split
-        self._full_bytes, self._vocab_size = shard_megabytes * 2**20, tokenizer.vocab_size
+        self._full_bytes, self._vocab_size = shard_size * 2**20, tokenizer.vocab_size
         self._begin()
 
     def _begin(self) -> None:

@@ -17,7 +17,7 @@ def texts(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
     """Yields the text of each example of `tfds:NAME:SPLIT`.
 
     NAME may have a config and a version (`wikipedia/20220620.en:1.0.0`), SPLIT may be a slice
-    (`train[:10%]`). The text is the feature `text`; without one, all string features on lines of
+    (`train[:10%]`). The text is the feature `text`; without one, all string features, by name, on lines of
     their own.
 
     Args:
@@ -77,4 +77,4 @@ def _text_features(source: str, features: Any) -> list[str]:
     strings = [key for key, feature in features.items() if type(feature).__name__ == "Text"]
     if not strings:
         raise UserError(f"{source} has no text: its features are {', '.join(sorted(features))}")
-    return ["text"] if "text" in strings else strings
+    return ["text"] if "text" in strings else sorted(strings)

@@ -21,7 +21,10 @@ _THREADS = 4
 _STRETCH = re.compile(r"\S.{0,990}(?!\S)|\S{1,990}")
 """At most 991 characters, which fit the 4,192 bytes a sentence may have; cut at spaces if any."""
 
-_BECOMES_SPACE = {*map(chr, (*range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD))}
+_BECOMES_SPACE = frozenset(
+    map(chr, (*b"\t\n\f\r", 0x61C, 0x200B, 0x200C, 0x200E, 0x200F, 0x2581, 0xFEFF, 0xFFFD))
+)
+"""What SentencePiece's own normalisation turns into spaces beside what Unicode calls spaces."""
 
 
 def train_sentencepiece(
@@ -141,7 +144,7 @@ def _normalization(
 
 def _rules(name: str, lowercase: bool, strip_accents: bool) -> str:
     """Code points, and the code points that replace them, as SentencePiece's builder reads them."""
-    convert = _converter(name, lowercase, strip_accents)
+    convert = character_converter(name, lowercase=lowercase, strip_accents=strip_accents)
     lines = []
     for code in range(1, 0x110000):
         if 0xD800 <= code < 0xE000:
@@ -152,20 +155,28 @@ def _rules(name: str, lowercase: bool, strip_accents: bool) -> str:
     return "".join(lines)
 
 
-def _converter(name: str, lowercase: bool, strip_accents: bool) -> Callable[[str], str]:
+def character_converter(name: str, *, lowercase: bool, strip_accents: bool) -> Callable[[str], str]:
+    """What a single character becomes; for `nfkc` as SentencePiece's rule `nmt_nfkc` has it."""
     composed, decomposed = ("NFKC", "NFKD") if name == "nfkc" else ("NFC", "NFD")
 
     def convert(character: str) -> str:
         if name == "nfkc":
-            if character.isspace() or character in _BECOMES_SPACE:
+            category = unicodedata.category(character)
+            if character in _BECOMES_SPACE or category in ("Zs", "Zl", "Zp"):
                 return " "
-            if unicodedata.category(character) == "Cc":
+            if category == "Cc":
                 return ""
             character = unicodedata.normalize("NFKC", character)
         if strip_accents:
             parts = unicodedata.normalize(decomposed, character)
             kept = "".join(part for part in parts if unicodedata.category(part) != "Mn")
             character = unicodedata.normalize(composed, kept)
-        return character.casefold() if lowercase else character
+        return "".join(map(_fold, character)) if lowercase else character
 
     return convert
+
+
+def _fold(character: str) -> str:
+    """Folds case one character to one, as SentencePiece does: German sharp s stays."""
+    forms = (character.casefold(), character.lower(), character)
+    return next(form for form in forms if len(form) == 1)

@@ -134,13 +134,14 @@ class Checkpoints:
             finishing.result()
 
     def close(self) -> None:
-        """Waits and lets go of the threads."""
+        """Waits and lets go of the threads; a second time it does nothing."""
         try:
             self.wait()
         finally:
             self._finisher.shutdown()
             if self._orbax is not None:
                 self._orbax.close()
+                self._orbax = None
 
     def __enter__(self) -> "Checkpoints":
         return self

@@ -1,7 +1,8 @@
 """Placing parameters, optimizer state and batches on a mesh of devices."""
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -88,6 +89,26 @@ def shardings(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
         nn.meta.unbox(boxed),
         is_leaf=lambda node: isinstance(node, PartitionSpec),
     )
+
+
+def placed_shapes(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
+    """The unboxed shapes of a state, each with its place on the mesh; see `shardings`."""
+    return jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        nn.meta.unbox(boxed),
+        shardings(boxed, mesh, rules),
+    )
+
+
+def on_mesh(function: Callable, mesh: Mesh, rules: Sequence[tuple]) -> Callable:
+    """Lets the layers in a function that is jitted place their activations on the mesh."""
+
+    @functools.wraps(function)
+    def traced(*arguments):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(rules):
+            return function(*arguments)
+
+    return traced
 
 
 def _table(rules: Sequence[tuple]) -> dict[str, tuple[str, ...]]:

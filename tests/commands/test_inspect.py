@@ -3,7 +3,6 @@
 import json
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from bertjax.commands import inspect
@@ -150,20 +149,20 @@ def test_a_corpus_is_described_with_examples_as_text(tmp_path, run_bertjax, caps
     text = tmp_path / "text.txt"
     sentences = [f"The number {word} comes here. It is followed by more." for word in WORDS]
     text.write_text("\n\n".join(sentences))
+    vocabulary, corpus = tmp_path / "vocabulary", tmp_path / "corpus"
     for command in (
-        ["tokenizer", "--input", text, "--vocab_size", 200, "--out", tmp_path / "vocabulary"],
-        ["prepare", "--input", text, "--tokenizer", tmp_path / "vocabulary"]
-        + ["--out", tmp_path / "corpus"],
+        ["tokenizer", "--input", text, "--vocab_size", 200, "--out", vocabulary],
+        ["prepare", "--input", text, "--tokenizer", vocabulary, "--out", corpus],
     ):
         result = run_bertjax(*command)
         assert result.returncode == 0, result.stderr
-    corpus = told(capsys, tmp_path / "corpus", "--examples", 2)
-    assert corpus["kind"] == "corpus"
-    assert corpus["manifest"]["splits"]["train"]["documents"] == len(WORDS)
-    assert len(corpus["examples"]) == 2
-    assert any(word in corpus["examples"][0].split() for word in WORDS)
-    inspect.main([str(tmp_path / "corpus")])
+    described = told(capsys, corpus, "--examples", 2)
+    assert described["kind"] == "corpus"
+    assert described["manifest"]["splits"]["train"]["documents"] == len(WORDS)
+    assert len(described["examples"]) == 2
+    assert any(word in described["examples"][0].split() for word in WORDS)
+    inspect.main([str(corpus)])
     assert "  3. " in capsys.readouterr().out
 
 
-WORDS = tuple(np.char.add("word", np.arange(100, 160).astype(str)).tolist())
+WORDS = tuple(f"word{number}" for number in range(100, 160))

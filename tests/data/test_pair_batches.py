@@ -124,8 +124,10 @@ def test_evaluation_has_every_example_once_and_the_shortest_first():
     assert set(widths) == {8, 16, 40}
 
 
-def test_unlabelled_examples_have_no_labels():
-    _, batch = next(make(labels=None).evaluation_batches())
+def test_evaluation_and_unlabelled_examples_have_no_labels():
+    _, batch = next(make().evaluation_batches())
+    assert "labels" not in batch
+    _, batch = next(make(labels=None).training_batches())
     assert "labels" not in batch
 
 

@@ -19,17 +19,21 @@ TRAPS = [
     "",
     " ",
     "\n\t\r\n",
+    "   leading and trailing   ",
     "a" * 100,
     "a" * 101,
     "word " + "longer" * 40 + " word",
-    "caf\u00e9 cafe\u0301 \u0130stanbul \u1e9e \u00df \ufb01ne \u00c5ngstr\u00f6m A\u030angstro\u0308m",
-    "zero\u0000byte bell\u0007 delete\u007f next\u0085line replacement\ufffd last\uffff soft\u00adhyphen",
-    "thin\u2009space line\u2028separator ideographic\u3000space zero\u200bwidth joiner\u200d bom\ufeff",
-    "\u4e2d\u6587\u5b57\u7b26mixed\u4e0eEnglish \u3402 \U00020000 \uf900 \u65e5\u672c\u8a9e\u30c6\u30ad\u30b9\u30c8 \ud55c\uad6d\uc5b4",
-    "don't can't I'll we've they're 'quoted' `ticks` \u2019curly\u2018",
-    "$12.50, 3\u00bd \u00b2 \u2460 e-mail@example.com http://a.b/c?d=e&f#g <tag/> a_b --x=[y]{z}|~^",
-    "\U0001f600 \U0001f469\u200d\U0001f680 \u2603 \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u0928\u092e\u0938\u094d\u0924\u0947 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35",
-    "   leading and trailing   ",
+    "caf\u00e9 cafe\u0301 \u00c5ngstr\u00f6m A\u030angstro\u0308m",
+    "\u0130stanbul \u1e9e \u00df \ufb01ne 3\u00bd \u00b2 \u2460",
+    "zero\u0000byte bell\u0007 delete\u007f next\u0085line soft\u00adhyphen",
+    "replacement\ufffd last\uffff zero\u200bwidth joiner\u200d bom\ufeff",
+    "thin\u2009space line\u2028separator ideographic\u3000space",
+    "\u4e2d\u6587\u5b57\u7b26mixed\u4e0eEnglish \u3402 \U00020000 \uf900",
+    "\u65e5\u672c\u8a9e\u30c6\u30ad\u30b9\u30c8 \ud55c\uad6d\uc5b4",
+    "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u0928\u092e\u0938\u094d\u0924\u0947",
+    "\U0001f600 \U0001f469\u200d\U0001f680 \u2603 \u2019curly\u2018",
+    "don't can't I'll we've they're 'quoted' `ticks`",
+    "$12.50, e-mail@example.com http://a.b/c?d=e&f#g <tag/> a_b --x=[y]{z}|~^",
     "##ing ##a \u2581word \u0120word",
 ]
 
@@ -93,6 +97,8 @@ def test_t5(shared_data, heldout):
     assert_equal_ids(load(model), reference.encode(texts), texts)
 
 
+# The reference leaves its file open.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_t5_in_rust_differs_by_rounding_alone(shared_data, heldout, monkeypatch):
     """Hugging Face adds scores in float64 and sentencepiece in float32: long texts have ties."""
     monkeypatch.setitem(sys.modules, "sentencepiece_model_pb2", sentencepiece_model_pb2)

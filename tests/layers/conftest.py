@@ -40,7 +40,7 @@ def randomized():
 def layer_norm(x, parameters, epsilon):
     x = np.asarray(x, np.float64)
     normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
-    return normal * parameters["scale"] + parameters["bias"]
+    return normal * np.asarray(parameters["scale"]) + np.asarray(parameters["bias"])
 
 
 def gelu(x):

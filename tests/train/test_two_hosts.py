@@ -54,12 +54,12 @@ def said(host):
     for line in host.stdout:
         if line.startswith("{"):
             return json.loads(line)
-    raise AssertionError(host.communicate()[1])
+    raise AssertionError(host.stderr.read())
 
 
 def ended(host):
-    out, err = host.communicate(timeout=60)
-    return host.returncode, json.loads(out.splitlines()[-1]) if out else None, err
+    result, err = said(host), host.stderr.read()
+    return host.wait(timeout=60), result, err
 
 
 def test_a_signal_to_one_host_stops_both_at_one_step_and_they_go_on_together(tmp_path, start_hosts):

@@ -1,0 +1,187 @@
+"""Turns text into a tokenized corpus that training reads; continues what was interrupted."""
+
+import argparse
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertjax.data.prepare import Progress
+
+_EXAMPLES = """\
+inputs:
+  'text/*.txt'           plain text, a blank line between documents
+  'wiki/*.gz'            WikiExtractor's output; .gz .bz2 .xz .zst are read as they are
+  'data/*.jsonl.zst'     JSON lines, each with a "text"
+  tfds:lm1b:train        a dataset that TensorFlow Datasets prepared as array_record
+  python-docs            Python's own documentation: 13 MB of English on every machine
+
+examples:
+  bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --out corpus/
+  bertjax prepare --input 'wiki/*.gz' --tokenizer vocab/ --out corpus/ --validation_fraction 0.005
+  bertjax prepare --input lines.txt --format lines --tokenizer vocab/ --out corpus/ --workers 4
+
+Interrupt it whenever you like: the same command goes on after the last finished shard, and the
+corpus is the same, byte for byte, for any number of interruptions and workers.
+"""
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+def main(argv: list[str]) -> None:
+    """Runs `bertjax prepare`."""
+    options = _parser().parse_args(argv)
+    from bertjax.data.prepare import prepare
+
+    signal.signal(signal.SIGTERM, _terminate)
+    show = _live if sys.stderr.isatty() else _plain
+    try:
+        with show() as progress:
+            manifest = prepare(
+                options.input,
+                options.tokenizer,
+                options.out,
+                validation_inputs=options.validation_input,
+                validation_fraction=options.validation_fraction,
+                format=options.format,
+                errors=options.errors,
+                tfds_data_dir=options.tfds_data_dir,
+                shard_size=options.shard_size,
+                workers=options.workers,
+                progress=progress,
+            )
+    except (KeyboardInterrupt, SystemExit):
+        print(
+            f"stopped; run the same command again: it goes on after the last finished shard of {options.out}",
+            file=sys.stderr,
+        )
+        raise
+    print(summary(options.out, manifest))
+
+
+def summary(out: str, manifest: dict[str, Any]) -> str:
+    """What a person wants to know of a corpus that was just made."""
+    lines = [
+        f"{name}: {split['documents']:,} documents, {split['sentences']:,} sentences, "
+        f"{split['tokens']:,} tokens in {len(split['shards'])} shards"
+        for name, split in manifest["splits"].items()
+    ]
+    empty = [name for name, split in manifest["splits"].items() if not split["tokens"]]
+    lines += [f"warning: the {name} split is empty; give it more documents" for name in empty]
+    if manifest["dropped"]:
+        reasons = (f"{count:,} {reason}" for reason, count in sorted(manifest["dropped"].items()))
+        lines.append(f"dropped documents: {', '.join(reasons)}")
+    if manifest["replaced"]:
+        lines.append(f"replaced by U+FFFD, not being UTF-8: {manifest['replaced']:,}")
+    return "\n".join([*lines, f"the corpus is {out}, fingerprint {manifest['fingerprint'][:16]}"])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax prepare",
+        description="Finds documents and sentences in text, tokenizes them on all cores and "
+        "stores them once, for every training format and length.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--input", nargs="+", required=True, metavar="GLOB", help="what to read, see below")
+    add(
+        "--tokenizer",
+        required=True,
+        metavar="DIR",
+        help="a folder of `bertjax tokenizer`, or released files: vocab.txt, tokenizer.json, ...",
+    )
+    add("--out", required=True, metavar="DIR", help="the corpus's folder")
+    add("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+    add(
+        "--format",
+        default="auto",
+        help="how files are laid out: text, lines, jsonl, wikiextractor (default: auto, looks)",
+    )
+    add(
+        "--errors",
+        default="strict",
+        choices=["strict", "replace"],
+        help="for what is not UTF-8: refuse, or put U+FFFD and count (default: strict)",
+    )
+    add(
+        "--validation_input",
+        nargs="+",
+        default=[],
+        metavar="GLOB",
+        help="what becomes the validation split",
+    )
+    add(
+        "--validation_fraction",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="or which share of the input does, chosen by each document's text (default: 0)",
+    )
+    add(
+        "--shard_size",
+        type=float,
+        default=64,
+        metavar="MB",
+        help="size of a shard, and of what is done again after an interruption (default: 64)",
+    )
+    add("--tfds_data_dir", metavar="DIR", help="where datasets of tfds: lie prepared")
+    return parser
+
+
+def _terminate(*_: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _plain() -> Iterator[Callable[["Progress"], None]]:
+    """Shows progress as lines, for logs."""
+    last = time.monotonic()
+
+    def show(progress: "Progress") -> None:
+        nonlocal last
+        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            share = "" if progress.fraction is None else f"{progress.fraction:.0%} "
+            print(f"{share}{_rates(progress)}", file=sys.stderr, flush=True)
+
+    yield show
+
+
+@contextlib.contextmanager
+def _live() -> Iterator[Callable[["Progress"], None]]:
+    """Shows progress as a bar that moves."""
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.SpinnerColumn(),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+        bars.TextColumn("{task.description}"),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def show(progress: "Progress") -> None:
+            total = None if progress.fraction is None else 1.0
+            bar.update(
+                task, description=_rates(progress), total=total, completed=progress.fraction or 0
+            )
+
+        yield show
+
+
+def _rates(progress: "Progress") -> str:
+    seconds = max(progress.seconds, 1e-3)
+    earlier = f" (+ {progress.earlier_documents:,} earlier)" if progress.earlier_documents else ""
+    return (
+        f"{progress.documents:,} documents{earlier}, "
+        f"{progress.characters / 1e6 / seconds:.1f} MB/s, "
+        f"{progress.tokens / seconds:,.0f} tokens/s"
+    )

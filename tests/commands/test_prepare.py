@@ -1,0 +1,144 @@
+import hashlib
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from bertjax.data.records import open_corpus, verify
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *(f"w{n}" for n in range(200))]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a vocabulary and 4 MB of text, which is 16 blocks and as many shards."""
+    draw = random.Random(3)
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    for number in range(4):
+        lines = [" ".join(draw.choices(WORDS[5:], k=60)) for _ in range(4000)]
+        documents = ["\n".join(lines[first : first + 10]) for first in range(0, 4000, 10)]
+        (folder / f"{number}.txt").write_text("\n\n".join(documents))
+    return folder
+
+
+def arguments(place, out):
+    options = "--workers 2 --shard_size 0.08 --validation_fraction 0.02"
+    text = f"prepare --input {place}/?.txt --tokenizer {place}/vocab.txt --out {out} {options}"
+    return text.split(" ")
+
+
+def finished_shards(out):
+    try:
+        progress = json.loads((out / "unfinished/progress.json").read_text())
+    except FileNotFoundError:
+        return 0
+    return sum(len(state["shards"]) for state in progress["states"].values())
+
+
+def wait_for_another_shard(process, out):
+    before = finished_shards(out)
+    while finished_shards(out) <= before:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_killed_terminated_and_interrupted_it_goes_on(place, start_bertjax, run_bertjax, tmp_path):
+    out, whole = tmp_path / "corpus", tmp_path / "whole"
+    assert run_bertjax(*arguments(place, whole)).returncode == 0
+    for number, status in (
+        (signal.SIGKILL, -9),
+        (signal.SIGTERM, 143),
+        (signal.SIGINT, 130),
+        (signal.SIGKILL, -9),
+    ):
+        process = start_bertjax(*arguments(place, out))
+        wait_for_another_shard(process, out)
+        os.kill(process.pid, number)
+        _, complaint = process.communicate()
+        assert process.returncode == status, complaint
+        if number != signal.SIGKILL:
+            assert "run the same command again" in complaint
+            assert "Traceback" not in complaint
+    assert finished_shards(out) >= 4
+    finished = run_bertjax(*arguments(place, out))
+    assert finished.returncode == 0, finished.stderr
+    assert contents(out) == contents(whole)
+    verify(out)
+
+
+def test_a_killed_worker_is_one_line(place, start_bertjax, tmp_path):
+    out = tmp_path / "corpus"
+    process = start_bertjax(*arguments(place, out))
+    wait_for_another_shard(process, out)
+    tasks = f"/proc/{process.pid}/task/{process.pid}/children"
+    with open(tasks) as stream:
+        children = [int(word) for word in stream.read().split()]
+    os.kill(children[0], signal.SIGKILL)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "was killed by SIGKILL" in complaint.splitlines()[-1]
+    assert "Traceback" not in complaint
+
+
+def test_it_says_what_it_made(place, run_bertjax, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"w1 w2. W3\xff.\n\n\xe2\x80\x8b\n\nw4 w5")
+    done = run_bertjax(
+        *("prepare", "--input", tmp_path / "a.txt", "--tokenizer", place / "vocab.txt"),
+        *("--out", tmp_path / "corpus", "--errors", "replace"),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "train: 2 documents, 3 sentences, 7 tokens in 1 shards"
+    assert lines[1] == "dropped documents: 1 no_tokens"
+    assert lines[2] == "replaced by U+FFFD, not being UTF-8: 1"
+    assert open_corpus(tmp_path / "corpus").fingerprint[:16] in lines[3]
+
+
+def test_an_empty_validation_split_is_warned_of(place, run_bertjax, tmp_path):
+    (tmp_path / "a.txt").write_text("w1")
+    done = run_bertjax(
+        *("prepare", "--input", tmp_path / "a.txt", "--tokenizer", place / "vocab.txt"),
+        *("--out", tmp_path / "corpus", "--validation_fraction", "0.001"),
+    )
+    assert "warning: the validation split is empty" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"--input": "nowhere/*.txt"}, "no file matches 'nowhere/*.txt'"),
+        ({"--tokenizer": "nowhere"}, "nowhere"),
+        ({"--format": "wikextractor"}, "did you mean 'wikiextractor'?"),
+        ({"--validation_fraction": "2"}, "validation_fraction=2.0 is no fraction"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(place, run_bertjax, tmp_path, changes, complaint):
+    options = {
+        "--input": f"{place}/?.txt",
+        "--tokenizer": f"{place}/vocab.txt",
+        "--out": f"{tmp_path}/corpus",
+    } | changes
+    done = run_bertjax("prepare", *(word for option in options.items() for word in option))
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_help_teaches(run_bertjax):
+    done = run_bertjax("prepare", "--help")
+    assert done.returncode == 0
+    for word in ("python-docs", "tfds:", "--validation_fraction", "examples:"):
+        assert word in done.stdout

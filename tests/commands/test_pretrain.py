@@ -1,0 +1,208 @@
+"""`bertjax pretrain`, as a person runs, kills, extends and misuses it."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+STEPS = 60
+TINY = {
+    "num_train_steps": STEPS,
+    "log_every": 5,
+    "eval_every": 20,
+    "eval_examples": 64,
+    "checkpoint_every": 4,
+    "model.vocab_size": 600,
+    "model.hidden_size": 16,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_position_embeddings": 32,
+    "model.hidden_dropout_prob": 0.1,
+    "model.precision": "float32",
+    "data.max_seq_length": 32,
+    "data.batch_size": 8,
+    "optimizer.warmup_steps": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Real English: the topics of Python's own help, a document each."""
+    from pydoc_data.topics import topics
+
+    path = tmp_path_factory.mktemp("text") / "topics.txt"
+    documents = [" ".join(topic.split()) for _, topic in sorted(topics.items())]
+    path.write_text("\n\n".join(documents[:40]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def corpus(text, tmp_path_factory, run_bertjax):
+    """A tokenizer and a corpus made by the commands a person types."""
+    folder = tmp_path_factory.mktemp("corpus")
+    made = run_bertjax(
+        "tokenizer", "--input", text, "--kind", "wordpiece", "--vocab_size", 600,
+        "--out", folder / "vocab",
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    made = run_bertjax(
+        "prepare", "--input", text, "--tokenizer", folder / "vocab", "--out", folder / "corpus",
+        "--validation_fraction", 0.2,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return folder / "corpus"
+
+
+def words(corpus, workdir, **changes):
+    """The words after `bertjax` for a run of seconds."""
+    fields = TINY | {"data.corpus": corpus} | changes
+    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+    return ["pretrain", "--config", "configs/quickstart.py", "--workdir", workdir, *overrides]
+
+
+def fingerprints(run_bertjax, workdir):
+    """SHA-256 of the parameters and of the optimizer state, as `inspect` tells them."""
+    told = run_bertjax("inspect", workdir / "checkpoints" / str(STEPS), "--json")
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    return {name: value for name, value in found.items() if "sha256" in name}
+
+
+def losses(workdir):
+    """Loss by step, as metrics.jsonl has it."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    records = map(json.loads, lines)
+    return {record["step"]: record["loss"] for record in records if "loss" in record}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(corpus, tmp_path_factory, run_bertjax):
+    workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
+    done = run_bertjax(*words(corpus, workdir))
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def test_the_summary_stands_beside_the_unigram_baseline(uninterrupted):
+    summary = json.loads((uninterrupted / "summary.json").read_text())
+    assert summary["steps"] == STEPS
+    assert summary["tokens"] == STEPS * 8 * 32
+    assert summary["status"] == "complete"
+    assert 0 < summary["mlm_loss"] < 7
+    assert 0 < summary["unigram_loss"] < 7
+    assert len(summary["guesses"]) == 3
+
+
+def test_a_second_start_says_that_the_run_is_complete(uninterrupted, corpus, run_bertjax):
+    again = run_bertjax(*words(corpus, uninterrupted))
+    assert again.returncode == 0, again.stderr
+    assert "complete" in again.stdout
+    assert "--config.num_train_steps=120" in again.stdout
+
+
+def test_ten_kills_at_random_moments_change_nothing(
+    uninterrupted, corpus, tmp_path, command_environment, run_bertjax, root
+):
+    workdir = tmp_path / "run"
+    command = [sys.executable, "-m", "bertjax", *map(str, words(corpus, workdir))]
+    environment = command_environment | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    moments = random.Random(0)
+    for _ in range(10):
+        process = subprocess.Popen(
+            command, env=environment, cwd=root, stderr=subprocess.PIPE, text=True
+        )
+        # Past the first line of progress, so that kills hit training and saving, not imports.
+        for line in process.stderr:
+            if line.startswith("step"):
+                break
+        time.sleep(moments.uniform(0, 0.6))
+        process.kill()
+        process.communicate()
+    done = run_bertjax(*words(corpus, workdir))
+    assert done.returncode == 0, done.stderr
+    assert fingerprints(run_bertjax, workdir) == fingerprints(run_bertjax, uninterrupted)
+    assert losses(workdir) == losses(uninterrupted)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
+    number, status, uninterrupted, corpus, tmp_path, command_environment, run_bertjax, root
+):
+    workdir = tmp_path / "run"
+    command = [sys.executable, "-m", "bertjax", *map(str, words(corpus, workdir))]
+    environment = command_environment | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    process = subprocess.Popen(
+        command, env=environment, cwd=root, stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+        if line.startswith("step"):
+            process.send_signal(number)
+            break
+    rest = process.communicate()[1]
+    if process.returncode:  # a run of a second may have ended before the signal came
+        assert process.returncode == status, rest
+        assert "the same command goes on" in rest
+    done = run_bertjax(*words(corpus, workdir))
+    assert done.returncode == 0, done.stderr
+    assert fingerprints(run_bertjax, workdir) == fingerprints(run_bertjax, uninterrupted)
+
+
+def test_phases_of_two_lengths_run_on_a_mesh(corpus, tmp_path, run_bertjax):
+    done = run_bertjax(
+        *words(
+            corpus,
+            tmp_path / "run",
+            **{
+                "data.phases": "((4,16,16),(2,32,8))",
+                "num_train_steps": 6,
+                "mesh.data": 2,
+                "mesh.fsdp": 2,
+                "mesh.tensor": 2,
+                "data.microbatches": 2,
+                "checkpoint_every": 0,
+            },
+        ),
+        devices=8,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["tokens"] == 6 * 256
+
+
+def test_a_finished_run_is_extended(corpus, tmp_path, run_bertjax):
+    workdir = tmp_path / "run"
+    short = words(corpus, workdir, num_train_steps=6, **{"optimizer.schedule": "constant"})
+    longer = words(corpus, workdir, num_train_steps=9, **{"optimizer.schedule": "constant"})
+    assert run_bertjax(*short).returncode == 0
+    done = run_bertjax(*longer)
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 6" in done.stderr
+    assert json.loads((workdir / "summary.json").read_text())["steps"] == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model.hiden_size": 16}, "did you mean 'hidden_size'"),
+        ({"model.hidden_size": "wide"}, "wants int, got 'wide'"),
+        ({"model.hidden_size": 18, "model.num_attention_heads": 4}, "equal heads; nearest: 16, 20"),
+        ({"mesh.data": 3}, "config.mesh: data=3"),
+        ({"data.batch_size": 7, "mesh.data": 1, "data.microbatches": 2}, "nearest: 6, 8"),
+        ({"model.name": "brt"}, "did you mean 'bert'"),
+        ({"model.vocab_size": 601}, "set --config.model.vocab_size=600"),
+        ({"data.corpus": "nowhere"}, "nowhere"),
+        ({"optimizer.name": "adam"}, "did you mean 'adamw'"),
+        ({"data.max_seq_length": 64}, "max_position_embeddings=32"),
+        ({"objectives.mlm.whole_wrd": "true"}, "did you mean 'whole_word'"),
+        ({"model.hidden_act": "gelo"}, "did you mean 'gelu'"),
+    ],
+)
+def test_mistakes_get_one_line(changes, told, corpus, tmp_path, run_bertjax):
+    done = run_bertjax(*words(corpus, tmp_path / "run", **changes))
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr

@@ -1,0 +1,142 @@
+"""`bertjax tokenize`, typed as a person types it."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.commands import tokenize as command
+from bertjax.data.tokenizer import load, train
+from bertjax.errors import UserError
+
+LINES = ["The cat sat.", "", "  caf\u00e9 [MASK] </s> ", "\u4e2d\u6587"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A byte-level tokenizer, which loses nothing."""
+    path = tmp_path_factory.mktemp("tokenize") / "vocab"
+    train(["the cat sat on the mat"] * 3, kind="bpe", vocab_size=280).save(str(path))
+    return path
+
+
+@pytest.fixture
+def tokenize(monkeypatch, folder):
+    """Runs the command in this process on bytes; returns its lines and what stopped it."""
+
+    def run(content: bytes, *flags, tokenizer=folder, reader=io.BytesIO):
+        output = io.BytesIO()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(reader(content)))
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output))
+        error = None
+        try:
+            command.main(["--tokenizer", str(tokenizer), *flags])
+        except UserError as raised:
+            error = str(raised)
+        lines = output.getvalue().decode().split("\n")
+        assert lines.pop() == ""
+        return lines, error
+
+    return run
+
+
+def test_there_and_back_through_a_pipe(run_bertjax, folder):
+    content = "".join(line + "\n" for line in LINES)
+    forth = run_bertjax("tokenize", "--tokenizer", folder, input=content)
+    assert forth.returncode == 0, forth.stderr
+    answers = [json.loads(line) for line in forth.stdout.splitlines()]
+    tokenizer = load(folder)
+    assert [answer["ids"] for answer in answers] == tokenizer.encode_batch(LINES)
+    assert answers[0]["pieces"] == tokenizer.pieces(answers[0]["ids"])
+    back = run_bertjax("tokenize", "--tokenizer", folder, "--decode", input=forth.stdout)
+    assert back.stdout == content
+
+
+def test_each_line_is_answered_before_the_next_is_there(folder, root, command_environment):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bertjax", "tokenize", "--tokenizer", str(folder)],
+        cwd=root,
+        env=command_environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        for line in ("the cat", "sat"):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            assert "".join(json.loads(process.stdout.readline())["pieces"]) == line.replace(
+                " ", "Ġ"
+            )
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n"])
+def test_the_last_line_may_lack_its_end(tokenize, ending):
+    lines, error = tokenize(b"the\r\ncat" + ending)
+    assert error is None
+    assert ["".join(json.loads(line)["pieces"]) for line in lines] == ["the", "cat"]
+
+
+class Dribble(io.BytesIO):
+    """A pipe that gives three bytes at a time, as slow writers do."""
+
+    def read1(self, size=-1):
+        return super().read1(3)
+
+
+def test_lines_in_pieces_are_put_together(tokenize):
+    content = "".join(line + "\n" for line in LINES).encode()
+    assert tokenize(content, reader=Dribble) == tokenize(content)
+
+
+@pytest.mark.parametrize("form", ['{{"ids": [{0}, {1}], "more": 1}}', "[{0}, {1}]", " {0} {1} "])
+def test_ids_are_read_in_three_forms(tokenize, folder, form):
+    ((first, second),) = load(folder).encode_batch(["the cat"])
+    assert tokenize(form.format(first, second).encode(), "--decode") == (["the cat"], None)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("5 six", "got '5 six'"),
+        ('{"pieces": ["a"]}', 'got \'{"pieces"'),
+        ("[5, 6", "got '\\[5, 6'"),
+        ("[5, true]", "got '\\[5, true\\]'"),
+        ("[5, 6.5]", "got '\\[5, 6.5\\]'"),
+        ('{"ids": 5}', 'wanted {"ids": \\[7592, 2088\\]}'),
+        ("5 99999", "id 99999 is not in the vocabulary: ids are 0 to 2"),
+        ("-1", "id -1 is not in the vocabulary"),
+    ],
+)
+def test_a_bad_line_of_ids_is_named_after_the_good_ones_are_answered(tokenize, line, message):
+    with pytest.raises(UserError, match=message):
+        raise UserError(tokenize(line.encode(), "--decode")[1])
+    lines, error = tokenize(f"5\n\n{line}\n6\n".encode(), "--decode")
+    assert len(lines) == 2
+    assert error.startswith("standard input, line 3: ")
+
+
+def test_a_line_that_is_not_utf8_is_named_after_the_good_ones_are_answered(tokenize):
+    for reader in (io.BytesIO, Dribble):
+        lines, error = tokenize(b"the\ncat\nb\xffd\nsat\n", reader=reader)
+        assert len(lines) == 2
+        assert error.startswith("standard input, line 3, byte 1: not UTF-8")
+
+
+@pytest.mark.parametrize(("flag", "same"), [("--cased", False), ("--uncased", True)])
+def test_a_vocab_txt_is_read_as_told(tokenize, tmp_path, flag, same):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[UNK]\nthe\nThe\n")
+    lines, _ = tokenize(b"the\nThe\n", flag, tokenizer=path)
+    assert (lines[0] == lines[1]) == same
+
+
+def test_a_missing_tokenizer_is_one_line(run_bertjax, tmp_path):
+    done = run_bertjax("tokenize", "--tokenizer", tmp_path / "absent", input="the\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "no tokenizer at" in done.stderr

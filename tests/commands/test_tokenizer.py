@@ -1,0 +1,154 @@
+"""`bertjax tokenizer`, typed as a person types it."""
+
+import pydoc_data.topics
+import sys
+
+import pytest
+
+from bertjax.commands import tokenizer as command
+from bertjax.data.tokenizer import load
+from bertjax.errors import UserError
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Documents between blank lines."""
+    path = tmp_path / "topics.txt"
+    topics = pydoc_data.topics.topics.values()
+    documents = ["\n".join(line for line in topic.splitlines() if line.strip()) for topic in topics]
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    return path
+
+
+def test_a_tokenizer_is_made_and_described(run_bertjax, text, tmp_path):
+    out = tmp_path / "vocab"
+    done = run_bertjax("tokenizer", "--input", text, "--vocab_size", 600, "--out", out)
+    assert done.returncode == 0, done.stderr
+    tokenizer = load(out)
+    assert tokenizer.vocab_size == 600
+    assert "tokenizer    wordpiece, 600 pieces\n" in done.stdout
+    assert f"fingerprint  {tokenizer.fingerprint}\n" in done.stdout
+    assert f"written to   {out}: bertjax_tokenizer.json, tokenizer.json, " in done.stdout
+    assert "note" not in done.stderr
+    assert "learning pieces from" in done.stderr
+    assert tokenizer.encode_batch(["THE"]) == tokenizer.encode_batch(["the"])
+
+
+def test_help_teaches_and_imports_nothing_heavy(run_bertjax):
+    done = run_bertjax("tokenizer", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.returncode == 0
+    for word in ("examples:", "sentencepiece_bpe", "--character_coverage"):
+        assert word in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not imported & {"jax", "numpy", "tokenizers", "sentencepiece"}
+
+
+def train(*argv) -> None:
+    command.main([str(word) for word in argv])
+
+
+def test_options_reach_the_trainer(text, tmp_path):
+    train(
+        *("--input", text, "--kind", "bpe", "--vocab_size", 400, "--uncased", "--strip_accents"),
+        *("--normalization", "nfkc", "--out", tmp_path / "vocab"),
+    )
+    tokenizer = load(tmp_path / "vocab")
+    assert tokenizer.kind == "bpe"
+    same = tokenizer.encode_batch(["\ufb01ne \u00c5", "fine a"])
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "same"),
+    [
+        ([], [True, True]),
+        (["--cased"], [False, False]),
+        (["--keep_accents"], [True, False]),
+        (["--cased", "--strip_accents"], [False, True]),
+    ],
+)
+def test_case_and_accents(tmp_path, flags, same):
+    path = tmp_path / "text.txt"
+    path.write_text("the The caf\u00e9 cafe caf\u00e9 cafe\n", encoding="utf-8")
+    options = ["--character_coverage", 1, "--vocab_size", 60]
+    train("--input", path, *options, *flags, "--out", tmp_path / "vocab")
+    the, capital, accented, plain = load(tmp_path / "vocab").encode_batch(
+        ["the", "The", "caf\u00e9", "cafe"]
+    )
+    assert [the == capital, accented == plain] == same
+
+
+def test_a_smaller_vocabulary_than_asked_is_said(tmp_path, capsys):
+    path = tmp_path / "text.txt"
+    path.write_text("a few words\n")
+    train("--input", path, "--vocab_size", 5000, "--out", tmp_path / "vocab")
+    size = load(tmp_path / "vocab").vocab_size
+    assert f"5,000 pieces were asked, but this text has no more than {size}" in (
+        capsys.readouterr().err
+    )
+
+
+def learned_from(tmp_path, capsys, *flags) -> int:
+    train("--input", tmp_path / "topics.txt", "--vocab_size", 300, *flags, "--out", tmp_path / "v")
+    words = capsys.readouterr().out.split()
+    return int(words[words.index("documents,") - 1].replace(",", ""))
+
+
+def test_only_the_first_documents(text, tmp_path, capsys):
+    assert learned_from(tmp_path, capsys, "--max_documents", 7) == 7
+
+
+def test_a_sample_is_about_its_share_and_the_same_again(text, tmp_path, capsys):
+    sampled = learned_from(tmp_path, capsys, "--sample", 0.5)
+    whole = len(pydoc_data.topics.topics)
+    assert 0.3 * whole < sampled < 0.7 * whole
+    # Another sample would give another vocabulary, and the folder would be refused.
+    assert learned_from(tmp_path, capsys, "--sample", 0.5) == sampled
+
+
+def test_an_existing_tokenizer_is_kept(text, tmp_path):
+    arguments = ["--input", text, "--out", tmp_path / "vocab", "--vocab_size"]
+    train(*arguments, 300)
+    kept = load(tmp_path / "vocab").fingerprint
+    train(*arguments, 300)
+    with pytest.raises(UserError, match="holds another tokenizer"):
+        train(*arguments, 310)
+    assert load(tmp_path / "vocab").fingerprint == kept
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max_documents", "0"], "--max_documents 0: wanted 1 or more"),
+        (["--sample", "0"], "--sample 0.0: wanted more than 0"),
+        (["--sample", "1.5"], "--sample 1.5: wanted more than 0"),
+        (["--kind", "bytes"], "no kind of tokenizer 'bytes'"),
+        (["--format", "pdf"], "no format 'pdf'"),
+        (["--vocab_size", "10"], "vocab_size=10 has no room"),
+        (["--out", "OCCUPIED"], "is no tokenizer's folder"),
+    ],
+)
+def test_mistakes_are_refused_and_leave_nothing(text, tmp_path, flags, message):
+    flags = [tmp_path if flag == "OCCUPIED" else flag for flag in flags]
+    with pytest.raises(UserError, match=message):
+        train("--input", text, "--out", tmp_path / "vocab", *flags)
+    assert list(tmp_path.iterdir()) == [text]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_damaged_input_is_named_and_leaves_nothing(run_bertjax, tmp_path, kind):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"good line\n\nbad \xff line\n")
+    out = tmp_path / "vocab"
+    done = run_bertjax("tokenizer", "--input", path, "--kind", kind, "--out", out)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert str(path) in done.stderr
+    assert "UTF-8" in done.stderr
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_progress_is_drawn_on_a_terminal_only(text, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    train("--input", text, "--vocab_size", 300, "--out", tmp_path / "vocab")
+    assert "learning pieces from" not in capsys.readouterr().out
