@@ -36,7 +36,8 @@ from bertjax.train.loop import train
 from bertjax.train.metric_writer import MetricsFile, TensorBoard
 from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
-from bertjax.train.sharding import local_rows
+from bertjax.train.seeds import for_seeds
+from bertjax.train.sharding import RULES, local_rows
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 
@@ -73,12 +74,20 @@ class Job:
         """Compiled once for all seeds."""
         return predict.make_predict_step(self.pretrainer, self.mesh)
 
-    def trainer(self, seed: int) -> Trainer:
-        """What is compiled for a seed."""
-        _, batch = next(self.batches["train"].training_batches())
-        return build.trainer(self.seeded(seed), self.pretrainer, self.mesh, batch)
-
     @functools.cached_property
+    def trainer(self) -> Callable[[int], Trainer]:
+        """What is compiled, for a seed; compiled once for all of them."""
+        _, batch = next(self.batches["train"].training_batches())
+        return for_seeds(
+            build.trainer(self.config, self.pretrainer, self.mesh, batch),
+            build.make_optimizer(self.config),
+            build.make_schedule(self.config),
+            batch,
+            rules=(*self.config.mesh.rules, *RULES),
+            microbatches=self.config.data.microbatches,
+        )
+
+    @property
     def shapes(self) -> PyTree:
         """The parameters as shapes."""
         return self.trainer(self.config.seed).shapes.params

@@ -7,7 +7,6 @@ pretrain   Job -> summary: trains from the newest checkpoint, or from the beginn
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import pathlib
 from collections.abc import Callable, Mapping
@@ -17,10 +16,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, fill
+from bertjax import build, fill, held_out
 from bertjax import config as configs
 from bertjax.data import cache, tokenizer
-from bertjax.data.pipeline import Phase, evaluation_batches, phased_batches
+from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.data.prepare import Progress
 from bertjax.data.records import Corpus, check_tokenizer, open_corpus, read_manifest
 from bertjax.errors import UserError
@@ -28,7 +27,6 @@ from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
 from bertjax.train.checkpoint import Checkpoints, Keep
 from bertjax.train.display import Display
-from bertjax.train.evaluate import evaluate
 from bertjax.train.feed import Feed
 from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
 from bertjax.train.interrupt import Interrupt
@@ -40,8 +38,6 @@ from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 from bertjax.train.workdir import FREE_FIELDS, read_summary, write_summary
-
-HELD_OUT = "held_out/"
 
 _NOT_LEARNED_FROM = (*FREE_FIELDS, "num_train_steps", "data.cache")
 """Fields that do not make a checkpoint another run's."""
@@ -75,20 +71,6 @@ class Job:
         """The examples of a split at the length of a phase."""
         return build.examples(self.config, corpus, self.tokenizer, phase.max_seq_length)
 
-    def unigram(self) -> dict[str, float]:
-        """What a model that knows only how frequent tokens are gets on the held-out text.
-
-        Frequencies are those of the training text, with one count added to each token; special
-        tokens are left out. The loss is in nats a token.
-        """
-        content = np.ones(self.tokenizer.vocab_size, bool)
-        content[list(self.tokenizer.special_ids)] = False
-        seen = (self.corpus.token_counts + 1)[content]
-        wanted = self.held_out.token_counts[content]
-        loss = -(wanted * np.log(seen / seen.sum())).sum() / wanted.sum()
-        accuracy = wanted[seen.argmax()] / wanted.sum()
-        return {"unigram_loss": float(loss), "unigram_accuracy": float(accuracy)}
-
 
 def prepare(
     config: ConfigDict,
@@ -109,7 +91,7 @@ def prepare(
     corpus = open_corpus(corpus_path)
     check_tokenizer(corpus, pieces)
     splits = read_manifest(corpus_path)["splits"]
-    held_out = open_corpus(corpus_path, "validation") if "validation" in splits else None
+    unseen = open_corpus(corpus_path, "validation") if "validation" in splits else None
     last = phases[-1]
     examples = build.examples(config, corpus, pieces, last.max_seq_length)
     rows = examples.build(0, np.zeros(1, np.int64))
@@ -117,7 +99,7 @@ def prepare(
     objectives = build.objectives(config.objectives, build.facts(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, mesh, rows)
-    return Job(pathlib.Path(workdir), config, pieces, corpus, held_out, phases, trainer, rows)
+    return Job(pathlib.Path(workdir), config, pieces, corpus, unseen, phases, trainer, rows)
 
 
 def description(job: Job) -> str:
@@ -174,42 +156,28 @@ def pretrain(job: Job, interrupt: Interrupt, say: Callable[[str], None]) -> dict
         with _batches(job, int(state.step)) as batches:
             feed = Feed(batches, trainer.mesh, _flops(job))
             report = Report(config.log_every, feed.work, _peak(job))
+            evaluation = Evaluate(config.eval_every, functools.partial(_measure, job))
             state = train(
                 state,
                 feed,
                 trainer.train_step,
-                _hooks(job, report, checkpoints),
+                _hooks(job, report, evaluation, checkpoints),
                 num_train_steps=config.num_train_steps,
                 interrupt=interrupt,
                 remembered=remembered,
             )
-    return None if interrupt.stopped else _summarise(job, state, report)
-
-
-def measure(job: Job, params: Any, limit: int = 0) -> dict[str, float]:
-    """Losses and metrics on the held-out text, with the same masks at every call.
-
-    Args:
-      job: The run.
-      params: What is measured.
-      limit: Examples that are enough; 0 for all.
-    """
-    phase = job.phases[-1]
-    size = phase.batch_size
-    rows = local_rows(size, job.trainer.mesh)
-    with evaluation_batches(job.examples(job.held_out, phase), batch_size=size, rows=rows) as all_:
-        count = -(-limit // size) if limit else None
-        batches = (batch for _, batch in itertools.islice(all_, count))
-        means = evaluate(job.trainer.eval_step, params, batches, job.trainer.mesh)
-    return {HELD_OUT + name: value for name, value in means.items()}
+    if interrupt.stopped:
+        return None
+    return _summarise(job, state, report, evaluation.newest or _measure(job, state))
 
 
 def guesses(job: Job, params: Any, count: int = 3) -> list[fill.Guess]:
-    """What the model puts in hidden places of the first held-out examples."""
+    """What the model puts in hidden places of examples from all over the held-out text."""
     if job.held_out is None or "mlm" not in job.config.objectives:
         return []
     examples = job.examples(job.held_out, job.phases[-1])
-    batch = examples.build(0, np.arange(min(count, examples.num_examples)))
+    spread = np.linspace(0, examples.num_examples - 1, count).astype(np.int64)
+    batch = examples.build(0, spread)
     return fill.guesses(job.trainer.pretrainer, params, batch, job.tokenizer, seed=job.config.seed)
 
 
@@ -268,15 +236,11 @@ def _batches(job: Job, start_step: int):
     return phased_batches(phases, start_step=start_step)
 
 
-def _hooks(job: Job, report: Report, checkpoints: Checkpoints) -> list:
+def _hooks(job: Job, report: Report, evaluation: Evaluate, checkpoints: Checkpoints) -> list:
     config = job.config
-
-    def held_out(state: TrainState) -> dict[str, float]:
-        return measure(job, state.params, config.eval_examples)
-
     return [
         report,
-        *([Evaluate(config.eval_every, held_out)] if job.held_out else []),
+        evaluation,
         MetricsFile(job.workdir),
         TensorBoard(job.workdir),
         Display(),
@@ -285,15 +249,26 @@ def _hooks(job: Job, report: Report, checkpoints: Checkpoints) -> list:
     ]
 
 
-def _summarise(job: Job, state: TrainState, report: Report) -> dict[str, Any]:
-    """Writes `summary.json`: the final measurement beside the unigram baseline, and the cost."""
+def _measure(job: Job, state: TrainState) -> dict[str, float]:
+    if job.held_out is None:
+        return {}
+    last, limit = job.phases[-1], job.config.eval_examples
+    examples = job.examples(job.held_out, last)
+    return held_out.measure(
+        job.trainer, state.params, examples, batch_size=last.batch_size, limit=limit
+    )
+
+
+def _summarise(
+    job: Job, state: TrainState, report: Report, means: Mapping[str, float]
+) -> dict[str, Any]:
+    """Writes `summary.json`: the last measurement beside the unigram baseline, and the cost."""
     summary: dict[str, Any] = {"status": "complete", "steps": int(state.step)}
+    summary |= {
+        name.removeprefix(held_out.PREFIX).replace("/", "_"): value for name, value in means.items()
+    }
     if job.held_out is not None:
-        means = measure(job, state.params, job.config.eval_examples)
-        summary |= {
-            name.removeprefix(HELD_OUT).replace("/", "_"): value for name, value in means.items()
-        }
-        summary |= job.unigram()
+        summary |= held_out.unigram(job.corpus, job.held_out, job.tokenizer.special_ids)
     summary |= {
         "tokens": report.tokens,
         "seconds": report.seconds,

@@ -133,8 +133,9 @@ def write(
     rule = epochs.RULES[config.choose_epoch].format(metric=SCORE)
     common = {
         "task": config.task.dataset,
+        "status": "complete" if complete else "running",
         "seeds": len(results),
-        "complete": complete,
+        "steps": config.num_train_steps,
         "epoch_rule": {"name": config.choose_epoch, "meaning": rule},
         "predictions": {"seed": seed, "meaning": f"the seed whose {SCORE} is the median"},
         **facts,

@@ -11,7 +11,12 @@ from bertjax.data.glue_table import GlueExamples, glue_task
 
 
 def a_config(rule="last", num_train_epochs=3, dataset="mnli", **changes):
-    fields = {"seed": 4, "choose_epoch": rule, "num_train_epochs": num_train_epochs}
+    fields = {
+        "seed": 4,
+        "num_train_steps": 15,
+        "choose_epoch": rule,
+        "num_train_epochs": num_train_epochs,
+    }
     task = {"name": "glue", "dataset": dataset}
     return ConfigDict(fields | {"keep_checkpoints": False, "task": task} | changes)
 
@@ -173,7 +178,7 @@ def test_what_is_written_says_how_it_came_about(tmp_path):
     assert "chosen on the scores it reports" in content["epoch_rule"]["meaning"]
     assert content["config"]["num_train_epochs"] == 3
     assert content["init"] == {"name": "runs/x"}
-    assert (content["seeds"], content["complete"]) == (3, True)
+    assert (content["seeds"], content["status"]) == (3, "complete")
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["median"] == {"dev/score": 0.5}
     assert content["predictions"]["seed"] == 2

@@ -146,7 +146,7 @@ def _print_rich(header: list[str], rows: list[list[str]], spread_rows: list[list
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*header)
+    table = Table(*[name.replace("/", "/\n") for name in header])
     for number, row in enumerate(rows, start=1):
         table.add_row(*row, end_section=number == len(rows))
     for row in spread_rows:

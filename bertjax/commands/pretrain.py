@@ -55,11 +55,13 @@ def run(config, arguments: argparse.Namespace) -> None:
     held = contextlib.nullcontext()
     if _is_first_host():
         held = claim(arguments.workdir, json.loads(configs.to_json(config)))
-    with held, Interrupt() as interrupt:
+    with held:
         job = pretraining.prepare(config, arguments.workdir, _say, _progress())
         _say(pretraining.description(job))
         before = pretraining.finished(job)
-        summary = before or pretraining.pretrain(job, interrupt, _say)
+        # What is prepared is kept at any moment; from here on a signal means: finish the step.
+        with Interrupt() as interrupt:
+            summary = before or pretraining.pretrain(job, interrupt, _say)
     command = f"bertjax pretrain --config {arguments.config} --workdir {arguments.workdir}"
     if summary is None:
         _say(f"stopped and saved; the same command goes on from there: {command}")

@@ -138,10 +138,12 @@ class Examples:
     def _read(self, places: Places) -> tuple[SentenceTable, Segment]:
         """Reads the sentences around some places and chooses those of each."""
         if self.format == "sentence-pair":
-            table = SentenceTable(self._corpus, self._layout, places, None)
+            table = SentenceTable(self._corpus, self._layout, places, 0, 0)
             origin = self._places.record_begin[places.first_record]
             return table, segments.neighbours(table, places, origin)
-        table = SentenceTable(self._corpus, self._layout, places, self._longest)
+        # A sentence that is too long for an example becomes pieces that fill one exactly.
+        piece = self._longest // self._segments
+        table = SentenceTable(self._corpus, self._layout, places, self._longest, piece)
         return table, segments.in_windows(table, places, self._longest, at_least=self._segments)
 
     def _contiguous(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from bertjax.errors import UserError
 
-LONGEST_LINE = 1 << 22
+LONGEST_LINE = 1 << 20
 """Bytes; a longer line comes in pieces, so that no input needs more memory than this."""
 
 _BUFFER = 1 << 20

@@ -37,8 +37,18 @@ class SentenceTable:
     end: Int[np.ndarray, " sentences"]
     row_begin: Int[np.ndarray, " rows_and_1"]
 
-    def __init__(self, corpus: RecordReader, layout: Layout, places: Places, longest: int | None):
-        """Reads the records of `places`; sentences longer than `longest` are cut."""
+    def __init__(
+        self, corpus: RecordReader, layout: Layout, places: Places, longest: int, piece: int
+    ):
+        """Reads the records of `places`.
+
+        Args:
+          corpus: Where they are read.
+          layout: Of this corpus.
+          places: What is read for each row.
+          longest: Tokens of the longest sentence that stays whole; 0 for any.
+          piece: Tokens of the pieces that longer ones are cut into.
+        """
         count = places.end_record - places.first_record
         self._slot_begin = offsets(count)
         lap, record = np.divmod(ranges(places.first_record, count), len(layout.tokens))
@@ -48,8 +58,8 @@ class SentenceTable:
         self._end = self._begin + layout.tokens[record]
         self._values, self._at = _read(corpus, layout, record)
         self._find_sentences(layout, record)
-        if longest is not None:
-            self._cut(longest)
+        if longest:
+            self._cut(longest, piece)
 
     def _find_sentences(self, layout: Layout, record: Int[np.ndarray, " slots"]) -> None:
         count = layout.sentences[record]
@@ -62,13 +72,13 @@ class SentenceTable:
         self.begin = self.end - lengths
         self.row_begin = slot_begin[self._slot_begin]
 
-    def _cut(self, longest: int) -> None:
+    def _cut(self, longest: int, piece: int) -> None:
         long = np.flatnonzero(self.end - self.begin > longest)
         if not long.size:
             return
-        cuts = (self.end[long] - self.begin[long] - 1) // longest
+        cuts = (self.end[long] - self.begin[long] - 1) // piece
         number = ranges(np.ones(len(long), np.int64), cuts)
-        at = np.repeat(self.begin[long], cuts) + number * longest
+        at = np.repeat(self.begin[long], cuts) + number * piece
         sentence = np.repeat(long, cuts)
         self.begin = np.insert(self.begin, sentence + 1, at)
         self.end = np.insert(self.end, sentence, at)

@@ -17,8 +17,8 @@ def texts(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
     """Yields the text of each example of `tfds:NAME:SPLIT`.
 
     NAME may have a config and a version (`wikipedia/20220620.en:1.0.0`), SPLIT may be a slice
-    (`train[:10%]`). The text is the feature `text`; without one, all string features, by name, on lines of
-    their own.
+    (`train[:10%]`). The text is the feature `text`; where there is none it is all string features,
+    in the order of their names, each on a line of its own.
 
     Args:
       source: What a person wrote.

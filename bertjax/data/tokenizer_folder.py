@@ -71,6 +71,9 @@ def refuse_occupied(directory: pathlib.Path) -> None:
         raise UserError(
             f"{directory} exists and is no tokenizer's folder; name a new or an empty one"
         )
+    ancestor = next(parent for parent in directory.absolute().parents if parent.exists())
+    if not ancestor.is_dir():
+        raise UserError(f"{directory} cannot be a folder, for {ancestor} is a file; name another")
 
 
 def main_file(directory: pathlib.Path) -> pathlib.Path:

@@ -126,7 +126,7 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 
 def _word_counts(texts: Iterable[str]) -> Iterator[str]:
     """What BPE learns from: every word once, with its count."""
-    for word, count in count_words(texts, lambda chunk: (chunk,)).items():
+    for word, count in count_words(texts, _STRETCH.findall).items():
         yield f"{word}\t{count}"
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-_MAX_CHUNKS = 1_000_000
+_MAX_PENDING_CHARACTERS = 32_000_000
 _MAX_WORDS = 8_000_000
 
 CHARACTER_COVERAGE = 0.9999
@@ -23,11 +23,14 @@ def count_words(texts: Iterable[str], split: Callable[[str], Iterable[str]]) -> 
     """
     words: Counter[str] = Counter()
     chunks: Counter[str] = Counter()
+    pending = 0
     for text in texts:
         chunks.update(text.split())
-        if len(chunks) > _MAX_CHUNKS:
+        pending += len(text)
+        if pending > _MAX_PENDING_CHARACTERS:
             _add(words, chunks, split)
             chunks.clear()
+            pending = 0
     _add(words, chunks, split)
     return words
 

@@ -102,8 +102,9 @@ class DocumentWindows:
     """Windows inside documents: DOC-SENTENCES and SEGMENT-PAIR (Liu et al. 2019, section 4.2).
 
     A document that fits into one window is one. In a longer one, all windows but the first are
-    moved towards its beginning by a random number of tokens, anew in every epoch, as far as the
-    last one then still reaches its end.
+    moved towards its beginning by a random number of tokens, anew in every epoch, such that the
+    last one begins inside the document and reaches its end. There are as many as are needed to move
+    them at least as far as windows overlap.
     """
 
     def __init__(self, layout: Layout, capacity: int, seed: int, wanted: Bool[np.ndarray, " D"]):
@@ -111,9 +112,11 @@ class DocumentWindows:
         self.stride = layout.stride(capacity)
         self.begin = layout.document_begin(np.arange(layout.num_documents + 1))
         size = np.diff(self.begin)
-        count = np.where(size <= capacity, 1, -(-size // self.stride)) * wanted
+        overlap = capacity - self.stride
+        count = np.where(size <= capacity, 1, -(-(size + overlap) // self.stride)) * wanted
         self.examples_of_document = offsets(count)
-        self.slack = np.maximum(count * self.stride - size, 0)
+        self.most_moved = np.maximum(count * self.stride - size, 0)
+        self.least_moved = np.maximum(self.most_moved - self.stride + 1, 0)
 
     def __len__(self) -> int:
         return int(self.examples_of_document[-1])
@@ -125,7 +128,8 @@ class DocumentWindows:
         """Where windows, and those to be followed before them, nominally begin."""
         document = self.document(window)
         number = window - self.examples_of_document[document]
-        moved = below(self.slack[document] + 1, uniforms(self.seed, "shift", epoch, document))
+        least, most = self.least_moved[document], self.most_moved[document]
+        moved = least + below(most - least + 1, uniforms(self.seed, "shift", epoch, document))
         steps = number - np.arange(FOLLOWED, -1, -1)[:, None]
         return self.begin[document] + np.maximum(steps * self.stride - moved, 0)
 

@@ -14,6 +14,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, TypeVar
@@ -36,20 +37,25 @@ def available_cores() -> int:
 class Workers:
     """Child processes that each make a function with `make(*arguments)` and call it on blocks.
 
-    A context manager: leaving it ends the children, whatever they are doing.
+    A child starts when there is a block for it. A context manager: leaving it ends the children,
+    whatever they are doing.
 
     Args:
       make: A function or class that a child can import.
       arguments: What a child makes its function from.
-      count: How many children; all cores unless told.
+      count: How many children at most; as many as there are cores unless told.
     """
 
     def __init__(self, make: Callable[..., Callable], arguments: tuple, count: int | None = None):
         count = count or available_cores()
-        self._children = [_Child((make, arguments)) for _ in range(count)]
-        self._idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
-        for process in self._children:
-            self._idle.put(process)
+        self._setup = (make, arguments)
+        self._children: list[_Child] = []
+        self._starting = threading.Lock()
+        self._is_closed = False
+        # Last in, first out: a place without a child is taken only if all children are busy.
+        self._places: queue.LifoQueue[_Child | None] = queue.LifoQueue()
+        for _ in range(count):
+            self._places.put(None)
         self._threads = concurrent.futures.ThreadPoolExecutor(count, "bertjax-workers")
         # Enough that no child waits while the parent writes, few enough to bound memory.
         self._most_pending = 2 * count + 1
@@ -58,6 +64,8 @@ class Workers:
         return self
 
     def __exit__(self, *_) -> None:
+        with self._starting:
+            self._is_closed = True
         for process in self._children:
             process.end()
         self._threads.shutdown(cancel_futures=True)
@@ -81,11 +89,19 @@ class Workers:
             yield tag, future.result()
 
     def _call(self, block: Any) -> Any:
-        process = self._idle.get()
+        process = self._places.get()
         try:
+            process = process or self._start()
             return process.call(block)
         finally:
-            self._idle.put(process)
+            self._places.put(process)
+
+    def _start(self) -> "_Child":
+        with self._starting:
+            if self._is_closed:
+                raise concurrent.futures.CancelledError
+            self._children.append(_Child(self._setup))
+            return self._children[-1]
 
 
 class _Child:

@@ -93,11 +93,15 @@ class Evaluate(Hook):
 
     Args:
       every: how often; 0 for the end alone.
-      evaluate: state -> metrics by name.
+      evaluate: state -> metrics by name; where there are none, nothing is recorded.
+
+    Attributes:
+      newest: the last metrics; empty before the first.
     """
 
     def __init__(self, every: int, evaluate: Callable[[Any], Values]):
         self._every, self._evaluate = every, evaluate
+        self.newest: Values = {}
 
     def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
         self._run = run
@@ -106,7 +110,9 @@ class Evaluate(Hook):
         return ending == "complete" or bool(self._every and step % self._every == 0)
 
     def act(self, step: int, state: Any) -> None:
-        self._run.record(step, dict(self._evaluate(state)))
+        self.newest = dict(self._evaluate(state))
+        if self.newest:
+            self._run.record(step, self.newest)
 
 
 class SaveCheckpoints(Hook):

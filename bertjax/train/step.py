@@ -149,7 +149,7 @@ def _update(
 
     The learning rate belongs to the step number, so that a skipped update does not shift it.
     """
-    gradient_norm = optax.global_norm(gradient)
+    gradient_norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(gradient_norm)
     updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
     updates = jax.tree.map(lambda update: -metrics["learning_rate"] * update, updates)

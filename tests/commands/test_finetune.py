@@ -133,7 +133,7 @@ def finished(run_bertjax, data, pretrained, tmp_path_factory):
 def test_it_learns_and_says_so(finished):
     workdir, said = finished
     results = json.loads((workdir / "results.json").read_text())
-    assert results["complete"]
+    assert results["status"] == "complete"
     assert [result["seed"] for result in results["each_seed"]] == [0, 1]
     assert results["over_seeds"]["dev/accuracy"]["min"] >= 0.9
     assert all(len(result["epochs"]) == 10 for result in results["each_seed"])

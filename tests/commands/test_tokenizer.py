@@ -148,7 +148,11 @@ def test_damaged_input_is_named_and_leaves_nothing(run_bertjax, tmp_path, kind):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_progress_is_drawn_on_a_terminal_only(text, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_drawn_on_a_terminal_only(text, tmp_path, monkeypatch, capsys, terminal):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     train("--input", text, "--vocab_size", 300, "--out", tmp_path / "vocab")
-    assert "learning pieces from" not in capsys.readouterr().out
+    written = capsys.readouterr()
+    assert ("\x1b[" in written.err) == terminal
+    assert "\x1b[" not in written.out

@@ -20,12 +20,12 @@ def test_chunks_are_counted_and_then_split():
 def test_counts_do_not_depend_on_when_chunks_are_split(monkeypatch):
     texts = ["a-b a c", "b-c d a-b", "e a-b"]
     wanted = count_words(texts, halves)
-    monkeypatch.setattr(tokenizer_words, "_MAX_CHUNKS", 2)
+    monkeypatch.setattr(tokenizer_words, "_MAX_PENDING_CHARACTERS", 6)
     assert count_words(texts, halves) == wanted
 
 
 def test_what_was_seen_once_is_forgotten_when_there_are_too_many_words(monkeypatch):
-    monkeypatch.setattr(tokenizer_words, "_MAX_CHUNKS", 2)
+    monkeypatch.setattr(tokenizer_words, "_MAX_PENDING_CHARACTERS", 6)
     monkeypatch.setattr(tokenizer_words, "_MAX_WORDS", 2)
     assert count_words(["a a b c", "a b d d"], lambda chunk: [chunk]) == {"a": 3, "d": 2}
 

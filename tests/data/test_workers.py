@@ -38,6 +38,12 @@ def test_blocks_are_asked_for_only_as_they_are_needed():
         assert len(asked) <= 7
 
 
+def test_no_more_children_start_than_there_are_blocks():
+    with Workers(functools.partial, (math.sqrt,), 50) as pool:
+        assert list(pool.ordered(tagged([4.0, 9.0]))) == [(0, 2.0), (1, 3.0)]
+        assert len(pool._children) <= 2
+
+
 def test_a_persons_mistake_stays_one():
     with (
         Workers(functools.partial, (catalog.load, "models"), 1) as pool,
@@ -80,9 +86,10 @@ def test_a_dead_child_is_a_clear_error_and_no_hang(function, argument, words):
 
 def test_leaving_early_ends_the_children():
     with Workers(functools.partial, (time.sleep,), 2) as pool:
-        children = [child._process.pid for child in pool._children]
-        results = pool.ordered(tagged([0, 600, 600, 600]))
+        results = pool.ordered(tagged([0.1, 600, 600, 600]))
         next(results)
+        children = [child._process.pid for child in pool._children]
+    assert children
     for child in children:
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)
@@ -92,8 +99,8 @@ PARENT = """
 import functools, time
 from bertjax.data.workers import Workers
 with Workers(functools.partial, (time.sleep,), 2) as pool:
+    list(pool.ordered([(number, 0.2) for number in range(6)]))
     print(*[child._process.pid for child in pool._children], flush=True)
-    list(pool.ordered([(0, 0.1), (1, 0.1), (2, 0.1), (3, 600)][:3]))
     time.sleep(600)
 """
 

@@ -1,0 +1,53 @@
+"""What a model knows of text that it was not trained on, and what word frequencies know of it."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.data.examples import Examples
+from bertjax.data.pipeline import evaluation_batches
+from bertjax.data.records import Corpus
+from bertjax.interfaces import Params
+from bertjax.train.evaluate import evaluate
+from bertjax.train.sharding import local_rows
+from bertjax.train.trainer import Trainer
+
+PREFIX = "held_out/"
+
+
+def measure(
+    trainer: Trainer, params: Params, examples: Examples, *, batch_size: int, limit: int = 0
+) -> dict[str, float]:
+    """Losses and metrics, with the same masks at every call; each name begins with `PREFIX`.
+
+    Args:
+      trainer: Of the run.
+      params: What is measured.
+      examples: Held out.
+      batch_size: Examples at a time.
+      limit: Examples that are enough; 0 for all.
+    """
+    rows = local_rows(batch_size, trainer.mesh)
+    with evaluation_batches(examples, batch_size=batch_size, rows=rows) as numbered:
+        count = -(-limit // batch_size) if limit else None
+        batches = (batch for _, batch in itertools.islice(numbered, count))
+        means = evaluate(trainer.eval_step, params, batches, trainer.mesh)
+    return {PREFIX + name: value for name, value in means.items()}
+
+
+def unigram(train: Corpus, held_out: Corpus, special_ids: Sequence[int]) -> dict[str, float]:
+    """What a model that knows only how frequent tokens are gets on the held-out text.
+
+    Frequencies are those of the training text, with one count added to each token; special tokens
+    are left out. The loss is in nats a token, the accuracy that of always saying the commonest.
+    """
+    content = np.ones(len(train.token_counts), bool)
+    content[list(special_ids)] = False
+    seen = (train.token_counts + 1)[content]
+    wanted = held_out.token_counts[content]
+    loss = -(wanted * np.log(seen / seen.sum())).sum() / wanted.sum()
+    return {
+        "unigram_loss": float(loss),
+        "unigram_accuracy": float(wanted[seen.argmax()] / wanted.sum()),
+    }

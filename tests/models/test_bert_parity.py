@@ -1,0 +1,169 @@
+"""The same numbers as Hugging Face's BERT, to 1e-4 in float32, with its weights (law 10)."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.interfaces import Pretrainer
+from bertjax.models.bert import Model
+from bertjax.objectives import mlm, sentence_pair
+
+torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
+transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
+
+B, L, V, D, N, H, F = 3, 11, 97, 24, 3, 4, 40
+SIZES = {
+    "vocab_size": V,
+    "hidden_size": D,
+    "num_hidden_layers": N,
+    "num_attention_heads": H,
+    "intermediate_size": F,
+    "max_position_embeddings": 17,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
+
+NAMES = {
+    "encoder/word_embeddings/embedding": "bert.embeddings.word_embeddings.weight",
+    "encoder/position_embeddings/embedding": "bert.embeddings.position_embeddings.weight",
+    "encoder/segment_embeddings/embedding": "bert.embeddings.token_type_embeddings.weight",
+    "encoder/embeddings/norm": "bert.embeddings.LayerNorm",
+    "encoder/layers/block/attention/query": "bert.encoder.layer.*.attention.self.query",
+    "encoder/layers/block/attention/key": "bert.encoder.layer.*.attention.self.key",
+    "encoder/layers/block/attention/value": "bert.encoder.layer.*.attention.self.value",
+    "encoder/layers/block/attention/output": "bert.encoder.layer.*.attention.output.dense",
+    "encoder/layers/block/attention_norm": "bert.encoder.layer.*.attention.output.LayerNorm",
+    "encoder/layers/block/feed_forward/intermediate": "bert.encoder.layer.*.intermediate.dense",
+    "encoder/layers/block/feed_forward/output": "bert.encoder.layer.*.output.dense",
+    "encoder/layers/block/feed_forward_norm": "bert.encoder.layer.*.output.LayerNorm",
+    "encoder/pooler/dense": "bert.pooler.dense",
+    "mlm/transform/dense": "cls.predictions.transform.dense",
+    "mlm/transform/norm": "cls.predictions.transform.LayerNorm",
+    "mlm/bias": "cls.predictions.bias",
+    "sentence_pair/classifier/dense": "cls.seq_relationship",
+}
+SHAPES = {"query": (D, H, D // H), "key": (D, H, D // H), "value": (D, H, D // H)}
+SHAPES |= {"attention/output": (H, D // H, D)}
+
+
+@pytest.fixture(scope="module", params=[1.0, 8.0], ids=["published", "magnified"])
+def reference(request):
+    """Hugging Face's model, every weight a draw; magnified, softmax and GELU leave the middle."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**SIZES, attn_implementation="eager")
+    model = transformers.BertForPreTraining(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            center = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+            weight.copy_(center + request.param * 0.05 * torch.randn(weight.shape))
+    return model
+
+
+def ours(reference):
+    """The reference's weights as our parameters."""
+    weights = {name: value.numpy() for name, value in reference.state_dict().items()}
+    params = {}
+    for path, theirs in NAMES.items():
+        leaves = {"bias": "bias", "kernel": "weight", "scale": "weight"}
+        if path.endswith(("/embedding", "mlm/bias")):
+            _put(params, path, _stacked(weights, theirs))
+            continue
+        for leaf in ("bias", "scale" if path.endswith("norm") else "kernel"):
+            value = _stacked(weights, f"{theirs}.{leaves[leaf]}")
+            if leaf == "kernel":
+                # torch keeps [out in].
+                value = value.swapaxes(-1, -2)
+            shape = next((s for name, s in SHAPES.items() if path.endswith(name)), None)
+            if shape and leaf == "kernel":
+                value = value.reshape(N, *shape)
+            elif shape and not path.endswith("output"):
+                value = value.reshape(N, *shape[1:])
+            _put(params, f"{path}/{leaf}", value)
+    return params
+
+
+def _stacked(weights, name):
+    if "*" not in name:
+        return weights[name]
+    return np.stack([weights[re.sub(r"\*", str(index), name)] for index in range(N)])
+
+
+def _put(params, path, value):
+    *folders, leaf = path.split("/")
+    for folder in folders:
+        params = params.setdefault(folder, {})
+    params[leaf] = jnp.asarray(value)
+
+
+def test_hidden_states_pooled_output_and_logits_are_equal(reference):
+    generator = np.random.default_rng(0)
+    input_ids = generator.integers(0, V, (B, L))
+    attention_mask = np.arange(L) < np.array([[L], [5], [8]])
+    segment_ids = (np.arange(L) >= np.array([[4], [2], [8]])).astype(np.int64)
+    with torch.no_grad():
+        wanted = reference(
+            torch.tensor(input_ids),
+            attention_mask=torch.tensor(attention_mask).long(),
+            token_type_ids=torch.tensor(segment_ids),
+            output_hidden_states=True,
+        )
+        pooled = reference.bert(
+            torch.tensor(input_ids),
+            attention_mask=torch.tensor(attention_mask).long(),
+            token_type_ids=torch.tensor(segment_ids),
+        ).pooler_output
+
+    params = ours(reference)
+    fields = {name: value for name, value in SIZES.items() if name != "type_vocab_size"}
+    model = Model(**fields, output_hidden_states=True)
+    batch = {
+        "input_ids": jnp.asarray(input_ids),
+        "attention_mask": jnp.asarray(attention_mask),
+        "segment_ids": jnp.asarray(segment_ids),
+    }
+    encoded = model.apply({"params": params["encoder"]}, batch, train=False)
+    assert len(wanted.hidden_states) == len(encoded.hidden_states) == N + 1
+    for got, states in zip(encoded.hidden_states, wanted.hidden_states, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(got)[attention_mask], states.numpy()[attention_mask], atol=1e-4
+        )
+    np.testing.assert_allclose(encoded.pooled, pooled.numpy(), atol=1e-4)
+
+    positions = np.tile(np.arange(L), (B, 1))
+    labels = generator.integers(0, V, (B, L))
+    pair_label = np.array([0, 1, 1])
+    made = {
+        "mlm": lambda: mlm.Objective(mask_id=4, special_ids=(), vocab_size=V),
+        "sentence_pair": sentence_pair.Objective,
+    }
+    losses, _ = Pretrainer(model, made).apply(
+        {"params": params},
+        batch
+        | {
+            "mlm_positions": jnp.asarray(positions),
+            "mlm_labels": jnp.asarray(labels),
+            "mlm_weights": jnp.asarray(attention_mask, jnp.float32),
+            "pair_label": jnp.asarray(pair_label),
+        },
+        train=False,
+    )
+    logits = Pretrainer(model, made).apply(
+        {"params": params},
+        encoded.sequence,
+        jnp.asarray(positions),
+        method=lambda module, *arrays: module.mlm.logits(module.encoder, *arrays),
+    )
+    theirs = wanted.prediction_logits
+    np.testing.assert_allclose(
+        np.asarray(logits)[attention_mask], theirs.numpy()[attention_mask], atol=1e-4
+    )
+    entropy = torch.nn.functional.cross_entropy
+    there = torch.tensor(attention_mask)
+    wanted_loss = entropy(theirs[there], torch.tensor(labels)[there], reduction="sum")
+    assert losses["mlm"][0] == pytest.approx(float(wanted_loss), rel=1e-5)
+    assert losses["mlm"][1] == attention_mask.sum()
+    pairs = entropy(wanted.seq_relationship_logits, torch.tensor(pair_label), reduction="sum")
+    assert losses["sentence_pair"][0] == pytest.approx(float(pairs), rel=1e-5)

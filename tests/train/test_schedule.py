@@ -1,0 +1,85 @@
+"""Learning rates at the steps that matter, by hand."""
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.train import schedule
+
+KINDS = ["linear", "polynomial", "cosine", "constant", "inverse_square_root"]
+
+
+def rates(name, steps, **fields):
+    rate = schedule.make(name, **({"learning_rate": 0.8, "num_train_steps": steps} | fields))
+    return np.array([rate(np.int32(step)) for step in range(steps + 1)], np.float64)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_warmup_begins_with_its_first_step_and_ends_at_the_peak(name):
+    got = rates(name, 12, warmup_steps=4)
+    np.testing.assert_allclose(got[:4], [0.2, 0.4, 0.6, 0.8], rtol=1e-6)
+    assert got[4] == pytest.approx(0.8)
+    assert got.max() == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_warmup_the_first_step_is_the_peak(name):
+    assert rates(name, 5)[0] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_warmup_of_one_step_or_of_all(name):
+    assert rates(name, 5, warmup_steps=1)[0] == pytest.approx(0.8)
+    np.testing.assert_allclose(rates(name, 4, warmup_steps=4)[:4], [0.2, 0.4, 0.6, 0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "wanted"),
+    [
+        ("linear", {}, [0.8, 0.6, 0.4, 0.2, 0.0]),
+        ("linear", {"end_learning_rate": 0.4}, [0.8, 0.7, 0.6, 0.5, 0.4]),
+        ("polynomial", {"power": 2.0}, [0.8, 0.45, 0.2, 0.05, 0.0]),
+        ("polynomial", {"power": 2.0, "end_learning_rate": 0.4}, [0.8, 0.625, 0.5, 0.425, 0.4]),
+        ("polynomial", {"power": 1.0}, [0.8, 0.6, 0.4, 0.2, 0.0]),
+        ("cosine", {}, [0.8, 0.4 + 0.4 * 0.5**0.5, 0.4, 0.4 - 0.4 * 0.5**0.5, 0.0]),
+        ("cosine", {"end_learning_rate": 0.4}, [0.8, 0.6 + 0.2 * 0.5**0.5, 0.6,
+                                                0.6 - 0.2 * 0.5**0.5, 0.4]),
+        ("constant", {}, [0.8, 0.8, 0.8, 0.8, 0.8]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("warmup_steps", [0, 3])
+def test_decays(name, fields, wanted, warmup_steps):
+    got = rates(name, warmup_steps + 4, warmup_steps=warmup_steps, **fields)
+    np.testing.assert_allclose(got[warmup_steps:], wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_inverse_square_root_scales_with_the_warmup():
+    got = rates("inverse_square_root", 100, warmup_steps=9)
+    # Vaswani et al.: proportional to step ** -0.5 from the end of the warmup on.
+    np.testing.assert_allclose(got[9:], 0.8 * np.sqrt(9 / np.arange(9, 101)), rtol=1e-5)
+    plain = rates("inverse_square_root", 8)
+    np.testing.assert_allclose(plain, 0.8 / np.sqrt(np.arange(1, 10)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_peak_of_zero(name):
+    assert np.all(rates(name, 6, learning_rate=0.0, warmup_steps=2) == 0)
+
+
+def test_the_last_step_is_not_wasted():
+    assert rates("linear", 10, warmup_steps=2)[9] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup_steps", "message"),
+    [
+        ("linaer", 0, "no schedule 'linaer': did you mean 'linear'?"),
+        ("inverse_sqrt", 0, "no schedule 'inverse_sqrt': did you mean 'inverse_square_root'?"),
+        ("linear", 11, "warmup_steps=11 must lie between 0 and num_train_steps=10"),
+        ("linear", -1, "warmup_steps=-1 must lie between 0 and num_train_steps=10"),
+    ],
+)
+def test_mistakes(name, warmup_steps, message):
+    with pytest.raises(UserError) as error:
+        schedule.make(name, learning_rate=1.0, num_train_steps=10, warmup_steps=warmup_steps)
+    assert str(error.value) == message

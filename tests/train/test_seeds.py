@@ -1,0 +1,91 @@
+"""One compilation for all seeds gives what a compilation for each gives."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.interfaces import Encoded, Pretrainer
+from bertjax.layers.dropout import Dropout
+from bertjax.train import optimizer, sharding
+from bertjax.train.seeds import for_seeds
+from bertjax.train.trainer import make_trainer
+
+
+class Table(nn.Module):
+    """An encoder that looks tokens up."""
+
+    vocab_size: int = 13
+    hidden_size: int = 6
+    embedding_size: int = 6
+    hidden_act: str = "gelu"
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    precision: str = "float32"
+
+    @nn.compact
+    def __call__(self, batch, *, train):
+        table = self.param("table", nn.initializers.normal(1.0), (13, 6))
+        return Encoded(Dropout(0.5)(table[batch["input_ids"]], train=train))
+
+    def attend(self, hidden):
+        raise AssertionError("no vocabulary")
+
+
+class Square(nn.Module):
+    """Wants a projection of the output to be small; random keys of examples weigh it."""
+
+    weight: float = 1.0
+    rewrites_input = False
+
+    def prepare(self, encoder, batch, *, train):
+        return batch
+
+    @nn.compact
+    def loss(self, encoder, encoded, batch, *, train):
+        kernel = self.param("kernel", nn.initializers.normal(1.0), (6,))
+        drawn = jax.vmap(jax.random.uniform)(batch["example_key"])
+        losses = drawn * jnp.square(encoded.sequence @ kernel).sum(axis=1)
+        return losses.sum(), jnp.float32(len(losses)), {}
+
+
+@pytest.fixture(scope="module")
+def parts():
+    rows = {"input_ids": np.arange(24, dtype=np.int32).reshape(8, 3) % 13}
+    mesh = sharding.make_mesh({"data": 4, "fsdp": 2, "tensor": 1, "sequence": 1})
+    common = {"rules": sharding.RULES, "microbatches": 2}
+    pretrainer = Pretrainer(Table(), {"square": Square})
+    learned = (optimizer.make("adamw"), lambda step: 0.1 / (1 + step))
+
+    def alone(seed):
+        return make_trainer(pretrainer, *learned, rows, mesh=mesh, seed=seed, **common)
+
+    together = for_seeds(alone(0), *learned, rows, **common)
+    return alone, together, sharding.to_global(rows, mesh)
+
+
+def two_steps(trainer, batch):
+    state = trainer.create_state()
+    for _ in range(2):
+        state, metrics = trainer.train_step(state, batch)
+    return jax.tree.map(np.asarray, (state, metrics))
+
+
+def test_a_seed_is_the_same_alone_and_among_others(parts):
+    alone, together, batch = parts
+    for seed in (0, 3):
+        expected, found = two_steps(alone(seed), batch), two_steps(together(seed), batch)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6), expected, found)
+
+
+def test_seeds_differ_in_parameters_and_in_randomness(parts):
+    _, together, batch = parts
+    tables = [together(seed).create_state().params["encoder"]["table"] for seed in (0, 3)]
+    assert (tables[0] != tables[1]).all()
+    states = [together(0).create_state() for _ in (0, 3)]
+    losses = [
+        float(together(seed).train_step(state, batch)[1]["loss"])
+        for seed, state in zip((0, 3), states, strict=True)
+    ]
+    assert losses[0] != losses[1]

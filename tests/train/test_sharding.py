@@ -1,0 +1,171 @@
+"""Meshes, and where arrays lie on them."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from bertjax.errors import UserError
+from bertjax.train import sharding
+
+
+def mesh_of(data=1, fsdp=1, tensor=1, sequence=1):
+    sizes = {"data": data, "fsdp": fsdp, "tensor": tensor, "sequence": sequence}
+    count = np.prod([size for size in sizes.values() if size > 0])
+    return sharding.make_mesh(sizes, jax.devices()[: count if min(sizes.values()) > 0 else 8])
+
+
+def boxed(shape, *names):
+    return nn.LogicallyPartitioned(jax.ShapeDtypeStruct(shape, jnp.float32), names)
+
+
+def spec(shape, *names, mesh, rules=sharding.RULES):
+    return sharding.shardings({"x": boxed(shape, *names)}, mesh, rules)["x"].spec
+
+
+def test_a_mesh_has_four_axes_and_takes_what_remains():
+    assert dict(mesh_of(data=-1, tensor=2).shape) == {
+        "data": 4,
+        "fsdp": 1,
+        "tensor": 2,
+        "sequence": 1,
+    }
+    assert mesh_of(data=2, fsdp=2, tensor=2).devices.size == 8
+    assert mesh_of().devices.size == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            {"data": 3, "fsdp": 1, "tensor": 1, "sequence": 1},
+            "config.mesh: data=3, fsdp=1, tensor=1, sequence=1 needs 3 devices, "
+            "8 are here: choose sizes whose product is 8",
+        ),
+        (
+            {"data": -1, "fsdp": 1, "tensor": 3, "sequence": 1},
+            "config.mesh: data=-1, fsdp=1, tensor=3, sequence=1 needs a multiple of 3 devices, "
+            "8 are here: choose sizes whose product is 8",
+        ),
+        (
+            {"data": -1, "fsdp": -1, "tensor": 1, "sequence": 1},
+            "config.mesh: data=-1, fsdp=-1, tensor=1, sequence=1: sizes are at least 1, "
+            "and one of them may be -1",
+        ),
+        (
+            {"data": 8, "fsdp": 0, "tensor": 1, "sequence": 1},
+            "config.mesh: data=8, fsdp=0, tensor=1, sequence=1: sizes are at least 1, "
+            "and one of them may be -1",
+        ),
+    ],
+)
+def test_a_mesh_that_does_not_fit(sizes, message):
+    with pytest.raises(UserError) as error:
+        sharding.make_mesh(sizes)
+    assert str(error.value) == message
+
+
+def test_names_become_mesh_axes():
+    mesh = mesh_of(fsdp=4, tensor=2)
+    assert spec((12, 6), "embed", "mlp", mesh=mesh) == PartitionSpec("fsdp", "tensor")
+    assert spec((3, 12, 2, 5), "layers", "embed", "heads", "kv", mesh=mesh) == PartitionSpec(
+        None, "fsdp", "tensor", None
+    )
+    assert spec((12, 5), "embed", None, mesh=mesh) == PartitionSpec("fsdp", None)
+    assert spec((7,), "norm", mesh=mesh) == PartitionSpec(None)
+
+
+def test_arrays_without_names_stay_whole():
+    placed = sharding.shardings(
+        {"step": jax.ShapeDtypeStruct((), jnp.int32), "count": jax.ShapeDtypeStruct((4,), int)},
+        mesh_of(data=8),
+        sharding.RULES,
+    )
+    assert all(place.is_fully_replicated for place in placed.values())
+
+
+def test_a_vocabulary_that_does_not_divide_stays_whole():
+    mesh = mesh_of(fsdp=2, tensor=4)
+    assert spec((30522, 8), "vocab", "embed", mesh=mesh) == PartitionSpec(None, "fsdp")
+    assert spec((30524, 8), "vocab", "embed", mesh=mesh) == PartitionSpec("tensor", "fsdp")
+
+
+def test_other_axes_must_divide():
+    with pytest.raises(UserError) as error:
+        sharding.shardings(
+            {"query": {"kernel": boxed((8, 3, 5), "embed", "heads", "kv")}},
+            mesh_of(fsdp=2, tensor=4),
+            sharding.RULES,
+        )
+    assert str(error.value) == (
+        "query/kernel: axis 'heads' of size 3 does not divide over tensor=4: "
+        "change config.mesh or the size"
+    )
+
+
+def test_rules_that_come_first_win():
+    mesh = mesh_of(data=2, fsdp=2, tensor=2)
+    rules = (("mlp", None), ("embed", ("data", "fsdp")), *sharding.RULES)
+    assert spec((8, 6), "embed", "mlp", mesh=mesh, rules=rules) == PartitionSpec(
+        ("data", "fsdp"), None
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (("mpl", "tensor"), "config.mesh.rules: no logical axis 'mpl': did you mean 'mlp'?"),
+        (("mlp", "tensr"), "config.mesh.rules: no mesh axis 'tensr': did you mean 'tensor'?"),
+        (
+            ("mlp", "fsdp"),
+            "config.mesh.rules put two axes of x, ('embed', 'mlp'), on one mesh axis: "
+            "give them different ones, or one of them None",
+        ),
+    ],
+)
+def test_impossible_rules(rule, message):
+    with pytest.raises(UserError) as error:
+        spec((8, 6), "embed", "mlp", mesh=mesh_of(data=8), rules=(rule, *sharding.RULES))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "microbatches", "message"),
+    [
+        (16, 1, None),
+        (16, 2, None),
+        (20, 1, "nearest: 16, 24"),
+        (16, 3, "nearest: 24"),
+        (5, 1, "nearest: 8"),
+    ],
+)
+def test_batch_sizes_divide_over_devices_and_microbatches(batch_size, microbatches, message):
+    mesh = mesh_of(data=4, fsdp=2)
+    if message is None:
+        sharding.check_batch_size(batch_size, mesh, microbatches)
+        return
+    with pytest.raises(UserError) as error:
+        sharding.check_batch_size(batch_size, mesh, microbatches)
+    assert str(error.value) == (
+        f"batch_size={batch_size} does not divide into data=4 x fsdp=2 x "
+        f"microbatches={microbatches} equal parts; {message}"
+    )
+
+
+def test_batches_lie_along_data_and_fsdp():
+    mesh = mesh_of(data=2, fsdp=2, tensor=2)
+    rows = np.arange(24, dtype=np.int32).reshape(8, 3)
+    placed = sharding.to_global({"rows": rows, "ids": np.arange(8)}, mesh)
+    np.testing.assert_array_equal(placed["rows"], rows)
+    shards = placed["rows"].addressable_shards
+    assert {shard.data.shape for shard in shards} == {(2, 3)}
+    # Devices along the tensor axis hold the same rows.
+    starts = sorted(shard.index[0].start for shard in shards)
+    assert starts == [0, 0, 2, 2, 4, 4, 6, 6]
+
+
+def test_a_lone_host_builds_all_rows():
+    for mesh in (mesh_of(), mesh_of(data=4, tensor=2), mesh_of(tensor=8)):
+        np.testing.assert_array_equal(sharding.local_rows(16, mesh), np.arange(16))
