@@ -86,7 +86,8 @@ def test_files_and_functions_stay_small_and_are_well_named(path):
             assert node.end_lineno - node.lineno < 80, node.name
 
 
-READ_CONFIGS = [path for path in FILES if part(path) not in ("build", "data")]
+# inspect.py tells what lies in a config.json, of whatever version.
+READ_CONFIGS = [p for p in FILES if part(p) not in ("build", "data") and p.stem != "inspect"]
 
 
 @pytest.mark.parametrize("path", READ_CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))

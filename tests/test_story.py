@@ -152,7 +152,7 @@ def test_finetuning_ends_in_results(home, run_bertjax, tmp_path):
     succeeds(result)
     results = json.loads((tmp_path / "cola" / "results.json").read_text())
     assert results["seeds"] == len(results["each_seed"]) == 2
-    assert "matthews" in results["over_seeds"]
+    assert "dev/matthews" in results["over_seeds"]
     predictions = list((tmp_path / "cola").rglob("CoLA.tsv"))
     assert predictions
     assert predictions[0].read_text().startswith("index\tprediction\n")
@@ -265,7 +265,7 @@ def test_a_damaged_newest_checkpoint(home, run_bertjax, tmp_path):
     ("number", "text", "told"),
     [
         (3, "x\t7\t\tA sentence .", "'7'"),
-        (5, "x\t1", "column"),
+        (5, "x\t1", "2 fields, wanted 4"),
     ],
 )
 def test_a_glue_file_with_a_bad_line(home, run_bertjax, tmp_path, number, text, told):
@@ -275,7 +275,7 @@ def test_a_glue_file_with_a_bad_line(home, run_bertjax, tmp_path, number, text, 
     lines[number - 1] = text
     file.write_text("\n".join(lines) + "\n")
     words = finetune(home, tmp_path / "cola", "--data", str(tmp_path / "glue"))
-    fails(run_bertjax(*words), f"{file}:{number}", told)
+    fails(run_bertjax(*words), f"{file} line {number}:", told)
 
 
 FULL_DISK = """

@@ -2,8 +2,9 @@
 
     python tools/measure_loader.py --corpus corpus/ --max_seq_length 128
 
-For each format: examples a second, `word_starts` included, as the median of several rounds that
-take turns; and over all examples of one epoch, the share of tokens that are in none of them
+For each format: examples a second and examples for each second of processor time (which other work
+on the machine does not slow down), `word_starts` included, as medians of several rounds that take
+turns; and over all examples of one epoch, the share of tokens that are in none of them
 (`left_out`), that are there again (`repeated`), and the share of positions that are not padding
 (`filled`).
 """
@@ -53,16 +54,17 @@ class Positions:
         return found
 
 
-def rate(examples: Examples, batch_size: int, count: int, threads: int, first_step: int) -> float:
-    """Examples a second, counted after the first ones have been built ahead and used up."""
-    skipped = -(-8192 // batch_size)
+def rates(
+    examples: Examples, batch_size: int, count: int, threads: int, first_step: int
+) -> tuple[float, float]:
+    """Examples a second, by the clock and by processor time, of a loader that is under way."""
     with batches(examples, batch_size=batch_size, start_step=first_step, threads=threads) as found:
-        for _ in range(skipped):
+        for _ in range(-(-8192 // batch_size)):
             next(found)
-        started = time.perf_counter()
+        started, busy = time.perf_counter(), time.process_time()
         for _ in range(-(-count // batch_size)):
             next(found)
-        return count / (time.perf_counter() - started)
+        return count / (time.perf_counter() - started), count / (time.process_time() - busy)
 
 
 def coverage(corpus: records.Corpus, fields: dict) -> dict[str, float]:
@@ -78,9 +80,19 @@ def coverage(corpus: records.Corpus, fields: dict) -> dict[str, float]:
         filled += int(batch["attention_mask"].sum())
     seen = seen[:-1]
     return {
-        "left_out": float(np.mean(seen == 0)),
-        "repeated": float(np.maximum(seen - 1, 0).sum() / total),
-        "filled": filled / (examples.num_examples * examples.max_seq_length),
+        "left_out": round(float(np.mean(seen == 0)), 4),
+        "repeated": round(float(np.maximum(seen - 1, 0).sum() / total), 4),
+        "filled": round(filled / (examples.num_examples * examples.max_seq_length), 4),
+    }
+
+
+def summary(measured: list[tuple[float, float]]) -> dict[str, float | list[int]]:
+    """Medians of what `rates` found, and each round."""
+    by_clock, by_processor = zip(*measured, strict=True)
+    return {
+        "examples_per_second": round(statistics.median(by_clock)),
+        "examples_per_processor_second": round(statistics.median(by_processor)),
+        "rounds": [round(value) for value in by_clock],
     }
 
 
@@ -109,23 +121,22 @@ def main() -> None:
     }
     kinds = [{"format": format, "pair": pair} | common for format, pair in KINDS]
     made = [Examples(corpus, **fields) for fields in kinds]
-    rates: list[list[float]] = [[] for _ in made]
+    measured: list[list[tuple[float, float]]] = [[] for _ in made]
     for turn in range(arguments.rounds):
-        for examples, found in zip(made, rates, strict=True):
+        for examples, found in zip(made, measured, strict=True):
             size, count = arguments.batch_size, arguments.examples
-            found.append(rate(examples, size, count, arguments.threads, turn * count // size))
+            found.append(rates(examples, size, count, arguments.threads, turn * count // size))
     result = {
         "corpus": {"records": corpus.num_records, "tokens": corpus.num_tokens},
         "cores": os.cpu_count(),
         "settings": vars(arguments),
         "formats": {
             f"{examples.format}, {examples.pair}": {
-                "examples_per_second": round(statistics.median(found)),
-                "rounds": [round(value) for value in found],
+                **summary(found),
                 "num_examples": examples.num_examples,
-                **{key: round(value, 4) for key, value in coverage(corpus, fields).items()},
+                **coverage(corpus, fields),
             }
-            for examples, found, fields in zip(made, rates, kinds, strict=True)
+            for examples, found, fields in zip(made, measured, kinds, strict=True)
         },
     }
     print(json.dumps(result, indent=2))

@@ -55,7 +55,8 @@ def main(argv: list[str]) -> None:
             )
     except (KeyboardInterrupt, SystemExit):
         print(
-            f"stopped; run the same command again: it goes on after the last finished shard of {options.out}",
+            "stopped; run the same command again: it goes on after the last shard that is finished "
+            f"in {options.out}",
             file=sys.stderr,
         )
         raise

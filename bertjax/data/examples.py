@@ -169,10 +169,11 @@ class Examples:
         places = self._places.places(epoch, example)
         table, text = self._read(places + self._places.places(epoch, giver[rows]))
         a, b = segments.split(table, text, np.append(share, share[rows]))
-        given, a = b.take(np.arange(len(example), len(text.row))), a.take(np.arange(len(example)))
+        own, givers = np.arange(len(example)), np.arange(len(example), len(text.row))
+        a, b, given = a.take(own), b.take(own), b.take(givers)
         if self.format == "segment-pair":
-            given = segments.fill(table, given, (places.capacity - a.length)[rows])
-        b = b.take(np.arange(len(example)))
+            room = places.capacity - places.skipped - a.length
+            given = segments.fill(table, given, room[rows])
         for mine, theirs in zip(b, given, strict=True):
             mine[rows] = theirs
         return table, self._truncate(epoch, example, a, b), apart

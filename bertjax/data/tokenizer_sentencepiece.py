@@ -58,6 +58,9 @@ class SentencePieceTokenizer:
         self.word_starts = self._find_word_starts()
         self.fingerprint = hashlib.sha256(model).hexdigest()
 
+    def __reduce__(self) -> tuple[type["SentencePieceTokenizer"], tuple[bytes]]:
+        return SentencePieceTokenizer, (self._model,)
+
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text, without any special token around them."""
         return self._library.encode(texts)

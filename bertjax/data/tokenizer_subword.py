@@ -17,9 +17,9 @@ from bertjax.errors import UserError
 
 _KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram", "WordLevel": "words"}
 
-_UNSPELLABLE = "\uffff"
-"""Begins the name by which the library knows a special token: a code point that Unicode keeps
-out of text, so that no text spells it."""
+_UNSPELLABLE = "\uffff "
+"""Begins the name by which the library knows a special token. No text can spell it: spaces never
+reach a model, and Unicode keeps this code point out of text."""
 
 
 class SubwordTokenizer:
@@ -52,6 +52,9 @@ class SubwordTokenizer:
         self.special_ids = tuple(self._specials.pieces)
         self.word_starts = self._find_word_starts()
         self.fingerprint = _fingerprint(definition, specials)
+
+    def __reduce__(self) -> tuple[type["SubwordTokenizer"], tuple[Definition]]:
+        return SubwordTokenizer, (self._definition,)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text, without any special token around them."""

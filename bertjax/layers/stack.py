@@ -59,7 +59,8 @@ class Stack(nn.Module):
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             length=self.num_layers,
-            unroll=min(self.unroll, self.num_layers),
+            # Initialising runs once: there a loop, which compiles faster, is better.
+            unroll=1 if self.is_initializing() else min(self.unroll, self.num_layers),
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
         return scan(self, x, None)

@@ -1,5 +1,6 @@
 """Learning rates over optimizer steps: warmup from 0 to the peak, then a decay."""
 
+import jax.numpy as jnp
 import optax
 
 from bertjax.errors import UserError, nearest
@@ -73,4 +74,5 @@ def make(
 
 
 def _inverse_square_root(peak: float, warmup_steps: int) -> optax.Schedule:
-    return lambda step: peak * (warmup_steps / (warmup_steps + step)) ** 0.5
+    # During the warmup it is asked for steps below 0 as well, and what it says is not used.
+    return lambda step: peak * (warmup_steps / (warmup_steps + jnp.maximum(step, 0))) ** 0.5

@@ -1,6 +1,8 @@
+import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import random
 import signal
 import time
@@ -41,9 +43,14 @@ def finished_shards(out):
 
 def wait_for_another_shard(process, out):
     before = finished_shards(out)
-    while finished_shards(out) <= before:
-        assert process.poll() is None, process.communicate()
+    while finished_shards(out) <= before and process.poll() is None:
         time.sleep(0.005)
+
+
+def children_of(process):
+    """A child belongs to the thread that started it."""
+    tasks = pathlib.Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(word) for task in tasks for word in task.read_text().split()]
 
 
 def contents(folder):
@@ -63,10 +70,10 @@ def test_killed_terminated_and_interrupted_it_goes_on(place, start_bertjax, run_
         (signal.SIGINT, 130),
         (signal.SIGKILL, -9),
     ):
-        process = start_bertjax(*arguments(place, out))
-        wait_for_another_shard(process, out)
-        os.kill(process.pid, number)
-        _, complaint = process.communicate()
+        with start_bertjax(*arguments(place, out)) as process:
+            wait_for_another_shard(process, out)
+            os.kill(process.pid, number)
+            _, complaint = process.communicate()
         assert process.returncode == status, complaint
         if number != signal.SIGKILL:
             assert "run the same command again" in complaint
@@ -80,13 +87,10 @@ def test_killed_terminated_and_interrupted_it_goes_on(place, start_bertjax, run_
 
 def test_a_killed_worker_is_one_line(place, start_bertjax, tmp_path):
     out = tmp_path / "corpus"
-    process = start_bertjax(*arguments(place, out))
-    wait_for_another_shard(process, out)
-    tasks = f"/proc/{process.pid}/task/{process.pid}/children"
-    with open(tasks) as stream:
-        children = [int(word) for word in stream.read().split()]
-    os.kill(children[0], signal.SIGKILL)
-    _, complaint = process.communicate(timeout=60)
+    with start_bertjax(*arguments(place, out)) as process:
+        wait_for_another_shard(process, out)
+        os.kill(children_of(process)[0], signal.SIGKILL)
+        _, complaint = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "was killed by SIGKILL" in complaint.splitlines()[-1]
     assert "Traceback" not in complaint
@@ -142,3 +146,21 @@ def test_help_teaches(run_bertjax):
     assert done.returncode == 0
     for word in ("python-docs", "tfds:", "--validation_fraction", "examples:"):
         assert word in done.stdout
+
+
+def test_a_terminal_sees_a_moving_bar(place, start_bertjax, tmp_path):
+    ours, theirs = os.openpty()
+    with start_bertjax(
+        *arguments(place, tmp_path / "corpus"), stderr=theirs, env={"TERM": "xterm"}
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # how Linux tells that the other end is closed
+            while chunk := os.read(ours, 4096):
+                seen += chunk
+        os.close(ours)
+        printed, _ = process.communicate()
+    assert process.returncode == 0
+    assert b"documents," in seen
+    assert b"tokens/s" in seen
+    assert printed.startswith("train: ")

@@ -46,7 +46,11 @@ def test_uniforms_fill_the_interval_evenly():
 
 def test_purposes_and_counters_are_independent():
     numbers = np.arange(100_000)
-    draws = [uniforms(0, "a", 0, numbers), uniforms(0, "b", 0, numbers), uniforms(0, "a", 1, numbers)]
+    draws = [
+        uniforms(0, "a", 0, numbers),
+        uniforms(0, "b", 0, numbers),
+        uniforms(0, "a", 1, numbers),
+    ]
     off_diagonal = np.corrcoef(draws)[np.triu_indices(3, 1)]
     assert np.abs(off_diagonal).max() < 5 / np.sqrt(len(numbers))
 

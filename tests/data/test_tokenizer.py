@@ -199,7 +199,9 @@ def test_literal_special_tokens_stay_text_when_the_whole_word_is_in_the_vocabula
     tokenizer = load(write_json(tmp_path / "tokenizer.json", whitespace_wordpiece()))
     for literal in SPECIALS:
         assert set(tokenizer.encode_batch([literal])[0]) <= {tokenizer.unk_id, 9, 12, 13}
-    assert tokenizer.encode_batch(["the [MASK] mask"]) == [[5, 9, 12, 13, 11]]
+    for copy in (tokenizer, pickle.loads(pickle.dumps(tokenizer))):
+        assert copy.encode_batch(["the [MASK] mask"]) == [[5, 9, 12, 13, 11]]
+        assert copy.encode_batch(["\uffff [MASK]", "\uffff[MASK]"]) == [[1, 9, 12, 13], [1]]
     assert tokenizer.mask_id == 4
     assert tokenizer.decode([5, 4]) == "the [MASK]"
 
@@ -218,6 +220,8 @@ def test_literal_special_tokens_stay_text_in_a_unigram_tokenizer_json(tmp_path):
     )
     tokenizer = load(write_json(tmp_path / "tokenizer.json", content))
     assert tokenizer.encode_batch(["<s>a </s>"]) == [[4, 5, 8, 6, 3, 4, 5, 7, 8, 6]]
+    for sneaky in ("\uffff <s>", "\uffff<s>"):
+        assert set(tokenizer.encode_batch([sneaky])[0]) <= {tokenizer.unk_id, 4, 5, 6, 8}
     assert (tokenizer.cls_id, tokenizer.pad_id, tokenizer.sep_id) == (0, 1, 2)
     assert (tokenizer.unk_id, tokenizer.mask_id, tokenizer.vocab_size) == (3, 10, 11)
     assert np.flatnonzero(tokenizer.word_starts).tolist() == [0, 1, 2, 3, 4, 9, 10]

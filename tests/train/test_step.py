@@ -1,0 +1,364 @@
+"""One step: exact accumulation, any mesh, no [B L V], updates that are skipped, fair evaluation."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bertjax.interfaces import Pretrainer
+from bertjax.models.bert import Model
+from bertjax.objectives import mlm, sentence_pair
+from bertjax.train import optimizer, sharding
+from bertjax.train.state import create, unboxed
+from bertjax.train.step import example_keys, make_eval_step, make_train_step, mean, split
+from bertjax.train.trainer import make_trainer
+
+B, L, V, D, N, H, F = 16, 14, 36, 16, 2, 4, 24
+RATE = 0.1
+
+
+def pretrainer(dropout=0.0, vocab_size=V, **fields):
+    model = Model(
+        vocab_size=vocab_size,
+        hidden_size=D,
+        num_hidden_layers=N,
+        num_attention_heads=H,
+        intermediate_size=F,
+        max_position_embeddings=L,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        initializer_range=0.3,
+    )
+    predict = functools.partial(
+        mlm.Objective, mask_id=4, special_ids=(0, 2, 3), vocab_size=vocab_size, **fields
+    )
+    return Pretrainer(
+        model,
+        {"mlm": predict, "sentence_pair": lambda: sentence_pair.Objective(weight=0.5)},
+    )
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Rows of very different lengths, of which the fourth and the twelfth count nothing."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(4, L + 1, B)
+    there = np.arange(L) < lengths[:, None]
+    ids = np.where(there, generator.integers(5, V, (B, L)), 0)
+    ids[:, 0] = 2
+    ids[np.arange(B), lengths - 1] = 3
+    weight = np.ones(B, np.float32)
+    weight[[3, 11]] = 0
+    return {
+        "input_ids": ids.astype(np.int32),
+        "segment_ids": (np.arange(L) > lengths[:, None] // 2).astype(np.int32),
+        "attention_mask": there,
+        "pair_label": generator.integers(0, 2, B).astype(np.int32),
+        "example_id": np.arange(B, dtype=np.int32),
+        "example_weight": weight,
+    }
+
+
+@pytest.fixture(scope="module")
+def keyed(batch):
+    return batch | {"example_key": example_keys(0, jnp.asarray(0), B)}
+
+
+def descent():
+    """The gradient itself as direction, and a rate of 1: parameters tell the gradient."""
+    return optax.identity(), lambda step: jnp.asarray(1.0)
+
+
+@pytest.fixture(scope="module")
+def start(keyed):
+    direction, _ = descent()
+    return jax.jit(lambda batch: unboxed(create(pretrainer(), direction, batch, 0)))(keyed)
+
+
+def close(got, wanted, relative=1e-5, absolute=1e-7):
+    """Equal to a share of the largest number of each array, or to float32's noise around zero."""
+    wanted = jax.tree.leaves(wanted)
+    for (path, mine), other in zip(jax.tree_util.tree_leaves_with_path(got), wanted, strict=True):
+        mine, other = np.asarray(mine), np.asarray(other)
+        error = np.abs(mine - other).max()
+        assert error <= relative * np.abs(other).max() + absolute, jax.tree_util.keystr(path)
+
+
+def step_of(microbatches, start, batch):
+    step = make_train_step(pretrainer(), *descent(), seed=0, microbatches=microbatches)
+    state, metrics = jax.jit(step)(start, batch)
+    return jax.tree.map(jnp.subtract, start.params, state.params), metrics
+
+
+@pytest.fixture(scope="module")
+def whole(start, batch):
+    """Gradient and metrics of the batch in one piece."""
+    return step_of(1, start, batch)
+
+
+def test_the_loss_is_the_weighted_sum_of_means(whole, start, keyed):
+    gradient, metrics = whole
+
+    def loss(params, batch):
+        losses, _ = pretrainer().apply({"params": params}, batch, train=False)
+        total = mean(losses["mlm"]) + 0.5 * mean(losses["sentence_pair"])
+        return total, losses
+
+    value_and_gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (total, losses), wanted = value_and_gradient(start.params, keyed)
+    close(gradient, wanted)
+    assert metrics["loss"] == pytest.approx(float(total), rel=1e-5)
+    assert losses["sentence_pair"][1] == B - 2
+    for name, (value, weight) in losses.items():
+        assert metrics[f"{name}/loss"] == pytest.approx(float(value / weight), rel=1e-5)
+    assert set(metrics) == {
+        *("loss", "mlm/loss", "mlm/accuracy", "sentence_pair/loss", "sentence_pair/accuracy"),
+        *("learning_rate", "gradient_norm", "skipped"),
+    }
+    assert metrics["gradient_norm"] == pytest.approx(float(optax.tree.norm(wanted)), rel=1e-5)
+
+
+@pytest.mark.parametrize("microbatches", [2, 4, 8])
+def test_accumulation_is_exact(microbatches, whole, start, batch):
+    """Of 8 parts, one holds nothing that counts; the others hold from 2 to 4 predictions."""
+    gradient, metrics = step_of(microbatches, start, batch)
+    close(gradient, whole[0])
+    for name, value in whole[1].items():
+        assert metrics[name] == pytest.approx(float(value), rel=1e-5), name
+
+
+def test_parts_weigh_so_differently_that_a_mean_of_means_is_wrong(whole, start, keyed):
+    parts = split(keyed, 4)
+
+    def loss(params, part):
+        losses, _ = pretrainer().apply({"params": params}, part, train=False)
+        return mean(losses["mlm"]) + 0.5 * mean(losses["sentence_pair"])
+
+    gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(start.params, parts)
+    naive = jax.tree.map(lambda leaf: leaf.mean(axis=0), gradients)
+    with pytest.raises(AssertionError):
+        close(naive, whole[0], relative=1e-2)
+
+
+def test_a_device_keeps_its_rows_when_a_batch_is_split(batch):
+    rows = np.arange(B)
+    parts = split({"rows": rows}, 4)["rows"]
+    assert parts.shape == (4, 4)
+    assert sorted(parts.ravel()) == rows.tolist()
+    # Of four devices, each held four rows in a row: every part has one of each.
+    np.testing.assert_array_equal(parts // 4, np.broadcast_to(np.arange(4), (4, 4)))
+
+
+MESHES = {
+    "one": {},
+    "data": {"data": 8},
+    "data, fsdp": {"data": 4, "fsdp": 2},
+    "data, fsdp, tensor": {"data": 2, "fsdp": 2, "tensor": 2},
+    "data, tensor, sequence": {"data": 2, "tensor": 2, "sequence": 2},
+}
+
+
+def trainer_on(sizes, batch, vocab_size=V):
+    sizes = dict.fromkeys(sharding.MESH_AXES, 1) | sizes
+    mesh = sharding.make_mesh(sizes, jax.devices()[: np.prod(list(sizes.values()))])
+    return make_trainer(
+        pretrainer(dropout=0.1, vocab_size=vocab_size),
+        # An epsilon above the noise of float32, which Adam would else scale up to whole steps.
+        optimizer.make("adamw", adam_eps=1e-3),
+        lambda step: jnp.asarray(RATE),
+        batch,
+        mesh=mesh,
+        rules=sharding.RULES,
+        seed=0,
+        microbatches=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def two_steps(batch):
+    """Runs two steps on a mesh: the trainer, the first state on the host, the last, metrics."""
+
+    @functools.cache
+    def run(name):
+        trainer = trainer_on(MESHES[name], batch)
+        placed = jax.tree.map(lambda leaf: leaf.sharding, trainer.shapes)
+        if name in ("one", "data, fsdp, tensor"):
+            state = trainer.create_state()
+        else:
+            state = jax.device_put(run("one")[1], placed)
+        first, metrics = jax.device_get(state), []
+        for _ in range(2):
+            state, measured = trainer.train_step(state, sharding.to_global(batch, trainer.mesh))
+            metrics.append(jax.device_get(measured))
+        return trainer, first, state, metrics
+
+    return run
+
+
+@pytest.mark.parametrize("name", [name for name in MESHES if name != "one"])
+def test_the_mesh_does_not_change_the_mathematics(name, two_steps):
+    """With dropout: its bits do not depend on where they are drawn either."""
+    _, first, state, metrics = two_steps(name)
+    _, first_alone, alone, metrics_alone = two_steps("one")
+    jax.tree.map(np.testing.assert_array_equal, first, first_alone)
+    for measured, wanted in zip(metrics, metrics_alone, strict=True):
+        assert measured.keys() == wanted.keys()
+        for metric, value in wanted.items():
+            assert measured[metric] == pytest.approx(value, rel=1e-5, abs=1e-7), metric
+    assert int(state.step) == 2
+    # The biases of keys have a gradient of zero, and Adam an epsilon of 1e-3 to divide noise by.
+    close(state.params, alone.params, relative=1e-4, absolute=5e-6)
+    close(state.opt_state, alone.opt_state, relative=1e-4)
+
+
+def test_dropout_was_on(two_steps, batch, start):
+    """What the steps above measured is not what a net without dropout gives."""
+    _, first, _, metrics = two_steps("one")
+    step = make_train_step(pretrainer(), *descent(), seed=0)
+    _, plain = jax.jit(step)(start.replace(params=first.params), batch)
+    assert abs(plain["loss"] - metrics[0]["loss"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "words"),
+    [
+        ("one", (N, D, H, D // H), (V, D)),
+        ("data", (N, D, H, D // H), (V, D)),
+        ("data, fsdp", (N, D // 2, H, D // H), (V, D // 2)),
+        ("data, fsdp, tensor", (N, D // 2, H // 2, D // H), (V // 2, D // 2)),
+        ("data, tensor, sequence", (N, D, H // 2, D // H), (V // 2, D)),
+    ],
+)
+def test_every_device_holds_its_share_before_and_after_a_step(name, query, words, two_steps):
+    trainer, _, state, _ = two_steps(name)
+    for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
+        encoder = tree["encoder"]
+        for leaf, shape in (
+            (encoder["layers"]["block"]["attention"]["query"]["kernel"], query),
+            (encoder["word_embeddings"]["embedding"], words),
+        ):
+            assert {shard.data.shape for shard in leaf.addressable_shards} == {shape}
+    for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(trainer.shapes), strict=True):
+        assert leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim)
+
+
+def test_an_odd_vocabulary_stays_whole_and_trains(batch):
+    trainer = trainer_on({"tensor": 2}, batch, vocab_size=V + 1)
+    words = trainer.shapes.params["encoder"]["word_embeddings"]["embedding"]
+    assert words.sharding.shard_shape(words.shape) == (V + 1, D)
+    query = trainer.shapes.params["encoder"]["layers"]["block"]["attention"]["query"]["kernel"]
+    assert query.sharding.shard_shape(query.shape) == (N, D, H // 2, D // H)
+
+
+def equations(jaxpr):
+    """Every equation of a program, inside loops and calls as well."""
+
+    def is_program(value):
+        return hasattr(value, "eqns") or hasattr(value, "jaxpr")
+
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=is_program):
+            if is_program(value):
+                yield from equations(getattr(value, "jaxpr", value))
+
+
+def shapes_in(function, *arguments):
+    program = jax.make_jaxpr(function)(*arguments)
+    return {
+        variable.aval.shape
+        for equation in equations(program.jaxpr)
+        for variable in (*equation.invars, *equation.outvars)
+        if hasattr(variable.aval, "shape")
+    }
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_only_predicted_positions_meet_the_vocabulary(microbatches, start, batch):
+    step = make_train_step(pretrainer(), *descent(), seed=0, microbatches=microbatches)
+    evaluation = make_eval_step(pretrainer(), seed=0)
+    rows, predictions = B // microbatches, 3
+    for shapes, size in (
+        (shapes_in(jax.jit(step), start, batch), rows),
+        (shapes_in(jax.jit(evaluation), start.params, batch), B),
+    ):
+        assert (size, predictions, V) in shapes
+        with_vocabulary = {shape for shape in shapes if V in shape}
+        assert not [shape for shape in with_vocabulary if np.prod(shape) >= size * L * V]
+        assert not [shape for shape in with_vocabulary if L in shape]
+
+
+def test_activations_are_placed_along_the_sequence_axis(batch):
+    trainer = trainer_on(MESHES["data, tensor, sequence"], batch)
+    rows = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in batch.items()}
+    program = jax.make_jaxpr(trainer.train_step)(trainer.shapes, rows)
+    specs = [
+        equation.params["sharding"].spec
+        for equation in equations(program.jaxpr)
+        if equation.primitive.name == "sharding_constraint"
+    ]
+    assert any("sequence" in jax.tree.leaves(tuple(spec)) for spec in specs)
+
+
+def test_masks_change_from_step_to_step_unless_they_are_static(whole, start, batch):
+    moved = start.replace(step=jnp.asarray(1))
+    assert step_of(1, moved, batch)[1]["mlm/loss"] != whole[1]["mlm/loss"]
+
+    step = jax.jit(make_train_step(pretrainer(static=True), *descent(), seed=0))
+    static = [step(state, batch)[1]["mlm/loss"] for state in (start, moved)]
+    assert static[0] == static[1]
+
+
+@pytest.fixture(scope="module")
+def evaluate(start):
+    step = jax.jit(make_eval_step(pretrainer(), seed=0))
+    return lambda batch: jax.device_get(step(start.params, batch))
+
+
+def padded(batch, rows):
+    """These rows, filled up with copies of the first row that count nothing."""
+    filled = np.concatenate([rows, np.full(B - len(rows), rows[0])])
+    part = {name: values[filled] for name, values in batch.items()}
+    part["example_weight"] = part["example_weight"] * (np.arange(B) < len(rows))
+    return part
+
+
+def test_every_evaluation_predicts_the_same_tokens(evaluate, batch):
+    wanted = evaluate(batch)
+    assert evaluate(batch) == wanted
+    order = np.random.default_rng(1).permutation(B)
+    turned = evaluate({name: values[order] for name, values in batch.items()})
+    for name, sums in wanted.items():
+        np.testing.assert_allclose(turned[name], sums, rtol=1e-5)
+    moved = evaluate(batch | {"example_id": batch["example_id"] + 100})
+    assert moved["mlm/loss"][0] != wanted["mlm/loss"][0]
+
+
+def test_sums_add_up_over_batches_of_which_the_last_is_short(evaluate, batch):
+    wanted = evaluate(batch)
+    parts = [evaluate(padded(batch, rows)) for rows in np.split(np.arange(B), [6, 12])]
+    for name, sums in wanted.items():
+        np.testing.assert_allclose(np.sum([part[name] for part in parts], axis=0), sums, rtol=1e-5)
+    assert wanted["sentence_pair/loss"][1] == B - 2
+    available = (batch["attention_mask"] & (batch["input_ids"] >= 4)).sum(-1)
+    predicted = np.maximum(np.round(0.15 * available), 1) * batch["example_weight"]
+    assert wanted["mlm/loss"][1] == predicted.sum()
+
+
+def test_rows_of_weight_zero_count_nothing(evaluate, batch):
+    changed = {name: values.copy() for name, values in batch.items()}
+    for row in np.flatnonzero(batch["example_weight"] == 0):
+        changed["input_ids"][row] = 7
+        changed["attention_mask"][row] = True
+        changed["pair_label"][row] = 1 - changed["pair_label"][row]
+    wanted = evaluate(batch)
+    for name, sums in evaluate(changed).items():
+        np.testing.assert_allclose(sums, wanted[name], rtol=1e-6)
+
+
+def test_a_mean_over_nothing_is_zero():
+    assert mean((jnp.asarray(0.0), jnp.asarray(0.0))) == 0
+    assert mean((jnp.asarray(3.0), jnp.asarray(4.0))) == 0.75
