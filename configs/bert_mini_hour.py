@@ -6,7 +6,7 @@
 The shape is BERT-mini's (Turc et al. 2019). Departures from the published recipe, because 16
 million tokens are a thousandth of its budget: a WordPiece vocabulary of 8,192, trained on the
 text; batches of 32; a rate of 1e-3; twice the initial deviation; no dropout, since no text is read
-twice. Parameters: 5,454,080 in the encoder. What came of it stands in experiments/LOG.md and README.
+twice. Parameters: 5,454,080 in the encoder. What came of it stands in experiments/LOG.md.
 """
 
 from ml_collections import ConfigDict

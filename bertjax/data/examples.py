@@ -13,6 +13,9 @@ What the second segment of a pair is:
   order   what follows, the two swapped half of the time (label 1): ALBERT's sentence order
   none    what follows; no label
 
+Nothing follows in a document of one sentence, unless it is so long that it is cut: order and none
+leave it out, and next gives it another document's segment.
+
 `windows.py` says where an example lies, `sentence_table.py` reads what is there, `couples.py` and
 `segments.py` choose its sentences, `assembly.py` writes them down. All of it is done for many
 examples at once.
@@ -26,14 +29,12 @@ from jaxtyping import Bool, Int
 from bertjax.data import segments
 from bertjax.data.assembly import Specials, assemble
 from bertjax.data.couples import couples, draw_elsewhere
+from bertjax.data.layout import Layout, Places, RecordSizes
 from bertjax.data.randomness import uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import RecordReader, SentenceTable
 from bertjax.data.windows import (
     DocumentWindows,
-    Layout,
-    Places,
-    RecordSizes,
     SentencePairs,
     ShortenedWindows,
     StreamWindows,

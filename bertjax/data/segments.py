@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from bertjax.data.layout import Places
 from bertjax.data.randomness import below
 from bertjax.data.sentence_table import SentenceTable
-from bertjax.data.windows import Places
 
 Rows = Int[np.ndarray, " n"]
 

@@ -5,8 +5,8 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Bool, Int
 
+from bertjax.data.layout import Layout, Places
 from bertjax.data.ragged import offsets, ranges
-from bertjax.data.windows import Layout, Places
 from bertjax.errors import UserError
 
 _APART = 1 << 40

@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from bertjax.layers.dense import Axes, truncated_normal
@@ -34,7 +35,10 @@ class Embedding(nn.Module):
         )
 
     def __call__(self, ids: Int[Array, "*lead"]) -> Float[Array, "*lead E"]:
-        return jnp.take(self.embedding, ids, axis=0).astype(self.precision.activations)
+        # Reading from a table whose width is sharded would shard the width of all vectors, and then
+        # move every one of them to its example's device: the table is brought together instead.
+        table = nn.with_logical_constraint(self.embedding, (PartitionSpec.UNCONSTRAINED, None))
+        return jnp.take(table, ids, axis=0).astype(self.precision.activations)
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
         """Products of `hidden` with every row of the table."""

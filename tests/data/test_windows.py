@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from bertjax.data.windows import DocumentWindows, Layout, ShortenedWindows, StreamWindows
+from bertjax.data.layout import Layout
+from bertjax.data.windows import DocumentWindows, ShortenedWindows, StreamWindows
 
 
 @pytest.fixture
