@@ -33,6 +33,7 @@ def bert_model(size: str) -> ConfigDict:
             "max_position_embeddings": 512,
             "type_vocab_size": 2,
             "initializer_range": 0.02,
+            "position_initializer": "normal",
             "layer_norm_eps": 1e-12,
             "precision": "auto",  # bfloat16 on TPU and GPU, bfloat16_operands on CPU
             "remat": "none",

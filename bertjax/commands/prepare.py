@@ -37,9 +37,8 @@ def main(argv: list[str]) -> None:
     from bertjax.data.prepare import prepare
 
     signal.signal(signal.SIGTERM, _terminate)
-    show = _live if sys.stderr.isatty() else _plain
     try:
-        with show() as progress:
+        with progress_display() as progress:
             manifest = prepare(
                 options.input,
                 options.tokenizer,
@@ -136,6 +135,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _terminate(*_: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
+
+
+def progress_display() -> contextlib.AbstractContextManager[Callable[["Progress"], None]]:
+    """Shows how far the preparation has come: a bar in a terminal, lines elsewhere."""
+    return _live() if sys.stderr.isatty() else _plain()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import sys
-import time
 
 EPILOG = """\
 examples:
@@ -19,9 +18,6 @@ is extended with a larger --config.num_train_steps.
 In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, tokenizer/ and, at the
 end, summary.json.
 """
-
-
-_SECONDS_BETWEEN_LINES = 5
 
 
 def main(argv: list[str]) -> None:
@@ -49,6 +45,7 @@ def run(config, arguments: argparse.Namespace) -> None:
     """One run, from the claim on its folder to the last line on the screen."""
     from bertjax import config as configs
     from bertjax import pretraining
+    from bertjax.commands.prepare import progress_display
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
 
@@ -56,7 +53,8 @@ def run(config, arguments: argparse.Namespace) -> None:
     if _is_first_host():
         held = claim(arguments.workdir, json.loads(configs.to_json(config)))
     with held:
-        job = pretraining.prepare(config, arguments.workdir, _say, _progress())
+        with progress_display() as progress:
+            job = pretraining.prepare(config, arguments.workdir, _say, progress)
         _say(pretraining.description(job))
         before = pretraining.finished(job)
         # What is prepared is kept at any moment; from here on a signal means: finish the step.
@@ -108,20 +106,6 @@ def _print_guess(guess: dict) -> None:
     candidates = ", ".join(f"{token} {share:.0%}" for token, share in guess["candidates"])
     print(f"\n  ... {guess['before']} [MASK] {guess['after']} ...")
     print(f"      {candidates}   (it was: {guess['truth']})")
-
-
-def _progress():
-    """Shows how far the preparation of text has come, every few seconds."""
-    shown = time.monotonic()
-
-    def show(progress) -> None:
-        nonlocal shown
-        if time.monotonic() - shown >= _SECONDS_BETWEEN_LINES:
-            shown = time.monotonic()
-            done = "" if progress.fraction is None else f", {progress.fraction:.0%} of the input"
-            _say(f"  {progress.documents:,} documents, {progress.tokens:,} tokens{done}")
-
-    return show
 
 
 def _say(text: str) -> None:

@@ -11,9 +11,10 @@ from jaxtyping import Array, Float
 from bertjax.layers.precision import Precision, contract
 
 Axes = tuple[str | None, ...]
+Initializer = Callable[..., Array]
 
 
-def truncated_normal(stddev: float) -> Callable[..., Array]:
+def truncated_normal(stddev: float) -> Initializer:
     """BERT's initialiser: a normal of this deviation, cut at two deviations.
 
     The deviation is that of the uncut normal, as in the published code; jax's own initialiser

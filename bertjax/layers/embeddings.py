@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from bertjax.layers.dense import Axes, truncated_normal
+from bertjax.layers.dense import Axes, Initializer, truncated_normal
 from bertjax.layers.precision import Precision, contract
 
 
@@ -16,21 +16,20 @@ class Embedding(nn.Module):
       num_embeddings: Rows, such as the vocabulary size.
       features: Width of a vector.
       axes: Logical names of the two axes of the table.
-      initializer_range: Standard deviation of the table at the start.
+      initializer: Makes the table at the start.
       precision: Types of operands and results.
     """
 
     num_embeddings: int
     features: int
     axes: Axes
-    initializer_range: float = 0.02
+    initializer: Initializer = truncated_normal(0.02)
     precision: Precision = Precision()
 
     def setup(self):
-        initializer = truncated_normal(self.initializer_range)
         self.embedding = self.param(
             "embedding",
-            nn.with_logical_partitioning(initializer, self.axes),
+            nn.with_logical_partitioning(self.initializer, self.axes),
             (self.num_embeddings, self.features),
         )
 

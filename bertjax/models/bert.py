@@ -8,15 +8,17 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
+from bertjax.layers.dense import Initializer, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import Pooler
 from bertjax.layers.norm import LayerNorm
+from bertjax.layers.positions import sinusoidal
 from bertjax.layers.precision import Precision, named
 from bertjax.layers.stack import Stack
 
@@ -55,6 +57,8 @@ class Model(nn.Module):
       max_position_embeddings: Longest sequence.
       type_vocab_size: Number of segment kinds.
       initializer_range: Standard deviation of all kernels and tables at the start.
+      position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`), which
+        short runs profit from; positions are learned either way.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
@@ -73,6 +77,7 @@ class Model(nn.Module):
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
+    position_initializer: str = "normal"
     layer_norm_eps: float = 1e-12
     output_hidden_states: bool = False
     precision: str = "float32"
@@ -82,9 +87,12 @@ class Model(nn.Module):
     def setup(self):
         self._check()
         precision = named(self.precision)
-        self.word_embeddings = self._table(self.vocab_size, "vocab")
-        self.position_embeddings = self._table(self.max_position_embeddings, None)
-        self.segment_embeddings = self._table(self.type_vocab_size, None)
+        normal = truncated_normal(self.initializer_range)
+        self.word_embeddings = self._table(self.vocab_size, "vocab", normal)
+        self.position_embeddings = self._table(
+            self.max_position_embeddings, None, self._position_initializer()
+        )
+        self.segment_embeddings = self._table(self.type_vocab_size, None, normal)
         self.embeddings = Embeddings(
             self.word_embeddings,
             self.position_embeddings,
@@ -122,10 +130,18 @@ class Model(nn.Module):
         """Width of the word embeddings."""
         return self.hidden_size
 
-    def _table(self, rows: int, axis: str | None) -> Embedding:
+    def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
         axes = (axis, "embed")
-        precision = named(self.precision)
-        return Embedding(rows, self.hidden_size, axes, self.initializer_range, precision)
+        return Embedding(rows, self.hidden_size, axes, initializer, named(self.precision))
+
+    def _position_initializer(self) -> Initializer:
+        known = {"normal": truncated_normal, "sinusoidal": sinusoidal}
+        if self.position_initializer not in known:
+            raise UserError(
+                f"position_initializer={self.position_initializer!r}: "
+                f"{nearest(self.position_initializer, known)}"
+            )
+        return known[self.position_initializer](self.initializer_range)
 
     def _block(self, precision: Precision) -> PostNormBlock:
         attention = SelfAttention(

@@ -3,8 +3,6 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -105,16 +103,12 @@ def test_a_second_start_says_that_the_run_is_complete(uninterrupted, corpus, run
 
 
 def test_ten_kills_at_random_moments_change_nothing(
-    uninterrupted, corpus, tmp_path, command_environment, run_bertjax, root
+    uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
 ):
     workdir = tmp_path / "run"
-    command = [sys.executable, "-m", "bertjax", *map(str, words(corpus, workdir))]
-    environment = command_environment | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     moments = random.Random(0)
     for _ in range(10):
-        process = subprocess.Popen(
-            command, env=environment, cwd=root, stderr=subprocess.PIPE, text=True
-        )
+        process = start_bertjax(*words(corpus, workdir))
         # Past the first line of progress, so that kills hit training and saving, not imports.
         for line in process.stderr:
             if line.startswith("step"):
@@ -130,14 +124,10 @@ def test_ten_kills_at_random_moments_change_nothing(
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
-    number, status, uninterrupted, corpus, tmp_path, command_environment, run_bertjax, root
+    number, status, uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
 ):
     workdir = tmp_path / "run"
-    command = [sys.executable, "-m", "bertjax", *map(str, words(corpus, workdir))]
-    environment = command_environment | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    process = subprocess.Popen(
-        command, env=environment, cwd=root, stderr=subprocess.PIPE, text=True
-    )
+    process = start_bertjax(*words(corpus, workdir))
     for line in process.stderr:
         if line.startswith("step"):
             process.send_signal(number)

@@ -1,0 +1,31 @@
+"""Position signals: sinusoids, as such or as the start of learned positions."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bertjax.layers.dense import Initializer
+
+_LONGEST_WAVE = 10_000.0
+
+
+def sinusoids(length: int, width: int) -> Float[np.ndarray, "L D"]:
+    """Sines, then cosines, of frequencies from 1 down to 1/10,000 (Vaswani et al. 2017, 3.5).
+
+    The signal of a position k further on is a rotation of the signal here, the same everywhere.
+    """
+    frequencies = _LONGEST_WAVE ** (-np.arange(0, width, 2) / width)
+    angles = np.arange(length)[:, None] * frequencies
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width].astype(np.float32)
+
+
+def sinusoidal(stddev: float) -> Initializer:
+    """Starts a table of learned positions as sinusoids of this deviation.
+
+    A short run then need not find out first which positions are neighbours.
+    """
+
+    def initialize(key: Array, shape: tuple[int, int], dtype=jnp.float32) -> Array:
+        return jnp.asarray(np.sqrt(2) * stddev * sinusoids(*shape), dtype)
+
+    return initialize
