@@ -64,7 +64,7 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
             "format": format,
             "pair": pair,
             "max_seq_length": 128,
-            "short_seq_prob": 0.1,
+            "short_seq_prob": None,  # the format's own: 0.1 for segment-pair, else 0
             "batch_size": 256,
             "microbatches": 1,
             "phases": (),  # ((steps, length, batch), ...): instead of one length and batch

@@ -2,16 +2,25 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
 import pytest
 
+# Tests compile many small programs and run each for a moment: LLVM's optimisations cost more than
+# they give, and what XLA itself does to a program stays as it is.
+COMPILED_QUICKLY = "--xla_backend_optimization_level=0"
+
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {COMPILED_QUICKLY}"
 os.environ.pop("BERTJAX_PYTHON", None)
 
-from jaxtyping import install_import_hook
+# A shell's background jobs ignore Ctrl-C, and so would every command that such a test run starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+from jaxtyping import install_import_hook  # noqa: E402 - may import jax: after the environment
 
 install_import_hook(
     [f"bertjax.{part}" for part in ("layers", "models", "objectives", "tasks", "interfaces")],
@@ -68,9 +77,8 @@ def start_bertjax(command_environment):
     """
 
     def start(*args, devices: int = 1, env: dict[str, str] | None = None, **options):
-        # Small programs spend their time in the compiler; what it makes of them is not at stake.
-        quickly = "--xla_backend_optimization_level=0"
-        flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {quickly}"}
+        count = f"--xla_force_host_platform_device_count={devices}"
+        flags = {"XLA_FLAGS": f"{count} {COMPILED_QUICKLY}"}
         pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen(
             [sys.executable, "-m", "bertjax", *map(str, args)],

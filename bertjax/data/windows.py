@@ -6,7 +6,11 @@ because its next sentence did not fit, the example begins with that sentence ins
 not lost. To know this, an example follows a few windows before its own; only a longer chain of long
 sentences still loses one.
 
-Windows lie elsewhere in each epoch, so that sentences meet in other company.
+Windows lie elsewhere in each epoch, so that sentences meet in other company, and what one epoch
+leaves out is in others. On English Wikipedia (27 tokens a sentence, 3,300 a document) an epoch
+leaves out 2.4% of the tokens at a length of 128 and 0.6% at 512, and has 6% and 1.3% of them twice
+(full-sentences; `tools/measure_loader.py` measures it). Random next sentences raise what is left
+out to 4.9% and 2.6%. Without following, 8% were left out at 128, most of them in long sentences.
 """
 
 import numpy as np
