@@ -204,8 +204,10 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     return optimizer.make(fields.name, **{name: fields[name] for name in names})
 
 
-def make_mesh(config: ConfigDict, batch_sizes: Sequence[int] = ()) -> Mesh:
-    """The mesh of a config, on which batches of these sizes divide.
+def make_mesh(
+    config: ConfigDict, batch_sizes: Sequence[int] = (), lengths: Sequence[int] = ()
+) -> Mesh:
+    """The mesh of a config, on which batches of these sizes and lengths divide.
 
     Raises:
       UserError: the mesh does not fit the devices, or something does not divide over it.
@@ -213,6 +215,8 @@ def make_mesh(config: ConfigDict, batch_sizes: Sequence[int] = ()) -> Mesh:
     mesh = sharding.make_mesh({axis: config.mesh[axis] for axis in sharding.MESH_AXES})
     for batch_size in batch_sizes:
         sharding.check_batch_size(batch_size, mesh, config.data.microbatches)
+    for length in lengths:
+        sharding.check_length(length, mesh)
     return mesh
 
 

@@ -84,7 +84,8 @@ def prepare(
       UserError: something is missing or does not fit.
     """
     phases = build.phases(config)
-    mesh = build.make_mesh(config, [phase.batch_size for phase in phases])
+    shapes = [(phase.batch_size, phase.max_seq_length) for phase in phases]
+    mesh = build.make_mesh(config, *zip(*shapes, strict=True))
     build.check(config)
     pieces, corpus_path = _text(config, say, progress)
     build.check_vocabulary(config, pieces)

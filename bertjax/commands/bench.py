@@ -55,7 +55,8 @@ def measure(config, arguments: argparse.Namespace) -> dict:
     from bertjax.train.peak import peak_flops_per_second
 
     phases = build.phases(config)
-    mesh = build.make_mesh(config, [phase.batch_size for phase in phases])
+    shapes = [(phase.batch_size, phase.max_seq_length) for phase in phases]
+    mesh = build.make_mesh(config, *zip(*shapes, strict=True))
     precision = build.precision(config.model.precision)
     peak = peak_flops_per_second(jax.devices(), NAMED[precision].operands)
     return {

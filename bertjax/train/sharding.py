@@ -164,6 +164,21 @@ def check_batch_size(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None
         )
 
 
+def check_length(length: int, mesh: Mesh) -> None:
+    """Checks that sequences divide over the sequence axis.
+
+    Raises:
+      UserError: they do not.
+    """
+    parts = mesh.shape["sequence"]
+    if length % parts:
+        low = length // parts * parts
+        raise UserError(
+            f"max_seq_length={length} does not divide into sequence={parts} equal parts; "
+            f"nearest: {', '.join(str(n) for n in (low, low + parts) if n)}"
+        )
+
+
 def local_rows(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " n"]:
     """The rows of the global batch that this host builds: those that its devices hold.
 

@@ -169,3 +169,10 @@ def test_batches_lie_along_data_and_fsdp():
 def test_a_lone_host_builds_all_rows():
     for mesh in (mesh_of(), mesh_of(data=4, tensor=2), mesh_of(tensor=8)):
         np.testing.assert_array_equal(sharding.local_rows(16, mesh), np.arange(16))
+
+
+def test_a_length_that_does_not_divide_is_refused_with_the_nearest():
+    mesh = sharding.make_mesh({"data": 4, "fsdp": 1, "tensor": 1, "sequence": 2})
+    sharding.check_length(32, mesh)
+    with pytest.raises(UserError, match="sequence=2 equal parts; nearest: 30, 32"):
+        sharding.check_length(31, mesh)
