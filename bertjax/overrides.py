@@ -2,7 +2,8 @@
 
 A value takes the type that the field has in the config, so that a slip is found before anything
 is built. Only `config.objectives` is open: a name in it is a file of `bertjax/objectives/`, which
-`--config.objectives.NAME.weight=1.0` adds and `--config.objectives.NAME=none` takes out.
+`--config.objectives.NAME.weight=1.0` adds and `--config.objectives.NAME=none` takes out. Beside a
+task, `config.model` holds changes to the pretrained model, and `none` takes one of these back.
 """
 
 import ast
@@ -87,7 +88,10 @@ def _set(config: ConfigDict, field: str, text: str) -> None:
     if isinstance(section[name], ConfigDict):
         fields = ", ".join(section[name].keys())
         raise UserError(f"{path} is a section; set one of its fields: {fields}")
-    section[name] = _typed(section[name], section.get_type(name), path, text)
+    if parents == ["model"] and "task" in config and text.lower() == "none":
+        section[name] = None
+    else:
+        section[name] = _typed(section[name], section.get_type(name), path, text)
 
 
 def _require(section: Any, path: str, name: str) -> None:

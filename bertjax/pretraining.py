@@ -1,30 +1,20 @@
-"""Pretraining: from a config to a trained state and what a person wants to know of it.
-
-prepare    config -> Job: text becomes a corpus where it must, everything is checked
-pretrain   Job -> summary: trains from the newest checkpoint, or from the beginning
-"""
+"""Pretraining: from a job to a trained state, and to what a person wants to know of it."""
 
 import contextlib
 import dataclasses
 import functools
 import json
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from bertjax import build, fill, held_out
 from bertjax import config as configs
-from bertjax.data import cache, tokenizer
 from bertjax.data.pipeline import Phase, phased_batches
-from bertjax.data.prepare import Progress
-from bertjax.data.records import Corpus, check_tokenizer, open_corpus, read_manifest
-from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
+from bertjax.pretraining_job import Job
 from bertjax.train.checkpoint import Checkpoints, Keep
 from bertjax.train.display import Display
 from bertjax.train.feed import Feed
@@ -36,98 +26,7 @@ from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
 from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
-from bertjax.train.trainer import Trainer
-from bertjax.train.workdir import FREE_FIELDS, read_summary, write_summary
-
-_NOT_LEARNED_FROM = (*FREE_FIELDS, "num_train_steps", "data.cache")
-"""Fields that do not make a checkpoint another run's."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A run before its first step.
-
-    Attributes:
-      workdir: Where everything goes.
-      config: Of the run.
-      tokenizer: Its own copy lies in the workdir.
-      corpus: The text that is learned from.
-      held_out: The text that is measured on, if there is any.
-      phases: The run's parts, of one shape each.
-      trainer: What is compiled.
-      rows: A host batch: its shapes are those of the last phase.
-    """
-
-    workdir: pathlib.Path
-    config: ConfigDict
-    tokenizer: Tokenizer
-    corpus: Corpus
-    held_out: Corpus | None
-    phases: list[build.Phase]
-    trainer: Trainer
-    rows: Mapping[str, np.ndarray]
-
-    def examples(self, corpus: Corpus, phase: build.Phase):
-        """The examples of a split at the length of a phase."""
-        return build.examples(self.config, corpus, self.tokenizer, phase.max_seq_length)
-
-
-def prepare(
-    config: ConfigDict,
-    workdir: str,
-    say: Callable[[str], None],
-    progress: Callable[[Progress], None] | None = None,
-) -> Job:
-    """Makes what is missing and checks what is there.
-
-    Raises:
-      UserError: something is missing or does not fit.
-    """
-    phases = build.phases(config)
-    shapes = [(phase.batch_size, phase.max_seq_length) for phase in phases]
-    mesh = build.make_mesh(config, *zip(*shapes, strict=True))
-    build.check(config)
-    pieces, corpus_path = _text(config, say, progress)
-    build.check_vocabulary(config, pieces)
-    corpus = open_corpus(corpus_path)
-    check_tokenizer(corpus, pieces)
-    splits = read_manifest(corpus_path)["splits"]
-    unseen = open_corpus(corpus_path, "validation") if "validation" in splits else None
-    last = phases[-1]
-    examples = build.examples(config, corpus, pieces, last.max_seq_length)
-    rows = examples.build(0, np.zeros(1, np.int64))
-    rows["example_weight"] = np.ones(1, np.float32)
-    objectives = build.objectives(config.objectives, build.facts(config, pieces))
-    pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    trainer = build.trainer(config, pretrainer, mesh, rows)
-    return Job(pathlib.Path(workdir), config, pieces, corpus, unseen, phases, trainer, rows)
-
-
-def description(job: Job) -> str:
-    """What is about to run: text, shapes, parameters, mesh, FLOPs."""
-    corpus, mesh, trainer = job.corpus, job.trainer.mesh, job.trainer
-    parameters = trainer.shapes.params
-    parts = ", ".join(
-        f"{name} {build.parameter_count(tree):,}" for name, tree in parameters.items()
-    )
-    axes = " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1)
-    lines = [
-        f"corpus      {corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} "
-        f"tokens; held out {job.held_out.num_documents if job.held_out else 0:,} documents",
-        f"tokenizer   {job.tokenizer.vocab_size:,} pieces, {job.tokenizer.fingerprint[:16]}",
-        f"parameters  {build.parameter_count(parameters):,}: {parts}",
-        f"mesh        {mesh.size} {mesh.devices.flat[0].device_kind} device(s) {axes}".rstrip(),
-        f"precision   {build.precision(job.config.model.precision)}",
-    ]
-    for phase in job.phases:
-        shape = (phase.batch_size, phase.max_seq_length)
-        flops = trainer.flops(job.rows, shape)
-        per_epoch = job.examples(job.corpus, phase).num_examples / phase.batch_size
-        lines.append(
-            f"phase       {phase.steps:,} steps of {shape[0]} x {shape[1]} tokens, "
-            f"{flops / 1e9:,.1f} GFLOPs a step, {phase.steps / per_epoch:.2f} epochs"
-        )
-    return "\n".join(lines)
+from bertjax.train.workdir import read_summary, write_summary
 
 
 def finished(job: Job) -> dict[str, Any] | None:
@@ -143,8 +42,8 @@ def pretrain(job: Job, interrupt: Interrupt, say: Callable[[str], None]) -> dict
         _keep_tokenizer(job)
     checkpoints = Checkpoints(
         job.workdir,
-        keep=Keep(config.keep_checkpoints, config.keep_best, config.best_metric),
-        provenance=_provenance(job),
+        keep=Keep(config.keep_checkpoints, config.keep_best, config.best_metric, config.best_mode),
+        provenance=job.provenance,
         say=say,
     )
     with contextlib.closing(checkpoints):
@@ -182,37 +81,11 @@ def guesses(job: Job, params: Any, count: int = 3) -> list[fill.Guess]:
     return fill.guesses(job.trainer.pretrainer, params, batch, job.tokenizer, seed=job.config.seed)
 
 
-def _text(
-    config: ConfigDict, say: Callable[[str], None], progress: Callable[[Progress], None] | None
-) -> tuple[Tokenizer, pathlib.Path]:
-    """The run's tokenizer and the folder of its corpus, both made if need be."""
-    data = config.data
-    if not data.corpus and not data.input:
-        raise UserError(
-            "no text: set --config.data.corpus=DIR, a prepared corpus, or "
-            "--config.data.input='(GLOB,)', raw text"
-        )
-    if data.corpus and not config.tokenizer.path:
-        path = pathlib.Path(data.corpus) / "tokenizer"
-    else:
-        path = cache.tokenizer_of(data, config.tokenizer, say)
-    pieces = tokenizer.load(path)
-    return pieces, cache.corpus_of(data, path, pieces.fingerprint, say, progress)
-
-
 def _keep_tokenizer(job: Job) -> None:
     """Puts the tokenizer where fine-tuning looks for it: with the run."""
     folder = job.workdir / "tokenizer"
     if not folder.exists():
         job.tokenizer.save(str(folder))
-
-
-def _provenance(job: Job) -> dict[str, str]:
-    return {
-        "corpus": job.corpus.fingerprint,
-        "tokenizer": job.tokenizer.fingerprint,
-        "config": configs.fingerprint(job.config, ignoring=_NOT_LEARNED_FROM),
-    }
 
 
 def _peak(job: Job) -> float | None:
@@ -275,7 +148,7 @@ def _summarise(
         "seconds": report.seconds,
         "updates_skipped": report.updates_skipped,
         "parameters": build.parameter_count(job.trainer.shapes.params),
-        **{f"{name}_fingerprint": value for name, value in _provenance(job).items()},
+        **{f"{name}_fingerprint": value for name, value in job.provenance.items()},
         "config": json.loads(configs.to_json(job.config)),
         "guesses": [dataclasses.asdict(guess) for guess in guesses(job, state.params)],
     }

@@ -108,6 +108,7 @@ def run(num_train_steps: int) -> dict:
         "keep_checkpoints": 3,
         "keep_best": 1,
         "best_metric": "held_out/mlm/loss",
+        "best_mode": "min",  # or "max", where more is better
         "max_skipped_in_a_row": 5,
     }
 

@@ -49,12 +49,18 @@ def get_config(argument: str) -> ConfigDict:
     config.choose_epoch = "last"  # or "best": by the mean of the dev metrics, and reported so
     config.max_train_examples = 0  # the first so many of a shuffle; 0: all
     config.log_every = 50
-    config.checkpoint_every = 1000
     config.keep_checkpoints = False  # of finished seeds
     config.max_skipped_in_a_row = 5
     config.task = ConfigDict({"name": "glue", "dataset": task, "classifier_dropout": 0.1})
-    # The rest of the model is the pretrained one's; "none" takes these from there, too.
-    config.model = ConfigDict({"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
+    # Changes to the pretrained model; None: none. Fields that are not here are as they were.
+    config.model = ConfigDict(
+        {
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.1,
+            "precision": None,
+            "remat": None,
+        }
+    )
     config.data = ConfigDict(
         {
             "max_seq_length": 128,

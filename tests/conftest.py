@@ -30,6 +30,16 @@ install_import_hook(
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser):
+    parser.addoption("--regolden", action="store_true", help="rewrite the curves in tests/golden")
+
+
+@pytest.fixture(scope="session")
+def regolden(request) -> bool:
+    """Whether golden curves are to be rewritten instead of compared."""
+    return request.config.getoption("--regolden")
+
+
 @pytest.fixture(scope="session")
 def root() -> pathlib.Path:
     """The checkout: where pyproject.toml lies."""

@@ -158,6 +158,13 @@ def test_a_slip_is_named(path, override, expected):
     assert expected in message(path, override)
 
 
+def test_a_change_to_the_pretrained_model_can_be_taken_back(root):
+    taken_back = split_overrides(["--config.model.hidden_dropout_prob=none"])[1]
+    config = load_config(str(root / "configs" / "glue.py:cola"), taken_back)
+    assert config.model.hidden_dropout_prob is None
+    assert config.model.attention_probs_dropout_prob == 0.1
+
+
 def test_an_objective_can_be_added_and_taken_out(path, monkeypatch):
     monkeypatch.setattr("bertjax.catalog.names", lambda folder: ["mlm", "rtd"])
     argv = [

@@ -135,10 +135,13 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
 def _status(latest: int | None, total: int | None, running: bool, summary: dict | None) -> str:
     if running:
         return "running"
-    if total is not None and (latest or 0) >= total:
-        return "complete"
     if total is None:
         return "not running" if summary is None else "complete"
+    finished = summary is not None and summary["status"] == "complete" and summary["steps"] >= total
+    if finished or (latest or 0) >= total:
+        return "complete"
+    if summary is not None and "seeds" in summary:
+        return f"stopped; {summary['seeds']} seed(s) finished, the others go on when started again"
     if latest is None:
         return f"stopped before its first checkpoint, of {total} steps"
     return f"stopped; goes on from step {latest} of {total} when it is started again"

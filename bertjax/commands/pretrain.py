@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 def run(config, arguments: argparse.Namespace) -> None:
     """One run, from the claim on its folder to the last line on the screen."""
     from bertjax import config as configs
-    from bertjax import pretraining
+    from bertjax import pretraining, pretraining_job
     from bertjax.commands.prepare import progress_display
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
@@ -54,8 +54,8 @@ def run(config, arguments: argparse.Namespace) -> None:
         held = claim(arguments.workdir, json.loads(configs.to_json(config)))
     with held:
         with progress_display() as progress:
-            job = pretraining.prepare(config, arguments.workdir, _say, progress)
-        _say(pretraining.description(job))
+            job = pretraining_job.prepare(config, arguments.workdir, _say, progress)
+        _say(pretraining_job.description(job))
         before = pretraining.finished(job)
         # What is prepared is kept at any moment; from here on a signal means: finish the step.
         with Interrupt() as interrupt:

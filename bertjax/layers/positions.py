@@ -20,12 +20,13 @@ def sinusoids(length: int, width: int) -> Float[np.ndarray, "L D"]:
 
 
 def sinusoidal(stddev: float) -> Initializer:
-    """Starts a table of learned positions as sinusoids of this deviation.
+    """Starts a table of learned positions as sinusoids of an amplitude of twice `stddev`.
 
-    A short run then need not find out first which positions are neighbours.
+    A short run then need not find out first which positions are neighbours. The signal is as strong
+    as words of deviation `stddev`, and half as strong again: experiments/LOG.md, 2026-11-21.
     """
 
     def initialize(key: Array, shape: tuple[int, int], dtype=jnp.float32) -> Array:
-        return jnp.asarray(np.sqrt(2) * stddev * sinusoids(*shape), dtype)
+        return jnp.asarray(2 * stddev * sinusoids(*shape), dtype)
 
     return initialize

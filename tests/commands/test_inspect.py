@@ -26,6 +26,8 @@ CONFIG = {
     "model": {"name": "bert", "hidden_size": 3},
 }
 
+SUMMARY = {"status": "complete", "steps": 40, "mlm_loss": 1.5}
+
 
 @pytest.fixture
 def workdir(tmp_path):
@@ -84,12 +86,12 @@ def test_a_run_is_described_by_what_came_out(workdir, capsys):
 
 def test_the_status_of_a_run(workdir, tmp_path, capsys):
     claim(workdir, CONFIG | {"num_train_steps": 40}).release()
-    write_summary(workdir, {"mlm_loss": 1.5})
+    write_summary(workdir, SUMMARY)
     with Checkpoints(workdir) as checkpoints:
         checkpoints.save({"params": PARAMS}, step=40)
     run = told(capsys, workdir)
     assert run["status"] == "complete"
-    assert run["summary"] == {"mlm_loss": 1.5}
+    assert run["summary"] == SUMMARY
     claim(tmp_path / "fresh", CONFIG).release()
     fresh = told(capsys, tmp_path / "fresh")
     assert fresh["status"] == "stopped before its first checkpoint, of 40 steps"
@@ -166,3 +168,17 @@ def test_a_corpus_is_described_with_examples_as_text(tmp_path, run_bertjax, caps
 
 
 WORDS = tuple(f"word{number}" for number in range(100, 160))
+
+
+@pytest.mark.parametrize(
+    ("summary", "status"),
+    [
+        ({"status": "complete", "steps": 40, "seeds": 5}, "complete"),
+        ({"status": "running", "steps": 40, "seeds": 2}, "stopped; 2 seed(s) finished"),
+    ],
+)
+def test_a_fine_tuning_is_done_when_its_seeds_are(tmp_path, capsys, summary, status):
+    """Its checkpoints are gone by then."""
+    claim(tmp_path, CONFIG).release()
+    write_summary(tmp_path, summary)
+    assert told(capsys, tmp_path)["status"].startswith(status)

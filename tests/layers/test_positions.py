@@ -1,0 +1,38 @@
+"""Sinusoids: the numbers of the formula, and what makes them worth having."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers.positions import sinusoidal, sinusoids
+
+
+def test_they_are_those_of_the_formula():
+    table = sinusoids(7, 6)
+    assert table.shape == (7, 6)
+    for position in range(7):
+        angles = [position / 10_000 ** (exponent / 6) for exponent in (0, 2, 4)]
+        np.testing.assert_allclose(table[position, :3], np.sin(angles), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(table[position, 3:], np.cos(angles), rtol=1e-5, atol=1e-7)
+
+
+def test_an_odd_width_leaves_out_the_last_cosine():
+    assert sinusoids(5, 7).shape == (5, 7)
+    np.testing.assert_allclose(sinusoids(5, 7)[3, :4], np.sin(3 * 10_000 ** (-np.arange(4) / 3.5)))
+
+
+def test_a_product_of_two_positions_depends_on_their_distance_alone():
+    table = sinusoids(40, 16)
+    products = table @ table.T
+    for distance in (0, 1, 5, 23):
+        along = np.diagonal(products, distance)
+        np.testing.assert_allclose(along, along[0], rtol=1e-4)
+    assert products[0, 0] > products[0, 1] > products[0, 2]
+
+
+@pytest.mark.parametrize("stddev", [0.02, 0.08])
+def test_a_start_is_a_multiple_of_them(stddev):
+    table = sinusoidal(stddev)(jax.random.key(0), (11, 6), jnp.float32)
+    assert table.dtype == jnp.float32
+    np.testing.assert_allclose(table, 2 * stddev * sinusoids(11, 6), rtol=1e-6)

@@ -1,0 +1,171 @@
+"""Twenty steps of every recipe, shrunk, follow the curves that golden/ holds.
+
+From text to tokenizer, corpus, batches, masks, loss, update and held-out measurement: whatever
+changes the numbers of a run changes a curve. Where that is meant, `tools/regolden` rewrites them,
+and the change says why. Types are float32, and the tolerance is that of another processor's or
+another release's order of summation.
+"""
+
+import itertools
+import json
+import pathlib
+import random
+import re
+
+import numpy as np
+import pytest
+
+from bertjax import finetuning, pretraining, pretraining_job
+from bertjax.config import load_config, to_json
+from bertjax.train.interrupt import Interrupt
+from bertjax.train.metric_writer import read_metrics
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "tests" / "golden"
+STEPS = 20
+TOLERANCE = 2e-3
+SHRUNK = {
+    "model.vocab_size": "140",
+    "model.hidden_size": "24",
+    "model.num_hidden_layers": "2",
+    "model.num_attention_heads": "3",
+    "model.intermediate_size": "40",
+    "model.max_position_embeddings": "32",
+    "model.precision": "float32",
+    "data.phases": "()",
+    "data.max_seq_length": "32",
+    "data.batch_size": "8",
+    "data.validation_fraction": "0.2",
+    "data.validation_input": "()",
+    "data.corpus": "",
+    "tokenizer.vocab_size": "140",
+    "num_train_steps": str(STEPS),
+    "optimizer.learning_rate": "0.01",
+    "optimizer.warmup_steps": "2",
+    "log_every": "1",
+    "eval_every": "10",
+    "eval_examples": "16",
+    "checkpoint_every": "0",
+}
+PRETRAINING = ("quickstart.py", "bert.py:tiny", "bert_mini_hour.py")
+TASKS = ("cola", "stsb", "mnli")
+"""One sentence and two classes; two sentences and a number; three classes and two dev sets."""
+
+NOUNS = ["cat", "dog", "house", "river", "teacher", "letter", "garden", "window", "engine", "song"]
+VERBS = ["sees", "finds", "likes", "carries", "follows", "leaves", "paints", "remembers"]
+PLACES = ["in the north", "near a wall", "after dinner", "without a word", "on the road"]
+
+
+def sentences(seed: int):
+    """Sentences of a few words that do not depend on the machine, without end."""
+    chance = random.Random(seed)
+    while True:
+        subject, thing = chance.choice(NOUNS), chance.choice(NOUNS)
+        yield f"The {subject} {chance.choice(VERBS)} a {thing} {chance.choice(PLACES)}."
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> pathlib.Path:
+    """60 documents of 12 sentences."""
+    said = sentences(0)
+    documents = ["\n".join(itertools.islice(said, 12)) for _ in range(60)]
+    path = tmp_path_factory.mktemp("golden") / "text.txt"
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory) -> pathlib.Path:
+    """Three tasks in GLUE's layout: 80 examples to learn from, 11 in each dev set."""
+    folder, said, chance = (
+        tmp_path_factory.mktemp("golden") / "glue",
+        sentences(1),
+        random.Random(2),
+    )
+    mnli_columns = ["index", "sentence1", "sentence2", "gold_label"]
+    answers = "entailment", "neutral", "contradiction"
+    files = {
+        "CoLA": (("train", "dev"), None, lambda i: ["x", i % 2, "", next(said)]),
+        "STS-B": (
+            ("train", "dev"),
+            ["index", "sentence1", "sentence2", "score"],
+            lambda i: [i, next(said), next(said), round(chance.uniform(0, 5), 2)],
+        ),
+        "MNLI": (
+            ("train", "dev_matched", "dev_mismatched"),
+            mnli_columns,
+            lambda i: [i, next(said), next(said), answers[i % 3]],
+        ),
+    }
+    for name, (splits, columns, row) in files.items():
+        (folder / name).mkdir(parents=True)
+        for split in splits:
+            rows = [row(i) for i in range(80 if split == "train" else 11)]
+            lines = ["\t".join(map(str, fields)) for fields in filter(None, [columns, *rows])]
+            (folder / name / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def pretrain(recipe: str, text: pathlib.Path, workdir: pathlib.Path) -> pretraining_job.Job:
+    """A run of 20 steps on the text."""
+    fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
+    config = load_config(str(ROOT / "configs" / recipe), fields.items())
+    job = pretraining_job.prepare(config, str(workdir), say=lambda _: None)
+    workdir.mkdir(exist_ok=True)
+    (workdir / "config.json").write_text(to_json(config))
+    assert pretraining.pretrain(job, Interrupt(), say=lambda _: None)
+    return job
+
+
+@pytest.mark.parametrize("recipe", PRETRAINING)
+def test_a_pretraining_curve(recipe, text, tmp_path, regolden):
+    pretrain(recipe, text, tmp_path)
+    compare(f"pretrain_{recipe.partition('.')[0]}", read_metrics(tmp_path), regolden)
+
+
+@pytest.fixture(scope="module")
+def pretrained(text, tmp_path_factory) -> pathlib.Path:
+    workdir = tmp_path_factory.mktemp("golden") / "run"
+    pretrain("bert.py:tiny", text, workdir)
+    return workdir
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_finetuning_curve(task, pretrained, glue, tmp_path, regolden):
+    fields = {"log_every": "1"}
+    recipe = load_config(str(ROOT / "configs" / f"glue.py:{task},tiny"), fields.items())
+    job = finetuning.prepare(recipe, init=str(pretrained), data=str(glue), workdir=str(tmp_path))
+    assert job.config.num_train_steps < STEPS
+    assert finetuning.fine_tune(job, 0, Interrupt())
+    compare(f"finetune_{task}", read_metrics(job.folder(0)), regolden)
+
+
+def compare(name: str, records: list[dict], regolden: bool) -> None:
+    """Compares what is smooth in a run with the golden file, or rewrites that."""
+    curves: dict[str, dict[str, float]] = {}
+    for record in records:
+        for metric, value in record.items():
+            if metric.endswith(("loss", "gradient_norm", "learning_rate")):
+                curves.setdefault(metric, {})[str(record["step"])] = value
+    path = FOLDER / f"{name}.json"
+    if regolden:
+        rounded = {
+            metric: {step: float(f"{value:.5g}") for step, value in curve.items()}
+            for metric, curve in sorted(curves.items())
+        }
+        path.write_text(json.dumps(rounded, indent=1) + "\n")
+    golden = json.loads(path.read_text())
+    assert curves.keys() == golden.keys()
+    for metric, curve in curves.items():
+        assert curve.keys() == golden[metric].keys(), metric
+        wanted = [golden[metric][step] for step in curve]
+        np.testing.assert_allclose([*curve.values()], wanted, TOLERANCE, TOLERANCE, err_msg=metric)
+
+
+def test_every_config_of_a_pretraining_has_a_curve():
+    """A new file in configs/ belongs into PRETRAINING, unless it is another size of one there."""
+    known = {recipe.partition(".")[0] for recipe in PRETRAINING}
+    for path in (ROOT / "configs").glob("*.py"):
+        other_size = re.search(r"configs/(\w+)\.py:\w+`, where its record stands", path.read_text())
+        name = other_size[1] if other_size else path.stem
+        assert name in {*known, "glue", "common"}, f"{path.name} has no golden curve"
