@@ -26,7 +26,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer
 from bertjax.layers.precision import NAMED
 from bertjax.train import epochs, named_arrays, predict, transfer
-from bertjax.train.checkpoint import Checkpoints, Keep
+from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.display import Display
 from bertjax.train.feed import Feed
 from bertjax.train.files import make_folder
@@ -36,6 +36,7 @@ from bertjax.train.loop import train
 from bertjax.train.metric_writer import MetricsFile, TensorBoard
 from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
+from bertjax.train.retention import Keep
 from bertjax.train.seeds import for_seeds
 from bertjax.train.sharding import RULES, local_rows
 from bertjax.train.state import TrainState

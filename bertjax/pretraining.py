@@ -15,7 +15,7 @@ from bertjax import config as configs
 from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.layers.precision import NAMED
 from bertjax.pretraining_job import Job
-from bertjax.train.checkpoint import Checkpoints, Keep
+from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.display import Display
 from bertjax.train.feed import Feed
 from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
@@ -24,6 +24,7 @@ from bertjax.train.loop import train
 from bertjax.train.metric_writer import MetricsFile, TensorBoard
 from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
+from bertjax.train.retention import Keep
 from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
 from bertjax.train.workdir import read_summary, write_summary

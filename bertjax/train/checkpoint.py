@@ -7,7 +7,6 @@ part in writing and reading the arrays.
 import concurrent.futures
 import contextlib
 import copy
-import dataclasses
 import errno
 import math
 import os
@@ -27,6 +26,7 @@ from bertjax.train import checkpoint_folder, named_arrays, restore, retention
 from bertjax.train.checkpoint_folder import Record
 from bertjax.train.files import is_disk_full, make_folder
 from bertjax.train.quiet_orbax import orbax
+from bertjax.train.retention import Keep
 
 _HOUR = 3600
 _SMALL_FILES = 1 << 20
@@ -35,16 +35,6 @@ _NONE, _REFUSED = -1, -2
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class Keep:
-    """Which checkpoints stay: see `retention.superfluous`."""
-
-    latest: int = 3
-    best: int = 1
-    metric: str = "held_out/mlm/loss"
-    mode: str = "min"
 
 
 def _check_room(folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
@@ -218,14 +208,8 @@ class Checkpoints:
             ) from error
 
     def _drop_superfluous(self) -> None:
-        keep = self._keep
-        for step in retention.superfluous(
-            checkpoint_folder.metrics(self.directory),
-            keep_latest=keep.latest,
-            keep_best=keep.best,
-            metric=keep.metric,
-            mode=keep.mode,
-        ):
+        found = checkpoint_folder.metrics(self.directory)
+        for step in retention.superfluous(found, self._keep):
             checkpoint_folder.remove(self.directory / str(step))
 
     def _newest_whole(self) -> int | None:

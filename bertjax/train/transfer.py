@@ -87,8 +87,7 @@ def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> 
 
 
 def _best(directory: pathlib.Path, steps: list[int], config: dict[str, Any]) -> int:
-    metric = config["best_metric"]
-    mode = "min" if metric.endswith(("loss", "perplexity")) else "max"
+    metric, mode = config["best_metric"], config["best_mode"]
     records = {s: checkpoint_folder.read_record(directory / str(s)).metrics for s in steps}
     ranked = retention.ranked(records, metric, mode)
     if not ranked:

@@ -11,9 +11,10 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.train import checkpoint_folder
-from bertjax.train.checkpoint import Checkpoints, Keep
+from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.named_arrays import fingerprint
 from bertjax.train.restore import load, load_numpy
+from bertjax.train.retention import Keep
 
 PROVENANCE = {"corpus": "c" * 64, "tokenizer": "d" * 64}
 

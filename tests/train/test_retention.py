@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.train.retention import ranked, superfluous
+from bertjax.train.retention import Keep, ranked, superfluous
 
 METRICS = {
     100: {"loss": 3.0, "accuracy": 0.2},
@@ -27,12 +27,11 @@ def test_ranked_by_direction_newer_first_among_equals_and_without_the_unmeasured
     [(1, 0, [100, 200, 300, 400]), (1, 1, [100, 300, 400]), (2, 2, [100]), (9, 0, [])],
 )
 def test_newest_and_best_stay(latest, best, gone):
-    options = {"keep_latest": latest, "keep_best": best, "metric": "loss", "mode": "min"}
-    assert superfluous(METRICS, **options) == gone
+    assert superfluous(METRICS, Keep(latest, best, "loss", "min")) == gone
 
 
 def test_refuses_what_cannot_be_meant():
     with pytest.raises(UserError, match="best_mode='least'"):
-        ranked(METRICS, "loss", "least")
-    with pytest.raises(UserError, match="keep_latest=0"):
-        superfluous(METRICS, keep_latest=0, keep_best=1, metric="loss", mode="min")
+        Keep(mode="least")
+    with pytest.raises(UserError, match="keep_checkpoints=0"):
+        Keep(latest=0)

@@ -10,7 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.errors import UserError
 from bertjax.train import transfer
-from bertjax.train.checkpoint import Checkpoints, Keep
+from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.retention import Keep
 from bertjax.train.sharding import make_mesh
 
 
@@ -24,7 +25,7 @@ def tree(value, **changes):
 @pytest.fixture
 def run(tmp_path):
     """A run with checkpoints 10, 20 and 30; that of step 20 is the best."""
-    config = {"best_metric": "held_out/mlm_loss", "model": {"name": "bert"}}
+    config = {"best_metric": "held_out/mlm_loss", "best_mode": "min", "model": {"name": "bert"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with Checkpoints(tmp_path, keep=Keep(latest=3)) as checkpoints:
         for step, loss in [(10, 3.0), (20, 1.0), (30, 2.0)]:

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from bertjax.errors import UserError
-from bertjax.train.checkpoint import Checkpoints, Keep
+from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.display import Display
 from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
 from bertjax.train.interrupt import Interrupt
@@ -23,6 +23,7 @@ from bertjax.train.loop import train
 from bertjax.train.metric_writer import MetricsFile, TensorBoard
 from bertjax.train.named_arrays import fingerprint
 from bertjax.train.report import Report, Work
+from bertjax.train.retention import Keep
 from bertjax.train.workdir import claim
 
 OPTIMIZER = optax.adam(0.03)
