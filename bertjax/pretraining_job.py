@@ -22,7 +22,7 @@ from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.train.trainer import Trainer
 from bertjax.train.workdir import FREE_FIELDS
 
-_NOT_LEARNED_FROM = (*FREE_FIELDS, "num_train_steps", "data.cache")
+_NOT_LEARNED_FROM = (*FREE_FIELDS, "num_train_steps", "data.phases", "data.cache")
 """Fields that do not make a checkpoint another run's."""
 
 

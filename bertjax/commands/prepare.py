@@ -1,4 +1,4 @@
-"""Turns text into a tokenized corpus that training reads; continues what was interrupted."""
+"""Turn text into a tokenized corpus that training reads; continues what was interrupted."""
 
 import argparse
 import contextlib

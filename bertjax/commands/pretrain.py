@@ -69,12 +69,21 @@ def run(config, arguments: argparse.Namespace) -> None:
     if before:
         print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
     _print_summary(summary, arguments.workdir)
-    longer = 2 * summary["steps"]
-    print(f"extend it  {command} --config.num_train_steps={longer}")
+    print(f"extend it  {command} {extension(config, summary['steps'])}")
     print(
         f"next       bertjax finetune --config configs/glue.py:mrpc,small --init "
         f"{arguments.workdir} --data GLUE_FOLDER --workdir {arguments.workdir}_mrpc"
     )
+
+
+def extension(config, steps: int) -> str:
+    """What makes a run that is complete twice as long."""
+    longer = f"--config.num_train_steps={config.num_train_steps + steps}"
+    if not config.data.phases:
+        return longer
+    *first, (last, length, batch) = config.data.phases
+    phases = ",".join(str(tuple(phase)) for phase in [*first, (last + steps, length, batch)])
+    return f"{longer} --config.data.phases='({phases},)'"
 
 
 def _print_summary(summary: dict, workdir: str) -> None:

@@ -69,7 +69,7 @@ def claim(
       workdir: the folder; made where it is absent.
       config: plain values as they go into `config.json`.
       free: patterns of dotted fields that may differ from the folder's config. Besides these,
-        `num_train_steps` may grow: a finished run is extended so.
+        `num_train_steps` and `data.phases` may grow: a finished run is extended so.
 
     Raises:
       UserError: the folder belongs to another config or is in use; the fields are named.
@@ -140,7 +140,18 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str
 def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
     if name == "num_train_steps" and name in old and name in new:
         return new[name] >= old[name]
+    if name == "data.phases" and name in old and name in new:
+        return _prolong(old[name], new[name])
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in free)
+
+
+def _prolong(old: list[list[int]], new: list[list[int]]) -> bool:
+    """Whether phases begin with those of before, of which the last may have grown."""
+    if not old or len(new) < len(old):
+        return False
+    *first, (steps, *shape) = old
+    new_steps, *new_shape = new[len(first)]
+    return new[: len(first)] == first and new_steps >= steps and new_shape == shape
 
 
 def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

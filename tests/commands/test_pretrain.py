@@ -2,10 +2,16 @@
 
 import json
 import random
+import shlex
 import signal
 import time
 
 import pytest
+
+from bertjax import build
+from bertjax.commands import pretrain
+from bertjax.config import load_config, split_overrides
+from bertjax.train.workdir import claim
 
 STEPS = 60
 TINY = {
@@ -196,3 +202,20 @@ def test_mistakes_get_one_line(changes, told, corpus, tmp_path, run_bertjax):
     assert told in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "phases"),
+    [
+        (["--config.data.phases=()"], [(2_000_000, 128, 256)]),
+        ([], [(900_000, 128, 256), (1_100_000, 512, 256)]),
+    ],
+)
+def test_the_offered_extension_goes_on_with_the_same_run(root, tmp_path, overrides, phases):
+    path = str(root / "configs" / "bert_base.py")
+    config = load_config(path, split_overrides(overrides)[1])
+    claim(tmp_path, json.loads(config.to_json())).release()
+    words = shlex.split(pretrain.extension(config, steps=1_000_000))
+    longer = load_config(path, split_overrides([*overrides, *words])[1])
+    claim(tmp_path, json.loads(longer.to_json())).release()
+    assert build.phases(longer) == [build.Phase(*phase) for phase in phases]

@@ -1,5 +1,6 @@
 """Whose folder it is."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -62,6 +63,25 @@ def test_another_config_is_refused_naming_the_fields(tmp_path, other, said):
     assert "another --workdir" in str(error.value)
     assert "\n" not in str(error.value)
     assert (tmp_path / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("later", "is_the_same_run"),
+    [
+        ([[90, 128, 8], [30, 512, 2]], True),
+        ([[90, 128, 8], [10, 512, 2], [5, 512, 4]], True),
+        ([[90, 128, 8], [9, 512, 2]], False),
+        ([[91, 128, 8], [10, 512, 2]], False),
+        ([[90, 128, 8], [20, 256, 2]], False),
+        ([[90, 128, 8]], False),
+        ([], False),
+    ],
+)
+def test_phases_can_be_prolonged(tmp_path, later, is_the_same_run):
+    claim(tmp_path, {"data": {"phases": [[90, 128, 8], [10, 512, 2]]}}).release()
+    expected = contextlib.nullcontext() if is_the_same_run else pytest.raises(UserError)
+    with expected:
+        claim(tmp_path, {"data": {"phases": later}}).release()
 
 
 def test_many_differences_are_counted(tmp_path):
