@@ -2,8 +2,6 @@ import numpy as np
 import pytest
 
 from bertjax.data.examples import Examples
-from bertjax.data.packing import pack
-from bertjax.data.records import MAX_RECORD_TOKENS
 from bertjax.errors import UserError
 
 CLS, SEP, PAD = 1_000_001, 1_000_002, 1_000_003
@@ -389,17 +387,6 @@ def test_an_index_of_another_corpus_is_noticed(memory_corpus):
     corpus.tokens = corpus.tokens + 1
     with pytest.raises(UserError, match="shards and index are not of one corpus"):
         whole_epoch(make(corpus, "doc-sentences"))
-
-
-def test_records_are_those_that_are_packed_for_disk(memory_corpus, varied_documents):
-    documents = [*varied_documents(3), [700] * 4]
-    corpus = memory_corpus(documents, record_tokens=MAX_RECORD_TOKENS)
-    lengths = np.array([length for document in documents for length in document])
-    tokens = np.arange(lengths.sum(), dtype=corpus.dtype)
-    packed, index = pack(tokens, lengths, np.array([len(document) for document in documents]))
-    assert packed == corpus.read(np.arange(len(corpus.tokens)))
-    assert index["tokens"].tolist() == corpus.tokens.tolist()
-    assert index["sentences"].tolist() == corpus.sentences.tolist()
 
 
 def test_previews_are_for_people(memory_corpus):

@@ -2,7 +2,7 @@ import numpy as np
 
 from bertjax.data import packing
 from bertjax.data.packing import pack
-from bertjax.data.records import INDEX_DTYPE, sentence_ids
+from bertjax.data.records import INDEX_DTYPE, MAX_RECORD_TOKENS, sentence_ids
 
 
 def packed(documents, dtype="<u2"):
@@ -65,3 +65,14 @@ def test_a_sentence_that_no_record_holds_is_cut(monkeypatch):
         [9],
         [7] * 10,
     ]
+
+
+def test_the_corpus_in_memory_is_packed_as_on_disk(memory_corpus, varied_documents):
+    documents = [*varied_documents(3), [700] * 4]
+    corpus = memory_corpus(documents, record_tokens=MAX_RECORD_TOKENS)
+    lengths = np.array([length for document in documents for length in document])
+    tokens = np.arange(lengths.sum(), dtype=corpus.dtype)
+    records, index = pack(tokens, lengths, np.array([len(document) for document in documents]))
+    assert records == corpus.read(np.arange(len(corpus.tokens)))
+    assert index["tokens"].tolist() == corpus.tokens.tolist()
+    assert index["sentences"].tolist() == corpus.sentences.tolist()
