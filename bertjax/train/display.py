@@ -60,7 +60,7 @@ def _live_line(run: Run):
         progress.MofNCompleteColumn(),
         progress.TextColumn("{task.fields[figures]}", markup=False),
         progress.TextColumn("ETA"),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
+        progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         refresh_per_second=4,
         speed_estimate_period=120,
