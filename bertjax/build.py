@@ -125,6 +125,10 @@ def phases(config: ConfigDict) -> list[Phase]:
     data = config.data
     listed = data.phases or ((config.num_train_steps, data.max_seq_length, data.batch_size),)
     found = [Phase(*phase) for phase in listed]
+    for phase in found:
+        for name, value in dataclasses.asdict(phase).items():
+            if value < 1:
+                raise UserError(f"{name}={value} in a phase of the run: wanted 1 or more")
     total = sum(phase.steps for phase in found)
     if total != config.num_train_steps:
         raise UserError(

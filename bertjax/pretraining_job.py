@@ -132,6 +132,8 @@ def _text(
             "no text: set --config.data.corpus=DIR, a prepared corpus, or "
             "--config.data.input='(GLOB,)', raw text"
         )
+    if data.corpus:
+        read_manifest(data.corpus)
     if data.corpus and not config.tokenizer.path:
         path = pathlib.Path(data.corpus) / "tokenizer"
     else:

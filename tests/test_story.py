@@ -233,6 +233,10 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
         ("model.hidden_size=25", "nearest: 24, 27"),
         ("mesh.fsdp=3", "devices"),
         ("data.batch_size=9", "nearest: 8, 10"),
+        ("data.batch_size=0", "batch_size=0"),
+        ("data.microbatches=0", "microbatches=0"),
+        ("optimizer.learning_rate=-1", "learning_rate=-1.0"),
+        ("data.corpus=nosuch", "nosuch is no prepared corpus"),
     ],
 )
 def test_a_config_that_does_not_fit(home, run_bertjax, tmp_path, override, told):

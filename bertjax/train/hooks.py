@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
+
 from bertjax.errors import UserError
 from bertjax.train.checkpoint import Checkpoints
 
@@ -18,11 +20,12 @@ class Run:
 
     Attributes:
       hooks: all of them, in order.
-      batches: where the batches come from; knows how long the loop has waited for them.
+      batches: where the batches come from; knows how long getting them has taken.
       num_train_steps: the step at which the run ends.
       first_step: steps done when this process began.
       step: steps begun by now.
       aside_seconds: time spent on evaluation and on saving.
+      stall_seconds: time spent waiting for batches while no step was running.
     """
 
     hooks: tuple["Hook", ...]
@@ -31,9 +34,20 @@ class Run:
     first_step: int
     step: int = dataclasses.field(init=False)
     aside_seconds: float = 0.0
+    stall_seconds: float = 0.0
 
     def __post_init__(self):
         self.step = self.first_step
+        self._waited = self.batches.wait_seconds
+
+    def fetched(self, newest: Mapping[str, jax.Array]) -> None:
+        """Counts the wait for a batch, unless the step that has these metrics is still running.
+
+        It may have ended at any moment of the wait, which counts whole.
+        """
+        before, self._waited = self._waited, self.batches.wait_seconds
+        if all(value.is_ready() for value in newest.values()):
+            self.stall_seconds += self._waited - before
 
     def record(self, step: int, values: Values) -> None:
         """Hands measurements to every hook, to be shown, written and kept."""

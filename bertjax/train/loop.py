@@ -61,6 +61,7 @@ def train(
             open_hooks.callback(hook.close)
             hook.begin(run, state, (remembered or {}).get(hook.name, {}))
         for before, batch in batches if run.step < num_train_steps else ():
+            run.fetched(in_flight[-1][1] if in_flight else {})
             if before != run.step:
                 raise ValueError(f"the batch of step {before} came, wanted that of {run.step}")
             state, metrics = train_step(state, batch)

@@ -26,8 +26,8 @@ class Report(Hook):
 
     Beside the metrics of `train_step` it records `updates_skipped`, `tokens` and `seconds` since
     the beginning of the run; and, since the last report, `seconds_per_step`, `tokens_per_second`,
-    `model_flops_utilisation` and `input_stall`, the share of the time that was spent waiting for
-    batches. Compilation, evaluation and saving count in `seconds` alone.
+    `model_flops_utilisation` and `input_stall`, the share of the time in which no step ran
+    because its batch was not there. Compilation, evaluation and saving count in `seconds` alone.
 
     Args:
       every: steps from one report to the next; the last step of a run is always reported.
@@ -109,7 +109,7 @@ class _Clock:
     def __init__(self, run: Run):
         self._run = run
         self._start = self._now()
-        self._waited = run.batches.wait_seconds
+        self._stalled = run.stall_seconds
         self._steps = self._tokens = self._flops = 0
 
     def add(self, work: Work) -> None:
@@ -124,7 +124,7 @@ class _Clock:
         speed = {
             "seconds_per_step": seconds / self._steps,
             "tokens_per_second": self._tokens / seconds,
-            "input_stall": (self._run.batches.wait_seconds - self._waited) / seconds,
+            "input_stall": (self._run.stall_seconds - self._stalled) / seconds,
         }
         if peak:
             speed["model_flops_utilisation"] = self._flops / seconds / peak

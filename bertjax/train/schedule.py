@@ -54,8 +54,10 @@ def make(
       power: Of the polynomial.
 
     Raises:
-      UserError: an unknown name, or a warmup that does not fit the run.
+      UserError: an unknown name, a negative rate, or a warmup that does not fit the run.
     """
+    if learning_rate < 0:
+        raise UserError(f"learning_rate={learning_rate}: wanted 0 or more, such as 1e-4")
     if not 0 <= warmup_steps <= num_train_steps:
         raise UserError(
             f"warmup_steps={warmup_steps} must lie between 0 and num_train_steps={num_train_steps}"

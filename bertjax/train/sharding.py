@@ -154,6 +154,8 @@ def check_batch_size(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None
     Raises:
       UserError: it does not.
     """
+    if microbatches < 1:
+        raise UserError(f"microbatches={microbatches}: wanted 1 or more")
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * microbatches
     if batch_size % parts:
         low = batch_size // parts * parts

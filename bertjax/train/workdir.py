@@ -19,6 +19,9 @@ from bertjax.train.files import make_folder, read_json, write_json
 FREE_FIELDS = ("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*")
 """Fields that may change between two starts of one run: none of them changes what is learned."""
 
+_TRACES = ("metrics.jsonl", "checkpoints/*", "seed_*/*")
+"""What a run leaves once it trains. Before that, a folder is not kept from other configs."""
+
 _SHOWN_DIFFERENCES = 6
 
 
@@ -62,6 +65,8 @@ def claim(
     free: Sequence[str] = FREE_FIELDS,
 ) -> Claim:
     """Makes a folder this config's own, or finds that it is, and holds it for this process.
+
+    A folder in which nothing was trained yet may become another config's.
 
     Hold on to what is returned: `with claim(workdir, config): ...`. On several hosts, one claims.
 
@@ -116,7 +121,7 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any] | None:
 
 def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str]) -> None:
     path = folder / "config.json"
-    if not path.exists():
+    if not path.exists() or not _has_trained(folder):
         return
     old, new = _fields(read_json(path)), _fields(json.loads(json.dumps(config)))
     differing = [
@@ -135,6 +140,11 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str
             f"{f'; and {rest} more' if rest else ''}): choose another --workdir, or the config "
             f"that {path} holds"
         )
+
+
+def _has_trained(folder: pathlib.Path) -> bool:
+    found = (path for pattern in _TRACES for path in folder.glob(pattern))
+    return any(path.is_dir() or path.stat().st_size for path in found)
 
 
 def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:

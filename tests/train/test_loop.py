@@ -1,5 +1,6 @@
 """The loop and its hooks: order, resuming, stopping, reporting."""
 
+import dataclasses
 import json
 
 import jax
@@ -212,6 +213,45 @@ def test_speed_leaves_out_the_first_step_and_what_is_done_aside(monkeypatch):
     assert second["model_flops_utilisation"] == 0.1
     assert (first["input_stall"], second["input_stall"]) == (0.25, 0.25)
     assert second["seconds"] == 500 + 5 * 2 + 5 * 1000
+
+
+@dataclasses.dataclass
+class Metric:
+    """A number that a device has, or will have."""
+
+    value: float
+    ready: bool
+
+    def is_ready(self):
+        return self.ready
+
+    def __float__(self):
+        return self.value
+
+
+class Waits(Ones):
+    """Takes half a second to bring a batch."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            self.wait_seconds += 0.5
+            yield batch
+
+
+@pytest.mark.parametrize(("ready", "stall_seconds"), [(True, 3.0), (False, 0.5)])
+def test_waiting_beside_a_running_step_is_no_stall(ready, stall_seconds):
+    """Before the first step nothing is running in any case."""
+
+    class Keeper(Hook):
+        def begin(self, run, state, remembered):
+            self.run = run
+
+    def step(state, batch):
+        return count(state, batch)[0], {"loss": Metric(1.0, ready)}
+
+    keeper = Keeper()
+    train(start(), Waits(0, 6), step, [keeper], num_train_steps=6)
+    assert keeper.run.stall_seconds == stall_seconds
 
 
 def test_resumed_equals_uninterrupted_bit_for_bit(tmp_path, run_here):

@@ -27,6 +27,12 @@ def changed(**fields):
     return json.loads(json.dumps(CONFIG)) | fields
 
 
+def train(folder, config):
+    """Claims a folder and leaves what a run's first steps leave."""
+    with claim(folder, config):
+        (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+
+
 def test_claim_writes_the_config_in_its_own_order(tmp_path):
     with claim(tmp_path / "new" / "run", CONFIG):
         text = (tmp_path / "new" / "run" / "config.json").read_text()
@@ -35,7 +41,7 @@ def test_claim_writes_the_config_in_its_own_order(tmp_path):
 
 
 def test_the_same_config_and_free_fields_pass_and_the_newest_is_kept(tmp_path):
-    claim(tmp_path, CONFIG).release()
+    train(tmp_path, CONFIG)
     later = changed(num_train_steps=200, log_every=1, keep_latest=9, mesh={"fsdp": 4, "tensor": 2})
     claim(tmp_path, later).release()
     assert json.loads((tmp_path / "config.json").read_text()) == later
@@ -55,7 +61,7 @@ def test_the_same_config_and_free_fields_pass_and_the_newest_is_kept(tmp_path):
     ],
 )
 def test_another_config_is_refused_naming_the_fields(tmp_path, other, said):
-    claim(tmp_path, CONFIG).release()
+    train(tmp_path, CONFIG)
     before = (tmp_path / "config.json").read_bytes()
     with pytest.raises(UserError) as error:
         claim(tmp_path, changed(**other))
@@ -63,6 +69,18 @@ def test_another_config_is_refused_naming_the_fields(tmp_path, other, said):
     assert "another --workdir" in str(error.value)
     assert "\n" not in str(error.value)
     assert (tmp_path / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("trace", [None, "metrics.jsonl", "tensorboard/events", "seed_0/"])
+def test_a_mistake_does_not_keep_the_folder(tmp_path, trace):
+    """As when the first start ended with an error, or while it compiled."""
+    claim(tmp_path, CONFIG).release()
+    if trace:
+        path = tmp_path / trace
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir() if trace.endswith("/") else path.touch()
+    claim(tmp_path, changed(seed=1)).release()
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 1
 
 
 @pytest.mark.parametrize(
@@ -78,14 +96,14 @@ def test_another_config_is_refused_naming_the_fields(tmp_path, other, said):
     ],
 )
 def test_phases_can_be_prolonged(tmp_path, later, is_the_same_run):
-    claim(tmp_path, {"data": {"phases": [[90, 128, 8], [10, 512, 2]]}}).release()
+    train(tmp_path, {"data": {"phases": [[90, 128, 8], [10, 512, 2]]}})
     expected = contextlib.nullcontext() if is_the_same_run else pytest.raises(UserError)
     with expected:
         claim(tmp_path, {"data": {"phases": later}}).release()
 
 
 def test_many_differences_are_counted(tmp_path):
-    claim(tmp_path, {f"field{i}": i for i in range(9)}).release()
+    train(tmp_path, {f"field{i}": i for i in range(9)})
     with pytest.raises(UserError, match="field5: 5 there, absent here; and 3 more"):
         claim(tmp_path, {})
 
@@ -116,6 +134,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
 
 
 def test_a_config_that_is_no_json_is_named(tmp_path):
+    train(tmp_path, {})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"config\.json cannot be read as JSON"):
         claim(tmp_path, {})
