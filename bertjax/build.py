@@ -136,12 +136,18 @@ def phases(config: ConfigDict) -> list[Phase]:
             f"{config.num_train_steps}: change one, or set --config.data.phases='()'"
         )
     longest = max(phase.max_seq_length for phase in found)
-    if longest > config.model.max_position_embeddings:
+    if longest > positions(config.model):
         raise UserError(
             f"sequences of {longest} tokens exceed config.model.max_position_embeddings="
-            f"{config.model.max_position_embeddings}: shorten them or raise it"
+            f"{config.model.max_position_embeddings}, which holds {positions(config.model)}: "
+            "shorten them or raise it"
         )
     return found
+
+
+def positions(model: Mapping[str, Any]) -> int:
+    """How long a sequence may be: rows before `position_offset` hold no token."""
+    return model["max_position_embeddings"] - model.get("position_offset", 0)
 
 
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer) -> None:
@@ -171,9 +177,14 @@ def examples(config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int)
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,
         pad_id=tokenizer.pad_id,
-        word_starts=tokenizer.word_starts if mlm.get("whole_word") else None,
+        word_starts=tokenizer.word_starts if _needs_words(config) else None,
         resegment=not mlm.get("static", False),
     )
+
+
+def _needs_words(config: ConfigDict) -> bool:
+    """Whether masks are made of words, so that batches must say where these begin."""
+    return config.objectives.get("mlm", {}).get("masking", "token") != "token"
 
 
 def check(config: ConfigDict) -> None:
@@ -256,7 +267,7 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
     }
     if "sentence_pair" in config.objectives:
         rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
-    if config.objectives.get("mlm", {}).get("whole_word"):
+    if _needs_words(config):
         rows["word_starts"] = random.random(shape) < 0.8
     return rows
 

@@ -250,10 +250,12 @@ def _with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
             model[name] = model[name] if value is None else value
         config.model = model
         config.init = origin.description()
-    if config.data.max_seq_length > model.max_position_embeddings:
+    longest = build.positions(model)
+    if config.data.max_seq_length > longest:
         raise UserError(
             f"config.data.max_seq_length={config.data.max_seq_length} exceeds "
-            f"max_position_embeddings={model.max_position_embeddings} of {origin.run}: lower it"
+            f"max_position_embeddings={model.max_position_embeddings} of {origin.run}, which holds "
+            f"{longest} tokens: lower it"
         )
     return config
 

@@ -19,6 +19,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   mlm_positions  int   [B P]     which tokens are predicted
   mlm_labels     int   [B P]     what they were
   mlm_weights    float [B P]     1 for a prediction, 0 for padding
+  mlm_spans      int   [B P 2]   masked spans: first and last token of the one it is part of
   pair_label     int   [B]       sentence pairs: next-sentence (1 = random) or order (1 = swapped)
   labels         int or float [B]  what a task predicts
   example_weight float [B]       0 for the padding of a short last batch, else 1

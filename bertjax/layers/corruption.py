@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 
 def prediction_budget(maskable: Bool[Array, "B L"], share: float, limit: int) -> Int[Array, "B"]:
@@ -32,7 +32,7 @@ def choose_tokens(
     scores = jax.vmap(lambda key: jax.random.bits(key, maskable.shape[-1:], jnp.uint32))(keys)
     # One bit is given up so that whatever may not be masked comes last.
     ranking = jnp.where(maskable, scores >> 1, jnp.uint32(1 << 31))
-    return _first(ranking, budget, limit)
+    return first(ranking, budget, limit)
 
 
 def choose_words(
@@ -44,8 +44,9 @@ def choose_words(
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
     """Chooses whole words in random order until exactly `budget` tokens are chosen.
 
-    A word that would exceed the budget is passed over, as in BERT's whole-word masking. Only where
-    no remaining word fits is one cut, so that the number of predictions is exact.
+    Anything that lies together may be a word, such as the n-grams of `word_groups.py`. A word that
+    would exceed the budget is passed over, as in BERT's whole-word masking. Only where no remaining
+    word fits is one cut, so that the number of predictions is exact.
 
     Returns:
       Positions and weights, as `choose_tokens`.
@@ -72,16 +73,26 @@ def choose_words(
         ranking = place[word] * length + jnp.arange(length, dtype=jnp.uint32)
         return jnp.where(maskable, ranking, jnp.uint32(1 << 31))
 
-    return _first(jax.vmap(rank_one)(keys, maskable, word_starts, budget), budget, limit)
+    return first(jax.vmap(rank_one)(keys, maskable, word_starts, budget), budget, limit)
 
 
-def _first(
-    ranking: Array, budget: Int[Array, "B"], limit: int
+def first(
+    ranking: UInt32[Array, "B L"], budget: Int[Array, "B"], limit: int
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
     """The positions of the `limit` lowest ranks, with weight 1 for the first `budget`."""
     positions = jnp.argsort(ranking, axis=-1)[:, :limit].astype(jnp.int32)
     weights = (jnp.arange(limit) < budget[:, None]).astype(jnp.float32)
     return jnp.where(weights > 0, positions, 0), weights
+
+
+def random_tokens(
+    key: Key[Array, ""], shape: tuple[int, ...], vocab_size: int, special_ids: tuple[int, ...]
+) -> Int[Array, "..."]:
+    """Draws ids of the vocabulary, all equally likely but the special ones, which never come."""
+    special = np.unique(np.asarray(special_ids, np.int32))
+    draw = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
+    # The n-th special id, from 0 on, is stepped over by every draw that reaches it less n.
+    return draw + (draw[..., None] >= special - np.arange(len(special))).sum(-1)
 
 
 def hide(
@@ -92,20 +103,30 @@ def hide(
     *,
     mask_id: int,
     vocab_size: int,
+    special_ids: tuple[int, ...] = (),
+    groups: Int[Array, "B P"] | None = None,
     mask_share: float = 0.8,
     random_share: float = 0.1,
 ) -> Int[Array, "B L"]:
-    """Replaces chosen tokens: by [MASK], by a random token of the vocabulary, or not at all."""
+    """Replaces chosen tokens: by [MASK], by a random token that is not special, or not at all.
 
-    def replacements(key, tokens):
+    Which of the three is drawn for each token or, where `groups` are given, for each group: tokens
+    of one number below L. Random tokens are drawn one by one.
+
+    BERT's own code draws special tokens too, where they are 5 of 30,522; RoBERTa's does not.
+    """
+    if groups is None:
+        groups = jnp.broadcast_to(jnp.arange(positions.shape[1]), positions.shape)
+
+    def replacements(key, tokens, groups):
         how, what = jax.random.split(key)
-        draw = jax.random.uniform(how, tokens.shape)
-        random = jax.random.randint(what, tokens.shape, 0, vocab_size, tokens.dtype)
+        draw = jax.random.uniform(how, input_ids.shape[1:])[groups]
+        random = random_tokens(what, tokens.shape, vocab_size, special_ids)
         unmasked = jnp.where(draw < mask_share + random_share, random, tokens)
         return jnp.where(draw < mask_share, mask_id, unmasked)
 
     chosen = jnp.take_along_axis(input_ids, positions, axis=1)
-    replaced = jax.vmap(replacements)(keys, chosen)
+    replaced = jax.vmap(replacements)(keys, chosen, groups)
     # Padding predictions point outside, where scatter drops them.
     positions = jnp.where(weights > 0, positions, input_ids.shape[1])
     return jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(

@@ -25,6 +25,11 @@ def packed(pack_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
     return (same & (pack_ids[:, None, :] != 0))[:, None, :, :]
 
 
+def seen(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
+    """Which tokens are there: those that any query may attend to."""
+    return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask
+
+
 def from_batch(batch: Mapping[str, Array]) -> Bool[Array, "B 1 #L M"]:
     """The mask that a batch asks for by `attention_mask` (rank 2 or 3) and `pack_ids`."""
     mask = batch["attention_mask"]

@@ -23,6 +23,36 @@ from bertjax.layers.precision import Precision, named
 from bertjax.layers.stack import Stack
 
 
+def check_length(length: int, max_position_embeddings: int, position_offset: int = 0) -> None:
+    """Refuses sequences that are longer than there are positions.
+
+    Raises:
+      UserError: naming the fields.
+    """
+    if position_offset + length > max_position_embeddings:
+        unused = f" less position_offset={position_offset}" if position_offset else ""
+        raise UserError(
+            f"a sequence of {length} tokens exceeds "
+            f"max_position_embeddings={max_position_embeddings}{unused}: shorten it or raise that"
+        )
+
+
+def check_heads(hidden_size: int, num_attention_heads: int) -> None:
+    """Refuses widths that do not divide into heads.
+
+    Raises:
+      UserError: naming the nearest that do.
+    """
+    if hidden_size % num_attention_heads:
+        low = hidden_size // num_attention_heads * num_attention_heads
+        sizes = [size for size in (low, low + num_attention_heads) if size]
+        raise UserError(
+            f"hidden_size={hidden_size} does not divide into "
+            f"num_attention_heads={num_attention_heads} equal heads; "
+            f"nearest: {', '.join(map(str, sizes))}"
+        )
+
+
 class Embeddings(nn.Module):
     """Sum of word, position and segment vectors, then LayerNorm and dropout (figure 2)."""
 
@@ -31,13 +61,18 @@ class Embeddings(nn.Module):
     segments: Embedding
     layer_norm_eps: float
     dropout_rate: float
+    position_offset: int = 0
 
     @nn.compact
     def __call__(self, batch: Batch, *, train: bool) -> Float[Array, "B L D"]:
         input_ids = batch["input_ids"]
         position_ids = batch.get("position_ids", jnp.arange(input_ids.shape[1])[None])
-        x = self.words(input_ids) + self.positions(position_ids)
-        x = x + self.segments(batch.get("segment_ids", jnp.zeros_like(input_ids)))
+        x = self.words(input_ids) + self.positions(position_ids + self.position_offset)
+        segment_ids = batch.get("segment_ids", jnp.zeros_like(input_ids))
+        if self.segments.num_embeddings == 1:
+            # RoBERTa tells two segments apart by the separator between them alone.
+            segment_ids = jnp.zeros_like(segment_ids)
+        x = x + self.segments(segment_ids)
         x = LayerNorm(self.layer_norm_eps, name="norm")(x)
         return Dropout(self.dropout_rate)(x, train=train)
 
@@ -54,11 +89,12 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets and the prediction head.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.
-      max_position_embeddings: Longest sequence.
-      type_vocab_size: Number of segment kinds.
+      max_position_embeddings: Rows of the position table: `position_offset` and longest sequence.
+      type_vocab_size: Number of segment kinds; with 1, all segments are of this kind.
       initializer_range: Standard deviation of all kernels and tables at the start.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`), which
         short runs profit from; positions are learned either way.
+      position_offset: Row of the first position; RoBERTa leaves 2 rows before it unused.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
@@ -78,6 +114,7 @@ class Model(nn.Module):
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     position_initializer: str = "normal"
+    position_offset: int = 0
     layer_norm_eps: float = 1e-12
     output_hidden_states: bool = False
     precision: str = "float32"
@@ -85,7 +122,7 @@ class Model(nn.Module):
     unroll: int = 1
 
     def setup(self):
-        self._check()
+        check_heads(self.hidden_size, self.num_attention_heads)
         precision = named(self.precision)
         normal = truncated_normal(self.initializer_range)
         self.word_embeddings = self._table(self.vocab_size, "vocab", normal)
@@ -99,6 +136,7 @@ class Model(nn.Module):
             self.segment_embeddings,
             self.layer_norm_eps,
             self.hidden_dropout_prob,
+            self.position_offset,
         )
         self.layers = Stack(
             self._block(precision),
@@ -111,11 +149,7 @@ class Model(nn.Module):
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         length = batch["input_ids"].shape[1]
-        if length > self.max_position_embeddings:
-            raise UserError(
-                f"a sequence of {length} tokens exceeds "
-                f"max_position_embeddings={self.max_position_embeddings}: shorten it or raise that"
-            )
+        check_length(length, self.max_position_embeddings, self.position_offset)
         embedded = self.embeddings(batch, train=train)
         sequence, states = self.layers(embedded, masks.from_batch(batch), train=train)
         hidden_states = None if states is None else (embedded, *states)
@@ -154,13 +188,3 @@ class Model(nn.Module):
             self.intermediate_size, self.hidden_act, self.initializer_range, precision
         )
         return PostNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps)
-
-    def _check(self) -> None:
-        if self.hidden_size % self.num_attention_heads:
-            low = self.hidden_size // self.num_attention_heads * self.num_attention_heads
-            sizes = [size for size in (low, low + self.num_attention_heads) if size]
-            raise UserError(
-                f"hidden_size={self.hidden_size} does not divide into "
-                f"num_attention_heads={self.num_attention_heads} equal heads; "
-                f"nearest: {', '.join(map(str, sizes))}"
-            )

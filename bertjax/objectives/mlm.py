@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import corruption, losses
+from bertjax.layers import corruption, losses, masks, word_groups
 from bertjax.layers.heads import PredictionTransform
 from bertjax.layers.precision import named
 
@@ -19,7 +19,7 @@ class Objective(nn.Module):
 
     Attributes:
       mask_id: The [MASK] token.
-      special_ids: Tokens that are never predicted.
+      special_ids: Tokens that are never predicted, and never drawn as a replacement.
       vocab_size: V, of which random replacements are drawn.
       seed: Seed of static masks.
       weight: Share in the total loss.
@@ -27,7 +27,8 @@ class Objective(nn.Module):
       max_predictions_per_seq: P; 0 stands for `masked_lm_prob` of the sequence length, rounded up.
       mask_share: Share of the chosen tokens that become [MASK].
       random_share: Share of the chosen tokens that become a random token; the rest stays.
-      whole_word: Whether whole words are chosen instead of tokens.
+      masking: What is chosen: "token"; "word", BERT's whole words; "ngram", ALBERT's 1 to 3 words;
+        "span", SpanBERT's up to 10 words, of which all are treated alike.
       static: Whether an example has one mask for all epochs, as if masked in preprocessing, instead
         of a new one in each step (RoBERTa, section 4.1, compares the two).
     """
@@ -41,7 +42,7 @@ class Objective(nn.Module):
     max_predictions_per_seq: int = 0
     mask_share: float = 0.8
     random_share: float = 0.1
-    whole_word: bool = False
+    masking: str = "token"
     static: bool = False
 
     rewrites_input = True
@@ -81,7 +82,7 @@ class Objective(nn.Module):
             return batch
         input_ids = batch["input_ids"]
         choosing, hiding = jax.vmap(jax.random.split, out_axes=1)(self._keys(batch))
-        positions, weights = self._choose(choosing, batch)
+        positions, weights, *spans = self._choose(choosing, batch)
         hidden = corruption.hide(
             hiding,
             input_ids,
@@ -89,12 +90,15 @@ class Objective(nn.Module):
             weights,
             mask_id=self.mask_id,
             vocab_size=self.vocab_size,
+            special_ids=self.special_ids,
+            groups=spans[0][..., 0] if spans else None,
             mask_share=self.mask_share,
             random_share=self.random_share,
         )
         example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
         return {
             **batch,
+            **({"mlm_spans": spans[0]} if spans else {}),
             "input_ids": hidden,
             "mlm_positions": positions,
             "mlm_labels": jnp.take_along_axis(input_ids, positions, axis=1),
@@ -108,23 +112,27 @@ class Objective(nn.Module):
             batch["example_id"]
         )
 
-    def _choose(self, keys: Array, batch: Batch) -> tuple[Array, Array]:
+    def _choose(self, keys: Array, batch: Batch) -> tuple[Array, ...]:
+        """Positions, weights and, of spans, their ends."""
+        known = {"token": None, "word": corruption.choose_words}
+        known |= {"ngram": word_groups.choose_ngrams, "span": word_groups.choose_spans}
+        if self.masking not in known:
+            raise UserError(f"no masking {self.masking!r}: {nearest(self.masking, known)}")
         maskable = self.maskable(batch)
         length = maskable.shape[1]
         limit = self.max_predictions_per_seq or math.ceil(self.masked_lm_prob * length)
         limit = min(limit, length)
         budget = corruption.prediction_budget(maskable, self.masked_lm_prob, limit)
-        if not self.whole_word:
+        if self.masking == "token":
             return corruption.choose_tokens(keys, maskable, budget, limit)
         if "word_starts" not in batch:
-            raise UserError("whole_word=True needs word_starts in the batch: prepare them in data")
-        return corruption.choose_words(keys, maskable, batch["word_starts"], budget, limit)
+            raise UserError(
+                f"masking={self.masking!r} needs word_starts in the batch: prepare them in data"
+            )
+        return known[self.masking](keys, maskable, batch["word_starts"], budget, limit)
 
     def maskable(self, batch: Batch) -> Bool[Array, "B L"]:
         """Tokens that are there and are not special."""
         input_ids = batch["input_ids"]
         special = jnp.isin(input_ids, jnp.asarray(self.special_ids, input_ids.dtype))
-        attention_mask = batch["attention_mask"]
-        if attention_mask.ndim == 3:
-            attention_mask = attention_mask.any(axis=1)
-        return attention_mask & ~special
+        return masks.seen(batch["attention_mask"]) & ~special

@@ -48,8 +48,24 @@ def make(
         raise UserError(f"no optimizer {name!r}: {nearest(name, OPTIMIZERS)}")
     clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
     adam = optax.scale_by_adam(adam_b1, adam_b2, adam_eps)
-    decay = optax.add_decayed_weights(weight_decay, decay_mask)
+    decay = optax.masked(decay_what_learns(weight_decay), decay_mask)
     return optax.chain(clip, adam, decay, *OPTIMIZERS[name]())
+
+
+def decay_what_learns(weight_decay: float) -> optax.GradientTransformation:
+    """Decoupled decay of every parameter that has an update.
+
+    What no loss reaches, such as the pooler where sentences are not classified, stays as it was;
+    otherwise it would shrink for a whole run and be worth less to a task than a fresh one.
+    """
+
+    def decayed(update: Array, parameter: Array) -> Array:
+        return update + weight_decay * parameter * jnp.any(update != 0)
+
+    def update(updates, state, params):
+        return jax.tree.map(decayed, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:

@@ -192,7 +192,7 @@ def test_a_finished_run_is_extended(corpus, tmp_path, run_bertjax):
         ({"data.corpus": "nowhere"}, "nowhere"),
         ({"optimizer.name": "adam"}, "did you mean 'adamw'"),
         ({"data.max_seq_length": 64}, "max_position_embeddings=32"),
-        ({"objectives.mlm.whole_wrd": "true"}, "did you mean 'whole_word'"),
+        ({"objectives.mlm.maskin": "word"}, "did you mean 'masking'"),
         ({"model.hidden_act": "gelo"}, "did you mean 'gelu'"),
     ],
 )

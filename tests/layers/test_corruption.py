@@ -71,6 +71,22 @@ def test_every_maskable_token_is_equally_likely():
     assert np.abs(counts - 20_000 / 15).max() < 4.5 * (20_000 / 15) ** 0.5
 
 
+@pytest.mark.parametrize(
+    ("special", "wanted"),
+    [
+        ((0, 1, 2, 3, 12), [4, 5, 6, 7, 8, 9, 10, 11]),  # as in RoBERTa's vocabulary: <mask> last
+        ((5, 6, 9, 5), [0, 1, 2, 3, 4, 7, 8, 10, 11, 12]),
+        ((), [*range(13)]),
+    ],
+)
+def test_random_tokens_are_never_special_and_otherwise_equally_likely(special, wanted):
+    draws = corruption.random_tokens(jax.random.key(3), (200, 103), 13, special)
+    counts = np.bincount(np.asarray(draws).ravel(), minlength=13)
+    assert np.flatnonzero(counts).tolist() == wanted
+    expected = draws.size / len(wanted)
+    assert np.abs(counts[wanted] - expected).max() < 4.5 * expected**0.5
+
+
 def sizes_and_starts(generator, length):
     """Words of 1 to 5 tokens that fill a row."""
     starts = np.zeros(length, bool)

@@ -1,10 +1,16 @@
-"""What tests of models share: variables in which every number is a draw."""
+"""What tests of models share: variables in which every number is a draw, and parity."""
+
+import json
+import pathlib
+import zlib
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "golden"
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +26,67 @@ def random_variables():
         )
 
     return draw
+
+
+def _draw(path, shape, magnify):
+    """Weights that depend on their name alone; magnified, softmax and GELU leave the middle."""
+    generator = np.random.default_rng(zlib.crc32(path.encode()))
+    center = 1.0 if path.endswith("scale") else 0.0
+    return np.float32(center + magnify * 0.05 * generator.normal(size=shape))
+
+
+def _theirs(path, value, names):
+    """A leaf of ours under Hugging Face's names: [out in] kernels, a name for each layer."""
+    module, _, leaf = path.rpartition("/")
+    leaves = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
+    whole = path in names
+    name = names[path] if whole else names[module] + leaves[leaf]
+    layers = list(value) if "*" in name else [value]
+    for index, one in enumerate(layers):
+        if leaf == "kernel":
+            contracted = 2 if module.endswith("attention/output") else 1
+            one = one.reshape(int(np.prod(one.shape[:contracted])), -1).T
+        elif not whole:
+            one = one.reshape(-1)
+        yield name.replace("*", str(index)), one
+
+
+@pytest.fixture(scope="session")
+def parity():
+    """`parity(pretrainer, batch, names, magnify)`: our parameters, and the same in their names.
+
+    `names` gives Hugging Face's name for each module or leaf of ours; `*` counts layers.
+    """
+
+    def make(pretrainer, batch, names, magnify):
+        boxed = jax.eval_shape(lambda: pretrainer.init(jax.random.key(0), batch, train=False))
+        ours, theirs = {}, {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(nn.meta.unbox(boxed)["params"]):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            value = _draw(name, leaf.shape, magnify)
+            *folders, last = name.split("/")
+            node = ours
+            for folder in folders:
+                node = node.setdefault(folder, {})
+            node[last] = jnp.asarray(value)
+            theirs.update(_theirs(name, value, names))
+        return {"params": ours}, theirs
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def golden_parity(regolden):
+    """`golden_parity(name, outputs)`: what Hugging Face gave once, where it is not installed."""
+
+    def check(name, outputs, reference=None):
+        path = FOLDER / f"parity_{name}.json"
+        if regolden and reference is not None:
+            rounded = {key: np.round(value, 5).tolist() for key, value in reference.items()}
+            path.write_text(json.dumps(rounded) + "\n")
+        golden = json.loads(path.read_text())
+        assert golden.keys() == outputs.keys()
+        for key, value in outputs.items():
+            np.testing.assert_allclose(value, golden[key], atol=1e-4, err_msg=key)
+
+    return check

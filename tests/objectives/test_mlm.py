@@ -19,7 +19,8 @@ NEW = ("input_ids", "mlm_positions", "mlm_labels", "mlm_weights")
 
 
 def objective(**fields):
-    return Objective(mask_id=MASK, special_ids=(PAD, 1, CLS, SEP), vocab_size=VOCABULARY, **fields)
+    special_ids = (PAD, 1, CLS, SEP, MASK)
+    return Objective(mask_id=MASK, special_ids=special_ids, vocab_size=VOCABULARY, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +53,13 @@ def test_labels_are_the_originals_and_all_else_stays(prepare, make_batch):
     assert set(prepared) == {*batch, *NEW}
 
 
-@pytest.mark.parametrize("whole_word", [False, True])
+@pytest.mark.parametrize("masking", ["token", "word", "ngram", "span"])
 def test_specials_and_padding_are_never_predicted_and_the_number_is_exact(
-    whole_word, prepare, make_batch
+    masking, prepare, make_batch
 ):
     lengths = make_batch()["attention_mask"].sum(-1)
     for step in range(20):
-        prepared = prepare(make_batch(step=step), whole_word=whole_word)
+        prepared = prepare(make_batch(step=step), masking=masking)
         labels = np.asarray(prepared["mlm_labels"])[np.asarray(prepared["mlm_weights"]) > 0]
         assert labels.min() >= 5
         # Everything but [CLS] and [SEP] may be masked.
@@ -112,6 +113,12 @@ def test_shares_reach_the_corruption(prepare, make_batch):
     assert np.mean(np.asarray(random["input_ids"] != batch["input_ids"])[changed]) > 0.8
 
 
+def test_replacements_are_never_special(prepare, make_batch):
+    random = prepare(make_batch(full=True), mask_share=0.0, random_share=1.0)
+    hidden = np.take_along_axis(*map(np.asarray, (random["input_ids"], random["mlm_positions"])), 1)
+    assert np.all(hidden > MASK)
+
+
 def masks_of(prepared):
     """For each example what is seen of its mask, as something that can be compared."""
     rows = zip(*(np.asarray(prepared[name]).tolist() for name in NEW), strict=True)
@@ -130,14 +137,18 @@ def test_a_mask_never_comes_twice(prepare, make_batch):
     assert not set(masks_of(other_seed)) & set(masks_of(prepare(make_batch(full=True))))
 
 
-@pytest.mark.parametrize(("whole_word", "count"), [(False, 2), (False, 4), (False, 8), (True, 8)])
-def test_masks_are_the_same_on_any_number_of_devices(whole_word, count, prepare, make_batch):
+@pytest.mark.parametrize(
+    ("masking", "count"),
+    [("token", 2), ("token", 4), ("token", 8), ("word", 8), ("ngram", 8), ("span", 8)],
+)
+def test_masks_are_the_same_on_any_number_of_devices(masking, count, prepare, make_batch):
     batch = make_batch(step=3)
     mesh = Mesh(jax.devices()[:count], ("data",))
     spread = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
     assert len(spread["input_ids"].addressable_shards) == count
-    alone, together = (prepare(rows, whole_word=whole_word) for rows in (batch, spread))
-    for name in NEW:
+    alone, together = (prepare(rows, masking=masking) for rows in (batch, spread))
+    assert together.keys() == alone.keys()
+    for name in (*NEW, *({"mlm_spans"} & alone.keys())):
         np.testing.assert_array_equal(together[name], alone[name])
 
 
@@ -168,18 +179,48 @@ def test_static_masks_differ_between_examples_and_seeds(prepare, make_batch):
     assert not set(masks) & set(masks_of(prepare(batch, static=True, seed=1)))
 
 
-def test_whole_words_need_to_know_where_words_begin(encoder, make_batch):
+@pytest.mark.parametrize("masking", ["word", "ngram", "span"])
+def test_masks_of_words_need_to_know_where_words_begin(masking, encoder, make_batch):
     batch = make_batch()
     del batch["word_starts"]
-    with pytest.raises(UserError, match="whole_word=True needs word_starts"):
-        objective(whole_word=True).apply({}, encoder, batch, train=True, method="prepare")
+    with pytest.raises(UserError, match=f"masking='{masking}' needs word_starts"):
+        objective(masking=masking).apply({}, encoder, batch, train=True, method="prepare")
+
+
+def test_an_unknown_masking(encoder, make_batch):
+    with pytest.raises(UserError, match="no masking 'spam': did you mean 'span'"):
+        objective(masking="spam").apply({}, encoder, make_batch(), train=True, method="prepare")
+
+
+@pytest.mark.parametrize(("mask_share", "random_share"), [(0.5, 0.5), (0.4, 0.3)])
+def test_a_span_is_masked_replaced_or_kept_as_a_whole(
+    mask_share, random_share, prepare, make_batch
+):
+    kinds = {"masked": 0, "random": 0, "kept": 0}
+    for step in range(20):
+        batch = make_batch(full=True, step=step)
+        shares = {"mask_share": mask_share, "random_share": random_share}
+        prepared = prepare(batch, masking="span", **shares)
+        before, after = np.asarray(batch["input_ids"]), np.asarray(prepared["input_ids"])
+        rows, places = np.nonzero(np.asarray(prepared["mlm_weights"]))
+        spans = np.asarray(prepared["mlm_spans"])[rows, places].tolist()
+        for row, first, last in {(row, *span) for row, span in zip(rows, spans, strict=True)}:
+            old, new = before[row, first : last + 1], after[row, first : last + 1]
+            kind = "masked" if np.all(new == MASK) else "kept" if np.all(new == old) else "random"
+            assert kind == "masked" or not np.any(new == MASK)
+            kinds[kind] += 1
+    total = sum(kinds.values())
+    assert total > 300
+    error = 4.5 * 0.5 / total**0.5 + 0.02  # a random token may be the one that was there
+    assert kinds["masked"] / total == pytest.approx(mask_share, abs=error)
+    assert kinds["random"] / total == pytest.approx(random_share, abs=error)
 
 
 def test_whole_words_are_hidden_whole(prepare, make_batch):
     whole = cut = 0
     for step in range(10):
         batch = make_batch(step=step)
-        prepared = prepare(batch, whole_word=True)
+        prepared = prepare(batch, masking="word")
         word = np.cumsum(batch["word_starts"], axis=-1)
         maskable = np.asarray(batch["input_ids"]) >= 5
         hidden = np.zeros(word.shape, bool)

@@ -164,3 +164,19 @@ def test_biases_grow_under_lamb():
 def test_an_unknown_optimizer():
     with pytest.raises(UserError, match="no optimizer 'adam': did you mean 'adamw'"):
         optimizer.make("adam")
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_what_no_loss_reaches_stays_as_it_was(kind):
+    start, gradient = draws(0), draws(1)
+    still = "mlm/transform/dense/kernel"
+    gradient[still] = np.zeros(SHAPES[still])
+    params = nested(start)
+    transform = optimizer.make(kind, weight_decay=0.3)
+    state = transform.init(params)
+    for _ in range(3):
+        updates, state = transform.update(nested(gradient), state, params)
+        params = optax.apply_updates(params, jax.tree.map(lambda x: -0.1 * x, updates))
+    after = flat(params)
+    np.testing.assert_array_equal(after.pop(still), np.float32(start[still]))
+    assert all(np.all(value != start[name]) for name, value in after.items())

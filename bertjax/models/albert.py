@@ -1,0 +1,136 @@
+"""ALBERT's encoder (Lan et al. 2020): BERT with narrow embeddings and layers that share parameters.
+
+Words, positions and segments have vectors of E numbers, which one linear map widens to D (section
+3.1, factorised embeddings); all layers, or their attention or feed-forward halves, are one and the
+same (cross-layer parameter sharing).
+"""
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from bertjax.errors import UserError, nearest
+from bertjax.interfaces import Batch, Encoded
+from bertjax.layers import masks
+from bertjax.layers.attention import SelfAttention
+from bertjax.layers.blocks import FeedForward, PostNormBlock
+from bertjax.layers.dense import Dense, truncated_normal
+from bertjax.layers.embeddings import Embedding
+from bertjax.layers.heads import Pooler
+from bertjax.layers.precision import named
+from bertjax.layers.shared_stack import SharedStack
+from bertjax.models import bert
+
+_ATTENTION = ("attention", "attention_norm")
+_FEED_FORWARD = ("feed_forward", "feed_forward_norm")
+SHARING = {
+    "all": (*_ATTENTION, *_FEED_FORWARD),
+    "attention": _ATTENTION,
+    "feed_forward": _FEED_FORWARD,
+    "none": (),
+}
+
+
+class Model(nn.Module):
+    """Fields are the words of the published `albert_config.json`; the defaults are base's.
+
+    Attributes:
+      vocab_size: V.
+      embedding_size: E; where it equals `hidden_size`, nothing is widened.
+      hidden_size: D.
+      num_hidden_layers: N.
+      num_attention_heads: H; divides `hidden_size`.
+      intermediate_size: F.
+      hidden_act: Activation of the feed-forward nets and the prediction head. What the published
+        code calls gelu is its tanh approximation.
+      hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
+      attention_probs_dropout_prob: Dropout of the attention weights.
+      max_position_embeddings: Longest sequence.
+      type_vocab_size: Number of segment kinds.
+      initializer_range: Standard deviation of all kernels and tables at the start.
+      layer_norm_eps: Epsilon of every LayerNorm.
+      sharing: Which parts all layers have in common: a name in `SHARING` (tables 3 and 4).
+      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      remat: What the backward pass computes again (`layers/stack.py`).
+      unroll: Layers compiled in one piece (`layers/stack.py`).
+    """
+
+    vocab_size: int = 30000
+    embedding_size: int = 128
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    sharing: str = "all"
+    output_hidden_states: bool = False
+    precision: str = "float32"
+    remat: str = "none"
+    unroll: int = 1
+
+    def setup(self):
+        bert.check_heads(self.hidden_size, self.num_attention_heads)
+        if self.sharing not in SHARING:
+            raise UserError(f"no sharing {self.sharing!r}: {nearest(self.sharing, SHARING)}")
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
+        self.position_embeddings = self._table(self.max_position_embeddings, None)
+        self.segment_embeddings = self._table(self.type_vocab_size, None)
+        self.embeddings = bert.Embeddings(
+            self.word_embeddings,
+            self.position_embeddings,
+            self.segment_embeddings,
+            self.layer_norm_eps,
+            self.hidden_dropout_prob,
+        )
+        if self.embedding_size != self.hidden_size:
+            self.embedding_projection = Dense(
+                (self.hidden_size,),
+                (None, "embed"),
+                initializer_range=self.initializer_range,
+                precision=named(self.precision),
+            )
+        self.layers = SharedStack(
+            self._block(),
+            self.num_hidden_layers,
+            SHARING[self.sharing],
+            remat=self.remat,
+            unroll=self.unroll,
+            keep_hidden_states=self.output_hidden_states,
+        )
+        self.pooler = Pooler(self.initializer_range, named(self.precision))
+
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        bert.check_length(batch["input_ids"].shape[1], self.max_position_embeddings)
+        embedded = self.embeddings(batch, train=train)
+        if self.embedding_size != self.hidden_size:
+            embedded = self.embedding_projection(embedded)
+        sequence, states = self.layers(embedded, masks.from_batch(batch), train=train)
+        hidden_states = None if states is None else (embedded, *states)
+        return Encoded(sequence, self.pooler(sequence), hidden_states)
+
+    def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
+        """Scores of the vocabulary: products with the word embeddings."""
+        return self.word_embeddings.attend(hidden)
+
+    def _table(self, rows: int, axis: str | None) -> Embedding:
+        normal = truncated_normal(self.initializer_range)
+        return Embedding(rows, self.embedding_size, (axis, None), normal, named(self.precision))
+
+    def _block(self) -> PostNormBlock:
+        precision = named(self.precision)
+        attention = SelfAttention(
+            self.num_attention_heads,
+            self.attention_probs_dropout_prob,
+            self.initializer_range,
+            precision,
+        )
+        feed_forward = FeedForward(
+            self.intermediate_size, self.hidden_act, self.initializer_range, precision
+        )
+        return PostNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps)

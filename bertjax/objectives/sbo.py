@@ -1,0 +1,105 @@
+"""Span boundary objective (Joshi et al. 2020, section 3.2): hidden spans from their neighbours."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses, masks
+from bertjax.layers.dense import truncated_normal
+from bertjax.layers.embeddings import Embedding
+from bertjax.layers.heads import PredictionTransform
+from bertjax.layers.precision import named
+
+
+class Objective(nn.Module):
+    """Predicts each token of a span from the tokens before and after the span, and its place in it.
+
+    The spans are those that the objective `mlm` hides with `masking="span"`. A span that begins or
+    ends the sequence lacks a neighbour and is left out, as are places beyond `num_positions`.
+
+    Attributes:
+      weight: Share in the total loss.
+      num_positions: Places in a span that have an embedding.
+      position_embedding_size: Width of these embeddings (section 4.3: 200).
+    """
+
+    weight: float = 1.0
+    num_positions: int = 200
+    position_embedding_size: int = 200
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    @nn.compact
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the hidden tokens that have two neighbours."""
+        if "mlm_spans" not in batch:
+            raise UserError(
+                "objective sbo needs hidden spans: put mlm before it, with "
+                "--config.objectives.mlm.masking=span"
+            )
+        before, after = batch["mlm_spans"][..., 0] - 1, batch["mlm_spans"][..., 1] + 1
+        place = batch["mlm_positions"] - before - 1
+        logits_BPV = self.logits(encoder, encoded.sequence, before, after, place)
+        weights = batch["mlm_weights"] * self._predictable(batch, before, after, place)
+        weight_sum, labels = weights.sum(), batch["mlm_labels"]
+        accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
+        return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    @nn.compact
+    def logits(
+        self,
+        encoder: Encoder,
+        sequence: Float[Array, "B L D"],
+        before: Int[Array, "B P"],
+        after: Int[Array, "B P"],
+        place: Int[Array, "B P"],
+    ) -> Float[Array, "B P V"]:
+        """Scores of the vocabulary: two layers over both neighbours and the place in the span."""
+        precision = named(encoder.precision)
+        table = Embedding(
+            self.num_positions,
+            self.position_embedding_size,
+            (None, None),
+            truncated_normal(encoder.initializer_range),
+            precision,
+            name="position_embeddings",
+        )
+
+        def neighbour(position):
+            position = position.clip(0, sequence.shape[1] - 1)
+            return jnp.take_along_axis(sequence, position[..., None], axis=1)
+
+        place = table(place.clip(0, self.num_positions - 1))
+        hidden = jnp.concatenate([neighbour(before), neighbour(after), place], axis=-1)
+        for features, name in ((encoder.hidden_size, "first"), (encoder.embedding_size, "second")):
+            hidden = PredictionTransform(
+                features,
+                encoder.hidden_act,
+                encoder.layer_norm_eps,
+                encoder.initializer_range,
+                precision,
+                name=name,
+            )(hidden)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        bias = self.param("bias", zeros, (encoder.vocab_size,))
+        return encoder.attend(hidden).astype(jnp.float32) + bias
+
+    def _predictable(
+        self,
+        batch: Batch,
+        before: Int[Array, "B P"],
+        after: Int[Array, "B P"],
+        place: Int[Array, "B P"],
+    ) -> Float[Array, "B P"]:
+        """1 where both neighbours are there and the place has an embedding."""
+        seen = masks.seen(batch["attention_mask"])
+        length = seen.shape[1]
+        follows = jnp.take_along_axis(seen, after.clip(0, length - 1), axis=1) & (after < length)
+        return ((before >= 0) & follows & (place < self.num_positions)).astype(jnp.float32)

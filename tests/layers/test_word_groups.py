@@ -1,0 +1,189 @@
+"""N-grams and spans: their lengths, whole words, budgets that are met exactly (law 1's masks)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers import corruption, word_groups
+
+
+def keys(count, seed=0):
+    return jax.random.split(jax.random.key(seed), count)
+
+
+CHOOSERS = {"ngram": word_groups.choose_ngrams, "span": word_groups.choose_spans}
+
+
+@functools.partial(jax.jit, static_argnames=("kind", "limit"))
+def choose(kind, keys, maskable, starts, budget, limit):
+    return CHOOSERS[kind](keys, maskable, starts, budget, limit)
+
+
+def test_lengths_of_ngrams():
+    np.testing.assert_allclose(word_groups.ngram_lengths(), [6 / 11, 3 / 11, 2 / 11])
+
+
+def test_lengths_of_spans():
+    shares = word_groups.span_lengths()
+    assert len(shares) == 10
+    assert shares.sum() == pytest.approx(1)
+    np.testing.assert_allclose(shares[1:] / shares[:-1], 0.8)
+    # The paper's mean; draws beyond 10 that were counted as 10 would give 4.46.
+    assert shares @ np.arange(1, 11) == pytest.approx(3.7971, abs=1e-4)
+
+
+def sizes_of_groups(starts):
+    """Words of one token: the sizes of all groups but the last of each row, which the end cuts."""
+    return np.concatenate([np.diff(np.flatnonzero(row)) for row in np.asarray(starts)])
+
+
+@pytest.mark.parametrize("lengths", [word_groups.ngram_lengths(), word_groups.span_lengths()])
+def test_groups_are_as_long_as_drawn(lengths):
+    words = jnp.ones((40, 1500), bool)
+    starts = word_groups.group_words(keys(40), words, words, lengths)
+    sizes = sizes_of_groups(starts)
+    got = np.bincount(sizes, minlength=len(lengths) + 1)[1:] / len(sizes)
+    assert len(got) == len(lengths)
+    error = (lengths * (1 - lengths) / len(sizes)) ** 0.5
+    assert np.abs(got - lengths).max() < 4.5 * error.max()
+
+
+def test_groups_begin_with_words_and_end_before_what_may_not_be_masked():
+    # [CLS] aa b ccc [SEP] d ee [SEP]
+    starts = jnp.array([[1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1]], bool)
+    maskable = jnp.array([[0, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0]], bool)
+    single, endless = np.array([1.0]), np.array([0.0] * 9 + [1.0])
+    every = word_groups.group_words(keys(1), maskable, starts, single)
+    assert np.flatnonzero(every).tolist() == [1, 3, 4, 8, 9]
+    long = word_groups.group_words(keys(1), maskable, starts, endless)
+    assert np.flatnonzero(long).tolist() == [1, 8]
+    # A word whose beginning was cut off still begins a group.
+    cut = word_groups.group_words(keys(1), maskable, starts.at[0, 8].set(False), endless)
+    assert np.flatnonzero(cut).tolist() == [1, 8]
+
+
+def texts(generator, count, length):
+    """Rows of words of 1 to 4 tokens with separators and padding in them."""
+    starts = generator.random((count, length)) < 0.6
+    maskable = generator.random((count, length)) < 0.95
+    ends = generator.integers(0, length + 1, count)
+    return starts, maskable & (np.arange(length) < ends[:, None])
+
+
+@pytest.mark.parametrize("kind", CHOOSERS)
+def test_the_budget_is_met_exactly_at_every_length(kind):
+    length, count = 67, 68
+    generator = np.random.default_rng(0)
+    starts = generator.random((count, length)) < 0.6
+    maskable = np.arange(length) < np.arange(count)[:, None]
+    budget = corruption.prediction_budget(jnp.asarray(maskable), 0.15, 11)
+    wanted = [min(max(1, round(0.15 * n)), 11) if n else 0 for n in range(count)]
+    for seed in range(3):
+        positions, weights, *_ = choose(kind, keys(count, seed), maskable, starts, budget, 11)
+        np.testing.assert_array_equal(weights.sum(-1), wanted)
+        for row in range(count):
+            places = np.asarray(positions)[row, : wanted[row]]
+            assert len(set(places.tolist())) == wanted[row]
+            assert np.all(maskable[row, places])
+
+
+@pytest.mark.parametrize("kind", CHOOSERS)
+def test_the_budget_is_met_exactly_in_texts_with_holes(kind):
+    starts, maskable = texts(np.random.default_rng(1), 300, 41)
+    budget = np.minimum(np.random.default_rng(2).integers(0, 14, 300), maskable.sum(-1))
+    positions, weights, *_ = choose(kind, keys(300), maskable, starts, jnp.asarray(budget), 13)
+    np.testing.assert_array_equal(weights.sum(-1), budget)
+    for row in range(300):
+        places = np.asarray(positions)[row, : budget[row]].tolist()
+        assert len(set(places)) == budget[row]
+        assert all(maskable[row, place] for place in places)
+
+
+@pytest.mark.parametrize("kind", CHOOSERS)
+def test_a_text_of_one_giant_word_is_cut_to_the_budget(kind):
+    starts = jnp.zeros((3, 20), bool).at[:, :2].set(True)
+    maskable = jnp.ones((3, 20), bool).at[:, 0].set(False)
+    positions, weights, *_ = choose(kind, keys(3), maskable, starts, jnp.array([3, 1, 0]), 4)
+    rows = [
+        row[weight > 0].tolist() for row, weight in zip(np.asarray(positions), weights, strict=True)
+    ]
+    assert [sorted(row) for row in rows] == [[1, 2, 3], [1], []]
+
+
+def test_ngrams_are_chosen_whole_whenever_possible():
+    """Words of one token: what is chosen are runs, of which at most one was cut."""
+    words, budget = jnp.ones((500, 60), bool), jnp.full(500, 9)
+    positions, _ = choose("ngram", keys(500), words, words, budget, 9)
+    cutting, _ = jax.vmap(jax.random.split, out_axes=1)(keys(500))
+    groups = np.cumsum(
+        word_groups.group_words(cutting, words, words, word_groups.ngram_lengths()), axis=1
+    )
+    for row, places in enumerate(np.asarray(positions)):
+        for group in set(groups[row, places].tolist()):
+            assert set(np.flatnonzero(groups[row] == group)) <= set(places.tolist())
+
+
+def test_spans_are_runs_of_whole_words_and_know_their_ends():
+    starts, maskable = texts(np.random.default_rng(3), 300, 53)
+    budget = np.minimum(9, maskable.sum(-1))
+    positions, weights, spans = map(
+        np.asarray, choose("span", keys(300), maskable, starts, jnp.asarray(budget), 11)
+    )
+    assert spans.shape == (300, 11, 2)
+    cut = 0
+    for row in range(300):
+        places = positions[row, : budget[row]]
+        found = {tuple(span) for span in spans[row, : budget[row]].tolist()}
+        inside = sorted(place for first, last in found for place in range(first, last + 1))
+        assert inside == sorted(places.tolist())
+        for place, (first, last) in zip(places, spans[row], strict=False):
+            assert first <= place <= last
+        ends_inside_word = 0
+        for first, last in found:
+            assert starts[row, first] or first == 0 or not maskable[row, first - 1]
+            after = last + 1
+            ends_inside_word += after < 53 and maskable[row, after] and not starts[row, after]
+        assert ends_inside_word <= 1
+        cut += ends_inside_word
+        assert np.all(spans[row, budget[row] :] == 0)
+        assert np.all(weights[row] == (np.arange(11) < budget[row]))
+    assert 0 < cut < 200
+
+
+def test_the_mean_length_of_spans_is_the_papers():
+    """The first span of each text, which no budget cuts: 3.8 words."""
+    words = jnp.ones((4000, 128), bool)
+    positions, _, spans = choose("span", keys(4000), words, words, jnp.full(4000, 10), 10)
+    first = np.asarray(spans)[:, 0]
+    sizes = first[:, 1] - first[:, 0] + 1
+    # The end of the text cuts the last of some 34 groups.
+    sizes = sizes[first[:, 1] < 127]
+    assert sizes.mean() == pytest.approx(3.797, abs=4.5 * 2.6 / 4000**0.5 + 0.06)
+    assert sizes.min() == 1
+    assert sizes.max() == 10
+    np.testing.assert_array_equal(np.asarray(positions)[:, 0], first[:, 0])
+
+
+@pytest.mark.parametrize("kind", CHOOSERS)
+def test_every_word_is_equally_likely(kind):
+    count, length, budget = 20_000, 100, 15
+    words = jnp.ones((count, length), bool)
+    positions, *_ = choose(kind, keys(count), words, words, jnp.full(count, budget), budget)
+    counts = np.bincount(np.asarray(positions).ravel(), minlength=length)
+    expected = count * budget / length
+    # Of the group that the budget cuts, the beginning is kept: that favours the first words a bit.
+    assert np.abs(counts / expected - 1).max() < 0.16
+    assert np.abs(counts[12:] / expected - 1).max() < 0.12
+
+
+@pytest.mark.parametrize("kind", CHOOSERS)
+def test_an_examples_choice_is_its_keys_alone(kind):
+    starts, maskable = texts(np.random.default_rng(4), 8, 29)
+    budget = jnp.minimum(5, maskable.sum(-1))
+    together = choose(kind, keys(8), maskable, starts, budget, 5)
+    turned = choose(kind, keys(8)[::-1], maskable[::-1], starts[::-1], budget[::-1], 5)
+    for whole, other in zip(together, turned, strict=True):
+        np.testing.assert_array_equal(whole, np.asarray(other)[::-1])

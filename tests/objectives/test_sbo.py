@@ -1,0 +1,134 @@
+"""The span boundary objective: arithmetic, and that it sees the two neighbours alone."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Encoded
+from bertjax.objectives import mlm, sbo
+
+PAD, CLS, SEP, MASK = 0, 2, 3, 4
+VOCABULARY, D, L = 61, 6, 9
+
+
+class Loss(nn.Module):
+    """The objective on an encoder whose output is given."""
+
+    encoder: nn.Module
+    objective: nn.Module
+
+    def __call__(self, sequence, batch):
+        return self.objective.loss(self.encoder, Encoded(sequence), batch, train=False)
+
+
+def spans(*rows):
+    """First and last tokens, padded to five predictions a row."""
+    return jnp.array([row + [[0, 0]] * (5 - len(row)) for row in rows])
+
+
+@pytest.fixture
+def batch():
+    """Row 0 hides [2 3 4] and [6]; row 1 hides [0 1], which nothing precedes, and [7]."""
+    return {
+        "mlm_positions": jnp.array([[2, 3, 4, 6, 0], [0, 1, 7, 0, 0]]),
+        "mlm_spans": spans([[2, 4], [2, 4], [2, 4], [6, 6]], [[0, 1], [0, 1], [7, 7]]),
+        "mlm_labels": jnp.array([[7, 60, 5, 9, 2], [11, 12, 13, 2, 2]]),
+        "mlm_weights": jnp.array([[1.0, 1, 1, 1, 0], [1, 1, 1, 0, 0]]),
+        "attention_mask": jnp.ones((2, L), bool),
+    }
+
+
+@pytest.fixture
+def sequence():
+    return jnp.asarray(np.random.default_rng(3).normal(size=(2, L, D)), jnp.float32)
+
+
+def transformed(x, parameters):
+    x = x @ parameters["dense"]["kernel"] + parameters["dense"]["bias"]
+    x = x * scipy.special.ndtr(x)
+    x = (x - x.mean()) / np.sqrt(x.var() + 1e-12)
+    return x * parameters["norm"]["scale"] + parameters["norm"]["bias"]
+
+
+def test_the_loss_by_hand(encoder, batch, sequence, random_variables):
+    module = Loss(encoder, sbo.Objective(num_positions=7, position_embedding_size=5))
+    variables = random_variables(module, sequence, batch)
+    parameters = jax.tree.map(np.asarray, variables["params"])
+    own = parameters["objective"]
+    assert set(own) == {"position_embeddings", "first", "second", "bias"}
+    assert own["position_embeddings"]["embedding"].shape == (7, 5)
+    assert own["first"]["dense"]["kernel"].shape == (2 * D + 5, D)
+
+    # Row, before, after, place in the span, label.
+    places = [(0, 1, 5, 0, 7), (0, 1, 5, 1, 60), (0, 1, 5, 2, 5), (0, 5, 7, 0, 9), (1, 6, 8, 0, 13)]
+    wanted_loss = wanted_correct = 0
+    for row, before, after, place, label in places:
+        position = own["position_embeddings"]["embedding"][place]
+        hidden = np.concatenate([sequence[row, before], sequence[row, after], position])
+        hidden = transformed(transformed(hidden, own["first"]), own["second"])
+        logits = parameters["encoder"]["word_embeddings"]["embedding"] @ hidden + own["bias"]
+        wanted_loss += scipy.special.logsumexp(logits) - logits[label]
+        wanted_correct += logits.argmax() == label
+    loss, weight, metrics = module.apply(variables, sequence, batch)
+    assert loss == pytest.approx(wanted_loss, rel=1e-5)
+    assert weight == 5
+    assert metrics["accuracy"] == (wanted_correct, 5)
+
+
+def test_its_inputs_are_the_boundary_tokens_alone(encoder, batch, sequence, random_variables):
+    module = Loss(encoder, sbo.Objective())
+    variables = random_variables(module, sequence, batch)
+    slopes = jax.grad(lambda x: module.apply(variables, x, batch)[0])(sequence)
+    seen = np.abs(slopes).max(axis=-1) > 0
+    wanted = np.zeros((2, L), bool)
+    wanted[0, [1, 5, 7]] = wanted[1, [6, 8]] = True
+    np.testing.assert_array_equal(seen, wanted)
+
+
+def test_a_neighbour_or_place_that_is_missing_counts_nothing(
+    encoder, batch, sequence, random_variables
+):
+    def weight(objective, **changes):
+        module = Loss(encoder, objective)
+        variables = random_variables(module, sequence, batch)
+        return module.apply(variables, sequence, batch | changes)[1]
+
+    assert weight(sbo.Objective(num_positions=2)) == 4
+    # Row 0 ends before what follows its second span, row 1 before what follows its only one.
+    short = jnp.arange(L) < jnp.array([[7], [8]])
+    assert weight(sbo.Objective(), attention_mask=short) == 3
+    last = spans([[2, 4], [2, 4], [2, 4], [8, 8]], [[0, 1], [0, 1], [8, 8]])
+    positions = jnp.array([[2, 3, 4, 8, 0], [0, 1, 8, 0, 0]])
+    assert weight(sbo.Objective(), mlm_spans=last, mlm_positions=positions) == 3
+
+
+def test_it_reads_the_spans_that_mlm_hides(encoder, make_batch):
+    batch = make_batch(full=True)
+    hiding = mlm.Objective(
+        mask_id=MASK, special_ids=(PAD, 1, CLS, SEP), vocab_size=VOCABULARY, masking="span"
+    )
+    prepared = hiding.apply({}, encoder, batch, train=True, method="prepare")
+    spans, positions = np.asarray(prepared["mlm_spans"]), np.asarray(prepared["mlm_positions"])
+    there = np.asarray(prepared["mlm_weights"]) > 0
+    assert np.all((spans[..., 0] <= positions) & (positions <= spans[..., 1]) | ~there)
+    module = Loss(encoder, sbo.Objective())
+    sequence = jnp.zeros((8, 40, D))
+    variables = jax.eval_shape(lambda: module.init(jax.random.key(0), sequence, prepared))
+    variables = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), nn.meta.unbox(variables))
+    # [CLS] and [SEP] stand around every text, so that every span has its neighbours.
+    assert module.apply(variables, sequence, prepared)[1] == there.sum()
+
+
+def test_without_spans_it_says_what_is_missing(encoder, batch, sequence):
+    del batch["mlm_spans"]
+    with pytest.raises(UserError, match="put mlm before it, with"):
+        Loss(encoder, sbo.Objective()).init(jax.random.key(0), sequence, batch)
+
+
+def test_it_leaves_the_batch_alone(encoder, batch):
+    assert not sbo.Objective.rewrites_input
+    assert sbo.Objective().prepare(encoder, batch, train=True) is batch
