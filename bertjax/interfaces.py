@@ -113,6 +113,7 @@ class Tokenizer(Protocol):
     cls_id: int | None
     sep_id: int | None
     mask_id: int | None
+    pair_separators: int
     special_ids: tuple[int, ...]
     word_starts: np.ndarray
     fingerprint: str

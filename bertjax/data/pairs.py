@@ -1,4 +1,7 @@
-"""One or two texts as a sequence: [CLS] a [SEP], or [CLS] a [SEP] b [SEP]."""
+"""One or two texts as a sequence: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
+
+Between two texts stand as many [SEP] as the tokenizer says: RoBERTa has two.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -57,17 +60,18 @@ def encode(texts: Sequence[list[str]], tokenizer, max_seq_length: int) -> Pairs:
     """
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
         raise UserError("the tokenizer has no [CLS] and [SEP] tokens: classification wants both")
-    budget = max_seq_length - 1 - len(texts)
+    specials = 2 + (tokenizer.pair_separators if len(texts) == 2 else 0)
+    budget = max_seq_length - specials
     if budget < len(texts):
         raise UserError(
             f"max_seq_length={max_seq_length} leaves no room for {len(texts)} text(s): wanted at "
-            f"least {1 + 2 * len(texts)}"
+            f"least {specials + len(texts)}"
         )
     encoded = [tokenizer.encode_batch(column) for column in texts]
     sizes = [np.array([len(ids) for ids in column], np.int64) for column in encoded]
     kept = truncated(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
     first_lengths = kept[0] + 2
-    lengths = sum(kept) + 1 + len(texts)
+    lengths = sum(kept) + specials
     return Pairs(
         tokens=np.fromiter(_chained(encoded, kept, tokenizer), np.int32, int(lengths.sum())),
         starts=np.cumsum(lengths) - lengths,
@@ -92,11 +96,12 @@ def truncated(
 def _chained(encoded: list[list[list[int]]], kept: Sequence[np.ndarray], tokenizer):
     """All tokens of all sequences."""
     cls, sep = (tokenizer.cls_id,), (tokenizer.sep_id,)
+    between = sep * tokenizer.pair_separators
     columns = [
         [ids[:size] for ids, size in zip(column, sizes.tolist(), strict=True)]
         for column, sizes in zip(encoded, kept, strict=True)
     ]
     return chain.from_iterable(
-        chain(cls, *chain.from_iterable((text, sep) for text in texts))
+        chain(cls, texts[0], *chain.from_iterable((between, text) for text in texts[1:]), sep)
         for texts in zip(*columns, strict=True)
     )

@@ -28,6 +28,7 @@ class SentencePieceTokenizer:
       kind: unigram, sentencepiece_bpe, words or characters.
       vocab_size: how many pieces the model has.
       word_starts: for each id whether its piece begins a word; special tokens do.
+      pair_separators: how many [SEP] stand between two texts: one.
       fingerprint: SHA-256 of the model.
     """
 
@@ -54,6 +55,7 @@ class SentencePieceTokenizer:
         self.cls_id = self._specials.cls_id
         self.sep_id = self._specials.sep_id
         self.mask_id = self._specials.mask_id
+        self.pair_separators = 1
         self.special_ids = tuple(self._specials.pieces)
         self.word_starts = self._find_word_starts()
         self.fingerprint = hashlib.sha256(model).hexdigest()

@@ -31,6 +31,7 @@ class SubwordTokenizer:
       word_starts: for each id whether its piece begins a word; special tokens do. With byte-level
         pieces the first token of a text begins a word too, although no space stands before it:
         whoever cuts sentences counts each sentence's first token as a start.
+      pair_separators: how many [SEP] stand between two texts: RoBERTa's vocabularies want two.
       fingerprint: SHA-256 of all that decides which ids a text gets.
     """
 
@@ -49,6 +50,7 @@ class SubwordTokenizer:
         self.cls_id = self._specials.cls_id
         self.sep_id = self._specials.sep_id
         self.mask_id = self._specials.mask_id
+        self.pair_separators = 2 if _is_robertas(definition) else 1
         self.special_ids = tuple(self._specials.pieces)
         self.word_starts = self._find_word_starts()
         self.fingerprint = _fingerprint(definition, specials)
@@ -177,6 +179,10 @@ def _begins_word(definition: Definition) -> Callable[[str], bool]:
 
 def _is_byte_level(definition: Definition) -> bool:
     return definition["model"]["type"] == "BPE" and '"ByteLevel"' in _around_model(definition)
+
+
+def _is_robertas(definition: Definition) -> bool:
+    return (definition.get("post_processor") or {}).get("type") == "RobertaProcessing"
 
 
 def _around_model(definition: Definition) -> str:

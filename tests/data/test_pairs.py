@@ -5,16 +5,17 @@ import types
 import numpy as np
 import pytest
 
-from bertjax.data import pairs
+from bertjax.data import pairs, tokenizer
 from bertjax.errors import UserError
 
 
-def letters(cls_id=1, sep_id=2):
+def letters(cls_id=1, sep_id=2, pair_separators=1):
     """A tokenizer with one token a letter: a is 10, b is 11 ..."""
     return types.SimpleNamespace(
         cls_id=cls_id,
         sep_id=sep_id,
         pad_id=7,
+        pair_separators=pair_separators,
         encode_batch=lambda texts: [[ord(letter) - 87 for letter in text] for text in texts],
     )
 
@@ -30,6 +31,15 @@ def test_two_texts_by_hand():
     assert rows["attention_mask"].tolist() == [[True] * 6 + [False] * 3, [True] * 7 + [False] * 2]
     assert rows["input_ids"].dtype == rows["segment_ids"].dtype == np.int32
     assert rows["attention_mask"].dtype == bool
+
+
+def test_two_separators_between_texts():
+    encoded = pairs.encode((["abc"], ["de"]), letters(pair_separators=2), 8)
+    assert encoded.rows(np.array([0]), 8)["input_ids"].tolist() == [[1, 10, 11, 2, 2, 13, 14, 2]]
+    alone = pairs.encode((["abc"],), letters(pair_separators=2), 5)
+    assert alone.rows(np.array([0]), 5)["input_ids"].tolist() == [[1, 10, 11, 12, 2]]
+    with pytest.raises(UserError, match="wanted at least 6"):
+        pairs.encode((["abc"], ["de"]), letters(pair_separators=2), 5)
 
 
 def test_one_text_by_hand():
@@ -78,3 +88,12 @@ def test_too_short_sequences_are_refused(texts, least):
         UserError, match=f"no room for {texts} text\\(s\\): wanted at least {least}"
     ):
         pairs.encode(columns, letters(), least - 1)
+
+
+@pytest.mark.parametrize(("kind", "separators"), [("bpe", 2), ("wordpiece", 1), ("unigram", 1)])
+def test_separators_of_each_kind_of_tokenizer(kind, separators):
+    learned = tokenizer.train(["the cat sees a dog"] * 20, kind=kind, vocab_size=300)
+    assert learned.pair_separators == separators
+    encoded = pairs.encode((["the cat"], ["a dog"]), learned, 40)
+    row = encoded.rows(np.array([0]), 40)["input_ids"][0]
+    assert np.sum(row == learned.sep_id) == separators + 1
