@@ -11,6 +11,10 @@ import statistics
 import sys
 import time
 
+from bertjax.errors import UserError
+
+_TIMING_SECONDS = 1.0
+
 EPILOG = """\
 examples:
   bertjax bench --config configs/bert_mini.py
@@ -28,6 +32,9 @@ def main(argv: list[str]) -> None:
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
+    for name in ("steps", "repeats", "warmup"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise UserError(f"--{name} {value}: wanted 1 or more")
     config = load_config(arguments.config, overrides)
     print(json.dumps(measure(config, arguments), indent=2))
 
@@ -40,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:base")
-    parser.add_argument("--steps", type=int, default=5, help="steps of one timing (default 5)")
+    parser.add_argument("--steps", type=int, help="of a timing (default: as many as take a second)")
     parser.add_argument("--repeats", type=int, default=5, help="timings (default 5)")
     parser.add_argument("--warmup", type=int, default=2, help="steps before the first (default 2)")
     return parser
@@ -86,22 +93,28 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
     start = time.perf_counter()
     step = trainer.train_step.lower(state, batch).compile()
     compile_seconds = time.perf_counter() - start
-    times = []
-    for repeat in range(arguments.repeats + 1):
-        steps = arguments.steps if repeat else arguments.warmup
+
+    def seconds_per_step(count: int) -> float:
+        nonlocal state
         start = time.perf_counter()
-        for _ in range(steps):
+        for _ in range(count):
             state, metrics = step(state, batch)
         jax.block_until_ready(metrics)
-        if repeat:
-            times.append((time.perf_counter() - start) / steps)
-            print(f"{phase}: {times[-1]:.4f} s a step", file=sys.stderr, flush=True)
+        return (time.perf_counter() - start) / count
+
+    about = seconds_per_step(arguments.warmup)
+    steps = arguments.steps or max(1, round(_TIMING_SECONDS / about))
+    times = []
+    for _ in range(arguments.repeats):
+        times.append(seconds_per_step(steps))
+        print(f"{_text(phase)}: {times[-1]:.4f} s a step", file=sys.stderr, flush=True)
     shape = rows["input_ids"].shape
     counted = trainer.flops(rows, shape)
     seconds = statistics.median(times)
     return {
         "max_seq_length": phase.max_seq_length,
         "batch_size": phase.batch_size,
+        "steps_per_timing": steps,
         "parameters": build.parameter_count(trainer.shapes.params),
         "seconds_per_step": seconds,
         "seconds_per_step_min_max": [min(times), max(times)],
@@ -112,6 +125,10 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
         "compile_seconds": compile_seconds,
         **_memory(step),
     }
+
+
+def _text(phase) -> str:
+    return f"{phase.batch_size} x {phase.max_seq_length} tokens"
 
 
 def _memory(step) -> dict:

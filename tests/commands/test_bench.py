@@ -1,0 +1,50 @@
+"""`bertjax bench`, on shapes that are over in a moment."""
+
+import json
+
+import pytest
+
+from bertjax.commands import bench
+from bertjax.errors import UserError
+
+SMALL = [
+    "--config=configs/bert.py:tiny",
+    "--config.model.vocab_size=61",
+    "--config.model.hidden_size=16",
+    "--config.model.intermediate_size=24",
+    "--config.data.phases=((6, 16, 8), (4, 24, 16))",
+    "--config.num_train_steps=10",
+    "--config.optimizer.warmup_steps=1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch, root):
+    monkeypatch.chdir(root)
+
+
+def test_every_phase_is_measured(capsys):
+    bench.main([*SMALL, "--steps", "2", "--repeats", "3", "--warmup", "1"])
+    out, progress = capsys.readouterr()
+    told = json.loads(out)
+    assert told["devices"] == 8
+    assert [(phase["max_seq_length"], phase["batch_size"]) for phase in told["phases"]] == [
+        (16, 8),
+        (24, 16),
+    ]
+    for phase in told["phases"]:
+        fastest, slowest = phase["seconds_per_step_min_max"]
+        tokens = phase["max_seq_length"] * phase["batch_size"]
+        assert 0 < fastest <= phase["seconds_per_step"] <= slowest
+        assert phase["tokens_per_second"] == pytest.approx(tokens / phase["seconds_per_step"])
+        assert phase["steps_per_timing"] == 2
+        assert phase["compile_seconds"] > 0
+        assert phase["peak_memory_bytes"] > 0
+        assert 0 < phase["model_flops_utilisation"] < 1
+    assert progress.count("s a step") == 6
+
+
+@pytest.mark.parametrize("option", ["--steps", "--repeats", "--warmup"])
+def test_nothing_is_no_measurement(option):
+    with pytest.raises(UserError, match=f"{option} 0: wanted 1 or more"):
+        bench.main([*SMALL, option, "0"])
