@@ -38,7 +38,7 @@ class Run:
 
     def __post_init__(self):
         self.step = self.first_step
-        self._waited = self.batches.wait_seconds
+        self._waited = 0.0
 
     def fetched(self, newest: Mapping[str, jax.Array]) -> None:
         """Counts the wait for a batch, unless the step that has these metrics is still running.

@@ -174,7 +174,10 @@ def test_the_forward_pass_is_the_sum_of_its_parts(batch, variables):
     block = PostNormBlock(SelfAttention(H), FeedForward(F, "gelu_new"), layer_norm_eps=1e-5)
     stack = SharedStack(block, N, SHARING["all"])
     sequence, _ = stack.apply(
-        {"params": params["layers"]}, jnp.asarray(x, jnp.float32), from_batch(batch), train=False
+        {"params": variables["params"]["layers"]},
+        jnp.asarray(x, jnp.float32),
+        from_batch(batch),
+        train=False,
     )
     pooler = params["pooler"]["dense"]
     pooled = np.tanh(sequence[:, 0] @ pooler["kernel"] + pooler["bias"])
