@@ -28,16 +28,18 @@ class Embeddings(nn.Module):
 
     words: Embedding
     positions: Embedding
-    segments: Embedding
+    segments: Embedding | None
+    position_offset: int
     layer_norm_eps: float
     dropout_rate: float
 
     @nn.compact
     def __call__(self, batch: Batch, *, train: bool) -> Float[Array, "B L D"]:
         input_ids = batch["input_ids"]
-        position_ids = batch.get("position_ids", jnp.arange(input_ids.shape[1])[None])
-        x = self.words(input_ids) + self.positions(position_ids)
-        x = x + self.segments(batch.get("segment_ids", jnp.zeros_like(input_ids)))
+        places = jnp.arange(input_ids.shape[1])[None] + self.position_offset
+        x = self.words(input_ids) + self.positions(batch.get("position_ids", places))
+        if self.segments is not None:
+            x = x + self.segments(batch.get("segment_ids", jnp.zeros_like(input_ids)))
         x = LayerNorm(self.layer_norm_eps, name="norm")(x)
         return Dropout(self.dropout_rate)(x, train=train)
 
@@ -54,12 +56,15 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets and the prediction head.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.
-      max_position_embeddings: Longest sequence.
-      type_vocab_size: Number of segment kinds.
+      max_position_embeddings: Longest sequence, and `position_offset`.
+      position_offset: Number of the first position: RoBERTa's is 2.
+      type_vocab_size: Number of segment kinds; with 0 there are no segment vectors (DistilBERT).
       initializer_range: Standard deviation of all kernels and tables at the start.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`), which
         short runs profit from; positions are learned either way.
       layer_norm_eps: Epsilon of every LayerNorm.
+      pooler_act: Activation of the pooled output: the published tanh; DistilBERT classifies after
+        relu.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
@@ -75,10 +80,12 @@ class Model(nn.Module):
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
+    position_offset: int = 0
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     position_initializer: str = "normal"
     layer_norm_eps: float = 1e-12
+    pooler_act: str = "tanh"
     output_hidden_states: bool = False
     precision: str = "float32"
     remat: str = "none"
@@ -92,11 +99,14 @@ class Model(nn.Module):
         self.position_embeddings = self._table(
             self.max_position_embeddings, None, self._position_initializer()
         )
-        self.segment_embeddings = self._table(self.type_vocab_size, None, normal)
+        self.segment_embeddings = (
+            self._table(self.type_vocab_size, None, normal) if self.type_vocab_size else None
+        )
         self.embeddings = Embeddings(
             self.word_embeddings,
             self.position_embeddings,
             self.segment_embeddings,
+            self.position_offset,
             self.layer_norm_eps,
             self.hidden_dropout_prob,
         )
@@ -107,13 +117,14 @@ class Model(nn.Module):
             unroll=self.unroll,
             keep_hidden_states=self.output_hidden_states,
         )
-        self.pooler = Pooler(self.initializer_range, precision)
+        self.pooler = Pooler(self.initializer_range, precision, self.pooler_act)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         length = batch["input_ids"].shape[1]
-        if length > self.max_position_embeddings:
+        if length + self.position_offset > self.max_position_embeddings:
+            offset = f" and position_offset={self.position_offset}" if self.position_offset else ""
             raise UserError(
-                f"a sequence of {length} tokens exceeds "
+                f"a sequence of {length} tokens{offset} exceeds "
                 f"max_position_embeddings={self.max_position_embeddings}: shorten it or raise that"
             )
         embedded = self.embeddings(batch, train=train)

@@ -1,0 +1,44 @@
+"""Reading a `config.json` of Hugging Face: its words for our fields, and what it must not ask."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.layers.blocks import activation
+
+ACTIVATIONS = ("hidden_act", "pooler_act")
+"""Our fields that name an activation."""
+
+
+def take(theirs: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    """Values of their config under our names.
+
+    Args:
+      theirs: Their config.
+      words: Our field for each of theirs.
+
+    Raises:
+      UserError: one is missing, or names an activation that we do not have.
+    """
+    missing = [word for word in words if word not in theirs]
+    if missing:
+        raise UserError(f"config.json lacks {', '.join(missing)}: restore it from where it came")
+    taken = {ours: theirs[word] for word, ours in words.items()}
+    for field in ACTIVATIONS:
+        if field in taken:
+            activation(taken[field])
+    return taken
+
+
+def expect(theirs: Mapping[str, Any], **wanted: Any) -> None:
+    """Refuses a config that asks for another computation than the usual one.
+
+    Raises:
+      UserError: naming the field; one that is absent has the usual value.
+    """
+    for word, value in wanted.items():
+        if theirs.get(word, value) != value:
+            raise UserError(
+                f"config.json says {word}={theirs[word]!r}: bertjax has this model with "
+                f"{word}={value!r} only"
+            )
