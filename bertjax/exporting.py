@@ -6,18 +6,21 @@ write   Source -> folder: weights, config, tokenizer and a model card
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Collection, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import bertjax
 from bertjax.compat import huggingface, name_map, tokenizer_files
-from bertjax.compat.huggingface import ENCODER, POOLER, Released
+from bertjax.compat.huggingface import CLASSIFIER, ENCODER, OWN_POOLER, POOLER, Released
 from bertjax.compat.model_card import Card
 from bertjax.data import tokenizer
 from bertjax.data.glue_table import glue_task
 from bertjax.errors import UserError
+from bertjax.finetuning import tokenizer_folder
 from bertjax.importing import new_folder
 from bertjax.train import checkpoint_folder, named_arrays, restore, transfer
 from bertjax.train.files import read_json, write_text
@@ -102,7 +105,7 @@ def write(source: Source, target: pathlib.Path, scores: Sequence[str] = ()) -> E
       UserError: transformers has no such model, or something does not fit.
     """
     run, checkpoint = source.origin.config, source.origin.checkpoint
-    pieces = tokenizer.load(_tokenizer_folder(source))
+    pieces = tokenizer.load(tokenizer_folder(source.origin))
     model_type = huggingface.model_type_of(run)
     arrays = named_arrays.named(restore.load_numpy(checkpoint, "params"))
     released, left_behind = _released(model_type, run, arrays, pieces, str(checkpoint))
@@ -138,20 +141,14 @@ def _released(
     """A run's arrays as a model of theirs, and the subtrees that it has no place for."""
     released = Released(model_type, {}, {}, run.get("imported", {}).get("dtype", "float32"))
     architecture = released.architecture
-    subtrees = list(dict.fromkeys(name.partition("/")[0] for name in arrays))
     known = architecture.parts()
+    subtrees = list(dict.fromkeys(name.partition("/")[0] for name in arrays))
     heads = [subtree for subtree in subtrees if subtree in known and subtree != ENCODER]
-    pairs = huggingface.pairs_of(architecture, [ENCODER, *heads])
-    if _has_pooler(run, heads) and not any(pair.ours.startswith(POOLER) for pair in pairs):
-        pairs += known.get(POOLER, [])
-    else:
-        arrays = {
-            name: array
-            for name, array in arrays.items()
-            if not name.startswith(POOLER) or name in {pair.ours for pair in pairs}
-        }
-    left_behind = tuple(name for name in subtrees if name not in known)
+    left_behind = tuple(subtree for subtree in subtrees if subtree not in known)
     arrays = {n: array for n, array in arrays.items() if n.partition("/")[0] not in left_behind}
+    arrays = _with_their_pooler(architecture, run, heads, arrays)
+    parts = [ENCODER, *heads, *([POOLER] if _any_under(POOLER, arrays) else [])]
+    pairs = huggingface.pairs_of(architecture, [part for part in parts if part in known])
     config = architecture.config(run["model"], heads) | {
         "model_type": model_type,
         "architectures": [huggingface.class_of(architecture, heads)],
@@ -166,11 +163,35 @@ def _released(
     return dataclasses.replace(released, config=config, arrays=theirs), left_behind
 
 
-def _has_pooler(run: Mapping[str, Any], heads: Collection[str]) -> bool:
-    """Whether the pooler was trained, or came with the model."""
-    if "imported" in run:
-        return not any(name.startswith(POOLER) for name in run["imported"]["fresh"])
-    return "task" in run or any(head in _TRAIN_THE_POOLER for head in heads)
+def _with_their_pooler(
+    architecture: ModuleType,
+    run: Mapping[str, Any],
+    heads: Collection[str],
+    arrays: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """The arrays with a classifier's pooler where theirs has it, and without an untrained one.
+
+    Raises:
+      UserError: the pooler has another activation than theirs.
+    """
+    if CLASSIFIER not in heads:
+        trained = "imported" in run or any(head in _TRAIN_THE_POOLER for head in heads)
+        return {n: a for n, a in arrays.items() if trained or not n.startswith(f"{POOLER}/")}
+    came, wanted = (OWN_POOLER, POOLER) if _any_under(OWN_POOLER, arrays) else (POOLER, OWN_POOLER)
+    activation = {"pooler_act": "tanh"} | (run["task"] if came == OWN_POOLER else {})
+    if activation["pooler_act"] != architecture.CLASSIFIER_ACT:
+        raise UserError(
+            f"the run's pooler has {activation['pooler_act']!r}, a classifier of this architecture "
+            f"has {architecture.CLASSIFIER_ACT!r} in transformers: fine-tune an encoder without a "
+            f"pooler with --config.task.pooler_act={architecture.CLASSIFIER_ACT}"
+        )
+    if huggingface.has_own_pooler(architecture) == (came == OWN_POOLER):
+        return dict(arrays)
+    return {re.sub(f"^{came}/", f"{wanted}/", name): array for name, array in arrays.items()}
+
+
+def _any_under(part: str, arrays: Mapping[str, np.ndarray]) -> bool:
+    return any(name.startswith(f"{part}/") for name in arrays)
 
 
 def _classes(run: Mapping[str, Any], dropout: str) -> dict[str, Any]:
@@ -186,15 +207,6 @@ def _classes(run: Mapping[str, Any], dropout: str) -> dict[str, Any]:
         "label2id": {label: number for number, label in enumerate(labels)},
         dropout: run["task"]["classifier_dropout"],
     }
-
-
-def _tokenizer_folder(source: Source) -> pathlib.Path:
-    if source.results is None:
-        return source.origin.tokenizer_folder()
-    folder = source.origin.run / "tokenizer"
-    if not folder.is_dir():
-        raise UserError(f"{folder} is missing: copy the tokenizer of the pretraining run there")
-    return folder
 
 
 def _facts(source: Source, fingerprint: str) -> dict[str, str]:

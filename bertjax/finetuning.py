@@ -55,7 +55,7 @@ class Job:
       workdir: Where everything goes.
       config: The recipe, completed by the pretrained model and by what the data says.
       origin: Where the encoder comes from.
-      tokenizer: The encoder's.
+      tokenizer: A copy of it lies in the workdir.
       task: The row of GLUE's table.
       examples: The splits that are there, by name.
       batches: The same, encoded.
@@ -130,7 +130,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     task = glue_task(recipe.task.dataset)
     origin = transfer.find(init)
     config = _with_origin(recipe, origin)
-    pieces = tokenizer.load(origin.tokenizer_folder())
+    pieces = tokenizer.load(tokenizer_folder(origin))
     build.check_vocabulary(config, pieces)
     examples = glue.read(data, task)
     batches = {name: _batches(config, name, split, pieces) for name, split in examples.items()}
@@ -159,7 +159,7 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
     A seed that was interrupted goes on from its newest checkpoint.
     """
     make_folder(job.folder(seed))
-    if jax.process_index() == 0:
+    if jax.process_index() == 0 and not (job.workdir / "tokenizer").exists():
         job.tokenizer.save(str(job.workdir / "tokenizer"))
     config, trainer = job.seeded(seed), job.trainer(seed)
     batches = dataclasses.replace(job.batches["train"], seed=seed)
@@ -262,6 +262,26 @@ def _with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
             f"max_position_embeddings={model.max_position_embeddings} of {origin.run}: lower it"
         )
     return config
+
+
+def tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
+    """The run's own copy of its tokenizer, or the one that its config names.
+
+    Raises:
+      UserError: it is in neither place.
+    """
+    own = origin.run / "tokenizer"
+    if "task" in origin.config or own.exists():
+        return own
+    corpus, path = origin.config["data"]["corpus"], origin.config["tokenizer"]["path"]
+    places = [path and pathlib.Path(path), corpus and pathlib.Path(corpus) / "tokenizer"]
+    found = next((place for place in places if place and place.exists()), None)
+    if found is None:
+        raise UserError(
+            f"the tokenizer of {origin.run} is neither in {own} nor at "
+            f"config.tokenizer.path={path!r}: copy it to {own}"
+        )
+    return found
 
 
 def _batches(config: ConfigDict, name: str, examples: GlueExamples, pieces: Any) -> PairBatches:

@@ -1,7 +1,9 @@
 """From a folder of Hugging Face to a run that everything else reads as if it was trained here.
 
-read    folder -> Import: their arrays as our parameters, with a config and a tokenizer
-write   Import -> run folder: config.json, tokenizer/, checkpoints/0
+read         folder -> Import: their arrays as our parameters, with a config and a tokenizer
+  run_config   Released -> config of a run
+  parameters   Released, config -> parameters
+write        Import -> run folder: config.json, tokenizer/, checkpoints/0
 """
 
 import contextlib
@@ -46,14 +48,12 @@ class Import:
       config: Of the run.
       tokenizer: Of the model.
       params: By name.
-      fresh: Parameters that our model has and the folder has not.
       left_behind: Parts of the folder that were not taken over.
     """
 
     config: ConfigDict
     tokenizer: Tokenizer
     params: Mapping[str, np.ndarray]
-    fresh: tuple[str, ...]
     left_behind: tuple[str, ...]
 
 
@@ -71,23 +71,66 @@ def read(source: pathlib.Path, *, task: str = "", vocabulary: str = "") -> Impor
     """
     released, left_behind = _without_superfluous(huggingface.read(source), task)
     pieces = tokenizer.load(vocabulary or source)
-    config = _config(source, released, task)
+    config = run_config(released, source.resolve().name, task)
     if config.model.vocab_size != pieces.vocab_size:
         raise UserError(
             f"{source}: the model has vocab_size={config.model.vocab_size}, its tokenizer "
             f"{pieces.vocab_size} pieces: name the right one with --tokenizer, or make them equal "
             "with resize_token_embeddings of transformers"
         )
-    pairs = huggingface.pairs_of(released.architecture, released.parts)
-    initialize, shapes = _initialization(config, pieces)
-    params = name_map.to_ours(pairs, released.arrays, shapes, str(source))
-    fresh = tuple(name for name in shapes if name not in params)
-    params |= initialize(fresh)
-    params = {name: np.asarray(params[name], np.float32) for name in shapes}
+    params = parameters(released, config, pieces, str(source))
     with config.unlocked():
-        config.imported.fresh = fresh
         config.imported.parameters = named_arrays.fingerprint(named_arrays.nested(params))
-    return Import(config, pieces, params, fresh, left_behind)
+    return Import(config, pieces, params, left_behind)
+
+
+def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
+    """What `config.json` of the run says: the model, its heads, and where it is from.
+
+    Args:
+      released: A model of theirs.
+      name: What it is called.
+      task: See `read`.
+
+    Raises:
+      UserError: our model cannot be theirs, or a task cannot be named.
+    """
+    sections: dict[str, Any] = {
+        "seed": 0,
+        "num_train_steps": 0,
+        "best_metric": "held_out/mlm/loss",
+        "best_mode": "min",
+        "model": released.fields | _TRAINED_WITH,
+        "tokenizer": {"path": ""},
+        "data": {"corpus": ""},
+        "imported": {"name": name, "model_type": released.model_type, "dtype": released.dtype},
+    }
+    heads = [part for part in released.parts if part not in (ENCODER, POOLER)]
+    if CLASSIFIER in heads:
+        sections["task"] = _task(released, task)
+    else:
+        sections["objectives"] = {head: {} for head in heads}
+    return configs.from_json(json.dumps(sections))
+
+
+def parameters(
+    released: Released, config: ConfigDict, pieces: Tokenizer | None = None, what: str = "the model"
+) -> dict[str, np.ndarray]:
+    """Our parameters by name.
+
+    Args:
+      released: A model of theirs.
+      config: As `run_config` makes it.
+      pieces: Its tokenizer, as far as heads want to know of it.
+      what: Names the model in the error.
+
+    Raises:
+      UserError: arrays of theirs are missing, unexpected or of another shape; a table lists them.
+    """
+    pairs = huggingface.pairs_of(released.architecture, released.parts)
+    shapes = _shapes(pretrainer(config, pieces))
+    params = name_map.to_ours(pairs, released.arrays, shapes, what)
+    return {name: np.asarray(params[name], np.float32) for name in shapes}
 
 
 def write(made: Import, target: pathlib.Path) -> None:
@@ -138,36 +181,12 @@ def _superfluous(released: Released, task: str) -> tuple[str, ...]:
         return ()
     if task == NO_TASK:
         return (CLASSIFIER,)
-    others = [part for part in released.parts if part not in (ENCODER, POOLER, CLASSIFIER)]
-    pairs = released.architecture.parts()
-    has_its_own = {pair.ours for pair in pairs[CLASSIFIER]}
-    if POOLER in released.parts and any(pair.ours in has_its_own for pair in pairs[POOLER]):
-        others.append(POOLER)
-    return tuple(others)
-
-
-def _config(source: pathlib.Path, released: Released, task: str) -> ConfigDict:
-    """What `config.json` of the run says: the model, its heads, and where it is from."""
-    sections: dict[str, Any] = {
-        "seed": 0,
-        "num_train_steps": 0,
-        "best_metric": "held_out/mlm/loss",
-        "best_mode": "min",
-        "model": released.architecture.fields(released.config) | _TRAINED_WITH,
-        "tokenizer": {"path": ""},
-        "data": {"corpus": ""},
-        "imported": {
-            "name": source.resolve().name,
-            "model_type": released.model_type,
-            "dtype": released.dtype,
-        },
-    }
-    heads = [part for part in released.parts if part not in (ENCODER, POOLER)]
-    if CLASSIFIER in heads:
-        sections["task"] = _task(released, task)
-    else:
-        sections["objectives"] = {head: {} for head in heads}
-    return configs.from_json(json.dumps(sections))
+    return tuple(
+        part
+        for part in released.parts
+        if part not in (ENCODER, CLASSIFIER)
+        and (part != POOLER or huggingface.has_own_pooler(released.architecture))
+    )
 
 
 def _task(released: Released, name: str) -> dict[str, Any]:
@@ -188,35 +207,38 @@ def _task(released: Released, name: str) -> dict[str, Any]:
             f"{NO_TASK}"
         )
     dropout = theirs.get(released.architecture.CLASSIFIER_DROPOUT)
-    fields = released.architecture.fields(theirs)
-    dropout = fields["hidden_dropout_prob"] if dropout is None else dropout
-    return {"name": CLASSIFIER, "dataset": name, "classifier_dropout": dropout}
+    dropout = released.fields["hidden_dropout_prob"] if dropout is None else dropout
+    return {
+        "name": CLASSIFIER,
+        "dataset": name,
+        "classifier_dropout": dropout,
+        "pooler_act": released.architecture.CLASSIFIER_ACT,
+    }
 
 
 def _number(item: tuple[str, str]) -> int:
     return int(item[0])
 
 
-def _initialization(config: ConfigDict, pieces: Tokenizer):
-    """The shapes of all parameters, and what makes those that are named."""
+def pretrainer(config: ConfigDict, pieces: Tokenizer | None = None) -> Pretrainer:
+    """The module of an imported run: the encoder and its heads."""
     if "task" in config:
         fields = {name: value for name, value in config.task.items() if name != "name"}
         module = catalog.load("tasks", config.task.name).Task
         heads = {config.task.name: build.construct(module, fields, "config.task")}
     else:
         heads = build.objectives(config.objectives, build.facts(config, pieces))
-    pretrainer = Pretrainer(build.encoder(config.model), heads)
+    return Pretrainer(build.encoder(config.model), heads)
 
-    def initial() -> dict[str, jax.Array]:
-        variables = pretrainer.init(jax.random.key(config.seed), _batch(), train=False)
-        return named_arrays.named(unboxed(variables["params"]))
 
-    def initialize(names: tuple[str, ...]) -> dict[str, np.ndarray]:
-        made = jax.jit(lambda: {name: initial()[name] for name in names})()
-        return {name: np.asarray(array) for name, array in made.items()}
+def _shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
+    """The shapes of all parameters, by name."""
 
-    shapes = {name: leaf.shape for name, leaf in jax.eval_shape(initial).items()}
-    return initialize, shapes
+    def initial() -> Any:
+        return unboxed(module.init(jax.random.key(0), _batch(), train=False)["params"])
+
+    leaves = named_arrays.named(jax.eval_shape(initial))
+    return {name: leaf.shape for name, leaf in leaves.items()}
 
 
 def _batch() -> dict[str, jax.Array]:

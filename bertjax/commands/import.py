@@ -15,8 +15,7 @@ examples:
 
 --from is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes it
 or `hf download NAME --local-dir DIR` fetches it. Every array must find its place: names and shapes
-that do not fit are listed, and nothing is written. Parameters that our model has and the folder has
-not, such as the pooler of a model for masked tokens, begin fresh and are named.
+that do not fit are listed, and nothing is written.
 """
 
 
@@ -31,8 +30,6 @@ def main(argv: list[str]) -> None:
     source, target = pathlib.Path(arguments.source), pathlib.Path(arguments.target)
     made = importing.read(source, task=arguments.task, vocabulary=arguments.tokenizer)
     importing.write(made, target)
-    if made.fresh:
-        print(f"fresh, for {source} has none: {', '.join(made.fresh)}", file=sys.stderr)
     if made.left_behind:
         print(f"left behind: {', '.join(made.left_behind)}", file=sys.stderr)
     heads = made.config.task.dataset if "task" in made.config else ", ".join(made.config.objectives)

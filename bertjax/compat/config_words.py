@@ -6,9 +6,6 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.layers.blocks import activation
 
-ACTIVATIONS = ("hidden_act", "pooler_act")
-"""Our fields that name an activation."""
-
 
 def take(theirs: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
     """Values of their config under our names.
@@ -24,9 +21,7 @@ def take(theirs: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
     if missing:
         raise UserError(f"config.json lacks {', '.join(missing)}: restore it from where it came")
     taken = {ours: theirs[word] for word, ours in words.items()}
-    for field in ACTIVATIONS:
-        if field in taken:
-            activation(taken[field])
+    activation(taken["hidden_act"])
     return taken
 
 

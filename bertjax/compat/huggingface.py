@@ -28,6 +28,9 @@ ENCODER, POOLER = "encoder", "encoder/pooler"
 CLASSIFIER = "glue"
 """The head whose classes only a task can name."""
 
+OWN_POOLER = f"{CLASSIFIER}/pooler"
+"""What a task puts on an encoder without a pooler."""
+
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 """Older releases keep these constants among the weights."""
 
@@ -51,6 +54,20 @@ class Released:
     arrays: Mapping[str, np.ndarray]
     dtype: str
 
+    @classmethod
+    def of(cls, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Released":
+        """A model of a config and of arrays as they are named in files of any age, heads or not.
+
+        Raises:
+          UserError: an architecture that we do not have, or arrays that we share are two.
+        """
+        model_type = _known_type(config)
+        kept = {name: array for name, array in arrays.items() if not name.endswith(_BUFFERS)}
+        types = {array.dtype.name for array in kept.values()}
+        architecture = catalog.load(ARCHITECTURES, model_type)
+        named = _by_the_names_that_count(kept, architecture.PREFIX, architecture.SAME)
+        return cls(model_type, config, named, types.pop() if len(types) == 1 else "float32")
+
     @property
     def architecture(self) -> ModuleType:
         """The file that knows this `model_type`."""
@@ -61,6 +78,11 @@ class Released:
         """The parts of our parameters that the arrays hold; the encoder is taken for granted."""
         parts = self.architecture.parts()
         return [part for part in parts if part == ENCODER or _any_there(parts[part], self.arrays)]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of our model."""
+        return self.architecture.fields(self.config, self.parts)
 
     def without(self, part: str) -> "Released":
         """The same model with the arrays of a part left out; no part but the encoder has layers."""
@@ -83,16 +105,8 @@ def read(folder: pathlib.Path) -> Released:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} has no config.json: wanted a folder that save_pretrained wrote")
     config = read_json(folder / "config.json")
-    model_type = _model_type(folder, config)
-    arrays = weights_file.read(folder)
-    types = {array.dtype.name for name, array in arrays.items() if not name.endswith(_BUFFERS)}
-    architecture = catalog.load(ARCHITECTURES, model_type)
-    return Released(
-        model_type,
-        config,
-        _by_the_names_that_count(arrays, architecture.PREFIX, architecture.SAME),
-        types.pop() if len(types) == 1 else "float32",
-    )
+    _known_type(config)
+    return Released.of(config, weights_file.read(folder))
 
 
 def write(folder: pathlib.Path, released: Released) -> None:
@@ -102,7 +116,8 @@ def write(folder: pathlib.Path, released: Released) -> None:
     if all(name.startswith(prefix) for name in arrays):
         arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
     write_json(folder / "config.json", released.config)
-    weights_file.write(folder, {name: a.astype(released.dtype) for name, a in arrays.items()})
+    dtype = released.dtype
+    weights_file.write(folder, {n: array.astype(dtype, copy=False) for n, array in arrays.items()})
 
 
 def model_type_of(run: Mapping[str, Any]) -> str:
@@ -111,6 +126,8 @@ def model_type_of(run: Mapping[str, Any]) -> str:
     Raises:
       UserError: none does.
     """
+    if "imported" in run:
+        return run["imported"]["model_type"]
     known = catalog.names(ARCHITECTURES)
     for name in known:
         if catalog.load(ARCHITECTURES, name).describes(run):
@@ -119,6 +136,11 @@ def model_type_of(run: Mapping[str, Any]) -> str:
         f"no architecture of transformers that bertjax exchanges ({', '.join(known)}) is this "
         f"run's model {run['model']['name']!r} with its numbers: the run stays as it is"
     )
+
+
+def has_own_pooler(architecture: ModuleType) -> bool:
+    """Whether their classifier has a pooler that is not the encoder's."""
+    return any(pair.ours.startswith(OWN_POOLER) for pair in architecture.parts()[CLASSIFIER])
 
 
 def class_of(architecture: ModuleType, heads: Collection[str]) -> str:
@@ -132,12 +154,11 @@ def pairs_of(architecture: ModuleType, parts: Iterable[str]) -> list[Pair]:
     return [pair for part in parts for pair in known[part]]
 
 
-def _model_type(folder: pathlib.Path, config: Mapping[str, Any]) -> str:
+def _known_type(config: Mapping[str, Any]) -> str:
     model_type, known = config.get("model_type"), catalog.names(ARCHITECTURES)
     if model_type not in known:
         raise UserError(
-            f"{folder / 'config.json'} says model_type={model_type!r}: bertjax exchanges "
-            f"{', '.join(known)}"
+            f"config.json says model_type={model_type!r}: bertjax exchanges {', '.join(known)}"
         )
     return model_type
 
@@ -148,7 +169,6 @@ def _by_the_names_that_count(
     named = {
         re.sub(r"[^.]+$", lambda word: _OLD_WORDS.get(word[0], word[0]), name): array
         for name, array in arrays.items()
-        if not name.endswith(_BUFFERS)
     }
     if not any(name.startswith(f"{prefix}.") for name in named):
         named = {f"{prefix}.{name}": array for name, array in named.items()}

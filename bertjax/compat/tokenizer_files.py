@@ -10,7 +10,6 @@ from typing import Any
 
 from bertjax.compat.json_file import write_json
 from bertjax.data.tokenizer_folder import METADATA
-from bertjax.errors import UserError
 
 _ROLES = ("pad", "unk", "cls", "sep", "mask")
 
@@ -27,16 +26,16 @@ def write(folder: pathlib.Path, tokenizer: Any, *, longest: int, has_segments: b
       has_segments: Whether the model tells segments apart.
 
     Raises:
-      UserError: the tokenizer has no `tokenizer.json`.
+      UserError: a `tokenizer.json` cannot say what the tokenizer does.
     """
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saved = pathlib.Path(temporary, "tokenizer")
         tokenizer.save(str(saved))
         if not (saved / DEFINITION).is_file():
-            raise UserError(
-                f"a tokenizer of kind {tokenizer.kind} cannot be exported: transformers would read "
-                "its model in another way; train with a wordpiece or bpe tokenizer"
-            )
+            from bertjax.compat.sentencepiece_definition import definition
+
+            model = (saved / "spiece.model").read_bytes()
+            write_json(saved / DEFINITION, definition(model, tokenizer))
         for path in saved.iterdir():
             if path.name not in (METADATA, CONFIG):
                 path.rename(folder / path.name)

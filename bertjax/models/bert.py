@@ -29,17 +29,21 @@ class Embeddings(nn.Module):
     words: Embedding
     positions: Embedding
     segments: Embedding | None
-    position_offset: int
     layer_norm_eps: float
     dropout_rate: float
+    position_offset: int = 0
 
     @nn.compact
     def __call__(self, batch: Batch, *, train: bool) -> Float[Array, "B L D"]:
         input_ids = batch["input_ids"]
-        places = jnp.arange(input_ids.shape[1])[None] + self.position_offset
-        x = self.words(input_ids) + self.positions(batch.get("position_ids", places))
+        position_ids = batch.get("position_ids", jnp.arange(input_ids.shape[1])[None])
+        x = self.words(input_ids) + self.positions(position_ids + self.position_offset)
         if self.segments is not None:
-            x = x + self.segments(batch.get("segment_ids", jnp.zeros_like(input_ids)))
+            segment_ids = batch.get("segment_ids", jnp.zeros_like(input_ids))
+            if self.segments.num_embeddings == 1:
+                # RoBERTa tells two segments apart by the separator between them alone.
+                segment_ids = jnp.zeros_like(segment_ids)
+            x = x + self.segments(segment_ids)
         x = LayerNorm(self.layer_norm_eps, name="norm")(x)
         return Dropout(self.dropout_rate)(x, train=train)
 
@@ -56,15 +60,15 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets and the prediction head.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.
-      max_position_embeddings: Longest sequence, and `position_offset`.
-      position_offset: Number of the first position: RoBERTa's is 2.
-      type_vocab_size: Number of segment kinds; with 0 there are no segment vectors (DistilBERT).
+      max_position_embeddings: Rows of the position table: `position_offset` and longest sequence.
+      type_vocab_size: Number of segment kinds; with 1, all segments are of this kind; 0 as in
+        DistilBERT: segments are not told apart.
+      num_pooler_layers: 1, or 0 as in ELECTRA and DistilBERT: `Encoded.pooled` is None then.
       initializer_range: Standard deviation of all kernels and tables at the start.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`), which
         short runs profit from; positions are learned either way.
+      position_offset: Row of the first position; RoBERTa leaves 2 rows before it unused.
       layer_norm_eps: Epsilon of every LayerNorm.
-      pooler_act: Activation of the pooled output: the published tanh; DistilBERT classifies after
-        relu.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
@@ -80,12 +84,12 @@ class Model(nn.Module):
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
-    position_offset: int = 0
     type_vocab_size: int = 2
+    num_pooler_layers: int = 1
     initializer_range: float = 0.02
     position_initializer: str = "normal"
+    position_offset: int = 0
     layer_norm_eps: float = 1e-12
-    pooler_act: str = "tanh"
     output_hidden_states: bool = False
     precision: str = "float32"
     remat: str = "none"
@@ -106,9 +110,9 @@ class Model(nn.Module):
             self.word_embeddings,
             self.position_embeddings,
             self.segment_embeddings,
-            self.position_offset,
             self.layer_norm_eps,
             self.hidden_dropout_prob,
+            self.position_offset,
         )
         self.layers = Stack(
             self._block(precision),
@@ -117,20 +121,21 @@ class Model(nn.Module):
             unroll=self.unroll,
             keep_hidden_states=self.output_hidden_states,
         )
-        self.pooler = Pooler(self.initializer_range, precision, self.pooler_act)
+        self.pooler = Pooler(self.initializer_range, precision)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         length = batch["input_ids"].shape[1]
-        if length + self.position_offset > self.max_position_embeddings:
-            offset = f" and position_offset={self.position_offset}" if self.position_offset else ""
+        if self.position_offset + length > self.max_position_embeddings:
+            unused = f" less position_offset={self.position_offset}" if self.position_offset else ""
             raise UserError(
-                f"a sequence of {length} tokens{offset} exceeds "
-                f"max_position_embeddings={self.max_position_embeddings}: shorten it or raise that"
+                f"a sequence of {length} tokens exceeds max_position_embeddings="
+                f"{self.max_position_embeddings}{unused}: shorten it or raise that"
             )
         embedded = self.embeddings(batch, train=train)
         sequence, states = self.layers(embedded, masks.from_batch(batch), train=train)
         hidden_states = None if states is None else (embedded, *states)
-        return Encoded(sequence, self.pooler(sequence), hidden_states)
+        pooled = self.pooler(sequence) if self.num_pooler_layers else None
+        return Encoded(sequence, pooled, hidden_states)
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Scores of the vocabulary: products with the word embeddings."""
@@ -167,6 +172,8 @@ class Model(nn.Module):
         return PostNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps)
 
     def _check(self) -> None:
+        if self.num_pooler_layers not in (0, 1):
+            raise UserError(f"num_pooler_layers={self.num_pooler_layers}: wanted 0 or 1")
         if self.hidden_size % self.num_attention_heads:
             low = self.hidden_size // self.num_attention_heads * self.num_attention_heads
             sizes = [size for size in (low, low + self.num_attention_heads) if size]

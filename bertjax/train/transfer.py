@@ -35,23 +35,6 @@ class Origin:
         encoder = restore.load_numpy(self.checkpoint, "params/encoder")
         return {"step": int(self.checkpoint.name), "encoder": named_arrays.fingerprint(encoder)}
 
-    def tokenizer_folder(self) -> pathlib.Path:
-        """The run's own copy of its tokenizer, or the one that its config names.
-
-        Raises:
-          UserError: it is in neither place.
-        """
-        corpus, path = self.config["data"]["corpus"], self.config["tokenizer"]["path"]
-        places = [self.run / "tokenizer", path and pathlib.Path(path)]
-        places.append(corpus and pathlib.Path(corpus) / "tokenizer")
-        found = next((place for place in places if place and place.exists()), None)
-        if found is None:
-            raise UserError(
-                f"the tokenizer of {self.run} is neither in {places[0]} nor at "
-                f"config.tokenizer.path={path!r}: copy it to {places[0]}"
-            )
-        return found
-
 
 def find(name: str) -> Origin:
     """Finds what a person means by RUN, RUN@STEP, RUN@best or random:RUN.

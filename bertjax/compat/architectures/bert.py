@@ -18,6 +18,8 @@ CLASSES = {
 
 CLASSIFIER_DROPOUT = "classifier_dropout"
 
+CLASSIFIER_ACT = "tanh"
+
 SAME = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -78,14 +80,15 @@ def encoder(prefix: str) -> list[Pair]:
     ]
 
 
-def fields(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """Our model of their config.
 
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
     expect(theirs, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
-    return {"name": "bert", **take(theirs, WORDS)}
+    pooler = {"num_pooler_layers": int("encoder/pooler" in parts)}
+    return {"name": "bert", **take(theirs, WORDS), **pooler}
 
 
 def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
@@ -95,6 +98,6 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
 
 def describes(run: Mapping[str, Any]) -> bool:
     """Whether a run's model is a plain BERT."""
-    model = {"position_offset": 0, "pooler_act": "tanh"} | run["model"]
-    plain = model["position_offset"] == 0 and model["pooler_act"] == "tanh"
-    return model["name"] == "bert" and plain and model["type_vocab_size"] > 0
+    model = {"position_offset": 0} | run["model"]
+    numbers = model["position_offset"] == 0 and model["type_vocab_size"] > 0
+    return model["name"] == "bert" and numbers

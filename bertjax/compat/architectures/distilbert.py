@@ -1,7 +1,4 @@
-"""DistilBERT (`DistilBertModel` and its heads): BERT without segment vectors.
-
-It has no pooler; its classifier has one with relu inside, which is ours with `pooler_act="relu"`.
-"""
+"""DistilBERT (`DistilBertModel` and its heads): BERT without segment vectors and pooler."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -19,6 +16,8 @@ CLASSES = {
 }
 
 CLASSIFIER_DROPOUT = "seq_classif_dropout"
+
+CLASSIFIER_ACT = "relu"
 
 SAME = {"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"}
 
@@ -41,7 +40,7 @@ _EPSILON = 1e-12
 
 
 def parts() -> dict[str, list[Pair]]:
-    """Both names of all arrays."""
+    """Both names of all arrays; the classifier has a pooler of its own."""
     embeddings, layer = f"{PREFIX}.embeddings", f"{PREFIX}.transformer.layer.{{layer}}"
     block = "encoder/layers/block"
     return {
@@ -64,21 +63,26 @@ def parts() -> dict[str, list[Pair]]:
             Pair("mlm/bias", "vocab_projector.bias"),
         ],
         "glue": [
-            *dense("encoder/pooler/dense", "pre_classifier"),
+            *dense("glue/pooler/dense", "pre_classifier"),
             *dense("glue/classifier/dense", "classifier"),
         ],
     }
 
 
-def fields(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """Our model of their config.
 
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
     expect(theirs, tie_word_embeddings=True)
-    fixed = {"type_vocab_size": 0, "layer_norm_eps": _EPSILON, "pooler_act": "relu"}
-    return {"name": "bert", **take(theirs, WORDS), **fixed}
+    return {
+        "name": "bert",
+        **take(theirs, WORDS),
+        "type_vocab_size": 0,
+        "num_pooler_layers": 0,
+        "layer_norm_eps": _EPSILON,
+    }
 
 
 def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
@@ -87,18 +91,16 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: the model has what theirs cannot have.
     """
-    fixed = {"layer_norm_eps": _EPSILON} | ({"pooler_act": "relu"} if "glue" in heads else {})
-    for field, wanted in fixed.items():
-        if ours.get(field) != wanted:
-            raise UserError(
-                f"the run has config.model.{field}={ours.get(field)!r}: a DistilBERT of "
-                f"transformers has {wanted!r}; train with that"
-            )
+    if ours["layer_norm_eps"] != _EPSILON:
+        raise UserError(
+            f"the run has config.model.layer_norm_eps={ours['layer_norm_eps']!r}: a DistilBERT of "
+            f"transformers has {_EPSILON}; train with that"
+        )
     return {theirs: ours[field] for theirs, field in WORDS.items()}
 
 
 def describes(run: Mapping[str, Any]) -> bool:
     """Whether a run's model is BERT without segment vectors."""
     model = {"position_offset": 0} | run["model"]
-    no_segments = model["type_vocab_size"] == 0 and model["position_offset"] == 0
-    return model["name"] == "bert" and no_segments
+    numbers = model["position_offset"] == 0 and model["type_vocab_size"] == 0
+    return model["name"] == "bert" and numbers

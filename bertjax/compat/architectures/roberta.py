@@ -18,6 +18,8 @@ CLASSES = {
 
 CLASSIFIER_DROPOUT = "classifier_dropout"
 
+CLASSIFIER_ACT = "tanh"
+
 SAME = {
     "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
@@ -25,7 +27,7 @@ SAME = {
 
 
 def parts() -> dict[str, list[Pair]]:
-    """Both names of all arrays; the classifier has what is our pooler inside."""
+    """Both names of all arrays; the classifier has a pooler of its own."""
     return {
         "encoder": bert.encoder(PREFIX),
         "encoder/pooler": dense("encoder/pooler/dense", "roberta.pooler.dense"),
@@ -35,20 +37,20 @@ def parts() -> dict[str, list[Pair]]:
             Pair("mlm/bias", "lm_head.bias"),
         ],
         "glue": [
-            *dense("encoder/pooler/dense", "classifier.dense"),
+            *dense("glue/pooler/dense", "classifier.dense"),
             *dense("glue/classifier/dense", "classifier.out_proj"),
         ],
     }
 
 
-def fields(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """Our model of their config.
 
     Raises:
       UserError: see `bert.fields`; or an activation that their head does not follow.
     """
     expect(theirs, hidden_act="gelu")
-    return bert.fields(theirs) | {"position_offset": theirs.get("pad_token_id", 1) + 1}
+    return bert.fields(theirs, parts) | {"position_offset": theirs.get("pad_token_id", 1) + 1}
 
 
 def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
@@ -67,6 +69,6 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
 
 def describes(run: Mapping[str, Any]) -> bool:
     """Whether a run's model is BERT with positions that begin later."""
-    model = {"position_offset": 0, "pooler_act": "tanh"} | run["model"]
-    later = model["position_offset"] > 0 and model["pooler_act"] == "tanh"
-    return model["name"] == "bert" and later and model["type_vocab_size"] > 0
+    model = {"position_offset": 0} | run["model"]
+    numbers = model["position_offset"] > 0 and model["type_vocab_size"] > 0
+    return model["name"] == "bert" and numbers
