@@ -64,13 +64,19 @@ def find(name: str) -> Source:
     Raises:
       UserError: there is no such run or checkpoint, or it is damaged.
     """
-    if name.startswith("random"):
+    if name.startswith("random:"):
         raise UserError(f"{name}: fresh parameters are not worth an export; name a run's folder")
-    run = pathlib.Path(name.partition("@")[0])
+    folder, _, which = name.partition("@")
+    run = pathlib.Path(folder)
     is_seed = run.name.startswith("seed_") and (run.parent / "results.json").is_file()
     workdir = run.parent if is_seed else run
     if not (workdir / "results.json").is_file():
         return Source(transfer.find(name))
+    if which:
+        raise UserError(
+            f"{name}: which epoch of a fine-tuning counts is settled by its choose_epoch; leave "
+            f"@{which} out"
+        )
     results = read_json(workdir / "results.json")
     seed = int(run.name.removeprefix("seed_")) if is_seed else results["predictions"]["seed"]
     return _seed(workdir, results, seed)
@@ -124,8 +130,9 @@ def write(source: Source, target: pathlib.Path, scores: Sequence[str] = ()) -> E
     )
     with new_folder(target) as folder:
         huggingface.write(folder, released)
-        longest = run["model"]["max_position_embeddings"] - run["model"].get("position_offset", 0)
-        segments = run["model"]["type_vocab_size"] > 1
+        model = {"position_offset": 0} | run["model"]
+        longest = model["max_position_embeddings"] - model["position_offset"]
+        segments = model["type_vocab_size"] > 1
         tokenizer_files.write(folder, pieces, longest=longest, has_segments=segments)
         write_text(folder / "README.md", card.text())
     return Export(card.class_name, card.parameters, left_behind)

@@ -39,7 +39,7 @@ def read(folder: pathlib.Path) -> dict[str, np.ndarray]:
 def write(folder: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes one file, as transformers does, that others may read."""
     _library().numpy.save_file(dict(arrays), folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / WEIGHTS).chmod((folder / "config.json").stat().st_mode)
+    (folder / WEIGHTS).chmod(folder.stat().st_mode & 0o666)
 
 
 def _read_file(path: pathlib.Path) -> dict[str, np.ndarray]:

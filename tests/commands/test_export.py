@@ -209,6 +209,8 @@ def test_checkpoints_that_were_not_kept(finetuned, tmp_path):
     (workdir / "results.json").write_text(json.dumps(results))
     with pytest.raises(UserError, match=r"cannot be exported .*--config.keep_checkpoints=true"):
         export_run(workdir, tmp_path / "theirs")
+    with pytest.raises(UserError, match="leave @best out"):
+        export_run(f"{workdir}@best", tmp_path / "theirs")
     with pytest.raises(UserError, match="has no finished seed 7"):
         export_run(workdir / "seed_7", tmp_path / "theirs")
 

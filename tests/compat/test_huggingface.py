@@ -156,6 +156,13 @@ def test_a_config_that_lacks_a_field():
         catalog.load(huggingface.ARCHITECTURES, "bert").fields(theirs, ())
 
 
+def test_what_an_old_config_does_not_say():
+    """As the small BERTs of Turc et al. 2019 were released, without an epsilon."""
+    theirs = {word: value for word, value in FIELDS.items() if word != "layer_norm_eps"}
+    ours = catalog.load(huggingface.ARCHITECTURES, "bert").fields(theirs, ())
+    assert ours["layer_norm_eps"] == 1e-12
+
+
 @pytest.mark.parametrize(
     ("model_type", "change", "told"),
     [
