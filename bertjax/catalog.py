@@ -26,4 +26,4 @@ def load(folder: str, name: str) -> ModuleType:
     known = names(folder)
     if name not in known:
         raise UserError(f"no {name!r} in bertjax/{folder}/: {nearest(name, known)}")
-    return importlib.import_module(f"bertjax.{folder}.{name}")
+    return importlib.import_module(f"bertjax.{folder.replace('/', '.')}.{name}")

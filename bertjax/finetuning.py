@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
@@ -23,7 +24,7 @@ from bertjax.data import glue, pairs, tokenizer
 from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
 from bertjax.data.pair_batches import PairBatches
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer
+from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
 from bertjax.train import epochs, named_arrays, predict, transfer
 from bertjax.train.checkpoint import Checkpoints
@@ -54,6 +55,7 @@ class Job:
       workdir: Where everything goes.
       config: The recipe, completed by the pretrained model and by what the data says.
       origin: Where the encoder comes from.
+      tokenizer: A copy of it lies in the workdir.
       task: The row of GLUE's table.
       examples: The splits that are there, by name.
       batches: The same, encoded.
@@ -64,6 +66,7 @@ class Job:
     workdir: pathlib.Path
     config: ConfigDict
     origin: transfer.Origin
+    tokenizer: Tokenizer
     task: GlueTask
     examples: Mapping[str, GlueExamples]
     batches: Mapping[str, PairBatches]
@@ -127,7 +130,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     task = glue_task(recipe.task.dataset)
     origin = transfer.find(init)
     config = _with_origin(recipe, origin)
-    pieces = tokenizer.load(_tokenizer_folder(origin))
+    pieces = tokenizer.load(tokenizer_folder(origin))
     build.check_vocabulary(config, pieces)
     examples = glue.read(data, task)
     batches = {name: _batches(config, name, split, pieces) for name, split in examples.items()}
@@ -138,6 +141,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
         workdir=pathlib.Path(workdir),
         config=config,
         origin=origin,
+        tokenizer=pieces,
         task=task,
         examples=examples,
         batches=batches,
@@ -155,6 +159,8 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
     A seed that was interrupted goes on from its newest checkpoint.
     """
     make_folder(job.folder(seed))
+    if jax.process_index() == 0 and not (job.workdir / "tokenizer").exists():
+        job.tokenizer.save(str(job.workdir / "tokenizer"))
     config, trainer = job.seeded(seed), job.trainer(seed)
     batches = dataclasses.replace(job.batches["train"], seed=seed)
     keep = Keep(latest=1, best=int(config.choose_epoch == "best"), metric=scoring.SCORE, mode="max")
@@ -260,16 +266,22 @@ def _with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
     return config
 
 
-def _tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
-    """The run's own copy of its tokenizer, or the one that its config names."""
+def tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
+    """The run's own copy of its tokenizer, or the one that its config names.
+
+    Raises:
+      UserError: it is in neither place.
+    """
+    own = origin.run / "tokenizer"
+    if "task" in origin.config or own.exists():
+        return own
     corpus, path = origin.config["data"]["corpus"], origin.config["tokenizer"]["path"]
-    places = [origin.run / "tokenizer", path and pathlib.Path(path)]
-    places.append(corpus and pathlib.Path(corpus) / "tokenizer")
+    places = [path and pathlib.Path(path), corpus and pathlib.Path(corpus) / "tokenizer"]
     found = next((place for place in places if place and place.exists()), None)
     if found is None:
         raise UserError(
-            f"the tokenizer of {origin.run} is neither in {places[0]} nor at "
-            f"config.tokenizer.path={path!r}: copy it to {places[0]}"
+            f"the tokenizer of {origin.run} is neither in {own} nor at "
+            f"config.tokenizer.path={path!r}: copy it to {own}"
         )
     return found
 

@@ -52,6 +52,7 @@ def get_config(argument: str) -> ConfigDict:
     config.keep_checkpoints = False  # of finished seeds
     config.max_skipped_in_a_row = 5
     config.task = ConfigDict({"name": "glue", "dataset": task, "classifier_dropout": 0.1})
+    config.task.pooler_act = "tanh"  # of a pooler that the encoder lacks
     # Changes to the pretrained model; None: none. Fields that are not here are as they were.
     config.model = ConfigDict(
         {

@@ -11,10 +11,17 @@ from bertjax.layers.precision import Precision
 
 
 class Pooler(nn.Module):
-    """tanh of a linear map of the first token (Devlin et al. 2019; `pooled_output`)."""
+    """tanh of a linear map of the first token (Devlin et al. 2019; `pooled_output`).
+
+    Attributes:
+      initializer_range: Standard deviation of the kernel at the start.
+      precision: Types of operands and results.
+      hidden_act: Name of the activation.
+    """
 
     initializer_range: float = 0.02
     precision: Precision = Precision()
+    hidden_act: str = "tanh"
 
     @nn.compact
     def __call__(self, sequence: Float[Array, "B L D"]) -> Float[Array, "B D"]:
@@ -25,7 +32,7 @@ class Pooler(nn.Module):
             precision=self.precision,
             name="dense",
         )
-        return jnp.tanh(dense(sequence[:, 0]))
+        return activation(self.hidden_act)(dense(sequence[:, 0]))
 
 
 class PredictionTransform(nn.Module):

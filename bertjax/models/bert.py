@@ -58,7 +58,7 @@ class Embeddings(nn.Module):
 
     words: Embedding
     positions: Embedding
-    segments: Embedding
+    segments: Embedding | None
     layer_norm_eps: float
     dropout_rate: float
     position_offset: int = 0
@@ -68,11 +68,12 @@ class Embeddings(nn.Module):
         input_ids = batch["input_ids"]
         position_ids = batch.get("position_ids", jnp.arange(input_ids.shape[1])[None])
         x = self.words(input_ids) + self.positions(position_ids + self.position_offset)
-        segment_ids = batch.get("segment_ids", jnp.zeros_like(input_ids))
-        if self.segments.num_embeddings == 1:
-            # RoBERTa tells two segments apart by the separator between them alone.
-            segment_ids = jnp.zeros_like(segment_ids)
-        x = x + self.segments(segment_ids)
+        if self.segments is not None:
+            segment_ids = batch.get("segment_ids", jnp.zeros_like(input_ids))
+            if self.segments.num_embeddings == 1:
+                # RoBERTa tells two segments apart by the separator between them alone.
+                segment_ids = jnp.zeros_like(segment_ids)
+            x = x + self.segments(segment_ids)
         x = LayerNorm(self.layer_norm_eps, name="norm")(x)
         return Dropout(self.dropout_rate)(x, train=train)
 
@@ -90,7 +91,9 @@ class Model(nn.Module):
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.
       max_position_embeddings: Rows of the position table: `position_offset` and longest sequence.
-      type_vocab_size: Number of segment kinds; with 1, all segments are of this kind.
+      type_vocab_size: Number of segment kinds; with 1, all segments are of this kind; 0 as in
+        DistilBERT: segments are not told apart.
+      num_pooler_layers: 1, or 0 as in ELECTRA and DistilBERT: `Encoded.pooled` is None then.
       initializer_range: Standard deviation of all kernels and tables at the start.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`), which
         short runs profit from; positions are learned either way.
@@ -112,6 +115,7 @@ class Model(nn.Module):
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    num_pooler_layers: int = 1
     initializer_range: float = 0.02
     position_initializer: str = "normal"
     position_offset: int = 0
@@ -123,13 +127,17 @@ class Model(nn.Module):
 
     def setup(self):
         check_heads(self.hidden_size, self.num_attention_heads)
+        if self.num_pooler_layers not in (0, 1):
+            raise UserError(f"num_pooler_layers={self.num_pooler_layers}: wanted 0 or 1")
         precision = named(self.precision)
         normal = truncated_normal(self.initializer_range)
         self.word_embeddings = self._table(self.vocab_size, "vocab", normal)
         self.position_embeddings = self._table(
             self.max_position_embeddings, None, self._position_initializer()
         )
-        self.segment_embeddings = self._table(self.type_vocab_size, None, normal)
+        self.segment_embeddings = (
+            self._table(self.type_vocab_size, None, normal) if self.type_vocab_size else None
+        )
         self.embeddings = Embeddings(
             self.word_embeddings,
             self.position_embeddings,
@@ -153,7 +161,8 @@ class Model(nn.Module):
         embedded = self.embeddings(batch, train=train)
         sequence, states = self.layers(embedded, masks.from_batch(batch), train=train)
         hidden_states = None if states is None else (embedded, *states)
-        return Encoded(sequence, self.pooler(sequence), hidden_states)
+        pooled = self.pooler(sequence) if self.num_pooler_layers else None
+        return Encoded(sequence, pooled, hidden_states)
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Scores of the vocabulary: products with the word embeddings."""

@@ -6,7 +6,7 @@ the pooled output.
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses
@@ -29,14 +29,18 @@ class Objective(nn.Module):
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch
 
-    @nn.compact
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Cross entropy of the pair's label."""
-        logits_BC = Classifier(2, encoder.initializer_range, name="classifier")(encoded.pooled)
+        logits_BC = self.logits(encoder, encoded)
         labels = batch["pair_label"]
         weights = batch.get("example_weight", jnp.ones(labels.shape))
         weight_sum = weights.sum()
         accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    @nn.compact
+    def logits(self, encoder: Encoder, encoded: Encoded) -> Float[Array, "B C"]:
+        """Scores of the two labels."""
+        return Classifier(2, encoder.initializer_range, name="classifier")(encoded.pooled)

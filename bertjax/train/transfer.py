@@ -58,6 +58,11 @@ def find(name: str) -> Origin:
             f"{run} is no run: it has no config.json; wanted the --workdir of a pretraining run"
         )
     config = read_json(run / "config.json")
+    if "model" not in config and "model_type" in config:
+        raise UserError(
+            f"{run} is no run but what transformers saved: `bertjax import --from {run} --to RUN` "
+            "makes a run of it"
+        )
     checkpoint = None if fresh else _checkpoint(run / "checkpoints", which, config)
     return Origin(run, checkpoint, config)
 

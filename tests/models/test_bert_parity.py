@@ -1,14 +1,16 @@
 """The same numbers as Hugging Face's BERT, to 1e-4 in float32, with its weights (law 10)."""
 
-import re
-
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import importing
+from bertjax.compat.huggingface import Released
 from bertjax.interfaces import Pretrainer
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm, sentence_pair
+from bertjax.train.named_arrays import nested
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
@@ -25,28 +27,6 @@ SIZES = {
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-12,
 }
-
-NAMES = {
-    "encoder/word_embeddings/embedding": "bert.embeddings.word_embeddings.weight",
-    "encoder/position_embeddings/embedding": "bert.embeddings.position_embeddings.weight",
-    "encoder/segment_embeddings/embedding": "bert.embeddings.token_type_embeddings.weight",
-    "encoder/embeddings/norm": "bert.embeddings.LayerNorm",
-    "encoder/layers/block/attention/query": "bert.encoder.layer.*.attention.self.query",
-    "encoder/layers/block/attention/key": "bert.encoder.layer.*.attention.self.key",
-    "encoder/layers/block/attention/value": "bert.encoder.layer.*.attention.self.value",
-    "encoder/layers/block/attention/output": "bert.encoder.layer.*.attention.output.dense",
-    "encoder/layers/block/attention_norm": "bert.encoder.layer.*.attention.output.LayerNorm",
-    "encoder/layers/block/feed_forward/intermediate": "bert.encoder.layer.*.intermediate.dense",
-    "encoder/layers/block/feed_forward/output": "bert.encoder.layer.*.output.dense",
-    "encoder/layers/block/feed_forward_norm": "bert.encoder.layer.*.output.LayerNorm",
-    "encoder/pooler/dense": "bert.pooler.dense",
-    "mlm/transform/dense": "cls.predictions.transform.dense",
-    "mlm/transform/norm": "cls.predictions.transform.LayerNorm",
-    "mlm/bias": "cls.predictions.bias",
-    "sentence_pair/classifier/dense": "cls.seq_relationship",
-}
-SHAPES = {"query": (D, H, D // H), "key": (D, H, D // H), "value": (D, H, D // H)}
-SHAPES |= {"attention/output": (H, D // H, D)}
 
 
 @pytest.fixture(scope="module", params=[1.0, 8.0], ids=["published", "magnified"])
@@ -65,37 +45,9 @@ def reference(request):
 def ours(reference):
     """The reference's weights as our parameters."""
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
-    params = {}
-    for path, theirs in NAMES.items():
-        leaves = {"bias": "bias", "kernel": "weight", "scale": "weight"}
-        if path.endswith(("/embedding", "mlm/bias")):
-            _put(params, path, _stacked(weights, theirs))
-            continue
-        for leaf in ("bias", "scale" if path.endswith("norm") else "kernel"):
-            value = _stacked(weights, f"{theirs}.{leaves[leaf]}")
-            if leaf == "kernel":
-                # torch keeps [out in].
-                value = value.swapaxes(-1, -2)
-            shape = next((s for name, s in SHAPES.items() if path.endswith(name)), None)
-            if shape and leaf == "kernel":
-                value = value.reshape(N, *shape)
-            elif shape and not path.endswith("output"):
-                value = value.reshape(N, *shape[1:])
-            _put(params, f"{path}/{leaf}", value)
-    return params
-
-
-def _stacked(weights, name):
-    if "*" not in name:
-        return weights[name]
-    return np.stack([weights[re.sub(r"\*", str(index), name)] for index in range(N)])
-
-
-def _put(params, path, value):
-    *folders, leaf = path.split("/")
-    for folder in folders:
-        params = params.setdefault(folder, {})
-    params[leaf] = jnp.asarray(value)
+    released = Released.of(reference.config.to_dict(), weights)
+    params = importing.parameters(released, importing.run_config(released, "reference"))
+    return jax.tree.map(jnp.asarray, nested(params))
 
 
 def test_hidden_states_pooled_output_and_logits_are_equal(reference):

@@ -1,0 +1,57 @@
+"""Write a run as a folder that Hugging Face transformers opens, with a model card."""
+
+import argparse
+import os
+import pathlib
+import sys
+
+EPILOG = """\
+examples:
+  bertjax export --from runs/bert --to bert-hf/
+  bertjax export --from runs/bert@best --to bert-hf/ --scores runs/mrpc runs/rte
+  bertjax export --from runs/mrpc --to mrpc-hf/
+
+  python -c "import transformers; transformers.AutoModel.from_pretrained('bert-hf/')"
+
+--from is a pretraining run: RUN is its newest checkpoint, RUN@STEP or RUN@best another one; or a
+fine-tuning whose checkpoints were kept (--config.keep_checkpoints=true): the seed whose dev score
+is the median, or RUN/seed_N. Written are model.safetensors, config.json, the tokenizer and
+README.md: steps, corpus, held-out loss, config, and the scores of the fine-tunings that --scores
+names.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Exports, and tells what was written."""
+    arguments = _parser().parse_args(argv)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+    from bertjax import exporting
+
+    target = pathlib.Path(arguments.target)
+    made = exporting.write(exporting.find(arguments.source), target, arguments.scores)
+    if made.left_behind:
+        parts = ", ".join(made.left_behind)
+        print(f"left behind, for transformers has no place for it: {parts}", file=sys.stderr)
+    print(f"{target}: {made.class_name} with {made.parameters:,} parameters")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax export",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--from", dest="source", metavar="RUN", required=True, help="RUN, RUN@STEP or RUN@best"
+    )
+    parser.add_argument("--to", dest="target", metavar="HF_DIR", required=True, help="a new folder")
+    parser.add_argument(
+        "--scores",
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="fine-tunings of this checkpoint, whose scores the card shows",
+    )
+    return parser

@@ -1,0 +1,68 @@
+"""Make a run of a model that Hugging Face transformers saved, to fine-tune or inspect it."""
+
+import argparse
+import os
+import pathlib
+import sys
+
+EPILOG = """\
+examples:
+  bertjax import --from bert-base-uncased/ --to runs/bert_base
+  bertjax finetune --config configs/glue.py:rte --init runs/bert_base --data glue \\
+      --workdir runs/rte
+  bertjax import --from my-rte-classifier/ --to runs/rte --task rte
+  bertjax export --from runs/bert_base --to bert-base-again/
+
+--from is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes it
+or `hf download NAME --local-dir DIR` fetches it. Every array must find its place: names and shapes
+that do not fit are listed, and nothing is written.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Imports, and tells what was taken."""
+    arguments = _parser().parse_args(argv)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+
+    from bertjax import importing
+    from bertjax.train.named_arrays import num_parameters
+
+    source, target = pathlib.Path(arguments.source), pathlib.Path(arguments.target)
+    made = importing.read(source, task=arguments.task, vocabulary=arguments.tokenizer)
+    importing.write(made, target)
+    if made.left_behind:
+        print(f"left behind: {', '.join(made.left_behind)}", file=sys.stderr)
+    heads = made.config.task.dataset if "task" in made.config else ", ".join(made.config.objectives)
+    print(
+        f"{target}: {made.config.imported.model_type} with {num_parameters(dict(made.params)):,} "
+        f"parameters; heads: {heads or 'none'}"
+    )
+    print(
+        f"next  bertjax finetune --config configs/glue.py:mrpc --init {target} --data GLUE_FOLDER "
+        f"--workdir {target}_mrpc"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax import",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--from", dest="source", metavar="HF_DIR", required=True, help="what transformers saved"
+    )
+    parser.add_argument(
+        "--to", dest="target", metavar="RUN", required=True, help="a new folder for the run"
+    )
+    parser.add_argument(
+        "--task",
+        default="",
+        help="the GLUE task of its classifier, where config.json does not say it; none: leave the "
+        "classifier behind",
+    )
+    parser.add_argument(
+        "--tokenizer", default="", help="folder or file of its tokenizer (default: in HF_DIR)"
+    )
+    return parser

@@ -1,0 +1,20 @@
+"""One file for each `model_type` of Hugging Face: what its config and its arrays are in ours.
+
+A file defines
+
+  PREFIX         what the encoder's names begin with in a file that has heads too
+  CLASSES        the class of transformers for each set of heads; () is the bare encoder
+  CLASSIFIER_DROPOUT
+                 their word for the dropout before the classes
+  CLASSIFIER_ACT the activation of the pooler before the classes
+  SAME           names of theirs that repeat another array, by the name that counts
+  parts()        the pairs of names (`compat/name_map.py`) of each part of our parameters: "encoder"
+                 is always there; "encoder/pooler" and the heads, named as the objectives and tasks
+                 are, come and go; a classifier may have its own pooler
+  fields(theirs, parts)
+                 the fields of our model, of their config and the parts that the file has; refuses
+                 what our model cannot be
+  config(ours, heads)
+                 their config, of the fields of our model and the heads that go with it
+  describes(run) whether a run's config is of this architecture; at most one file says so
+"""

@@ -1,0 +1,74 @@
+"""RoBERTa (`RobertaModel` and its heads): BERT whose positions begin after that of padding."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.compat.architectures import bert
+from bertjax.compat.config_words import expect
+from bertjax.compat.name_map import Pair, dense, norm
+from bertjax.errors import UserError
+
+PREFIX = "roberta"
+
+CLASSES = {
+    (): "RobertaModel",
+    ("mlm",): "RobertaForMaskedLM",
+    ("glue",): "RobertaForSequenceClassification",
+}
+
+CLASSIFIER_DROPOUT = "classifier_dropout"
+
+CLASSIFIER_ACT = "tanh"
+
+SAME = {
+    "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+}
+
+
+def parts() -> dict[str, list[Pair]]:
+    """Both names of all arrays; the classifier has a pooler of its own."""
+    return {
+        "encoder": bert.encoder(PREFIX),
+        "encoder/pooler": dense("encoder/pooler/dense", "roberta.pooler.dense"),
+        "mlm": [
+            *dense("mlm/transform/dense", "lm_head.dense"),
+            *norm("mlm/transform/norm", "lm_head.layer_norm"),
+            Pair("mlm/bias", "lm_head.bias"),
+        ],
+        "glue": [
+            *dense("glue/pooler/dense", "classifier.dense"),
+            *dense("glue/classifier/dense", "classifier.out_proj"),
+        ],
+    }
+
+
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Our model of their config.
+
+    Raises:
+      UserError: see `bert.fields`; or an activation that their head does not follow.
+    """
+    expect(theirs, hidden_act="gelu")
+    return bert.fields(theirs, parts) | {"position_offset": theirs.get("pad_token_id", 1) + 1}
+
+
+def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """Their config of our model.
+
+    Raises:
+      UserError: an activation that their head does not follow.
+    """
+    if "mlm" in heads and ours["hidden_act"] != "gelu":
+        raise UserError(
+            f"the run has config.model.hidden_act={ours['hidden_act']!r}: RoBERTa's head for "
+            "masked tokens in transformers is always 'gelu'; train with that"
+        )
+    return bert.config(ours, heads) | {"pad_token_id": ours["position_offset"] - 1}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model is BERT with positions that begin later."""
+    model = {"position_offset": 0} | run["model"]
+    numbers = model["position_offset"] > 0 and model["type_vocab_size"] > 0
+    return model["name"] == "bert" and numbers

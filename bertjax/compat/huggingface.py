@@ -1,0 +1,192 @@
+"""A model as it lies in a folder of Hugging Face: `config.json` and `model.safetensors`.
+
+read     folder -> Released: their config, and their arrays by the names that count
+write    Released -> folder
+What a `model_type` is in ours stands in `compat/architectures/`, one file each.
+"""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bertjax import catalog
+from bertjax.compat import weights_file
+from bertjax.compat.json_file import read_json, write_json
+from bertjax.compat.name_map import LAYER, Pair
+from bertjax.errors import UserError
+
+ARCHITECTURES = "compat/architectures"
+
+ENCODER, POOLER = "encoder", "encoder/pooler"
+"""The part of every architecture, and the one that comes and goes with what trained it."""
+
+CLASSIFIER = "glue"
+"""The head whose classes only a task can name."""
+
+OWN_POOLER = f"{CLASSIFIER}/pooler"
+"""What a task puts on an encoder without a pooler."""
+
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+"""Older releases keep these constants among the weights."""
+
+_OLD_WORDS = {"gamma": "weight", "beta": "bias"}
+"""Of LayerNorm, in the files that were made from TensorFlow's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Released:
+    """A model of theirs.
+
+    Attributes:
+      model_type: Which architecture it is.
+      config: Their `config.json`.
+      arrays: By name; names begin with the architecture's prefix, heads or not.
+      dtype: The one type of all arrays in the file, float32 if there are several.
+    """
+
+    model_type: str
+    config: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    dtype: str
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Released":
+        """A model of a config and of arrays as they are named in files of any age, heads or not.
+
+        Raises:
+          UserError: an architecture that we do not have, or arrays that we share are two.
+        """
+        model_type = _known_type(config)
+        kept = {name: array for name, array in arrays.items() if not name.endswith(_BUFFERS)}
+        types = {array.dtype.name for array in kept.values()}
+        architecture = catalog.load(ARCHITECTURES, model_type)
+        named = _by_the_names_that_count(kept, architecture.PREFIX, architecture.SAME)
+        return cls(model_type, config, named, types.pop() if len(types) == 1 else "float32")
+
+    @property
+    def architecture(self) -> ModuleType:
+        """The file that knows this `model_type`."""
+        return catalog.load(ARCHITECTURES, self.model_type)
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts of our parameters that the arrays hold; the encoder is taken for granted."""
+        parts = self.architecture.parts()
+        return [part for part in parts if part == ENCODER or _any_there(parts[part], self.arrays)]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of our model."""
+        return self.architecture.fields(self.config, self.parts)
+
+    def without(self, part: str) -> "Released":
+        """The same model with the arrays of a part left out; no part but the encoder has layers."""
+        names = {pair.theirs for pair in self.architecture.parts()[part]}
+        arrays = {name: array for name, array in self.arrays.items() if name not in names}
+        return dataclasses.replace(self, arrays=arrays)
+
+
+def read(folder: pathlib.Path) -> Released:
+    """Reads a folder that `save_pretrained` wrote.
+
+    Raises:
+      UserError: there is none, of an architecture that we do not have, or damaged.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"no folder {folder}: models are read from disk; `hf download NAME --local-dir "
+            f"{folder}` fetches one from the hub"
+        )
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} has no config.json: wanted a folder that save_pretrained wrote")
+    config = read_json(folder / "config.json")
+    _known_type(config)
+    return Released.of(config, weights_file.read(folder))
+
+
+def write(folder: pathlib.Path, released: Released) -> None:
+    """Writes the two files; without heads, names lose their prefix, as in transformers."""
+    arrays = dict(released.arrays)
+    prefix = f"{released.architecture.PREFIX}."
+    if all(name.startswith(prefix) for name in arrays):
+        arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    write_json(folder / "config.json", released.config)
+    dtype = released.dtype
+    weights_file.write(folder, {n: array.astype(dtype, copy=False) for n, array in arrays.items()})
+
+
+def model_type_of(run: Mapping[str, Any]) -> str:
+    """The architecture of theirs that a run's config describes.
+
+    Raises:
+      UserError: none does.
+    """
+    if "imported" in run:
+        return run["imported"]["model_type"]
+    known = catalog.names(ARCHITECTURES)
+    for name in known:
+        if catalog.load(ARCHITECTURES, name).describes(run):
+            return name
+    raise UserError(
+        f"no architecture of transformers that bertjax exchanges ({', '.join(known)}) is this "
+        f"run's model {run['model']['name']!r} with its numbers: the run stays as it is"
+    )
+
+
+def has_own_pooler(architecture: ModuleType) -> bool:
+    """Whether their classifier has a pooler that is not the encoder's."""
+    return any(pair.ours.startswith(OWN_POOLER) for pair in architecture.parts()[CLASSIFIER])
+
+
+def class_of(architecture: ModuleType, heads: Collection[str]) -> str:
+    """The class of transformers that has these heads."""
+    return architecture.CLASSES[tuple(head for head in architecture.parts() if head in heads)]
+
+
+def pairs_of(architecture: ModuleType, parts: Iterable[str]) -> list[Pair]:
+    """Both names of all arrays of some parts."""
+    known = architecture.parts()
+    return [pair for part in parts for pair in known[part]]
+
+
+def _known_type(config: Mapping[str, Any]) -> str:
+    model_type, known = config.get("model_type"), catalog.names(ARCHITECTURES)
+    if model_type not in known:
+        raise UserError(
+            f"config.json says model_type={model_type!r}: bertjax exchanges {', '.join(known)}"
+        )
+    return model_type
+
+
+def _by_the_names_that_count(
+    arrays: Mapping[str, np.ndarray], prefix: str, same: Mapping[str, str]
+) -> dict[str, np.ndarray]:
+    named = {
+        re.sub(r"[^.]+$", lambda word: _OLD_WORDS.get(word[0], word[0]), name): array
+        for name, array in arrays.items()
+    }
+    if not any(name.startswith(f"{prefix}.") for name in named):
+        named = {f"{prefix}.{name}": array for name, array in named.items()}
+    for name, original in same.items():
+        if name not in named:
+            continue
+        repeated = named.pop(name)
+        if not np.array_equal(repeated, named.setdefault(original, repeated)):
+            raise UserError(
+                f"{name} differs from {original}: bertjax shares the two; tie_weights() of "
+                "transformers makes them one"
+            )
+    return named
+
+
+def _any_there(pairs: Iterable[Pair], arrays: Collection[str]) -> bool:
+    return any(_first_name(pair) in arrays for pair in pairs)
+
+
+def _first_name(pair: Pair) -> str:
+    return pair.theirs.replace(LAYER, "0")

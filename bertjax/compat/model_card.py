@@ -1,0 +1,81 @@
+"""The `README.md` of an exported model: what it is, where it is from, what it scored."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_TASKS = {
+    "MaskedLM": "fill-mask",
+    "PreTraining": "fill-mask",
+    "Classification": "text-classification",
+}
+"""What the hub calls what a class is for, by the end of its name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """What there is to say.
+
+    Attributes:
+      name: Of the model.
+      model_type: Its architecture, in the words of transformers.
+      class_name: Its class in transformers.
+      parameters: How many numbers are in the file.
+      facts: Where it is from, a line each.
+      scores: Rows of a table, the header first; none where nothing was scored.
+      config: Of the run.
+    """
+
+    name: str
+    model_type: str
+    class_name: str
+    parameters: int
+    facts: Mapping[str, str]
+    scores: Sequence[Sequence[str]]
+    config: Mapping[str, Any]
+
+    def text(self) -> str:
+        """The card as Markdown, with the metadata that the hub reads at its top."""
+        return "\n".join(
+            [
+                *self._metadata(),
+                f"# {self.name}",
+                "",
+                f"A {self.model_type} model ({self.class_name}) of {self.parameters:,} parameters, "
+                "exported from a run of bertjax.",
+                "",
+                *_table([("", ""), *self.facts.items()]),
+                "",
+                *self._scores(),
+                "## Use",
+                "",
+                "```python",
+                f"from transformers import AutoTokenizer, {self.class_name}",
+                "",
+                'tokenizer = AutoTokenizer.from_pretrained("this folder")',
+                f'model = {self.class_name}.from_pretrained("this folder")',
+                "```",
+                "",
+                "## Config",
+                "",
+                "```json",
+                json.dumps(self.config, indent=2, ensure_ascii=False),
+                "```",
+                "",
+            ]
+        )
+
+    def _metadata(self) -> list[str]:
+        task = next((task for end, task in _TASKS.items() if self.class_name.endswith(end)), None)
+        lines = ["library_name: transformers", "tags:", "- bertjax", f"- {self.model_type}"]
+        return ["---", *lines, *([f"pipeline_tag: {task}"] if task else []), "---", ""]
+
+    def _scores(self) -> list[str]:
+        return ["## Scores", "", *_table(self.scores), ""] if self.scores else []
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    header, *rest = rows
+    lines = [header, ["---"] * len(header), *rest]
+    return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]

@@ -1,0 +1,267 @@
+"""From a run, pretrained or fine-tuned, to a folder that transformers opens.
+
+find    RUN, RUN@STEP, RUN@best -> Source: a checkpoint, with what is known of it
+write   Source -> folder: weights, config, tokenizer and a model card
+"""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import bertjax
+from bertjax.compat import huggingface, name_map, tokenizer_files
+from bertjax.compat.huggingface import CLASSIFIER, ENCODER, OWN_POOLER, POOLER, Released
+from bertjax.compat.model_card import Card
+from bertjax.data import tokenizer
+from bertjax.data.glue_table import glue_task
+from bertjax.errors import UserError
+from bertjax.finetuning import tokenizer_folder
+from bertjax.importing import new_folder
+from bertjax.train import checkpoint_folder, named_arrays, restore, transfer
+from bertjax.train.files import read_json, write_text
+
+_TRAIN_THE_POOLER = ("sentence_pair",)
+"""Objectives that learn from the pooled output; every task does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What is exported.
+
+    Attributes:
+      origin: The run, its config and the checkpoint.
+      results: Of a fine-tuning: what `results.json` holds, and which `seed` this is.
+    """
+
+    origin: transfer.Origin
+    results: Mapping[str, Any] | None = None
+    seed: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """What came of it.
+
+    Attributes:
+      class_name: Of transformers.
+      parameters: How many numbers were written.
+      left_behind: Parts of the run that transformers has no place for.
+    """
+
+    class_name: str
+    parameters: int
+    left_behind: tuple[str, ...]
+
+
+def find(name: str) -> Source:
+    """Finds what a person means by a run, or by a fine-tuning: its median seed, or `RUN/seed_N`.
+
+    Raises:
+      UserError: there is no such run or checkpoint, or it is damaged.
+    """
+    if name.startswith("random:"):
+        raise UserError(f"{name}: fresh parameters are not worth an export; name a run's folder")
+    folder, _, which = name.partition("@")
+    run = pathlib.Path(folder)
+    is_seed = run.name.startswith("seed_") and (run.parent / "results.json").is_file()
+    workdir = run.parent if is_seed else run
+    if not (workdir / "results.json").is_file():
+        return Source(transfer.find(name))
+    if which:
+        raise UserError(
+            f"{name}: which epoch of a fine-tuning counts is settled by its choose_epoch; leave "
+            f"@{which} out"
+        )
+    results = read_json(workdir / "results.json")
+    seed = int(run.name.removeprefix("seed_")) if is_seed else results["predictions"]["seed"]
+    return _seed(workdir, results, seed)
+
+
+def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Source:
+    """The epoch of a seed that counts."""
+    result = next((each for each in results["each_seed"] if each["seed"] == seed), None)
+    if result is None:
+        raise UserError(f"{workdir} has no finished seed {seed}: name one of its results.json")
+    step = next(e["step"] for e in result["epochs"] if e["epoch"] == result["chosen_epoch"])
+    checkpoint = workdir / f"seed_{seed}" / "checkpoints" / str(step)
+    defect = checkpoint_folder.defect(checkpoint) if checkpoint.is_dir() else "it is not there"
+    if defect:
+        raise UserError(
+            f"{checkpoint} cannot be exported ({defect}): checkpoints of finished seeds are kept "
+            "with --config.keep_checkpoints=true"
+        )
+    config = read_json(workdir / "config.json")
+    return Source(transfer.Origin(workdir, checkpoint, config), results, seed)
+
+
+def write(source: Source, target: pathlib.Path, scores: Sequence[str] = ()) -> Export:
+    """Writes the folder, whole or not at all.
+
+    Args:
+      source: What is exported.
+      target: A new folder.
+      scores: Folders of fine-tunings of this checkpoint, whose scores the card shows.
+
+    Raises:
+      UserError: transformers has no such model, or something does not fit.
+    """
+    run, checkpoint = source.origin.config, source.origin.checkpoint
+    pieces = tokenizer.load(tokenizer_folder(source.origin))
+    model_type = huggingface.model_type_of(run)
+    arrays = named_arrays.named(restore.load_numpy(checkpoint, "params"))
+    released, left_behind = _released(model_type, run, arrays, pieces, str(checkpoint))
+    rows = _score_rows([source.results] if source.results else [])
+    rows += _score_rows([_results_of(name, source) for name in scores])
+    card = Card(
+        name=target.name,
+        model_type=model_type,
+        class_name=released.config["architectures"][0],
+        parameters=named_arrays.num_parameters(dict(released.arrays)),
+        facts=_facts(source, pieces.fingerprint),
+        scores=[("fine-tuned on", "metric", "median", "lowest", "highest", "seeds"), *rows]
+        if rows
+        else (),
+        config=run,
+    )
+    with new_folder(target) as folder:
+        huggingface.write(folder, released)
+        model = {"position_offset": 0} | run["model"]
+        longest = model["max_position_embeddings"] - model["position_offset"]
+        segments = model["type_vocab_size"] > 1
+        tokenizer_files.write(folder, pieces, longest=longest, has_segments=segments)
+        write_text(folder / "README.md", card.text())
+    return Export(card.class_name, card.parameters, left_behind)
+
+
+def _released(
+    model_type: str,
+    run: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    pieces: Any,
+    what: str,
+) -> tuple[Released, tuple[str, ...]]:
+    """A run's arrays as a model of theirs, and the subtrees that it has no place for."""
+    released = Released(model_type, {}, {}, run.get("imported", {}).get("dtype", "float32"))
+    architecture = released.architecture
+    known = architecture.parts()
+    subtrees = list(dict.fromkeys(name.partition("/")[0] for name in arrays))
+    heads = [subtree for subtree in subtrees if subtree in known and subtree != ENCODER]
+    left_behind = tuple(subtree for subtree in subtrees if subtree not in known)
+    arrays = {n: array for n, array in arrays.items() if n.partition("/")[0] not in left_behind}
+    arrays = _with_their_pooler(architecture, run, heads, arrays)
+    parts = [ENCODER, *heads, *([POOLER] if _any_under(POOLER, arrays) else [])]
+    pairs = huggingface.pairs_of(architecture, [part for part in parts if part in known])
+    config = architecture.config(run["model"], heads) | {
+        "model_type": model_type,
+        "architectures": [huggingface.class_of(architecture, heads)],
+        **_classes(run, architecture.CLASSIFIER_DROPOUT),
+    }
+    if config.setdefault("pad_token_id", pieces.pad_id) != pieces.pad_id:
+        raise UserError(
+            f"position_offset={run['model']['position_offset']} makes pad_token_id="
+            f"{config['pad_token_id']} in transformers; the tokenizer pads with {pieces.pad_id}"
+        )
+    theirs = name_map.to_theirs(pairs, arrays, what)
+    return dataclasses.replace(released, config=config, arrays=theirs), left_behind
+
+
+def _with_their_pooler(
+    architecture: ModuleType,
+    run: Mapping[str, Any],
+    heads: Collection[str],
+    arrays: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """The arrays with a classifier's pooler where theirs has it, and without an untrained one.
+
+    Raises:
+      UserError: the pooler has another activation than theirs.
+    """
+    if CLASSIFIER not in heads:
+        trained = "imported" in run or any(head in _TRAIN_THE_POOLER for head in heads)
+        return {n: a for n, a in arrays.items() if trained or not n.startswith(f"{POOLER}/")}
+    came, wanted = (OWN_POOLER, POOLER) if _any_under(OWN_POOLER, arrays) else (POOLER, OWN_POOLER)
+    activation = {"pooler_act": "tanh"} | (run["task"] if came == OWN_POOLER else {})
+    if activation["pooler_act"] != architecture.CLASSIFIER_ACT:
+        raise UserError(
+            f"the run's pooler has {activation['pooler_act']!r}, a classifier of this architecture "
+            f"has {architecture.CLASSIFIER_ACT!r} in transformers: fine-tune an encoder without a "
+            f"pooler with --config.task.pooler_act={architecture.CLASSIFIER_ACT}"
+        )
+    if huggingface.has_own_pooler(architecture) == (came == OWN_POOLER):
+        return dict(arrays)
+    return {re.sub(f"^{came}/", f"{wanted}/", name): array for name, array in arrays.items()}
+
+
+def _any_under(part: str, arrays: Mapping[str, np.ndarray]) -> bool:
+    return any(name.startswith(f"{part}/") for name in arrays)
+
+
+def _classes(run: Mapping[str, Any], dropout: str) -> dict[str, Any]:
+    """What their config says of a classifier."""
+    if "task" not in run:
+        return {}
+    task = glue_task(run["task"]["dataset"])
+    labels = task.labels or ("LABEL_0",)
+    return {
+        "finetuning_task": task.name,
+        "problem_type": "single_label_classification" if task.labels else "regression",
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+        dropout: run["task"]["classifier_dropout"],
+    }
+
+
+def _facts(source: Source, fingerprint: str) -> dict[str, str]:
+    """Where a model is from, for its card."""
+    run, record = source.origin.config, checkpoint_folder.read_record(source.origin.checkpoint)
+    facts = {"steps": f"{record.step:,}"}
+    if "imported" in run:
+        facts["imported from"] = run["imported"]["name"]
+    if "task" in run:
+        facts["task"] = f"GLUE {run['task']['dataset']}"
+    if source.seed is not None:
+        facts["seed"] = str(source.seed)
+        start = run["init"]
+        facts["encoder that it began with"] = f"step {start['step']:,}, sha256 {start['encoder']}"
+    facts |= {name: f"{value:.6g}" for name, value in record.metrics.items() if "/" in name}
+    facts["corpus, sha256"] = record.provenance.get("corpus", "not recorded")
+    facts["tokenizer, sha256"] = fingerprint
+    facts["written by"] = f"bertjax {bertjax.__version__}"
+    return facts
+
+
+def _results_of(name: str, source: Source) -> Mapping[str, Any]:
+    """What a fine-tuning came to, which must be one of this very encoder."""
+    path = pathlib.Path(name) / "results.json"
+    if not path.is_file():
+        raise UserError(
+            f"--scores {name}: it has no results.json; wanted a fine-tuning's --workdir"
+        )
+    results = read_json(path)
+    came, wanted = results["init"]["encoder"], source.origin.description()["encoder"]
+    if came != wanted:
+        raise UserError(
+            f"--scores {name}: it began with another encoder, sha256 {came[:16]}; the one that is "
+            f"exported has {wanted[:16]}"
+        )
+    return results
+
+
+def _score_rows(fine_tunings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            results["task"],
+            metric,
+            f"{spread['median']:.4f}",
+            f"{spread['min']:.4f}",
+            f"{spread['max']:.4f}",
+            str(results["seeds"]),
+        )
+        for results in fine_tunings
+        for metric, spread in results["over_seeds"].items()
+    ]

@@ -1,0 +1,255 @@
+"""From a folder of Hugging Face to a run that everything else reads as if it was trained here.
+
+read         folder -> Import: their arrays as our parameters, with a config and a tokenizer
+  run_config   Released -> config of a run
+  parameters   Released, config -> parameters
+write        Import -> run folder: config.json, tokenizer/, checkpoints/0
+"""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax import build, catalog
+from bertjax import config as configs
+from bertjax.compat import huggingface, name_map
+from bertjax.compat.huggingface import CLASSIFIER, ENCODER, POOLER, Released
+from bertjax.data import tokenizer
+from bertjax.data.glue_table import glue_task
+from bertjax.errors import UserError
+from bertjax.interfaces import Pretrainer, Tokenizer
+from bertjax.train import named_arrays
+from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.files import make_folder, write_text
+from bertjax.train.state import unboxed
+
+NO_TASK = "none"
+"""Leaves a classifier behind."""
+
+_TRAINED_WITH = {"precision": "auto", "remat": "none", "unroll": 0}
+"""Fields of our models that say how to compute, not what; as in `configs/common.py`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """A model of theirs as a run of ours.
+
+    Attributes:
+      config: Of the run.
+      tokenizer: Of the model.
+      params: By name.
+      left_behind: Parts of the folder that were not taken over.
+    """
+
+    config: ConfigDict
+    tokenizer: Tokenizer
+    params: Mapping[str, np.ndarray]
+    left_behind: tuple[str, ...]
+
+
+def read(source: pathlib.Path, *, task: str = "", vocabulary: str = "") -> Import:
+    """Reads a model, whole or not at all.
+
+    Args:
+      source: What `save_pretrained` wrote.
+      task: The task of GLUE whose classifier the model has; empty: as its config says; `NO_TASK`
+        leaves it behind.
+      vocabulary: Where the tokenizer lies; empty: with the model.
+
+    Raises:
+      UserError: something is missing, or does not fit.
+    """
+    released, left_behind = _without_superfluous(huggingface.read(source), task)
+    pieces = tokenizer.load(vocabulary or source)
+    config = run_config(released, source.resolve().name, task)
+    if config.model.vocab_size != pieces.vocab_size:
+        raise UserError(
+            f"{source}: the model has vocab_size={config.model.vocab_size}, its tokenizer "
+            f"{pieces.vocab_size} pieces: name the right one with --tokenizer, or make them equal "
+            "with resize_token_embeddings of transformers"
+        )
+    params = parameters(released, config, pieces, str(source))
+    with config.unlocked():
+        config.imported.parameters = named_arrays.fingerprint(named_arrays.nested(params))
+    return Import(config, pieces, params, left_behind)
+
+
+def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
+    """What `config.json` of the run says: the model, its heads, and where it is from.
+
+    Args:
+      released: A model of theirs.
+      name: What it is called.
+      task: See `read`.
+
+    Raises:
+      UserError: our model cannot be theirs, or a task cannot be named.
+    """
+    sections: dict[str, Any] = {
+        "seed": 0,
+        "num_train_steps": 0,
+        "best_metric": "held_out/mlm/loss",
+        "best_mode": "min",
+        "model": released.fields | _TRAINED_WITH,
+        "tokenizer": {"path": ""},
+        "data": {"corpus": ""},
+        "imported": {"name": name, "model_type": released.model_type, "dtype": released.dtype},
+    }
+    heads = [part for part in released.parts if part not in (ENCODER, POOLER)]
+    if CLASSIFIER in heads:
+        sections["task"] = _task(released, task)
+    else:
+        sections["objectives"] = {head: {} for head in heads}
+    return configs.from_json(json.dumps(sections))
+
+
+def parameters(
+    released: Released, config: ConfigDict, pieces: Tokenizer | None = None, what: str = "the model"
+) -> dict[str, np.ndarray]:
+    """Our parameters by name.
+
+    Args:
+      released: A model of theirs.
+      config: As `run_config` makes it.
+      pieces: Its tokenizer, as far as heads want to know of it.
+      what: Names the model in the error.
+
+    Raises:
+      UserError: arrays of theirs are missing, unexpected or of another shape; a table lists them.
+    """
+    pairs = huggingface.pairs_of(released.architecture, released.parts)
+    shapes = _shapes(pretrainer(config, pieces))
+    params = name_map.to_ours(pairs, released.arrays, shapes, what)
+    return {name: np.asarray(params[name], np.float32) for name in shapes}
+
+
+def write(made: Import, target: pathlib.Path) -> None:
+    """Writes the run's folder, whole or not at all.
+
+    Raises:
+      UserError: there is something already.
+    """
+    with new_folder(target) as folder:
+        write_text(folder / "config.json", configs.to_json(made.config) + "\n")
+        made.tokenizer.save(str(folder / "tokenizer"))
+        state = {"params": named_arrays.nested(made.params)}
+        provenance = {"tokenizer": made.tokenizer.fingerprint}
+        with Checkpoints(folder, provenance=provenance) as checkpoints:
+            checkpoints.save(jax.tree.map(jnp.asarray, state), step=0)
+
+
+@contextlib.contextmanager
+def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A folder to write into, which becomes the target when all went well.
+
+    Raises:
+      UserError: the target holds something already.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target} exists and is not empty: name a new folder, or remove it first")
+    make_folder(target.absolute().parent)
+    unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex}")
+    try:
+        make_folder(unfinished)
+        yield unfinished
+        unfinished.replace(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _without_superfluous(released: Released, task: str) -> tuple[Released, tuple[str, ...]]:
+    """Leaves out what has no use beside a classifier, or the classifier itself."""
+    unwanted = _superfluous(released, task)
+    for part in unwanted:
+        released = released.without(part)
+    return released, unwanted
+
+
+def _superfluous(released: Released, task: str) -> tuple[str, ...]:
+    if CLASSIFIER not in released.parts:
+        return ()
+    if task == NO_TASK:
+        return (CLASSIFIER,)
+    return tuple(
+        part
+        for part in released.parts
+        if part not in (ENCODER, CLASSIFIER)
+        and (part != POOLER or huggingface.has_own_pooler(released.architecture))
+    )
+
+
+def _task(released: Released, name: str) -> dict[str, Any]:
+    """The section of the task that a classifier was trained for."""
+    theirs = released.config
+    name = name or theirs.get("finetuning_task") or ""
+    if not name:
+        raise UserError(
+            "the model has a classifier, and its config.json does not say of which task: name it, "
+            f"as in --task rte, or leave it behind with --task {NO_TASK}"
+        )
+    dataset = glue_task(name)
+    said = [label for _, label in sorted(theirs.get("id2label", {}).items(), key=_number)]
+    if said != list(dataset.labels) and sorted(said) == sorted(dataset.labels):
+        raise UserError(
+            f"config.json has the classes of {name} as {', '.join(said)}; bertjax has them as "
+            f"{', '.join(dataset.labels)}: reorder its classifier, or leave it behind with --task "
+            f"{NO_TASK}"
+        )
+    dropout = theirs.get(released.architecture.CLASSIFIER_DROPOUT)
+    dropout = released.fields["hidden_dropout_prob"] if dropout is None else dropout
+    return {
+        "name": CLASSIFIER,
+        "dataset": name,
+        "classifier_dropout": dropout,
+        "pooler_act": released.architecture.CLASSIFIER_ACT,
+    }
+
+
+def _number(item: tuple[str, str]) -> int:
+    return int(item[0])
+
+
+def pretrainer(config: ConfigDict, pieces: Tokenizer | None = None) -> Pretrainer:
+    """The module of an imported run: the encoder and its heads."""
+    if "task" in config:
+        fields = {name: value for name, value in config.task.items() if name != "name"}
+        module = catalog.load("tasks", config.task.name).Task
+        heads = {config.task.name: build.construct(module, fields, "config.task")}
+    else:
+        heads = build.objectives(config.objectives, build.facts(config, pieces))
+    return Pretrainer(build.encoder(config.model), heads)
+
+
+def _shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
+    """The shapes of all parameters, by name."""
+
+    def initial() -> Any:
+        return unboxed(module.init(jax.random.key(0), _batch(), train=False)["params"])
+
+    leaves = named_arrays.named(jax.eval_shape(initial))
+    return {name: leaf.shape for name, leaf in leaves.items()}
+
+
+def _batch() -> dict[str, jax.Array]:
+    """A batch of all that a head may ask for; nothing of it is looked at."""
+    tokens, rows = jnp.zeros((1, 2), jnp.int32), jnp.zeros(1, jnp.int32)
+    return {
+        "input_ids": tokens,
+        "segment_ids": tokens,
+        "attention_mask": jnp.ones(tokens.shape, bool),
+        "example_id": rows.astype(jnp.uint32),
+        "example_key": jax.random.split(jax.random.key(0), 1),
+        "pair_label": rows,
+        "labels": rows,
+    }

@@ -1,0 +1,258 @@
+"""`bertjax export`: a run becomes what transformers opens."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import build, catalog, importing
+from bertjax import config as configs
+from bertjax.commands import export
+from bertjax.compat import weights_file
+from bertjax.data import tokenizer
+from bertjax.errors import UserError
+from bertjax.interfaces import Pretrainer
+from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.named_arrays import num_parameters
+
+pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
+
+SENTENCES = [f"{word} {'a b' if number % 2 else 'y z'}" for number, word in enumerate("cdefghijkl")]
+CORPUS = "c" * 64
+
+
+@pytest.fixture(scope="module")
+def pretrained(save_pretrained, tmp_path_factory) -> pathlib.Path:
+    """A run with two checkpoints, of which the first is the best."""
+    folder = tmp_path_factory.mktemp("runs") / "pretrained"
+    return make_run(save_pretrained, folder, ("mlm", "sentence_pair"))
+
+
+def make_run(save_pretrained, folder, objectives, **model) -> pathlib.Path:
+    vocabulary = save_pretrained(folder.with_name(f"{folder.name}_theirs")) / "vocab.txt"
+    pieces = tokenizer.load(vocabulary)
+    pieces.save(str(folder / "tokenizer"))
+    sizes = {
+        "vocab_size": pieces.vocab_size,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 24,
+        "initializer_range": 0.3,
+    }
+    overrides = [(f"model.{name}", str(value)) for name, value in sizes.items()]
+    left_out = {"mlm", "sentence_pair"} - set(objectives)
+    overrides += [(f"objectives.{name}", "none") for name in left_out]
+    overrides += [("data.phases", "()"), ("data.batch_size", "8")]
+    config = configs.load_config("configs/bert.py:tiny", overrides)
+    with config.unlocked():
+        config.model.update(model)
+    heads = build.objectives(config.objectives, build.facts(config, pieces))
+    pretrainer = Pretrainer(build.encoder(config.model), heads)
+    rows = build.random_rows(config, build.Phase(1, 8, 8))
+    trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
+    (folder / "config.json").write_text(configs.to_json(config))
+    with Checkpoints(folder, provenance={"corpus": CORPUS}) as checkpoints:
+        for step, loss in ((20, 1.5), (30, 2.5)):
+            state = jax.tree.map(lambda x, by=step / 20: x * by, trainer.create_state().params)
+            metrics = {"held_out/mlm/loss": loss, "loss": 9.0}
+            checkpoints.save({"params": state}, step=step, metrics=metrics)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory) -> pathlib.Path:
+    """CoLA of our own, which is the same to learn from and to be scored on."""
+    folder = tmp_path_factory.mktemp("glue") / "CoLA"
+    folder.mkdir()
+    lines = [f"x\t{number % 2}\t\t{text}" for number, text in enumerate(SENTENCES)]
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("\n".join([*lines, ""]))
+    return folder.parent
+
+
+@pytest.fixture(scope="module")
+def finetuned(run_bertjax, pretrained, glue, tmp_path_factory) -> pathlib.Path:
+    """What `bertjax finetune` makes of the run, with its checkpoint kept."""
+    workdir = tmp_path_factory.mktemp("runs") / "cola"
+    words = ["--config", "configs/glue.py:cola,tiny", "--init", pretrained, "--data", glue]
+    fields = ["keep_checkpoints=true", "data.max_seq_length=16", "data.padded_lengths=()"]
+    options = [f"--config.{field}" for field in (*fields, "model.precision=float32")]
+    said = run_bertjax("finetune", *words, "--workdir", workdir, *options)
+    assert said.returncode == 0, said.stderr
+    return workdir
+
+
+def export_run(source, target, *options) -> dict:
+    """Exports and returns their config."""
+    export.main(["--from", str(source), "--to", str(target), *map(str, options)])
+    return json.loads((target / "config.json").read_text())
+
+
+def test_a_run_becomes_their_folder(run_bertjax, pretrained, tmp_path):
+    target = tmp_path / "theirs"
+    said = run_bertjax("export", "--from", pretrained, "--to", target)
+    assert said.returncode == 0, said.stderr
+    assert said.stderr == ""
+    arrays = weights_file.read(target)
+    assert said.stdout == (
+        f"{target}: BertForPreTraining with {num_parameters(arrays):,} parameters\n"
+    )
+    card = (target / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    for fact in ("| steps | 30 |", "| held_out/mlm/loss | 2.5 |", f"| corpus, sha256 | {CORPUS} |"):
+        assert fact in card
+    assert "pipeline_tag: fill-mask" in card
+    assert '"initializer_range": 0.3' in card
+    assert "BertForPreTraining.from_pretrained" in card
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_checkpoints_go_by_step_or_rank(pretrained, tmp_path):
+    name = "bert.embeddings.word_embeddings.weight"
+    words = {}
+    for which in ("20", "30", "best"):
+        export_run(f"{pretrained}@{which}", tmp_path / which)
+        words[which] = weights_file.read(tmp_path / which)[name]
+    np.testing.assert_array_equal(words["best"], words["20"])
+    np.testing.assert_allclose(words["30"], 1.5 * words["20"], rtol=1e-6)
+
+
+def test_what_was_imported_goes_back_to_the_last_byte(save_pretrained, run_bertjax, tmp_path):
+    source = save_pretrained(tmp_path / "theirs")
+    importing.write(importing.read(source), tmp_path / "run")
+    said = run_bertjax("export", "--from", tmp_path / "run", "--to", tmp_path / "back")
+    assert said.returncode == 0, said.stderr
+    for name in ("model.safetensors", "vocab.txt"):
+        assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_half_precision_stays(save_pretrained, tmp_path):
+    source = save_pretrained(tmp_path / "theirs")
+    half = {name: array.astype(np.float16) for name, array in weights_file.read(source).items()}
+    weights_file.write(source, half)
+    importing.write(importing.read(source), tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "back")
+    back = weights_file.read(tmp_path / "back")
+    assert all(back[name].tobytes() == array.tobytes() for name, array in half.items())
+
+
+def test_a_pooler_that_nothing_trained_stays_here(save_pretrained, tmp_path):
+    run = make_run(save_pretrained, tmp_path / "run", ("mlm",))
+    config = export_run(run, tmp_path / "theirs")
+    assert config["architectures"] == ["BertForMaskedLM"]
+    names = weights_file.read(tmp_path / "theirs")
+    assert not [name for name in names if "pooler" in name]
+    assert "cls.predictions.bias" in names
+
+
+@pytest.mark.parametrize(
+    ("model", "model_type"),
+    [
+        ({"type_vocab_size": 1, "position_offset": 1}, "roberta"),
+        ({"type_vocab_size": 0, "num_pooler_layers": 0}, "distilbert"),
+    ],
+)
+def test_numbers_tell_the_architecture(save_pretrained, tmp_path, model, model_type):
+    run = make_run(save_pretrained, tmp_path / "run", ("mlm",), **model)
+    config = export_run(run, tmp_path / "theirs")
+    assert config["model_type"] == model_type
+    prefixes = {name.partition(".")[0] for name in weights_file.read(tmp_path / "theirs")}
+    assert model_type in prefixes
+
+
+def test_positions_that_padding_contradicts(save_pretrained, tmp_path):
+    fields = {"type_vocab_size": 1, "position_offset": 2}
+    run = make_run(save_pretrained, tmp_path / "run", ("mlm",), **fields)
+    with pytest.raises(UserError, match="position_offset=2 makes pad_token_id=1 in transformers"):
+        export_run(run, tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_a_fine_tuned_run_is_a_classifier(finetuned, tmp_path):
+    config = export_run(finetuned, tmp_path / "theirs")
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "unacceptable", "1": "acceptable"}
+    assert (config["finetuning_task"], config["classifier_dropout"]) == ("cola", 0.1)
+    card = (tmp_path / "theirs" / "README.md").read_text()
+    results = json.loads((finetuned / "results.json").read_text())
+    score = results["over_seeds"]["dev/matthews"]["median"]
+    assert f"| cola | dev/matthews | {score:.4f} |" in card
+    assert f"step 30, sha256 {results['init']['encoder']}" in card
+    again = export_run(finetuned / "seed_0", tmp_path / "seed")
+    assert again == config
+    importing.write(importing.read(tmp_path / "theirs"), tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "back")
+    first, second = (tmp_path / name / "model.safetensors" for name in ("theirs", "back"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_transformers_predicts_what_was_scored(finetuned, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    export_run(finetuned, tmp_path / "theirs")
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "theirs")
+    with torch.no_grad():
+        inputs = opened(SENTENCES, padding=True, return_tensors="pt")
+        found = model.eval()(**inputs).logits.argmax(-1).tolist()
+    lines = (finetuned / "predictions" / "dev" / "CoLA.tsv").read_text().splitlines()[1:]
+    assert found == [int(line.split("\t")[1]) for line in lines]
+
+
+def test_checkpoints_that_were_not_kept(finetuned, tmp_path):
+    results = json.loads((finetuned / "results.json").read_text())
+    workdir = tmp_path / "cola"
+    workdir.mkdir()
+    (workdir / "results.json").write_text(json.dumps(results))
+    with pytest.raises(UserError, match=r"cannot be exported .*--config.keep_checkpoints=true"):
+        export_run(workdir, tmp_path / "theirs")
+    with pytest.raises(UserError, match="leave @best out"):
+        export_run(f"{workdir}@best", tmp_path / "theirs")
+    with pytest.raises(UserError, match="has no finished seed 7"):
+        export_run(workdir / "seed_7", tmp_path / "theirs")
+
+
+def test_scores_of_fine_tunings_stand_in_the_card(pretrained, finetuned, tmp_path):
+    export_run(pretrained, tmp_path / "theirs", "--scores", finetuned)
+    card = (tmp_path / "theirs" / "README.md").read_text()
+    assert "| fine-tuned on | metric | median | lowest | highest | seeds |" in card
+    assert "| cola | dev/matthews |" in card
+    with pytest.raises(UserError, match="it began with another encoder"):
+        export_run(f"{pretrained}@20", tmp_path / "other", "--scores", finetuned)
+    with pytest.raises(UserError, match=r"has no results.json"):
+        export_run(pretrained, tmp_path / "other", "--scores", pretrained)
+    assert not (tmp_path / "other").exists()
+
+
+def test_heads_that_transformers_has_not_are_left_behind(pretrained, tmp_path, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.json", "tokenizer"):
+        (run / name).symlink_to(pretrained / name)
+    made = catalog.load("train", "restore").load_numpy(pretrained / "checkpoints" / "20", "params")
+    with Checkpoints(run) as checkpoints:
+        params = made | {"sbo": {"dense": {"bias": np.zeros(3, np.float32)}}}
+        checkpoints.save({"params": jax.tree.map(jax.numpy.asarray, params)}, step=1)
+    export_run(run, tmp_path / "theirs")
+    assert "left behind, for transformers has no place for it: sbo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("random:{run}", "fresh parameters are not worth an export"),
+        ("{run}@21", "no checkpoint '21'"),
+        ("{run}/nowhere", "is no run"),
+    ],
+)
+def test_what_is_no_run(run_bertjax, pretrained, tmp_path, source, told):
+    words = ["--from", source.format(run=pretrained), "--to", tmp_path / "theirs"]
+    said = run_bertjax("export", *words)
+    assert said.returncode == 2
+    assert said.stderr.startswith("bertjax export: error: ")
+    assert told in said.stderr
+    assert said.stderr.count("\n") == 1
+    assert not (tmp_path / "theirs").exists()

@@ -1,0 +1,142 @@
+"""`bertjax import`: what transformers saved becomes a run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import catalog
+from bertjax.compat import weights_file
+from bertjax.errors import UserError
+from bertjax.train import restore, transfer
+
+HEADS = ("cls",)
+CLASSIFIER = {
+    "classifier.weight": np.ones((2, 16), np.float32),
+    "classifier.bias": np.zeros(2, np.float32),
+}
+
+
+def import_model(source, target, *options):
+    catalog.load("commands", "import").main(
+        ["--from", str(source), "--to", str(target), *map(str, options)]
+    )
+
+
+def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
+    source = save_pretrained(tmp_path / "theirs")
+    said = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
+    assert said.returncode == 0, said.stderr
+    assert said.stderr == ""
+    first, following = said.stdout.splitlines()
+    assert first.endswith(": bert with 7,201 parameters; heads: mlm, sentence_pair")
+    assert f"finetune --config configs/glue.py:mrpc --init {tmp_path / 'run'}" in following
+
+    told = run_bertjax("inspect", tmp_path / "run", "--json")
+    assert told.returncode == 0, told.stderr
+    run = json.loads(told.stdout)
+    assert (run["status"], run["latest_checkpoint"]) == ("complete", 0)
+    assert run["config"]["imported"]["name"] == "theirs"
+    assert json.loads(run_bertjax("inspect", f"{tmp_path / 'run'}@0", "--json").stdout)["step"] == 0
+
+    origin = transfer.find(str(tmp_path / "run"))
+    words = restore.load_numpy(origin.checkpoint, "params/encoder/word_embeddings")["embedding"]
+    theirs = weights_file.read(source)["bert.embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(words, theirs)
+
+
+def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
+    changed = {"bert.pooler.dense.bias": np.zeros(5, np.float32), "adapter": np.ones(3)}
+    source = save_pretrained(tmp_path / "theirs", changed, ("bert.encoder.layer.1.output.dense.b",))
+    said = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
+    assert said.returncode == 2
+    assert said.stdout == ""
+    error, *rows = said.stderr.splitlines()
+    assert error.startswith(f"bertjax import: error: {source}: 3 of 42 arrays do not fit")
+    assert [row.split()[:2] for row in rows] == [
+        ["missing", "bert.encoder.layer.1.output.dense.bias"],
+        ["wrong", "shape"],
+        ["unexpected", "adapter"],
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model_type": "t5"}, "model_type='t5': bertjax exchanges .*bert"),
+        ({"vocab_size": 40}, "arrays do not fit|40, its tokenizer"),
+        ({"is_decoder": True}, "is_decoder=True"),
+        ({"num_attention_heads": 3}, "hidden_size=16 does not divide into num_attention_heads=3"),
+    ],
+)
+def test_a_config_that_does_not_fit(save_pretrained, tmp_path, change, told):
+    source = save_pretrained(tmp_path / "theirs", **change)
+    with pytest.raises(UserError, match=told):
+        import_model(source, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_may_lie_elsewhere_and_must_fit(save_pretrained, tmp_path):
+    source = save_pretrained(tmp_path / "theirs")
+    (source / "vocab.txt").rename(tmp_path / "vocab.txt")
+    with pytest.raises(UserError, match="is no tokenizer's folder"):
+        import_model(source, tmp_path / "run")
+    import_model(source, tmp_path / "run", "--tokenizer", tmp_path / "vocab.txt")
+    assert (tmp_path / "run" / "tokenizer" / "vocab.txt").is_file()
+    with (tmp_path / "vocab.txt").open("a") as file:
+        file.write("more\n")
+    with pytest.raises(UserError, match=r"vocab_size=31, its tokenizer 32 pieces: name the right"):
+        import_model(source, tmp_path / "other", "--tokenizer", tmp_path / "vocab.txt")
+
+
+def test_a_folder_that_is_taken_is_left_alone(save_pretrained, tmp_path):
+    source = save_pretrained(tmp_path / "theirs")
+    before = sorted(path.name for path in source.iterdir())
+    with pytest.raises(UserError, match="exists and is not empty: name a new folder"):
+        import_model(source, source)
+    assert sorted(path.name for path in source.iterdir()) == before
+
+
+def test_a_classifier_needs_its_task(save_pretrained, tmp_path, capsys):
+    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS)
+    with pytest.raises(UserError, match="of which task: name it, as in --task rte"):
+        import_model(source, tmp_path / "run")
+    with pytest.raises(UserError, match="wrong shape  classifier"):
+        import_model(source, tmp_path / "run", "--task", "mnli")
+    import_model(source, tmp_path / "run", "--task", "rte")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["task"] == {
+        "name": "glue",
+        "dataset": "rte",
+        "classifier_dropout": 0.1,
+        "pooler_act": "tanh",
+    }
+    import_model(source, tmp_path / "encoder", "--task", "none")
+    assert "left behind: glue" in capsys.readouterr().err
+    assert "task" not in json.loads((tmp_path / "encoder" / "config.json").read_text())
+
+
+def test_classes_in_another_order_are_refused(save_pretrained, tmp_path):
+    labels = {"finetuning_task": "rte", "id2label": {"1": "entailment", "0": "not_entailment"}}
+    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **labels)
+    with pytest.raises(UserError, match="classes of rte as not_entailment, entailment; bertjax"):
+        import_model(source, tmp_path / "run")
+
+
+def test_heads_beside_a_classifier_are_left_behind(save_pretrained, tmp_path, capsys):
+    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, finetuning_task="rte")
+    import_model(source, tmp_path / "run")
+    assert "left behind: mlm, sentence_pair" in capsys.readouterr().err
+
+
+def test_fine_tuning_from_their_folder_tells_the_way(save_pretrained, tmp_path):
+    source = save_pretrained(tmp_path / "theirs")
+    with pytest.raises(UserError, match=r"`bertjax import --from \S+theirs --to RUN`"):
+        transfer.find(str(source))
+
+
+def test_help_teaches(run_bertjax):
+    said = run_bertjax("import", "--help")
+    assert said.returncode == 0
+    assert "bertjax finetune --config configs/glue.py:rte --init runs/bert_base" in said.stdout

@@ -1,0 +1,88 @@
+"""What transformers computed, kept as small arrays: parity where torch is not installed.
+
+Weights are draws in the order of their names; `pytest --regolden` computes the arrays anew.
+"""
+
+import json
+import pathlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import importing
+from bertjax.compat.huggingface import Released
+from bertjax.interfaces import Pretrainer
+from bertjax.train.named_arrays import nested
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "golden"
+V, D = 13, 6
+SIZES = {"num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 10}
+BERT = {"vocab_size": V, "hidden_size": D, "max_position_embeddings": 9, **SIZES}
+CASES = {
+    "BertForPreTraining": BERT,
+    "RobertaForMaskedLM": BERT | {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
+    "DistilBertForMaskedLM": {
+        "vocab_size": V,
+        "dim": D,
+        "n_layers": 2,
+        "n_heads": 3,
+        "hidden_dim": 10,
+        "max_position_embeddings": 9,
+    },
+}
+INPUT_IDS = np.array([[2, 7, 5, 11, 3], [4, 12, 6, 1, 1]])
+MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
+
+
+def draws(shapes):
+    """Weights of these shapes, which any machine draws alike."""
+    random = np.random.default_rng(0)
+    return {
+        name: (random.normal(size=shapes[name]) / 2 + ("orm.weight" in name)).astype(np.float32)
+        for name in sorted(shapes)
+    }
+
+
+def computed_by_transformers(name: str) -> dict:
+    """The golden arrays of a case."""
+    import torch
+    import transformers
+
+    family = name.partition("For")[0]
+    model = getattr(transformers, name)(getattr(transformers, f"{family}Config")(**CASES[name]))
+    shapes = {weight: list(value.shape) for weight, value in model.named_parameters()}
+    model.load_state_dict({n: torch.tensor(a) for n, a in draws(shapes).items()}, strict=False)
+    model.tie_weights()
+    with torch.no_grad():
+        inputs = {"input_ids": torch.tensor(INPUT_IDS), "attention_mask": torch.tensor(MASK).long()}
+        out = model.eval()(**inputs)
+    logits = out.prediction_logits if "PreTraining" in name else out.logits
+    config = {word: value for word, value in model.config.to_dict().items() if value is not None}
+    return {
+        "config": {word: config[word] for word in sorted(config) if not word.startswith("_")},
+        "shapes": shapes,
+        "logits": [[round(float(value), 5) for value in row] for row in logits[MASK]],
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_transformers(name, regolden):
+    path = FOLDER / f"huggingface_{name}.json"
+    if regolden:
+        path.write_text(json.dumps(computed_by_transformers(name), indent=1) + "\n")
+    golden = json.loads(path.read_text())
+    released = Released.of(golden["config"], draws(golden["shapes"]))
+    config = importing.run_config(released, name)
+    with config.unlocked():
+        config.model.precision = "float32"
+    params = importing.parameters(released, config)
+    batch = {"input_ids": jnp.asarray(INPUT_IDS), "attention_mask": jnp.asarray(MASK)}
+    found = importing.pretrainer(config).apply({"params": nested(params)}, batch, method=_logits)
+    np.testing.assert_allclose(np.asarray(found)[MASK], golden["logits"], atol=1e-4)
+
+
+def _logits(module: Pretrainer, batch):
+    sequence = module.encoder(batch, train=False).sequence
+    positions = jnp.broadcast_to(jnp.arange(INPUT_IDS.shape[1]), INPUT_IDS.shape)
+    return module.mlm.logits(module.encoder, sequence, positions)

@@ -1,0 +1,82 @@
+"""A tokenizer that is exported gives transformers the same ids."""
+
+import json
+import pydoc_data.topics
+
+import pytest
+import tokenizers
+
+from bertjax.compat import tokenizer_files
+from bertjax.data import tokenizer
+
+TEXTS = [text for _, text in sorted(pydoc_data.topics.topics.items())[:30]]
+PROBES = [
+    *sorted({line for text in TEXTS for line in text.splitlines()})[::5],
+    "Hello World, café naïve Ünï 中文 x² ﬁne\tAB",
+    "  two  spaces  ",
+    "",
+    "☃☃ snow",
+]
+KINDS = [
+    ("wordpiece", {}),
+    ("wordpiece", {"lowercase": False, "normalization": "nfkc"}),
+    ("bpe", {}),
+    ("bpe", {"lowercase": True, "normalization": "nfc"}),
+    ("unigram", {}),
+    ("unigram", {"lowercase": True}),
+    ("sentencepiece_bpe", {}),
+    ("sentencepiece_bpe", {"lowercase": True, "normalization": "none"}),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join([kind[0], *kind[1]]))
+def exported(request, tmp_path_factory):
+    """A tokenizer of ours and the folder that it was written to."""
+    kind, options = request.param
+    folder = tmp_path_factory.mktemp("exported")
+    trained = tokenizer.train(TEXTS, kind=kind, vocab_size=500, **options)
+    tokenizer_files.write(folder, trained, longest=77, has_segments=True)
+    return trained, folder
+
+
+def with_ends(trained, *texts):
+    """Ids as a model reads them."""
+    ids = [trained.cls_id]
+    for text in trained.encode_batch(list(texts)):
+        ids += [*text, trained.sep_id]
+    return ids
+
+
+def assert_same(found, wanted, text):
+    """Where pieces of one character have the same sum of scores in any order, the order is free."""
+    if len(set(text)) == 1:
+        found, wanted = sorted(found), sorted(wanted)
+    assert found == wanted, text
+
+
+def test_the_ids_are_the_same(exported):
+    trained, folder = exported
+    library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in PROBES:
+        assert_same(library.encode(text).ids, with_ends(trained, text), text)
+
+
+def test_transformers_agrees(exported):
+    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    trained, folder = exported
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    opened = transformers.AutoTokenizer.from_pretrained(folder)
+    for text in PROBES:
+        assert_same(opened(text)["input_ids"], with_ends(trained, text), text)
+    assert opened.model_max_length == 77
+    for role in ("pad", "unk", "cls", "sep", "mask"):
+        assert getattr(opened, f"{role}_token_id") == getattr(trained, f"{role}_id")
+    assert {"input_ids", "token_type_ids", "attention_mask"} == set(opened.model_input_names)
+
+
+def test_only_what_transformers_reads_is_there(exported):
+    _, folder = exported
+    names = {path.name for path in folder.iterdir()} - {"config.json"}
+    assert {"tokenizer.json", "tokenizer_config.json"} <= names
+    known = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model"}
+    assert names <= known | {"tokenizer.json", "tokenizer_config.json"}
