@@ -32,7 +32,7 @@ def choose_tokens(
     scores = jax.vmap(lambda key: jax.random.bits(key, maskable.shape[-1:], jnp.uint32))(keys)
     # One bit is given up so that whatever may not be masked comes last.
     ranking = jnp.where(maskable, scores >> 1, jnp.uint32(1 << 31))
-    return _first(ranking, budget, limit)
+    return first_ranked(ranking, budget, limit)
 
 
 def choose_words(
@@ -72,10 +72,10 @@ def choose_words(
         ranking = place[word] * length + jnp.arange(length, dtype=jnp.uint32)
         return jnp.where(maskable, ranking, jnp.uint32(1 << 31))
 
-    return _first(jax.vmap(rank_one)(keys, maskable, word_starts, budget), budget, limit)
+    return first_ranked(jax.vmap(rank_one)(keys, maskable, word_starts, budget), budget, limit)
 
 
-def _first(
+def first_ranked(
     ranking: Array, budget: Int[Array, "B"], limit: int
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
     """The positions of the `limit` lowest ranks, with weight 1 for the first `budget`."""

@@ -67,7 +67,8 @@ class Task(nn.Module):
     def _logits(self, encoder: Encoder, encoded: Encoded, *, train: bool) -> Float[Array, "B C"]:
         pooled = encoded.pooled
         if pooled is None:
-            pooled = Pooler(encoder.initializer_range, name="pooler")(encoded.sequence)
+            first = encoded.sequence if encoded.summary is None else encoded.summary[:, None]
+            pooled = Pooler(encoder.initializer_range, name="pooler")(first)
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
         return Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
