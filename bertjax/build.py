@@ -18,7 +18,9 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import catalog
-from bertjax.data.examples import Examples
+from bertjax.data import streams
+from bertjax.data.assembly import Specials
+from bertjax.data.examples import FORMATS, Examples
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
@@ -50,6 +52,11 @@ def encoder(fields: Mapping[str, Any]) -> Any:
     if fields["unroll"] == 0:
         values["unroll"] = fields["num_hidden_layers"] if jax.default_backend() == "cpu" else 1
     return construct(module, values, "config.model")()
+
+
+def cls_last(fields: Mapping[str, Any]) -> bool:
+    """Whether the model that `config.model` describes reads [CLS] at the end of a sequence."""
+    return getattr(catalog.load("models", fields["name"]).Model, "cls_last", False)
 
 
 def precision(name: str) -> str:
@@ -135,6 +142,7 @@ def phases(config: ConfigDict) -> list[Phase]:
             f"config.data.phases add up to {total} steps, config.num_train_steps is "
             f"{config.num_train_steps}: change one, or set --config.data.phases='()'"
         )
+    _check_carry(config, found)
     longest = max(phase.max_seq_length for phase in found)
     if longest > positions(config.model):
         raise UserError(
@@ -145,9 +153,24 @@ def phases(config: ConfigDict) -> list[Phase]:
     return found
 
 
-def positions(model: Mapping[str, Any]) -> int:
-    """How long a sequence may be: rows before `position_offset` hold no token."""
+def positions(model: Mapping[str, Any]) -> float:
+    """How long a sequence may be: rows before `position_offset` hold no token.
+
+    Infinity for a model that knows relative positions alone.
+    """
+    if "max_position_embeddings" not in model:
+        return math.inf
     return model["max_position_embeddings"] - model.get("position_offset", 0)
+
+
+def _check_carry(config: ConfigDict, found: Sequence[Phase]) -> None:
+    """Rows of a stream are the rows of a model's memory: there are as many in every phase."""
+    sizes = sorted({phase.batch_size for phase in found})
+    if config.data.format in streams.FORMATS and len(sizes) > 1:
+        raise UserError(
+            f"config.data.phases have batches of {sizes} rows, but with format "
+            f"{config.data.format} rows go on from step to step: give all phases one batch size"
+        )
 
 
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer) -> None:
@@ -159,13 +182,38 @@ def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer) -> None:
         )
 
 
-def examples(config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int) -> Examples:
-    """The examples of a split at one length, in the format that the config asks for."""
+def examples(
+    config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
+) -> Examples | streams.Streams:
+    """The examples of a split at one length, in the format that the config asks for.
+
+    Args:
+      config: Of the run.
+      corpus: The split.
+      tokenizer: Of the run.
+      length: Tokens of an example.
+      batch_size: Rows that go on from step to step, where the format has such.
+    """
     data, mlm = config.data, config.objectives.get("mlm", {})
+    word_starts = tokenizer.word_starts if _needs_words(config) else None
+    specials = Specials(
+        tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, cls_last(config.model)
+    )
     paired = "sentence_pair" in config.objectives
     if paired and data.pair == "none":
         raise UserError(
             "objective sentence_pair needs labelled pairs: set config.data.pair to next or order"
+        )
+    if data.format in streams.FORMATS:
+        _check_stream(data, mlm)
+        return streams.Streams(
+            corpus,
+            specials,
+            format=data.format,
+            max_seq_length=length,
+            batch_size=batch_size,
+            seed=config.seed,
+            word_starts=word_starts,
         )
     return Examples(
         corpus,
@@ -177,14 +225,30 @@ def examples(config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int)
         cls_id=tokenizer.cls_id,
         sep_id=tokenizer.sep_id,
         pad_id=tokenizer.pad_id,
-        word_starts=tokenizer.word_starts if _needs_words(config) else None,
+        word_starts=word_starts,
         resegment=not mlm.get("static", False),
+        cls_last=specials.cls_last,
     )
 
 
 def _needs_words(config: ConfigDict) -> bool:
     """Whether masks are made of words, so that batches must say where these begin."""
-    return config.objectives.get("mlm", {}).get("masking", "token") != "token"
+    return any(
+        fields.get("masking", "token") != "token" or fields.get("whole_word")
+        for fields in config.objectives.values()
+    )
+
+
+def _check_stream(data: ConfigDict, mlm: Mapping[str, Any]) -> None:
+    """Refuses what the formats of whole examples know and streams do not."""
+    unknown = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
+    unknown["objectives.mlm.static"] = mlm.get("static", False)
+    for field, asked in unknown.items():
+        if asked:
+            raise UserError(
+                f"config.{field} does not go with format {data.format}, which reads documents "
+                "piece by piece: leave it at none or False, or choose another format"
+            )
 
 
 def check(config: ConfigDict) -> None:
@@ -193,6 +257,11 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: naming the first.
     """
+    known = (*FORMATS, *streams.FORMATS)
+    if config.data.format not in known:
+        raise UserError(
+            f"config.data.format={config.data.format!r}: {nearest(config.data.format, known)}"
+        )
     make_schedule(config)
     make_optimizer(config)
     encoder(config.model)
@@ -236,9 +305,15 @@ def make_mesh(
 
 
 def trainer(
-    config: ConfigDict, pretrainer: Pretrainer, mesh: Mesh, batch: Mapping[str, np.ndarray]
+    config: ConfigDict,
+    pretrainer: Pretrainer,
+    mesh: Mesh,
+    batch: Mapping[str, np.ndarray],
+    batch_size: int = 1,
 ) -> Trainer:
     """Everything that is compiled for a run; `batch` is any of its host batches.
+
+    `batch_size` counts for models that carry something from batch to batch.
 
     Raises:
       UserError: an array does not divide over the mesh.
@@ -252,6 +327,7 @@ def trainer(
         rules=(*config.mesh.rules, *sharding.RULES),
         seed=config.seed,
         microbatches=config.data.microbatches,
+        batch_size=batch_size,
     )
 
 
@@ -269,6 +345,9 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
         rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
     if _needs_words(config):
         rows["word_starts"] = random.random(shape) < 0.8
+    if config.data.format in streams.FORMATS:
+        rows["remembered"] = rows["attention_mask"]
+        rows["continues"] = np.ones(phase.batch_size, bool)
     return rows
 
 

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from bertjax import build, catalog, scoring
 from bertjax import config as configs
-from bertjax.data import glue, pairs, tokenizer
+from bertjax.data import glue, knowledge, pairs, tokenizer
 from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
 from bertjax.data.pair_batches import PairBatches
 from bertjax.errors import UserError
@@ -133,7 +133,10 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     pieces = tokenizer.load(tokenizer_folder(origin))
     build.check_vocabulary(config, pieces)
     examples = glue.read(data, task)
-    batches = {name: _batches(config, name, split, pieces) for name, split in examples.items()}
+    graph = _graph(config, data)
+    batches = {
+        name: _batches(config, name, split, pieces, graph) for name, split in examples.items()
+    }
     config = _with_numbers(config, batches)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     make_task = build.construct(catalog.load("tasks", config.task.name).Task, fields, "config.task")
@@ -286,18 +289,53 @@ def tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
     return found
 
 
-def _batches(config: ConfigDict, name: str, examples: GlueExamples, pieces: Any) -> PairBatches:
+def _graph(config: ConfigDict, data: str) -> knowledge.Graph | None:
+    """The graph whose triples are put into the texts; a relative path begins at the data.
+
+    Raises:
+      UserError: there is none there, or the model cannot read what is made with it.
+    """
+    if not config.data.knowledge:
+        return None
+    if "max_position_embeddings" not in config.model:
+        raise UserError(
+            f"config.data.knowledge needs a model that is given positions, {config.model.name} is "
+            "not: set --config.data.knowledge=''"
+        )
+    return knowledge.read(pathlib.Path(data) / config.data.knowledge)
+
+
+def _batches(
+    config: ConfigDict,
+    name: str,
+    examples: GlueExamples,
+    pieces: Any,
+    graph: knowledge.Graph | None,
+) -> PairBatches:
     data, is_train = config.data, name == "train"
     if is_train and config.max_train_examples:
         examples = examples.sample(config.max_train_examples, config.seed)
     shorter = [length for length in data.padded_lengths if length < data.max_seq_length]
     return PairBatches(
-        pairs=pairs.encode(examples.texts, pieces, data.max_seq_length),
+        pairs=_encoded(config, examples, pieces, graph),
         labels=examples.labels,
         batch_size=data.batch_size if is_train else data.eval_batch_size,
         padded_lengths=(*shorter, data.max_seq_length),
         batches_per_group=data.batches_per_group,
         seed=config.seed,
+    )
+
+
+def _encoded(
+    config: ConfigDict, examples: GlueExamples, pieces: Any, graph: knowledge.Graph | None
+) -> pairs.Pairs:
+    data = config.data
+    if graph is None:
+        last = build.cls_last(config.model)
+        return pairs.encode(examples.texts, pieces, data.max_seq_length, cls_last=last)
+    each = data.triples_per_entity
+    return knowledge.encode(
+        examples.texts, pieces, graph, data.max_seq_length, triples_per_entity=each
     )
 
 

@@ -16,6 +16,11 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   attention_mask bool  [B L]     True = may be attended to; [B L M] is a visible matrix
   word_starts    bool  [B L]     optional; True where a token begins a word
   pack_ids       int   [B L]     optional; rows packed of several texts: which one, 0 = padding
+  branch_ids     int   [B L]     optional; texts with knowledge in them: which branch, 0 = the text
+  entity_ids     int   [B L]     beside it; which entity a token or its branch is about, 0 = none
+  prediction_order int [B L]     optional; when a token is predicted, -1 = never: all see it
+  remembered     bool  [B L]     optional; True where a model with a memory remembers the token
+  continues      bool  [B]       beside it; True where a row goes on with the last batch's text
   mlm_positions  int   [B P]     which tokens are predicted
   mlm_labels     int   [B P]     what they were
   mlm_weights    float [B P]     1 for a prediction, 0 for padding
@@ -43,11 +48,21 @@ Sum = tuple[Array, Array]
 
 @flax.struct.dataclass
 class Encoded:
-    """What an encoder makes of a batch."""
+    """What an encoder makes of a batch.
+
+    Attributes:
+      sequence: A vector for each token.
+      pooled: A vector for the whole, where the encoder was taught one.
+      hidden_states: Of all layers, on request.
+      queries: What a second stream, which does not see the tokens there, makes of `mlm_positions`.
+      summary: The vector of [CLS] where that is not the first token.
+    """
 
     sequence: Float[Array, "B L D"]
     pooled: Float[Array, "B D"] | None = None
     hidden_states: tuple[Float[Array, "B L D"], ...] | None = None
+    queries: Float[Array, "B P D"] | None = None
+    summary: Float[Array, "B D"] | None = None
 
 
 @runtime_checkable

@@ -61,7 +61,8 @@ class Job:
 
     def examples(self, corpus: Corpus, phase: build.Phase) -> Examples:
         """The examples of a split at the length of a phase."""
-        return build.examples(self.config, corpus, self.tokenizer, phase.max_seq_length)
+        rows = phase.batch_size if corpus is self.corpus else 1
+        return build.examples(self.config, corpus, self.tokenizer, phase.max_seq_length, rows)
 
 
 def prepare(
@@ -91,7 +92,7 @@ def prepare(
     rows["example_weight"] = np.ones(1, np.float32)
     objectives = build.objectives(config.objectives, build.facts(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    trainer = build.trainer(config, pretrainer, mesh, rows)
+    trainer = build.trainer(config, pretrainer, mesh, rows, last.batch_size)
     return Job(pathlib.Path(workdir), config, pieces, corpus, unseen, phases, trainer, rows)
 
 

@@ -42,6 +42,15 @@ def get_config(argument: str) -> ConfigDict:
     """
     task, _, recipe = argument.partition(",")
     common.check_argument(task, TASKS)
+    return finetuning(task, recipe)
+
+
+def finetuning(task: str, recipe: str) -> ConfigDict:
+    """The recipe for any task of the table, GLUE's or another.
+
+    Raises:
+      UserError: there is no such recipe.
+    """
     common.check_argument(recipe, RECIPES)
     config = ConfigDict()
     config.seed = 0
@@ -70,6 +79,8 @@ def get_config(argument: str) -> ConfigDict:
             "eval_batch_size": 64,
             "padded_lengths": (16, 32, 48, 64, 96, 128),
             "batches_per_group": 16,  # sorted by length; 1: a plain shuffle
+            "knowledge": "",  # a graph, .spo: its triples are put into the texts (configs/kbert.py)
+            "triples_per_entity": 2,
         }
     )
     config.optimizer = common.adamw(learning_rate=2e-5, warmup_steps=0)

@@ -88,7 +88,7 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
         build.encoder(config.model), build.objectives(config.objectives, build.facts(config))
     )
     rows = build.random_rows(config, phase)
-    trainer = build.trainer(config, pretrainer, mesh, rows)
+    trainer = build.trainer(config, pretrainer, mesh, rows, phase.batch_size)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     start = time.perf_counter()
     step = trainer.train_step.lower(state, batch).compile()

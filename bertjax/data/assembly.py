@@ -10,11 +10,20 @@ from bertjax.data.sentence_table import SentenceTable
 
 
 class Specials(NamedTuple):
-    """The tokens around segments, `None` for those that a tokenizer does not have."""
+    """The tokens around segments, `None` for those that a tokenizer does not have.
+
+    `cls_last` puts [CLS] behind the last segment, as XLNet has it, and into a segment of its own.
+    """
 
     cls_id: int | None
     sep_id: int | None
     pad_id: int
+    cls_last: bool = False
+
+    @property
+    def first_token(self) -> int:
+        """Where the first segment begins."""
+        return int(self.cls_id is not None and not self.cls_last)
 
     def count(self, num_segments: int) -> int:
         """How many stand in an example of so many segments."""
@@ -30,6 +39,8 @@ def assemble(
 ) -> dict[str, np.ndarray]:
     """Lays [CLS] A [SEP] or [CLS] A [SEP] B [SEP] out, with padding after it.
 
+    With [CLS] last it is A [SEP] [CLS] or A [SEP] B [SEP] [CLS], where [CLS] is segment 2.
+
     Args:
       table: Holds the segments' tokens.
       parts: One or two segments of each example.
@@ -44,7 +55,7 @@ def assemble(
     size = len(parts[0].row)
     lengths = [part.length for part in parts]
     length = sum(lengths) + specials.count(len(parts))
-    row_at = np.arange(size) * max_seq_length + (specials.cls_id is not None)
+    row_at = np.arange(size) * max_seq_length + specials.first_token
     at = [row_at, row_at + lengths[0] + 1][: len(parts)]
 
     position = np.arange(max_seq_length, dtype=np.int32)
@@ -52,11 +63,14 @@ def assemble(
     # What no token overwrites is a separator: those between documents too, which are gaps.
     separator = specials.pad_id if specials.sep_id is None else specials.sep_id
     ids = np.where(mask, np.int32(separator), np.int32(specials.pad_id))
+    segment_ids = _segment_ids(mask, lengths, specials)
     if specials.cls_id is not None:
-        ids[:, 0] = specials.cls_id
+        cls = np.arange(size), length - 1 if specials.cls_last else 0
+        ids[cls] = specials.cls_id
+        segment_ids[cls] = 2 if specials.cls_last else 0
     for part, where in zip(parts, at, strict=True):
         table.copy_tokens(part.row, part.begin, part.end, ids.reshape(-1), where)
-    batch = {"input_ids": ids, "segment_ids": _segment_ids(mask, lengths, specials)}
+    batch = {"input_ids": ids, "segment_ids": segment_ids}
     batch["attention_mask"] = mask
     if word_starts is not None:
         starts = word_starts[ids]
@@ -72,5 +86,5 @@ def _segment_ids(
     """1 for the second segment and the separator that ends it, else 0."""
     if len(lengths) == 1:
         return np.zeros(mask.shape, np.int32)
-    second = (lengths[0] + specials.count(1)).astype(np.int32)[:, None]
+    second = (specials.first_token + lengths[0] + 1).astype(np.int32)[:, None]
     return (mask & (np.arange(mask.shape[1], dtype=np.int32) >= second)).astype(np.int32)

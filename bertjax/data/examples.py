@@ -30,6 +30,7 @@ from bertjax.data import segments
 from bertjax.data.assembly import Specials, assemble
 from bertjax.data.couples import couples, draw_elsewhere
 from bertjax.data.layout import Layout, Places, RecordSizes
+from bertjax.data.permutation import permute
 from bertjax.data.randomness import uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import RecordReader, SentenceTable
@@ -76,6 +77,7 @@ class Examples:
         short_seq_prob: float | None = None,
         word_starts: Bool[np.ndarray, " V"] | None = None,
         resegment: bool = True,
+        cls_last: bool = False,
     ):
         """Lays examples out; no record is read.
 
@@ -94,6 +96,7 @@ class Examples:
           word_starts: Which tokens begin a word: asks for `word_starts` in the batches.
           resegment: Whether each epoch cuts and pairs the text anew. Otherwise example i is the
             same in every epoch, as for masks that are drawn once; only the order changes.
+          cls_last: Whether [CLS] ends examples instead.
 
         Raises:
           UserError: these do not go together, or the corpus is too small for them.
@@ -102,7 +105,7 @@ class Examples:
         self.format, self.pair, self.seed, self.resegment = format, pair, seed, resegment
         self.max_seq_length = max_seq_length
         self._corpus, self._word_starts = corpus, word_starts
-        self._specials = Specials(cls_id, sep_id, pad_id)
+        self._specials = Specials(cls_id, sep_id, pad_id, cls_last)
         self._segments = 2 if format.endswith("-pair") else 1
         self._longest = max_seq_length - self._specials.count(self._segments)
         self._check_specials()
@@ -111,6 +114,10 @@ class Examples:
         self._places = self._lay_out(short_seq_prob)
         self.num_examples = len(self._places)
         self._check_size()
+
+    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Which example comes where in an epoch: each once, in random order."""
+        return permute(place, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
         """Builds examples of an epoch by number.

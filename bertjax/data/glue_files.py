@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.glue_table import (
-    GLUE,
     HIGHEST_SCORE,
     PARAPHRASE_DEV_IDS,
     PARAPHRASE_ID_COLUMNS,
     PARAPHRASE_TRAIN,
+    TASKS,
     Column,
     GlueExamples,
     GlueSplit,
@@ -55,7 +55,7 @@ def read(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
 def _refuse_folder(directory: pathlib.Path, task: GlueTask) -> None:
     if not directory.is_dir():
         raise UserError(f"no folder {directory}: --data wants the one that holds {task.folder}/")
-    known = [other.folder for other in GLUE if (directory / other.folder).is_dir()]
+    known = [other.folder for other in TASKS if (directory / other.folder).is_dir()]
     raise UserError(
         f"{directory} has no {task.folder}/ (it has {', '.join(known) or 'no GLUE task'}): "
         f"--data wants the folder that holds {task.folder}/"

@@ -1,5 +1,7 @@
 """GLUE (Wang et al. 2019) as one table: where each task's examples lie and how they are scored.
 
+Other tasks of one or two sentences in the same kind of files are further rows.
+
 A row is a `GlueTask`, a split of it a `GlueSplit`. Labels stand in the order of their integers in
 tensorflow-datasets and are spelled as the evaluation server spells them. A task without labels is
 a regression, scored 0 to 5.
@@ -224,13 +226,39 @@ GLUE = (
 )
 
 
+CHINESE = tuple(
+    GlueTask(
+        name,
+        name,
+        _BINARY,
+        ("accuracy",),
+        tuple(
+            GlueSplit(
+                split,
+                (f"{split}.tsv",),
+                split,
+                "" if split == "train" else name,
+                ("text_a",),
+                "label",
+            )
+            for split in ("train", "dev", "test")
+        ),
+        ("text_a",),
+    )
+    for name in ("book_review", "chnsenticorp")
+)
+"""Reviews that are good or bad, as K-BERT releases them; their test splits have labels."""
+
+TASKS = (*GLUE, *CHINESE)
+
+
 def glue_task(name: str) -> GlueTask:
     """The row of the task `name`.
 
     Raises:
       UserError: there is no such task; the nearest name is given.
     """
-    for task in GLUE:
+    for task in TASKS:
         if task.name == name:
             return task
-    raise UserError(f"no GLUE task {name!r}: {nearest(name, [task.name for task in GLUE])}")
+    raise UserError(f"no GLUE task {name!r}: {nearest(name, [task.name for task in TASKS])}")

@@ -71,6 +71,7 @@ class PairBatches:
         """All that tells these examples from others, as named arrays."""
         arrays = {"tokens": self.pairs.tokens, "lengths": self.pairs.lengths}
         arrays["first_lengths"] = self.pairs.first_lengths
+        arrays |= self.pairs.columns
         return arrays if self.labels is None else arrays | {"labels": self.labels}
 
     def training_batches(

@@ -1,10 +1,11 @@
 """One or two texts as a sequence: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-Between two texts stand as many [SEP] as the tokenizer says: RoBERTa has two.
+Between two texts stand as many [SEP] as the tokenizer says: RoBERTa has two. For models that want
+[CLS] last: a [SEP] [CLS], or a [SEP] b [SEP] [CLS], with [CLS] in segment 2.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -23,6 +24,8 @@ class Pairs:
       lengths: How long each is.
       first_lengths: How much of each is the first segment: [CLS] a [SEP].
       pad_id: What fills a batch behind a sequence.
+      cls_last: Whether [CLS] ends each.
+      columns: Further numbers of each token, by batch key; 0 in padding.
     """
 
     tokens: Int32[np.ndarray, " T"]
@@ -30,6 +33,8 @@ class Pairs:
     lengths: Int64[np.ndarray, " n"]
     first_lengths: Int64[np.ndarray, " n"]
     pad_id: int
+    cls_last: bool = False
+    columns: Mapping[str, Int32[np.ndarray, " T"]] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -40,20 +45,27 @@ class Pairs:
         mask: Bool[np.ndarray, "B L"] = column < self.lengths[examples, None]
         places = np.where(mask, self.starts[examples, None] + column, 0)
         second = mask & (column >= self.first_lengths[examples, None])
+        segment_ids = second.astype(np.int32)
+        if self.cls_last:
+            segment_ids[column == self.lengths[examples, None] - 1] = 2
         return {
             "input_ids": np.where(mask, self.tokens[places], np.int32(self.pad_id)),
-            "segment_ids": second.astype(np.int32),
+            "segment_ids": segment_ids,
             "attention_mask": mask,
+            **{name: np.where(mask, values[places], 0) for name, values in self.columns.items()},
         }
 
 
-def encode(texts: Sequence[list[str]], tokenizer, max_seq_length: int) -> Pairs:
+def encode(
+    texts: Sequence[list[str]], tokenizer, max_seq_length: int, *, cls_last: bool = False
+) -> Pairs:
     """Tokenizes one or two texts an example and puts them together.
 
     Args:
       texts: One or two lists of equal length.
       tokenizer: An `interfaces.Tokenizer` with [CLS] and [SEP].
       max_seq_length: Longer sequences lose the ends of their texts, the longer text first.
+      cls_last: Whether [CLS] ends the sequences.
 
     Raises:
       UserError: the tokenizer has no [CLS] or [SEP], or not even one token of each text would fit.
@@ -70,14 +82,17 @@ def encode(texts: Sequence[list[str]], tokenizer, max_seq_length: int) -> Pairs:
     encoded = [tokenizer.encode_batch(column) for column in texts]
     sizes = [np.array([len(ids) for ids in column], np.int64) for column in encoded]
     kept = truncated(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
-    first_lengths = kept[0] + 2
+    first_lengths = kept[0] + (1 if cls_last else 2)
     lengths = sum(kept) + specials
     return Pairs(
-        tokens=np.fromiter(_chained(encoded, kept, tokenizer), np.int32, int(lengths.sum())),
+        tokens=np.fromiter(
+            _chained(encoded, kept, tokenizer, cls_last), np.int32, int(lengths.sum())
+        ),
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
         first_lengths=first_lengths,
         pad_id=tokenizer.pad_id,
+        cls_last=cls_last,
     )
 
 
@@ -93,15 +108,22 @@ def truncated(
     return np.minimum(first, budget - kept_second), kept_second
 
 
-def _chained(encoded: list[list[list[int]]], kept: Sequence[np.ndarray], tokenizer):
+def _chained(encoded: list[list[list[int]]], kept: Sequence[np.ndarray], tokenizer, cls_last: bool):
     """All tokens of all sequences."""
     cls, sep = (tokenizer.cls_id,), (tokenizer.sep_id,)
     between = sep * tokenizer.pair_separators
+    before, after = ((), cls) if cls_last else (cls, ())
     columns = [
         [ids[:size] for ids, size in zip(column, sizes.tolist(), strict=True)]
         for column, sizes in zip(encoded, kept, strict=True)
     ]
     return chain.from_iterable(
-        chain(cls, texts[0], *chain.from_iterable((between, text) for text in texts[1:]), sep)
+        chain(
+            before,
+            texts[0],
+            *chain.from_iterable((between, text) for text in texts[1:]),
+            sep,
+            after,
+        )
         for texts in zip(*columns, strict=True)
     )

@@ -1,8 +1,8 @@
 """Batches of a run: the batch of a step is a pure function of (seed, step).
 
-Row r of step s is at position s * batch_size + r of an endless stream: epoch after epoch, each in
-its own order. Nothing is saved to go on from a step, and a host builds only its rows, so that the
-global batch is the same on any number of hosts. Threads build ahead of whoever consumes.
+Row r of step s is at place s * batch_size + r of endless epochs, each of which has its examples in
+an order of its own. Nothing is saved to go on from a step, and a host builds only its rows, so that
+the global batch is the same on any number of hosts. Threads build ahead of whoever consumes.
 """
 
 import collections
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bertjax.data.examples import Examples, HostBatch
-from bertjax.data.permutation import permute
+from bertjax.data.streams import Streams
 from bertjax.errors import UserError
 
 Rows = slice | Int[np.ndarray, " n"] | None
@@ -37,7 +37,7 @@ class Phase(NamedTuple):
     """
 
     steps: int | None
-    examples: Examples
+    examples: Examples | Streams
     batch_size: int
     rows: Rows = None
 
@@ -109,7 +109,7 @@ class Batches(Iterator[tuple[int, HostBatch]]):
 
 
 def batches(
-    examples: Examples,
+    examples: Examples | Streams,
     *,
     batch_size: int,
     start_step: int = 0,
@@ -154,7 +154,7 @@ def phased_batches(
 
 
 def evaluation_batches(
-    examples: Examples,
+    examples: Examples | Streams,
     *,
     batch_size: int,
     rows: Rows = None,
@@ -212,7 +212,7 @@ def _training_steps(phase: Phase, begin: int, step: int, stop: int) -> list[tupl
 
 
 def _evaluation_jobs(
-    examples: Examples, batch_size: int, rows: Rows, group: int
+    examples: Examples | Streams, batch_size: int, rows: Rows, group: int
 ) -> Iterator[Callable]:
     end = -(-examples.num_examples // batch_size)
     for step in range(0, end, group):
@@ -221,7 +221,7 @@ def _evaluation_jobs(
 
 
 def _evaluation_steps(
-    examples: Examples, batch_size: int, rows: Rows, step: int, stop: int
+    examples: Examples | Streams, batch_size: int, rows: Rows, step: int, stop: int
 ) -> list[tuple[int, HostBatch]]:
     numbers = _numbers(batch_size, rows)
     steps = np.arange(step, stop, dtype=np.int64)[:, None]
@@ -231,15 +231,14 @@ def _evaluation_steps(
     return _in_steps(built, step, len(numbers))
 
 
-def _build(examples: Examples, position: Int[np.ndarray, " n"]) -> HostBatch:
-    """Builds the examples at positions of the endless stream."""
+def _build(examples: Examples | Streams, position: Int[np.ndarray, " n"]) -> HostBatch:
+    """Builds the examples at places of the endless epochs."""
     size = examples.num_examples
     epochs, inside = np.divmod(position, size)
     built: HostBatch = {}
     for epoch in np.unique(epochs).tolist():
         rows = np.flatnonzero(epochs == epoch)
-        order = permute(inside[rows], size, examples.seed, "order", epoch)
-        part = examples.build(epoch, order)
+        part = examples.build(epoch, examples.order(epoch, inside[rows]))
         if len(rows) == len(position):
             return part
         for key, values in part.items():

@@ -30,10 +30,48 @@ def seen(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Arra
     return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask
 
 
+def sentence_trees(
+    branches: Int[Array, "B L"], entities: Int[Array, "B L"]
+) -> Bool[Array, "B 1 L L"]:
+    """The visible matrices of texts with knowledge in them (K-BERT, section 3.3).
+
+    Args:
+      branches: The branch that a token is of; 0 for the text itself, the trunk.
+      entities: The entity that a token of the trunk belongs to, or that its branch is about; or 0.
+
+    Returns:
+      Tokens of one branch see each other, and so do those of the trunk; those of a branch and of
+      its entity see each other besides.
+    """
+
+    def equal(ids):
+        return ids[:, :, None] == ids[:, None, :]
+
+    trunk = branches == 0
+    of_trunk = trunk[:, :, None] | trunk[:, None, :]
+    about = equal(entities) & (entities > 0)[:, :, None] & of_trunk
+    return visible_matrix(equal(branches) | about)
+
+
+def ordered(order: Int[Array, "B L"]) -> tuple[Bool[Array, "B 1 L L"], Bool[Array, "1 1 L L"]]:
+    """Who sees whom where tokens are predicted one after the other (Yang et al. 2019, section 2.2).
+
+    Args:
+      order: When a token is predicted; -1 for those that all others see.
+
+    Returns:
+      Query l sees token m that comes before it in this order; and query l sees itself.
+    """
+    queries, keys = order[:, None, :, None], order[:, None, None, :]
+    return (keys < 0) | (keys < queries), jnp.eye(order.shape[1], dtype=bool)[None, None]
+
+
 def from_batch(batch: Mapping[str, Array]) -> Bool[Array, "B 1 #L M"]:
-    """The mask that a batch asks for by `attention_mask` (rank 2 or 3) and `pack_ids`."""
+    """The mask that a batch asks for: `attention_mask` (rank 2 or 3), `pack_ids`, `branch_ids`."""
     mask = batch["attention_mask"]
     mask = padding(mask) if mask.ndim == 2 else visible_matrix(mask)
     if "pack_ids" in batch:
         mask = mask & packed(batch["pack_ids"])
+    if "branch_ids" in batch:
+        mask = mask & sentence_trees(batch["branch_ids"], batch["entity_ids"])
     return jnp.asarray(mask)

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bertjax.layers.dense import Initializer
 
@@ -14,8 +14,13 @@ def sinusoids(length: int, width: int) -> Float[np.ndarray, "L D"]:
 
     The signal of a position k further on is a rotation of the signal here, the same everywhere.
     """
+    return sinusoids_at(np.arange(length), width)
+
+
+def sinusoids_at(positions: Int[np.ndarray, " L"], width: int) -> Float[np.ndarray, "L D"]:
+    """The signals of any positions, negative ones too, or of distances between them."""
     frequencies = _LONGEST_WAVE ** (-np.arange(0, width, 2) / width)
-    angles = np.arange(length)[:, None] * frequencies
+    angles = positions[:, None] * frequencies
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width].astype(np.float32)
 
 

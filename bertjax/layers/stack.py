@@ -2,7 +2,7 @@
 
 import flax.linen as nn
 import jax
-from jaxtyping import Array
+from jaxtyping import PyTree
 
 from bertjax.errors import UserError, nearest
 
@@ -18,7 +18,8 @@ class Stack(nn.Module):
     """Applies `block` `num_layers` times, each time with its own parameters.
 
     Attributes:
-      block: A module that maps (x, mask, train=) to the next x.
+      block: A module that maps (x, mask, train=) to the next x; or, where each layer has something
+        of its own to read, (x, mask, that, train=).
       num_layers: N.
       remat: What the backward pass computes again instead of keeping: "none", "full" (all of a
         block), "dots" (all but matrix products), "dots_with_no_batch_dims" (all but products with
@@ -34,12 +35,20 @@ class Stack(nn.Module):
     unroll: int = 1
     keep_hidden_states: bool = False
 
-    def __call__(self, x: Array, mask: Array, *, train: bool) -> tuple[Array, Array | None]:
-        """Returns the last output and, on request, all outputs with a leading layer axis."""
+    def __call__(
+        self, x: PyTree, mask: PyTree, *, train: bool, each: PyTree = None
+    ) -> tuple[PyTree, PyTree]:
+        """Returns the last output and, on request, all outputs with a leading layer axis.
 
-        def layer(stack: "Stack", x: Array, _: None) -> tuple[Array, Array | None]:
-            x = nn.with_logical_constraint(x, ("batch", "length", None))
-            x = stack.block(x, mask, train=train)
+        Args:
+          x: What flows through: a sequence [B L D], or a tuple of streams of which it is the first.
+          mask: What all layers read.
+          train: Whether dropout is applied.
+          each: What one layer reads, for all of them: arrays with a leading layer axis.
+        """
+
+        def layer(stack: "Stack", x: PyTree, own: PyTree) -> tuple[PyTree, PyTree]:
+            x = stack.block(_placed(x), mask, *(() if own is None else (own,)), train=train)
             return x, x if self.keep_hidden_states else None
 
         if self.remat not in REMAT_POLICIES:
@@ -63,4 +72,12 @@ class Stack(nn.Module):
             unroll=1 if self.is_initializing() else min(self.unroll, self.num_layers),
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
-        return scan(self, x, None)
+        return scan(self, x, each)
+
+
+def _placed(x: PyTree) -> PyTree:
+    """Sequences lie along the mesh's sequence axis; further streams, being short, do not."""
+    if not isinstance(x, tuple):
+        return nn.with_logical_constraint(x, ("batch", "length", None))
+    first, *others = x
+    return _placed(first), *(nn.with_logical_constraint(o, ("batch", None, None)) for o in others)

@@ -72,8 +72,9 @@ class Task(nn.Module):
         """Scores of the classes, or one score, and how much each example counts."""
         pooled = encoded.pooled
         if pooled is None:
+            first = encoded.sequence if encoded.summary is None else encoded.summary[:, None]
             pooler = Pooler(encoder.initializer_range, hidden_act=self.pooler_act, name="pooler")
-            pooled = pooler(encoded.sequence)
+            pooled = pooler(first)
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
         logits_BC = Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)

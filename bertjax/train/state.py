@@ -20,7 +20,8 @@ class TrainState:
       step: Optimizer steps done.
       params: Plain nested dict.
       opt_state: The optimizer's.
-      carry: What a recurrent model hands from batch to batch, else None.
+      carry: What a recurrent model hands from batch to batch, else None: a tree of arrays whose
+        first axis is the batch, all zero before the first step.
       skipped: Updates left out so far because the loss or the gradient was not finite.
       skipped_in_a_row: How many of them came last, one after the other.
     """
@@ -34,16 +35,30 @@ class TrainState:
 
 
 def create(
-    pretrainer: Pretrainer, optimizer: optax.GradientTransformation, batch: Batch, seed: int
+    pretrainer: Pretrainer,
+    optimizer: optax.GradientTransformation,
+    batch: Batch,
+    seed: int,
+    batch_size: int = 1,
 ) -> TrainState:
-    """The state before the first step, with parameters still boxed in their axis names.
+    """The state before the first step, with all arrays still boxed in their axis names.
 
-    `batch` gives shapes alone.
+    Args:
+      pretrainer: The encoder and its objectives.
+      optimizer: From gradient to direction.
+      batch: One example; its shapes count alone.
+      seed: Of the parameters.
+      batch_size: Examples of a global batch, which a carry has a row for each of.
     """
     variables = pretrainer.init(jax.random.key(seed), batch, train=False)
     params = variables["params"]
+    carry = None
+    if "carry" in variables:
+        carry = jax.tree.map(
+            lambda leaf: jnp.zeros((batch_size, *leaf.shape[1:]), leaf.dtype), variables["carry"]
+        )
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, params, optimizer.init(params), None, zero, zero)
+    return TrainState(zero, params, optimizer.init(params), carry, zero, zero)
 
 
 def unboxed(state: TrainState) -> TrainState:

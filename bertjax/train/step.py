@@ -39,35 +39,42 @@ def make_train_step(
     """
     loss_weights = pretrainer.loss_weights()
 
-    def loss(params, part, dropout, whole_weights):
-        losses, metrics = pretrainer.apply(
-            {"params": params}, part, train=True, rngs={"dropout": dropout}
+    def loss(params, part, carry, dropout, whole_weights):
+        (losses, metrics), carry = _apply(
+            pretrainer, params, part, carry, train=True, rngs={"dropout": dropout}
         )
         weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
         total = sum(
             loss_weights[name] * value / jnp.maximum(weights[name], TINY)
             for name, (value, _) in losses.items()
         )
-        return total, _named(losses, metrics) | {"loss": (total, jnp.ones(()) / microbatches)}
+        sums = _named(losses, metrics) | {"loss": (total, jnp.ones(()) / microbatches)}
+        return total, (sums, carry)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         batch = {**batch, "example_key": example_keys(seed, state.step, len(batch["input_ids"]))}
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         if microbatches == 1:
-            gradient, sums = jax.grad(loss, has_aux=True)(state.params, batch, dropout, None)
+            gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
+                state.params, batch, state.carry, dropout, None
+            )
         else:
-            parts = split(batch, microbatches)
+            parts = split(batch, microbatches), split(state.carry, microbatches)
             weights = _whole_weights(pretrainer, state.params, parts)
 
-            def part_gradient(part_and_index):
-                part, index = part_and_index
+            def part_gradient(part):
+                (rows, carry), index = part
                 key = jax.random.fold_in(dropout, index)
-                return jax.grad(loss, has_aux=True)(state.params, part, key, weights)
+                gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
+                    state.params, rows, carry, key, weights
+                )
+                return (gradient, sums), carry
 
-            gradient, sums = _sum_over(part_gradient, (parts, jnp.arange(microbatches)))
+            (gradient, sums), carry = _sum_over(part_gradient, (parts, jnp.arange(microbatches)))
+            carry = joined(carry)
         metrics = {name: mean(total) for name, total in sums.items()}
         metrics["learning_rate"] = schedule(state.step)
-        state, update_metrics = _update(state, gradient, metrics, optimizer)
+        state, update_metrics = _update(state, gradient, carry, metrics, optimizer)
         return state, metrics | update_metrics
 
     return train_step
@@ -77,6 +84,7 @@ def make_eval_step(pretrainer: Pretrainer, *, seed: int) -> EvalStep:
     """Builds (params, batch) -> sums of losses and metrics, to be added up over batches.
 
     Masks depend on the seed and on `example_id` alone: every evaluation predicts the same tokens.
+    No carry is given: to a recurrent model every example is the beginning of a text.
     """
 
     def eval_step(params: Params, batch: Batch) -> dict[str, Sum]:
@@ -99,13 +107,18 @@ def evaluation_keys(seed: int, example_id: Array) -> Array:
     return jax.vmap(lambda index: jax.random.fold_in(key, index))(example_id)
 
 
-def split(batch: Batch, microbatches: int) -> Batch:
+def split(batch: Any, microbatches: int) -> Any:
     """[B ...] becomes [m B/m ...]; every device keeps the rows that it holds."""
 
     def one(x):
         return x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1)
 
-    return jax.tree.map(one, dict(batch))
+    return jax.tree.map(one, batch)
+
+
+def joined(parts: Any) -> Any:
+    """[m B/m ...] becomes [B ...] again."""
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), parts)
 
 
 def mean(total: Sum) -> Array:
@@ -114,36 +127,58 @@ def mean(total: Sum) -> Array:
     return value / jnp.maximum(weight, TINY)
 
 
+def _apply(
+    pretrainer: Pretrainer, params: Params, batch: Batch, carry: Any, **options: Any
+) -> tuple[Any, Any]:
+    """The losses and metrics of a batch, and what is handed on to the next one."""
+    if carry is None:
+        return pretrainer.apply({"params": params}, batch, **options), None
+    variables = {"params": params, "carry": carry}
+    results, changed = pretrainer.apply(variables, batch, mutable=["carry"], **options)
+    return results, changed["carry"]
+
+
 def _named(losses: dict[str, Sum], metrics: dict[str, Sum]) -> dict[str, Sum]:
     return {f"{name}/loss": loss for name, loss in losses.items()} | metrics
 
 
-def _whole_weights(pretrainer: Pretrainer, params: Params, parts: Batch) -> dict[str, Array]:
+def _whole_weights(
+    pretrainer: Pretrainer, params: Params, parts: tuple[Batch, Any]
+) -> dict[str, Array]:
     """Each objective's weight sum over all parts.
 
     Weights do not depend on what the encoder computes, so the compiler drops everything but them.
     """
 
     def part_weights(part):
-        losses, _ = pretrainer.apply({"params": params}, part, train=False)
-        return {name: weight for name, (_, weight) in losses.items()}
+        rows, carry = part
+        (losses, _), _ = _apply(pretrainer, params, rows, carry, train=False)
+        return {name: weight for name, (_, weight) in losses.items()}, None
 
-    return _sum_over(part_weights, parts)
+    return _sum_over(part_weights, parts)[0]
 
 
-def _sum_over(function: Callable, parts: Any) -> Any:
-    """The sum of `function(part)` over the leading axis of `parts`, one part after the other."""
-    shapes = jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts))
+def _sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
+    """Works on the leading axis of `parts`, one part after the other.
+
+    `function(part)` gives what is added up, and what is returned for each part.
+    """
+    shapes, _ = jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
     def add(sums, part):
-        return jax.tree.map(jnp.add, sums, function(part)), None
+        values, own = function(part)
+        return jax.tree.map(jnp.add, sums, values), own
 
-    return jax.lax.scan(add, zeros, parts)[0]
+    return jax.lax.scan(add, zeros, parts)
 
 
 def _update(
-    state: TrainState, gradient: Params, metrics: Metrics, optimizer: optax.GradientTransformation
+    state: TrainState,
+    gradient: Params,
+    carry: Any,
+    metrics: Metrics,
+    optimizer: optax.GradientTransformation,
 ) -> tuple[TrainState, Metrics]:
     """The next state; where the loss or the gradient is not finite, only counters move.
 
@@ -163,6 +198,7 @@ def _update(
         step=state.step + 1,
         params=kept(params, state.params),
         opt_state=kept(opt_state, state.opt_state),
+        carry=kept(carry, state.carry),
         skipped=state.skipped + skipped,
         skipped_in_a_row=(state.skipped_in_a_row + 1) * skipped,
     )

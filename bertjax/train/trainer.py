@@ -44,11 +44,14 @@ class Trainer:
             for name, values in batch.items()
         }
         rows["example_key"] = jax.eval_shape(lambda: _keys(batch_size))
+        variables = {"params": self.shapes.params}
+        if self.shapes.carry is not None:
+            variables["carry"] = self.shapes.carry
 
-        def losses(params, rows):
-            return self.pretrainer.apply({"params": params}, rows, train=False)[0]
+        def losses(variables, rows):
+            return self.pretrainer.apply(variables, rows, train=False, mutable=["carry"])[0]
 
-        return flops.training_flops(losses, self.shapes.params, rows)
+        return flops.training_flops(losses, variables, rows)
 
 
 def make_trainer(
@@ -61,6 +64,7 @@ def make_trainer(
     rules: Sequence[tuple],
     seed: int,
     microbatches: int,
+    batch_size: int = 1,
 ) -> Trainer:
     """Builds everything that is compiled for a run.
 
@@ -73,6 +77,7 @@ def make_trainer(
       rules: Which mesh axis shards which logical axis.
       seed: Of parameters, masks and dropout.
       microbatches: Parts that a batch is worked on in, one after the other.
+      batch_size: Examples of a global batch, for models that carry something from batch to batch.
 
     Raises:
       UserError: an array does not divide over the mesh.
@@ -81,7 +86,7 @@ def make_trainer(
     template["example_key"] = _keys(1)
 
     def boxed() -> TrainState:
-        return create(pretrainer, optimizer, template, seed)
+        return create(pretrainer, optimizer, template, seed, batch_size)
 
     shapes = sharding.placed_shapes(jax.eval_shape(boxed), mesh, rules)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)

@@ -42,3 +42,30 @@ def test_a_batch_asks_by_rank_and_by_packs():
     wanted = masks.padding(TOKENS) & masks.packed(PACKS[:, :3])
     assert both.shape == (2, 1, 3, 3)
     np.testing.assert_array_equal(both, wanted)
+
+
+def test_a_branch_sees_itself_and_its_entity_and_the_trunk_sees_the_trunk():
+    """K-BERT, figure 2: [CLS] Tim Cook CEO Apple is visiting Beijing capital China is_a City now."""
+    branches = jnp.array([[0, 0, 0, 1, 1, 0, 0, 0, 2, 2, 3, 3, 0]])
+    entities = jnp.array([[0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2, 2, 0]])
+    mask = np.asarray(masks.sentence_trees(branches, entities))
+    assert mask.shape == (1, 1, 13, 13)
+    trunk = {0, 1, 2, 5, 6, 7, 12}
+    sees = {
+        (0, 5, 6, 12): trunk,
+        (1, 2): trunk | {3, 4},
+        (3, 4): {1, 2, 3, 4},
+        (7,): trunk | {8, 9, 10, 11},
+        (8, 9): {7, 8, 9},
+        (10, 11): {7, 10, 11},
+    }
+    for queries, wanted in sees.items():
+        for query in queries:
+            assert set(np.flatnonzero(mask[0, 0, query])) == wanted
+
+
+def test_tokens_in_order_see_those_before_them_and_those_without_a_place():
+    earlier, itself = masks.ordered(jnp.array([[2, -1, 0, -1, 1]]))
+    seen = [[0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0]]
+    np.testing.assert_array_equal(earlier[0, 0], np.array(seen, bool))
+    np.testing.assert_array_equal(itself[0, 0], np.eye(5, dtype=bool))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.masks import from_batch
@@ -242,7 +243,7 @@ def test_longer_padding_never_changes_an_output(batch, variables):
     np.testing.assert_allclose(got.pooled, wanted.pooled, atol=1e-5)
 
 
-def slopes(batch, variables):
+def slopes(batch, variables, **fields):
     """How much each output [l] of each row depends on the word in each place [m]: [B L M]."""
     probe = jnp.asarray(np.random.default_rng(5).normal(size=D), jnp.float32)
     table = variables["params"]["word_embeddings"]["embedding"]
@@ -252,7 +253,7 @@ def slopes(batch, variables):
         private = jax.tree.map(lambda leaf: leaf, variables)
         private["params"]["word_embeddings"] = {"embedding": words.reshape(B * L, D)}
         ids = jnp.arange(B * L).reshape(B, L)
-        model = small(vocab_size=B * L)
+        model = small(vocab_size=B * L, **fields)
         return model.apply(private, batch | {"input_ids": ids}, train=False).sequence @ probe
 
     jacobian = jax.jit(jax.jacrev(output))(table[batch["input_ids"]])
@@ -287,6 +288,21 @@ def test_a_visible_matrix_is_obeyed_through_all_layers(batch, variables):
     got = slopes(batch | {"attention_mask": jnp.asarray(matrix)}, variables)
     assert np.all(got[matrix] > 0)
     assert np.all(got[~matrix] == 0)
+
+
+def test_knowledge_is_seen_by_its_entity_alone(batch, variables):
+    """K-BERT in one layer; through further ones, a branch speaks to others by its entity."""
+    branches = jnp.array([[0, 0, 1, 1, 0, 2, 0], [0, 0, 1, 2, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0]])
+    entities = jnp.array([[0, 1, 1, 1, 2, 2, 0], [0, 1, 1, 1, 0, 0, 0], [0, 0, 3, 3, 3, 3, 0]])
+    params = dict(variables["params"])
+    params["layers"] = jax.tree.map(lambda leaf: leaf[:1], params["layers"])
+    tree = {"branch_ids": branches, "entity_ids": entities}
+    got = slopes(batch | tree, {"params": params}, num_hidden_layers=1)
+    there = np.asarray(batch["attention_mask"])
+    seen = np.asarray(masks.sentence_trees(branches, entities))[:, 0] & there[:, None]
+    assert np.all(got[seen & there[:, :, None]] > 0)
+    assert np.all(got[~seen & there[:, :, None]] == 0)
+    assert 0.1 < np.mean(~seen[0]) < 0.9
 
 
 def test_packed_texts_come_out_as_they_would_alone(batch, variables):

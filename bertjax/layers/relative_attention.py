@@ -1,0 +1,174 @@
+"""Attention by content, by relative position and by relative segment, for one stream or for two.
+
+Transformer-XL's attention (Dai et al. 2019, section 3.3) with XLNet's relative segment encodings
+and its second stream (Yang et al. 2019, sections 2.3 and 2.5).
+"""
+
+import math
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.layers.dense import Dense, truncated_normal
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.positions import sinusoids_at
+from bertjax.layers.precision import Precision
+
+Streams = tuple[Array, ...]
+"""The content stream [B L D] and, where tokens are predicted, the query stream [B P D]."""
+
+
+@flax.struct.dataclass
+class View:
+    """What the queries of one stream see of the M keys, memory included.
+
+    Attributes:
+      mask: Whether a query sees a key.
+      other_segment: Whether a key is of another segment than the query.
+      positions: Where each query stands in the sequence; None: query i at position i.
+    """
+
+    mask: Bool[Array, "B 1 Q M"]
+    other_segment: Bool[Array, "B Q M"]
+    positions: Int[Array, "B Q"] | None = None
+
+
+@flax.struct.dataclass
+class Views:
+    """What all layers share.
+
+    Attributes:
+      streams: The view of each stream.
+      distances: Signals of the distances from M down to 1 - L between a query and a key.
+    """
+
+    streams: tuple[View, ...]
+    distances: Float[Array, "R D"]
+
+
+def distance_signals(length: int, keys: int, width: int, clamp: int) -> Float[np.ndarray, "R D"]:
+    """Sinusoids of all distances that `length` queries at the end of `keys` tokens can have.
+
+    Args:
+      length: L.
+      keys: M: L, and the memory before it.
+      width: D.
+      clamp: Longer distances count as this one; 0 for no limit.
+    """
+    distances = np.arange(keys, -length, -1)
+    return sinusoids_at(np.clip(distances, -clamp, clamp) if clamp else distances, width)
+
+
+class RelativeAttention(nn.Module):
+    """Attention of each stream to the content stream and the memory before it.
+
+    A score is the sum of three products with the query, each with a bias of its own in place of an
+    absolute position: with the key, with the signal of the distance, and with one of two vectors
+    for "same segment" and "another segment". Where nothing is seen the result is the bias-free
+    image of zero, so that hidden tokens never count.
+
+    Attributes:
+      num_heads: H; divides the hidden width.
+      dropout_rate: Dropout of the attention weights.
+      initializer_range: Standard deviation of all kernels, biases and encodings at the start.
+      precision: Types of operands and results; the softmax is float32.
+    """
+
+    num_heads: int
+    dropout_rate: float = 0.1
+    initializer_range: float = 0.02
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(
+        self, streams: Streams, views: Views, memory: Float[Array, "B T D"] | None, *, train: bool
+    ) -> Streams:
+        content = streams[0]
+        width = content.shape[-1]
+        features = (self.num_heads, width // self.num_heads)
+        remembered = content if memory is None else jnp.concatenate([memory, content], axis=1)
+
+        query = self._dense(features, ("embed", "heads", "kv"), "query")
+        key = self._dense(features, ("embed", "heads", "kv"), "key")(remembered)
+        value = self._dense(features, ("embed", "heads", "kv"), "value")(remembered)
+        signals = views.distances.astype(content.dtype)
+        signal = self._dense(features, ("embed", "heads", "kv"), "relative")(signals)
+        output = self._dense((width,), ("heads", "kv", "embed"), "output", contracted=2)
+        biases = [self._table(f"{name}_bias", features) for name in ("content", "position")]
+        segments = self._table("segment_bias", features), self._table("segments", (2, *features))
+        dropout = Dropout(self.dropout_rate)
+
+        def attend(stream, view):
+            heads = query(stream)
+            content_bias, position_bias = (bias.astype(heads.dtype) for bias in biases)
+            scores_BHQM = jnp.einsum("bqhk,bmhk->bhqm", heads + content_bias, key)
+            scores_BHQM += by_distance(heads + position_bias, signal, view, key.shape[1])
+            scores_BHQM += by_segment(heads, *segments, view.other_segment)
+            weights = _weights(scores_BHQM, view.mask, features[-1]).astype(value.dtype)
+            weights = dropout(weights, train=train)
+            return output(jnp.einsum("bhqm,bmhk->bqhk", weights, value))
+
+        return tuple(map(attend, streams, views.streams))
+
+    def _dense(self, features, axes, name, contracted=1):
+        return Dense(
+            features,
+            axes,
+            contracted=contracted,
+            use_bias=False,
+            initializer_range=self.initializer_range,
+            precision=self.precision,
+            name=name,
+        )
+
+    def _table(self, name: str, shape: tuple[int, ...]) -> Array:
+        axes = (None, "heads", "kv")[-len(shape) :]
+        normal = truncated_normal(self.initializer_range)
+        return self.param(name, nn.with_logical_partitioning(normal, axes), shape)
+
+
+def by_distance(
+    query: Float[Array, "B Q H K"], signal: Float[Array, "R H K"], view: View, keys: int
+) -> Float[Array, "B H Q M"]:
+    """Products of queries with the signals of their distances to the keys.
+
+    Distances fall from key to key and rise from query to query. So a row of products with all
+    signals holds the wanted ones side by side, beginning one further left for the next query.
+    """
+    products_BHQR = jnp.einsum("bqhk,rhk->bhqr", query, signal)
+    batch, heads, queries, distances = products_BHQR.shape
+    if view.positions is None:
+        # Read with rows one shorter, every row begins one further left than the one before it.
+        shifted = products_BHQR.reshape(batch, heads, distances, queries)[:, :, 1:]
+        return shifted.reshape(batch, heads, queries, distances - 1)[..., :keys]
+    begins = distances - keys - view.positions
+
+    def cut(row, begin):
+        return jax.lax.dynamic_slice_in_dim(row, begin, keys, axis=1)
+
+    return jax.vmap(jax.vmap(cut, (1, 0), 1))(products_BHQR, begins)
+
+
+def by_segment(
+    query: Float[Array, "B Q H K"],
+    bias: Float[Array, "H K"],
+    segments: Float[Array, "2 H K"],
+    other: Bool[Array, "B Q M"],
+) -> Float[Array, "B H Q M"]:
+    """Products of queries with the encoding of "same segment" or "another segment"."""
+    biased, segments = query + bias.astype(query.dtype), segments.astype(query.dtype)
+    same_BHQ, other_BHQ = jnp.einsum("bqhk,shk->sbhq", biased, segments)
+    return jnp.where(other[:, None], other_BHQ[..., None], same_BHQ[..., None])
+
+
+def _weights(
+    scores: Float[Array, "B H Q M"], mask: Bool[Array, "B 1 Q M"], width: int
+) -> Float[Array, "B H Q M"]:
+    """softmax(scores / sqrt(K)) over what is seen; zero where nothing is."""
+    scores = scores.astype(jnp.float32) / math.sqrt(width)
+    scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
+    return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0.0)

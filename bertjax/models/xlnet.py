@@ -1,0 +1,183 @@
+"""XLNet (Yang et al. 2019): relative positions and segments, a second stream, a memory.
+
+As an encoder it is one stream. Where a batch says in which order tokens are predicted
+(`prediction_order`), a second stream starts at the predicted positions from a learned vector and
+never sees the token that stands there. Where a batch says what to remember (`remembered`), every
+layer also attends to what it was given in the batch before, for rows that go on (`continues`).
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded
+from bertjax.layers import masks
+from bertjax.layers.dense import truncated_normal
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.embeddings import Embedding
+from bertjax.layers.memory import Memory
+from bertjax.layers.precision import named
+from bertjax.layers.relative_attention import RelativeAttention, View, Views, distance_signals
+from bertjax.layers.stack import Stack
+from bertjax.layers.stream_blocks import DroppingFeedForward, StreamBlock
+
+
+class Model(nn.Module):
+    """Fields are BERT's words for what XLNet's config names otherwise; defaults are XLNet-base's.
+
+    Attributes:
+      vocab_size: V.
+      hidden_size: D.
+      num_hidden_layers: N.
+      num_attention_heads: H; divides `hidden_size`.
+      intermediate_size: F.
+      hidden_act: Activation of the feed-forward nets.
+      hidden_dropout_prob: Dropout of embeddings, distance signals, outputs and feed-forward nets.
+      attention_probs_dropout_prob: Dropout of the attention weights.
+      mem_len: T, tokens that are remembered where a batch asks for it.
+      clamp_len: Longer distances count as this one; 0 for no limit.
+      initializer_range: Standard deviation of all kernels and tables at the start.
+      layer_norm_eps: Epsilon of every LayerNorm.
+      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      remat: What the backward pass computes again (`layers/stack.py`).
+      unroll: Layers compiled in one piece (`layers/stack.py`).
+    """
+
+    vocab_size: int = 32000
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    mem_len: int = 0
+    clamp_len: int = 0
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    output_hidden_states: bool = False
+    precision: str = "float32"
+    remat: str = "none"
+    unroll: int = 1
+
+    cls_last = True  # [CLS] ends a sequence: `build.py` has examples made accordingly
+
+    def setup(self):
+        self._check()
+        precision, normal = named(self.precision), truncated_normal(self.initializer_range)
+        self.word_embeddings = Embedding(
+            self.vocab_size, self.hidden_size, ("vocab", "embed"), normal, precision
+        )
+        boxed = nn.with_logical_partitioning(normal, (None, None, "embed"))
+        self.mask_embedding = self.param("mask_embedding", boxed, (1, 1, self.hidden_size))
+        attention = RelativeAttention(
+            self.num_attention_heads,
+            self.attention_probs_dropout_prob,
+            self.initializer_range,
+            precision,
+        )
+        feed_forward = DroppingFeedForward(
+            self.intermediate_size,
+            self.hidden_act,
+            self.hidden_dropout_prob,
+            self.initializer_range,
+            precision,
+        )
+        self.dropout = Dropout(self.hidden_dropout_prob)
+        self.memory = Memory(self.mem_len, precision.activations)
+        self.layers = Stack(
+            StreamBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps),
+            self.num_hidden_layers,
+            remat=self.remat,
+            unroll=self.unroll,
+            keep_hidden_states=self.output_hidden_states or self.mem_len > 0,
+        )
+
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        embedded = self.dropout(self.word_embeddings(batch["input_ids"]), train=train)
+        streams, targets = (embedded,), None
+        if "prediction_order" in batch:
+            targets = batch["mlm_positions"]
+            shape = (*targets.shape, self.hidden_size)
+            start = jnp.broadcast_to(self.mask_embedding.astype(embedded.dtype), shape)
+            streams = (embedded, self.dropout(start, train=train))
+        recall = self.memory.recall(batch, self.num_hidden_layers, self.hidden_size)
+        views = self._views(batch, recall.there, targets, train=train)
+        outputs, states = self.layers(streams, views, train=train, each=recall.states)
+        if states is not None:
+            states = jnp.concatenate([embedded[None], states[0]])
+            self.memory.keep(batch, recall, states[:-1])
+        sequence, *queries = (self.dropout(output, train=train) for output in outputs)
+        return Encoded(
+            sequence,
+            hidden_states=tuple(states) if self.output_hidden_states else None,
+            queries=queries[0] if queries else None,
+            summary=_last(sequence, batch["attention_mask"]),
+        )
+
+    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """Scores of the vocabulary: products with the word embeddings."""
+        return self.word_embeddings.attend(hidden)
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of the word embeddings."""
+        return self.hidden_size
+
+    def _views(
+        self,
+        batch: Batch,
+        there: Bool[Array, "B T"] | None,
+        targets: Int[Array, "B P"] | None,
+        *,
+        train: bool,
+    ) -> Views:
+        """What the streams see: real tokens, unless their order hides them; and the memory."""
+        size, length = batch["input_ids"].shape
+        seen_BQL = jnp.broadcast_to(masks.from_batch(batch), (size, 1, length, length))
+        segments = batch.get("segment_ids", jnp.zeros((size, length), jnp.int32))
+        if there is None:
+            there = jnp.zeros((size, 0), bool)
+        # Remembered tokens count as the first segment, as in the published code.
+        key_segments = jnp.pad(segments, ((0, 0), (there.shape[1], 0)))
+
+        def view(seen, query_segments, positions=None):
+            remembered = jnp.broadcast_to(there[:, None, None], (*seen.shape[:3], there.shape[1]))
+            mask = jnp.concatenate([remembered, seen], axis=-1)
+            return View(mask, query_segments[:, :, None] != key_segments[:, None], positions)
+
+        streams = (view(seen_BQL, segments),)
+        if targets is not None:
+            earlier, itself = masks.ordered(batch["prediction_order"])
+            rows = targets[:, None, :, None]
+            asked = jnp.take_along_axis(seen_BQL & earlier, rows, axis=2)
+            streams = (
+                view(seen_BQL & (earlier | itself), segments),
+                view(asked, jnp.take_along_axis(segments, targets, axis=1), targets),
+            )
+        keys = there.shape[1] + length
+        signals = distance_signals(length, keys, self.hidden_size, self.clamp_len)
+        return Views(streams, self.dropout(jnp.asarray(signals), train=train))
+
+    def _check(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"hidden_size={self.hidden_size} does not divide into "
+                f"num_attention_heads={self.num_attention_heads} equal heads"
+            )
+        if self.mem_len < 0 or self.clamp_len < 0:
+            raise UserError(
+                f"mem_len={self.mem_len} and clamp_len={self.clamp_len} must be at least 0"
+            )
+
+
+def _last(
+    sequence: Float[Array, "B L D"], attention_mask: Bool[Array, "B *L M"]
+) -> Float[Array, "B D"]:
+    """The vector of the last token that is there: [CLS]."""
+    there = attention_mask if attention_mask.ndim == 2 else attention_mask.any(axis=1)
+    last = there.shape[1] - 1 - jnp.argmax(there[:, ::-1], axis=1)
+    return jax.vmap(lambda row, at: row[at])(sequence, last)

@@ -1,0 +1,91 @@
+"""Permutation language model (Yang et al. 2019, sections 2.2 and 2.3): predict in random order."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import corruption, losses, permutation
+
+
+class Objective(nn.Module):
+    """Predicts some tokens, each from those that are not predicted and those predicted before it.
+
+    Nothing is hidden by [MASK]: which tokens see which is drawn inside the jitted step, anew in
+    every step, and a model with two streams keeps to it.
+
+    Attributes:
+      special_ids: Tokens that are never predicted.
+      weight: Share in the total loss.
+      partial_prediction: K: one token out of so many is predicted, and a span has so many times
+        its own length of context.
+      max_predictions_per_seq: P; 0 stands for the sequence length over K, rounded up.
+      longest_span: Words of the longest span.
+      whole_word: Whether spans are of whole words, as published, instead of tokens.
+    """
+
+    special_ids: tuple[int, ...]
+    weight: float = 1.0
+    partial_prediction: float = 6.0
+    max_predictions_per_seq: int = 0
+    longest_span: int = 5
+    whole_word: bool = True
+
+    rewrites_input = True  # the predictions of a batch are its own: no other objective may choose
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """Draws targets and their order; a batch that has them already passes unchanged."""
+        if "prediction_order" in batch:
+            return batch
+        input_ids, there = batch["input_ids"], batch["attention_mask"]
+        special = jnp.isin(input_ids, jnp.asarray(self.special_ids, input_ids.dtype))
+        choosing, ordering = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
+        positions, weights = self._choose(choosing, batch, there & ~special)
+        example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
+        return {
+            **batch,
+            "prediction_order": permutation.draw_order(
+                ordering, positions, weights, there & special
+            ),
+            "mlm_positions": positions,
+            "mlm_labels": jnp.take_along_axis(input_ids, positions, axis=1),
+            "mlm_weights": weights * example_weight[:, None],
+        }
+
+    @nn.compact
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the predicted tokens; only they meet the vocabulary."""
+        if encoded.queries is None:
+            raise UserError(
+                "objective permutation_lm needs a model with a second stream: set "
+                "--config.model.name=xlnet"
+            )
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        bias = self.param("bias", zeros, (encoder.vocab_size,))
+        logits_BPV = encoder.attend(encoded.queries).astype(jnp.float32) + bias
+        labels, weights = batch["mlm_labels"], batch["mlm_weights"]
+        weight_sum = weights.sum()
+        accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
+        return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    def _choose(self, keys: Array, batch: Batch, maskable: Array) -> tuple[Array, Array]:
+        length, share = maskable.shape[1], 1 / self.partial_prediction
+        limit = min(self.max_predictions_per_seq or math.ceil(share * length), length)
+        if self.whole_word and "word_starts" not in batch:
+            raise UserError("whole_word=True needs word_starts in the batch: prepare them in data")
+        starts = batch["word_starts"] if self.whole_word else jnp.ones_like(maskable)
+        return permutation.choose_spans(
+            keys,
+            maskable,
+            starts,
+            corruption.prediction_budget(maskable, share, limit),
+            limit,
+            context=self.partial_prediction,
+            longest=self.longest_span,
+        )

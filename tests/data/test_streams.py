@@ -1,0 +1,132 @@
+"""Streams: every token once, rows that go on, any step without the steps before it."""
+
+import numpy as np
+import pytest
+
+from bertjax.data.assembly import Specials
+from bertjax.data.pipeline import batches
+from bertjax.data.streams import Streams
+from bertjax.errors import UserError
+
+CLS, SEP, PAD = 9001, 9002, 9000
+L = 13
+
+
+@pytest.fixture
+def corpus(memory_corpus, varied_documents):
+    return memory_corpus(varied_documents(23), record_tokens=50)
+
+
+def make(corpus, batch_size=3, *, format="stream", cls_last=True, seed=5, **fields):
+    specials = Specials(CLS, SEP, PAD, cls_last)
+    return Streams(
+        corpus,
+        specials,
+        format=format,
+        max_seq_length=L,
+        batch_size=batch_size,
+        seed=seed,
+        **fields,
+    )
+
+
+def text_of(batch):
+    return [
+        ids[there].tolist()
+        for ids, there in zip(batch["input_ids"], batch["remembered"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("format", ["stream", "stream-pair"])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_epoch_has_every_token_once(corpus, format, epoch):
+    streams = make(corpus, 1, format=format)
+    batch = streams.build(epoch, np.arange(streams.num_examples))
+    read = np.concatenate(text_of(batch))
+    np.testing.assert_array_equal(np.sort(read), np.arange(corpus.num_tokens))
+
+
+def test_rows_go_on_where_they_were(corpus):
+    """The pieces of a row, joined while it goes on, are stretches of the corpus."""
+    streams = make(corpus)
+    seen, before = np.zeros(streams.batch_size, int), np.zeros(streams.batch_size, int)
+    for step in range(streams.steps_per_epoch):
+        places = step * streams.batch_size + np.arange(streams.batch_size)
+        examples = streams.order(0, places)
+        batch = streams.build(0, examples)
+        first = [tokens[0] for tokens in text_of(batch)]
+        last = [tokens[-1] for tokens in text_of(batch)]
+        if step:
+            # The corpus numbers its tokens: what goes on begins with the next number.
+            follows = np.array(first) == before + 1
+            assert follows[batch["continues"]].all()
+            seen += batch["continues"]
+        else:
+            assert not batch["continues"].any()
+        before = np.array(last)
+    assert (seen > 2).all()
+
+
+def test_pieces_are_full_except_at_the_ends_of_documents(corpus):
+    streams = make(corpus, 1)
+    batch = streams.build(0, np.arange(streams.num_examples))
+    sizes = batch["remembered"].sum(axis=1)
+    inner = batch["continues"] & np.append(batch["continues"][1:], False)
+    assert inner.any()
+    assert (sizes[inner] == L - 2).all()
+    other = streams.build(1, np.arange(streams.num_examples))
+    assert (other["remembered"].sum(axis=1) != sizes).any()
+
+
+@pytest.mark.parametrize("cls_last", [True, False])
+def test_the_layout_of_a_pair(corpus, cls_last):
+    streams = make(corpus, 1, format="stream-pair", cls_last=cls_last)
+    batch = streams.build(0, np.arange(streams.num_examples))
+    names = ("input_ids", "segment_ids", "attention_mask", "remembered")
+    for ids, segments, mask, text in zip(*map(batch.get, names), strict=True):
+        length = mask.sum()
+        special = ids[:length][~text[:length]].tolist()
+        assert special == ([SEP, SEP, CLS] if cls_last else [CLS, SEP, SEP])
+        divided = np.flatnonzero(ids[:length] == SEP)[0] + 1
+        wanted = np.where(np.arange(length) < divided, 0, 1)
+        if cls_last:
+            wanted[-1] = 2
+        assert segments[:length].tolist() == wanted.tolist()
+        assert not segments[length:].any()
+        assert (ids[length:] == PAD).all()
+
+
+def test_a_step_does_not_depend_on_where_one_began(corpus):
+    streams = make(corpus)
+    steps = 2 * streams.steps_per_epoch + 3
+    with batches(streams, batch_size=3, num_steps=steps) as whole:
+        whole = dict(whole)
+    for start in (1, streams.steps_per_epoch, steps - 1):
+        with batches(streams, batch_size=3, start_step=start, num_steps=steps) as late:
+            step, batch = next(late)
+        assert step == start
+        for name, values in batch.items():
+            np.testing.assert_array_equal(values, whole[start][name])
+    with batches(streams, batch_size=3, rows=np.array([2]), num_steps=1) as part:
+        _, batch = next(part)
+    np.testing.assert_array_equal(batch["input_ids"], whole[0]["input_ids"][[2]])
+
+
+def test_documents_come_in_another_order_in_each_epoch(corpus):
+    streams = make(corpus, 1)
+    first, second = (streams.build(epoch, np.arange(5))["input_ids"] for epoch in (0, 1))
+    assert (first != second).any()
+
+
+def test_what_is_too_small_is_one_line(corpus, memory_corpus):
+    with pytest.raises(UserError, match="fewer than batch_size=999: lower batch_size"):
+        make(corpus, 999)
+    with pytest.raises(UserError, match="max_seq_length=3 leaves 1 tokens"):
+        Streams(
+            corpus,
+            Specials(CLS, SEP, PAD),
+            format="stream",
+            max_seq_length=3,
+            batch_size=1,
+            seed=0,
+        )

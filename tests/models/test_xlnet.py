@@ -1,0 +1,134 @@
+"""XLNet's laws: nobody sees what the order hides, padding is nothing, memory is what it was."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models.xlnet import Model
+
+B, L, P, V, D = 2, 9, 4, 31, 12
+MODEL = Model(V, D, 2, 3, 20, mem_len=5)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    order = np.full((B, L), -1)
+    order[0, [5, 1, 7, 3]] = [4, 2, 8, 0]
+    order[1, [0, 2, 4, 5]] = [3, 1, 0, 7]
+    order[0, 8] = 5
+    return {
+        "input_ids": jnp.asarray(np.random.default_rng(0).integers(0, V, (B, L))),
+        "attention_mask": jnp.asarray(np.arange(L) < np.array([[L], [6]])),
+        "segment_ids": jnp.asarray(np.arange(L) > np.array([[4], [2]]), jnp.int32),
+        "prediction_order": jnp.asarray(order),
+        "mlm_positions": jnp.asarray([[5, 1, 7, 3], [0, 2, 4, 5]]),
+    }
+
+
+@pytest.fixture(scope="module")
+def variables(random_variables, batch):
+    return {"params": random_variables(MODEL, batch)["params"]}
+
+
+@pytest.fixture(scope="module")
+def jacobians(variables, batch):
+    """d stream / d word vectors: each [B Q B L], how much anything of it moves."""
+    words = variables["params"]["word_embeddings"]["embedding"][batch["input_ids"]]
+    table = jnp.concatenate([jnp.zeros((V, D)), words.reshape(-1, D)])
+    ids = V + jnp.arange(B * L).reshape(B, L)
+    model = Model(V + B * L, D, 2, 3, 20)
+
+    def streams(words):
+        rows = table.at[V:].set(words.reshape(-1, D))
+        params = variables["params"] | {"word_embeddings": {"embedding": rows}}
+        encoded = model.apply({"params": params}, batch | {"input_ids": ids}, train=False)
+        return encoded.sequence, encoded.queries
+
+    found = jax.jit(jax.jacrev(streams))(words)
+    return [np.abs(np.asarray(j)).max(axis=(2, 5)) for j in found]
+
+
+def wanted(batch):
+    """Who may reach whom through any number of layers: the order is transitive."""
+    order, there = np.asarray(batch["prediction_order"]), np.asarray(batch["attention_mask"])
+    earlier = (order[:, None, :] < 0) | (order[:, None, :] < order[:, :, None])
+    return earlier & there[:, None, :]
+
+
+def test_a_query_never_sees_its_own_token_nor_later_ones(jacobians, batch):
+    allowed, positions = wanted(batch), np.asarray(batch["mlm_positions"])
+    for row, query in np.ndindex(B, P):
+        reach = jacobians[1][row, query]
+        position = positions[row, query]
+        assert reach[row, position] == 0
+        np.testing.assert_array_equal(reach[row] > 0, allowed[row, position])
+        assert not reach[1 - row].any()
+
+
+def test_the_content_stream_sees_itself_and_what_comes_before(jacobians, batch):
+    allowed = wanted(batch) | np.eye(L, dtype=bool)
+    for row, query in zip(*np.nonzero(np.asarray(batch["attention_mask"])), strict=True):
+        reach = jacobians[0][row, query]
+        np.testing.assert_array_equal(reach[row] > 0, allowed[row, query])
+
+
+def test_what_is_predicted_first_without_context_knows_nothing(variables, batch):
+    """Nothing is visible to it: the token that stands there must not be either."""
+    alone = batch | {"prediction_order": jnp.tile(jnp.arange(L), (B, 1))}
+    alone["mlm_positions"] = jnp.zeros((B, P), jnp.int32)
+    other = alone | {"input_ids": (alone["input_ids"] + 7) % V}
+    first, second = (
+        MODEL.apply(variables, rows, train=False).queries[0] for rows in (alone, other)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+def test_padding_changes_nothing(variables, batch):
+    plain = {name: batch[name] for name in ("input_ids", "attention_mask", "segment_ids")}
+    longer = {name: jnp.pad(rows, ((0, 0), (0, 3))) for name, rows in plain.items()}
+    longer["input_ids"] = longer["input_ids"].at[:, L:].set(7)
+    short, long = (MODEL.apply(variables, rows, train=False) for rows in (plain, longer))
+    there = np.asarray(plain["attention_mask"])
+    np.testing.assert_allclose(
+        np.asarray(long.sequence)[:, :L][there], np.asarray(short.sequence)[there], atol=1e-5
+    )
+    np.testing.assert_allclose(long.summary, short.summary, atol=1e-5)
+    np.testing.assert_array_equal(short.summary[1], short.sequence[1, 5])
+
+
+def test_two_pieces_with_memory_are_one_text_read_causally(variables):
+    """Where the second piece sees what the first one saw, one pass over both gives the same."""
+    generator = np.random.default_rng(2)
+    ids = jnp.asarray(generator.integers(0, V, (B, 9)))
+    first_sees_itself = np.zeros((9, 9), bool)
+    first_sees_itself[:5, :5] = True
+    first_sees_itself[5:] = True
+    whole = {
+        "input_ids": ids,
+        "attention_mask": jnp.asarray(np.broadcast_to(first_sees_itself, (B, 9, 9))),
+    }
+    joined = MODEL.apply(variables, whole, train=False).sequence
+    zeros = {"states": jnp.zeros((B, 2, 5, D)), "filled": jnp.zeros((B, 5), bool)}
+    carry, parts = {"memory": zeros}, []
+    for part, going_on in ((ids[:, :5], False), (ids[:, 5:], True)):
+        there = jnp.ones(part.shape, bool)
+        rows = {
+            "input_ids": part,
+            "attention_mask": there,
+            "remembered": there,
+            "continues": jnp.full(B, going_on),
+        }
+        encoded, changed = MODEL.apply(
+            variables | {"carry": carry}, rows, train=False, mutable=["carry"]
+        )
+        carry, parts = changed["carry"], [*parts, encoded.sequence]
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), joined, atol=2e-5)
+
+
+def test_impossible_sizes_are_one_line(batch):
+    with pytest.raises(UserError, match="hidden_size=10 does not divide into"):
+        Model(V, 10, 2, 3, 20).init(jax.random.key(0), batch, train=False)
+    with pytest.raises(UserError, match="mem_len=-1"):
+        Model(V, D, 2, 3, 20, mem_len=-1).init(jax.random.key(0), batch, train=False)

@@ -1,0 +1,152 @@
+"""What a model hands from batch to batch: threaded, split, placed, skipped and saved."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bertjax.interfaces import Pretrainer
+from bertjax.models.xlnet import Model
+from bertjax.objectives import permutation_lm
+from bertjax.train import sharding
+from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.trainer import make_trainer
+
+B, L, V, T = 8, 14, 36, 6
+MODEL = Model(V, 16, 2, 4, 24, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, mem_len=T)
+PRETRAINER = Pretrainer(
+    MODEL,
+    {"permutation_lm": lambda: permutation_lm.Objective((0, 2, 3), whole_word=False)},
+)
+
+
+def batch_of(step):
+    generator = np.random.default_rng(step)
+    there = np.arange(L) < generator.integers(L // 2, L + 1, B)[:, None]
+    ids = np.where(there, generator.integers(5, V, (B, L)), 0).astype(np.int32)
+    return {
+        "input_ids": ids,
+        "attention_mask": there,
+        "remembered": there & (generator.random((B, L)) < 0.9),
+        "continues": generator.random(B) < 0.7,
+        "example_id": np.arange(B, dtype=np.uint32),
+    }
+
+
+def trainer(microbatches=1, devices=1, **axes):
+    sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | axes
+    mesh = sharding.make_mesh(sizes, jax.devices()[:devices])
+    return make_trainer(
+        PRETRAINER,
+        optax.identity(),
+        lambda step: jnp.asarray(0.3),
+        batch_of(0),
+        mesh=mesh,
+        rules=sharding.RULES,
+        seed=0,
+        microbatches=microbatches,
+        batch_size=B,
+    )
+
+
+def steps(made, state, first, last):
+    losses = []
+    for step in range(first, last):
+        state, metrics = made.train_step(state, sharding.to_global(batch_of(step), made.mesh))
+        losses.append(float(metrics["loss"]))
+    return state, losses
+
+
+@pytest.fixture(scope="module")
+def made():
+    return trainer()
+
+
+@pytest.fixture(scope="module")
+def whole(made):
+    """Four steps in one piece, on one device."""
+    state, losses = steps(made, made.create_state(), 0, 4)
+    return jax.tree.map(np.asarray, state), losses
+
+
+def leaves(state):
+    memory = state.carry["encoder"]["memory"]
+    return np.asarray(memory["states"]), np.asarray(memory["filled"])
+
+
+def test_it_begins_empty_and_has_a_row_for_each_of_the_batch(made):
+    state = made.create_state()
+    states, filled = leaves(state)
+    assert states.shape == (B, 2, T, 16)
+    assert filled.shape == (B, T)
+    assert not states.any()
+    assert not filled.any()
+
+
+def test_the_next_step_reads_what_the_last_one_left(made, whole):
+    losses = []
+    for forget in (False, True):
+        state, _ = steps(made, made.create_state(), 0, 3)
+        states, filled = leaves(state)
+        assert states.any()
+        assert filled.any()
+        if forget:
+            state = state.replace(carry=jax.tree.map(jnp.zeros_like, state.carry))
+        losses += steps(made, state, 3, 4)[1]
+    assert losses[0] == whole[1][3]
+    assert abs(losses[0] - losses[1]) > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "devices", "axes"),
+    [(4, 1, {}), (1, 8, {"data": 2, "fsdp": 2, "tensor": 2}), (2, 2, {"data": 2})],
+)
+def test_microbatches_and_meshes_carry_the_same(microbatches, devices, axes, whole):
+    other = trainer(microbatches, devices, **axes)
+    state, losses = steps(other, other.create_state(), 0, 4)
+    np.testing.assert_allclose(losses, whole[1], rtol=2e-5)
+    for got, wanted in zip(leaves(state), leaves(whole[0]), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=2e-5)
+    assert state.carry["encoder"]["memory"]["states"].sharding.num_devices == devices
+
+
+def test_a_run_goes_on_with_what_it_carried(made, whole, tmp_path):
+    state, _ = steps(made, made.create_state(), 0, 2)
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(state, step=2)
+        checkpoints.wait()
+        resumed, _ = checkpoints.resume(made.shapes)
+    state, losses = steps(made, resumed, 2, 4)
+    assert losses == whole[1][2:]
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.asarray, state), whole[0])
+
+
+def test_a_skipped_update_keeps_the_carry(made):
+    state, _ = steps(made, made.create_state(), 0, 1)
+    before = [leaf.copy() for leaf in leaves(state)]
+    params = jax.tree.map(lambda leaf: leaf * np.nan, state.params)
+    state, _ = made.train_step(
+        state.replace(params=params), sharding.to_global(batch_of(1), made.mesh)
+    )
+    assert state.skipped == 1
+    jax.tree.map(np.testing.assert_array_equal, leaves(state), tuple(before))
+
+
+def test_evaluation_begins_every_text_anew(made):
+    """It is given no carry, and does not mind that rows say they go on."""
+    state = made.create_state()
+    batch = batch_of(1)
+    alone = {name: rows for name, rows in batch.items() if name not in ("remembered", "continues")}
+    got, wanted = (
+        made.eval_step(state.params, sharding.to_global(rows, made.mesh)) for rows in (batch, alone)
+    )
+    assert got["permutation_lm/loss"][0] == wanted["permutation_lm/loss"][0]
+
+
+def test_memory_costs_flops(made):
+    rows = batch_of(0)
+    plain = {name: values for name, values in rows.items() if name != "remembered"}
+    assert made.flops(rows, (B, L)) > 1.05 * made.flops(plain, (B, L))
