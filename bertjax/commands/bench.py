@@ -73,8 +73,23 @@ def measure(config, arguments: argparse.Namespace) -> dict:
         "jax": jax.__version__,
         "precision": precision,
         "peak_flops_per_second": peak,
-        "phases": [_measure_phase(config, phase, mesh, peak, arguments) for phase in phases],
+        "phases": [_phase_or_its_failure(config, phase, mesh, peak, arguments) for phase in phases],
     }
+
+
+def _phase_or_its_failure(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
+    """What was measured; of a phase that the memory does not hold, this and the way out."""
+    import jax
+
+    try:
+        return _measure_phase(config, phase, mesh, peak, arguments)
+    except jax.errors.JaxRuntimeError as error:
+        if "out of memory" not in str(error).lower():
+            raise
+        failure = f"{str(error).splitlines()[0]}; raise --config.data.microbatches or set remat"
+        print(f"{_text(phase)}: {failure}", file=sys.stderr, flush=True)
+        shape = {"max_seq_length": phase.max_seq_length, "batch_size": phase.batch_size}
+        return shape | {"out_of_memory": failure}
 
 
 def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:

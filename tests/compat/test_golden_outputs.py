@@ -6,6 +6,7 @@ Weights are draws in the order of their names; `pytest --regolden` computes the 
 import json
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,7 +79,8 @@ def test_logits_are_those_of_transformers(name, regolden):
         config.model.precision = "float32"
     params = importing.parameters(released, config)
     batch = {"input_ids": jnp.asarray(INPUT_IDS), "attention_mask": jnp.asarray(MASK)}
-    found = importing.pretrainer(config).apply({"params": nested(params)}, batch, method=_logits)
+    variables = {"params": jax.tree.map(jnp.asarray, nested(params))}
+    found = importing.pretrainer(config).apply(variables, batch, method=_logits)
     np.testing.assert_allclose(np.asarray(found)[MASK], golden["logits"], atol=1e-4)
 
 

@@ -7,6 +7,7 @@ sentence-transformers/all-MiniLM-L6-v2.
 import importlib.util
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -60,7 +61,8 @@ def encode(run, input_ids, mask):
     """Token vectors of a run, in float32."""
     origin = transfer.find(str(run))
     encoder = build.encoder(origin.config["model"] | {"precision": "float32"})
-    params = restore.load_numpy(origin.checkpoint, "params/encoder")
+    found = restore.load_numpy(origin.checkpoint, "params/encoder")
+    params = jax.tree.map(jnp.asarray, found)
     batch = {"input_ids": jnp.asarray(input_ids), "attention_mask": jnp.asarray(mask)}
     return np.asarray(encoder.apply({"params": params}, batch, train=False).sequence)
 

@@ -32,8 +32,9 @@ def wait_for_checkpoint(workdir, process):
 
 
 def wait_for_output(process):
-    """Returns when training has begun: its first report is out."""
-    assert process.stderr.readline().startswith("step "), process.communicate()[1]
+    """Returns when training has begun: its first report is out, after word of the last kill."""
+    while not (line := process.stderr.readline()).startswith("step "):
+        assert line, process.communicate()[1]
 
 
 @pytest.fixture(scope="module")
