@@ -45,7 +45,7 @@ def test_a_batch_asks_by_rank_and_by_packs():
 
 
 def test_a_branch_sees_itself_and_its_entity_and_the_trunk_sees_the_trunk():
-    """Figure 2: [CLS] Tim Cook CEO Apple is visiting Beijing capital China is_a City now."""
+    """K-BERT's figure 2: Tim Cook CEO Apple is visiting Beijing capital China is_a City now."""
     branches = jnp.array([[0, 0, 0, 1, 1, 0, 0, 0, 2, 2, 3, 3, 0]])
     entities = jnp.array([[0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2, 2, 0]])
     mask = np.asarray(masks.sentence_trees(branches, entities))

@@ -62,7 +62,7 @@ def test_a_query_never_sees_its_own_token_nor_later_ones(jacobians, batch):
     for row, query in np.ndindex(B, P):
         reach = jacobians[1][row, query]
         position = positions[row, query]
-        assert reach[row, position] == 0
+        assert reach[row, position] == 0, (row, query, position, reach)
         np.testing.assert_array_equal(reach[row] > 0, allowed[row, position])
         assert not reach[1 - row].any()
 
