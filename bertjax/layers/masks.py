@@ -25,6 +25,11 @@ def packed(pack_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
     return (same & (pack_ids[:, None, :] != 0))[:, None, :, :]
 
 
+def tokens(attention_mask: Bool[Array, "B M"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
+    """Tokens that are there: those that anything may attend to."""
+    return attention_mask if attention_mask.ndim == 2 else attention_mask.any(axis=1)
+
+
 def from_batch(batch: Mapping[str, Array]) -> Bool[Array, "B 1 #L M"]:
     """The mask that a batch asks for by `attention_mask` (rank 2 or 3) and `pack_ids`."""
     mask = batch["attention_mask"]

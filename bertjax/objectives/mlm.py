@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import corruption, losses
+from bertjax.layers import corruption, losses, masks
 from bertjax.layers.heads import PredictionTransform
 from bertjax.layers.precision import named
 
@@ -51,11 +51,18 @@ class Objective(nn.Module):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Cross entropy of the hidden tokens; only they meet the vocabulary."""
-        logits_BPV = self.logits(encoder, encoded.sequence, batch["mlm_positions"])
-        labels, weights = batch["mlm_labels"], batch["mlm_weights"]
+        logits_BPV, weights = self.scores(encoder, encoded, batch, train=train)
+        labels = batch["mlm_labels"]
         weight_sum = weights.sum()
         accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    def scores(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Float[Array, "B P V"], Float[Array, "B P"]]:
+        """Scores of the vocabulary for each prediction, and how much that counts."""
+        logits_BPV = self.logits(encoder, encoded.sequence, batch["mlm_positions"])
+        return logits_BPV, batch["mlm_weights"]
 
     @nn.compact
     def logits(
@@ -124,7 +131,4 @@ class Objective(nn.Module):
         """Tokens that are there and are not special."""
         input_ids = batch["input_ids"]
         special = jnp.isin(input_ids, jnp.asarray(self.special_ids, input_ids.dtype))
-        attention_mask = batch["attention_mask"]
-        if attention_mask.ndim == 3:
-            attention_mask = attention_mask.any(axis=1)
-        return attention_mask & ~special
+        return masks.tokens(batch["attention_mask"]) & ~special
