@@ -23,6 +23,7 @@ from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
 from bertjax.train import optimizer, schedule, sharding
+from bertjax.train.step import NOTHING
 from bertjax.train.trainer import Trainer, make_trainer
 
 _LABELS = ("name", "size")
@@ -221,12 +222,23 @@ def make_mesh(
 
 
 def trainer(
-    config: ConfigDict, pretrainer: Pretrainer, mesh: Mesh, batch: Mapping[str, np.ndarray]
+    config: ConfigDict,
+    pretrainer: Pretrainer,
+    mesh: Mesh,
+    batch: Mapping[str, np.ndarray],
+    frozen: Mapping[str, PyTree] = NOTHING,
 ) -> Trainer:
-    """Everything that is compiled for a run; `batch` is any of its host batches.
+    """Everything that is compiled for a run.
+
+    Args:
+      config: Of the run.
+      pretrainer: The encoder and its objectives.
+      mesh: The devices.
+      batch: Any host batch.
+      frozen: Parameters that no step changes, by objective.
 
     Raises:
-      UserError: an array does not divide over the mesh.
+      UserError: an array does not divide over the mesh, or `frozen` is not what is wanted.
     """
     return make_trainer(
         pretrainer,
@@ -237,6 +249,7 @@ def trainer(
         rules=(*config.mesh.rules, *sharding.RULES),
         seed=config.seed,
         microbatches=config.data.microbatches,
+        frozen=frozen,
     )
 
 

@@ -12,18 +12,19 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog, scoring
+from bertjax import build, catalog, scoring, teaching
 from bertjax import config as configs
 from bertjax.data import glue, pairs, tokenizer
 from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
 from bertjax.data.pair_batches import PairBatches
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer
+from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
 from bertjax.train import epochs, named_arrays, predict, transfer
 from bertjax.train.checkpoint import Checkpoints, Keep
@@ -41,7 +42,7 @@ from bertjax.train.sharding import RULES, local_rows
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 
-FREE_FIELDS = ("log_every", "keep_checkpoints", "mesh", "mesh.*")
+FREE_FIELDS = ("log_every", "keep_checkpoints", "mesh", "mesh.*", "objectives.*.teacher")
 """What may change between two starts of a job: none of it changes what is learned."""
 
 
@@ -53,20 +54,24 @@ class Job:
       workdir: Where everything goes.
       config: The recipe, completed by the pretrained model and by what the data says.
       origin: Where the encoder comes from.
+      tokenizer: A copy of it lies in the workdir.
       task: The row of GLUE's table.
       examples: The splits that are there, by name.
       batches: The same, encoded.
-      pretrainer: The encoder with the task as its only objective.
+      pretrainer: The encoder with the task, and with further objectives if the recipe has any.
+      teachers: Whom these learn from, by their names.
       mesh: The devices.
     """
 
     workdir: pathlib.Path
     config: ConfigDict
     origin: transfer.Origin
+    tokenizer: Tokenizer
     task: GlueTask
     examples: Mapping[str, GlueExamples]
     batches: Mapping[str, PairBatches]
     pretrainer: Pretrainer
+    teachers: teaching.Teachers
     mesh: Mesh
 
     @functools.cached_property
@@ -78,8 +83,9 @@ class Job:
     def trainer(self) -> Callable[[int], Trainer]:
         """What is compiled, for a seed; compiled once for all of them."""
         _, batch = next(self.batches["train"].training_batches())
+        frozen = teaching.frozen(self.teachers)
         return for_seeds(
-            build.trainer(self.config, self.pretrainer, self.mesh, batch),
+            build.trainer(self.config, self.pretrainer, self.mesh, batch, frozen),
             build.make_optimizer(self.config),
             build.make_schedule(self.config),
             batch,
@@ -133,14 +139,22 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     config = _with_numbers(config, batches)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     make_task = build.construct(catalog.load("tasks", config.task.name).Task, fields, "config.task")
+    sections = config.objectives if "objectives" in config else {}
+    teachers = teaching.find(sections)
+    for teacher in teachers.values():
+        teacher.check(config, pieces)
+    more = teaching.objectives(sections, build.facts(config, pieces), teachers)
+    pretrainer = Pretrainer(build.encoder(config.model), {config.task.name: make_task, **more})
     job = Job(
         workdir=pathlib.Path(workdir),
         config=config,
         origin=origin,
+        tokenizer=pieces,
         task=task,
         examples=examples,
         batches=batches,
-        pretrainer=Pretrainer(build.encoder(config.model), {config.task.name: make_task}),
+        pretrainer=pretrainer,
+        teachers=teachers,
         mesh=_mesh(config),
     )
     if origin.checkpoint is not None:
@@ -154,10 +168,15 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
     A seed that was interrupted goes on from its newest checkpoint.
     """
     make_folder(job.folder(seed))
+    if jax.process_index() == 0 and not (job.workdir / "tokenizer").exists():
+        job.tokenizer.save(str(job.workdir / "tokenizer"))
     config, trainer = job.seeded(seed), job.trainer(seed)
     batches = dataclasses.replace(job.batches["train"], seed=seed)
     keep = Keep(latest=1, best=int(config.choose_epoch == "best"), metric=scoring.SCORE, mode="max")
-    provenance = {"config": configs.fingerprint(config, ignoring=FREE_FIELDS)}
+    provenance = {
+        "config": configs.fingerprint(config, ignoring=FREE_FIELDS),
+        **teaching.provenance(job.teachers),
+    }
     evaluation = epochs.EvaluateEpochs(
         batches.batches_per_epoch, functools.partial(_evaluate, job, seed)
     )
@@ -259,14 +278,16 @@ def _with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
 
 def _tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
     """The run's own copy of its tokenizer, or the one that its config names."""
+    own = origin.run / "tokenizer"
+    if "task" in origin.config or own.exists():
+        return own
     corpus, path = origin.config["data"]["corpus"], origin.config["tokenizer"]["path"]
-    places = [origin.run / "tokenizer", path and pathlib.Path(path)]
-    places.append(corpus and pathlib.Path(corpus) / "tokenizer")
+    places = [path and pathlib.Path(path), corpus and pathlib.Path(corpus) / "tokenizer"]
     found = next((place for place in places if place and place.exists()), None)
     if found is None:
         raise UserError(
-            f"the tokenizer of {origin.run} is neither in {places[0]} nor at "
-            f"config.tokenizer.path={path!r}: copy it to {places[0]}"
+            f"the tokenizer of {origin.run} is neither in {own} nor at "
+            f"config.tokenizer.path={path!r}: copy it to {own}"
         )
     return found
 

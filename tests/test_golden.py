@@ -47,9 +47,16 @@ SHRUNK = {
     "eval_examples": "16",
     "checkpoint_every": "0",
 }
-PRETRAINING = ("quickstart.py", "bert.py:tiny", "bert_mini_hour.py")
+PRETRAINING = ("quickstart.py", "bert.py:tiny", "bert_mini_hour.py", "electra.py:tiny")
+DISTILLATION = {
+    # Each with the objective that asks a teacher, which is the run of bert.py:tiny.
+    "distilbert.py:tiny": "soft_targets",
+    "tinybert.py:tiny": "layer_matching",
+}
 TASKS = ("cola", "stsb", "mnli")
 """One sentence and two classes; two sentences and a number; three classes and two dev sets."""
+TUNING = ("glue", "tinybert_glue")
+"""What belongs to tasks: the objectives of the second are those of the distillations."""
 
 NOUNS = ["cat", "dog", "house", "river", "teacher", "letter", "garden", "window", "engine", "song"]
 VERBS = ["sees", "finds", "likes", "carries", "follows", "leaves", "paints", "remembers"]
@@ -106,10 +113,12 @@ def glue(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def pretrain(recipe: str, text: pathlib.Path, workdir: pathlib.Path) -> pretraining_job.Job:
+def pretrain(
+    recipe: str, text: pathlib.Path, workdir: pathlib.Path, **more: str
+) -> pretraining_job.Job:
     """A run of 20 steps on the text."""
     fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
-    config = load_config(str(ROOT / "configs" / recipe), fields.items())
+    config = load_config(str(ROOT / "configs" / recipe), (fields | more).items())
     job = pretraining_job.prepare(config, str(workdir), say=lambda _: None)
     workdir.mkdir(exist_ok=True)
     (workdir / "config.json").write_text(to_json(config))
@@ -128,6 +137,13 @@ def pretrained(text, tmp_path_factory) -> pathlib.Path:
     workdir = tmp_path_factory.mktemp("golden") / "run"
     pretrain("bert.py:tiny", text, workdir)
     return workdir
+
+
+@pytest.mark.parametrize("recipe", DISTILLATION)
+def test_a_distillation_curve(recipe, text, pretrained, tmp_path, regolden):
+    teacher = {f"objectives.{DISTILLATION[recipe]}.teacher": str(pretrained)}
+    pretrain(recipe, text, tmp_path, **teacher)
+    compare(f"pretrain_{recipe.partition('.')[0]}", read_metrics(tmp_path), regolden)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -164,8 +180,8 @@ def compare(name: str, records: list[dict], regolden: bool) -> None:
 
 def test_every_config_of_a_pretraining_has_a_curve():
     """A new file in configs/ belongs into PRETRAINING, unless it is another size of one there."""
-    known = {recipe.partition(".")[0] for recipe in PRETRAINING}
+    known = {recipe.partition(".")[0] for recipe in (*PRETRAINING, *DISTILLATION)}
     for path in (ROOT / "configs").glob("*.py"):
         other_size = re.search(r"configs/(\w+)\.py:\w+`, where its record stands", path.read_text())
         name = other_size[1] if other_size else path.stem
-        assert name in {*known, "glue", "common"}, f"{path.name} has no golden curve"
+        assert name in {*known, *TUNING, "common"}, f"{path.name} has no golden curve"

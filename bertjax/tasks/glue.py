@@ -37,9 +37,8 @@ class Task(nn.Module):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Cross entropy in nats, or the squared error of the score."""
-        logits_BC = self._logits(encoder, encoded, train=train)
+        logits_BC, weights = self.scores(encoder, encoded, batch, train=train)
         labels = batch["labels"]
-        weights = batch.get("example_weight", jnp.ones(labels.shape))
         weight_sum = weights.sum()
         if not glue_task(self.dataset).labels:
             error = logits_BC[:, 0] - labels
@@ -50,7 +49,7 @@ class Task(nn.Module):
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Num[Array, " B"]:
         """The number of the likeliest class, or the score."""
-        logits_BC = self._logits(encoder, encoded, train=False)
+        logits_BC, _ = self.scores(encoder, encoded, batch, train=False)
         if not glue_task(self.dataset).labels:
             return logits_BC[:, 0]
         return jnp.argmax(logits_BC, axis=-1)
@@ -64,10 +63,14 @@ class Task(nn.Module):
         return {name: getattr(metrics, name)(predictions, references) for name in names}
 
     @nn.compact
-    def _logits(self, encoder: Encoder, encoded: Encoded, *, train: bool) -> Float[Array, "B C"]:
+    def scores(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Float[Array, "B C"], Float[Array, " B"]]:
+        """Scores of the classes, or one score, and how much each example counts."""
         pooled = encoded.pooled
         if pooled is None:
             pooled = Pooler(encoder.initializer_range, name="pooler")(encoded.sequence)
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
-        return Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
+        logits_BC = Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
+        return logits_BC, batch.get("example_weight", jnp.ones(len(logits_BC)))

@@ -12,8 +12,10 @@ from bertjax.interfaces import Batch, Params, Pretrainer, Sum
 from bertjax.train.state import TrainState
 
 Metrics = dict[str, Array]
-TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
-EvalStep = Callable[[Params, Batch], dict[str, Sum]]
+TrainStep = Callable[..., tuple[TrainState, Metrics]]
+EvalStep = Callable[..., dict[str, Sum]]
+
+NOTHING: Params = {}
 
 TINY = 1e-6
 """Divides where an objective found nothing to predict."""
@@ -29,19 +31,21 @@ def make_train_step(
     seed: int,
     microbatches: int = 1,
 ) -> TrainStep:
-    """Builds (state, batch) -> (next state, metrics).
+    """Builds (state, batch, frozen=) -> (next state, metrics).
 
     Every example has its own key, `fold_in(fold_in(seed, step), index in the global batch)`: masks
     are the same on any mesh, on any number of hosts and with any number of microbatches.
 
     A loss is the weighted sum of the objectives' means over the whole batch. With microbatches,
     sums are accumulated and divided by the weights of the whole batch, so the gradient is exact.
+
+    `frozen` holds the parameters that no step changes, such as a teacher's.
     """
     loss_weights = pretrainer.loss_weights()
 
-    def loss(params, part, dropout, whole_weights):
+    def loss(params, frozen, part, dropout, whole_weights):
         losses, metrics = pretrainer.apply(
-            {"params": params}, part, train=True, rngs={"dropout": dropout}
+            {"params": params, "frozen": frozen}, part, train=True, rngs={"dropout": dropout}
         )
         weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
         total = sum(
@@ -50,19 +54,23 @@ def make_train_step(
         )
         return total, _named(losses, metrics) | {"loss": (total, jnp.ones(()) / microbatches)}
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def train_step(
+        state: TrainState, batch: Batch, frozen: Params = NOTHING
+    ) -> tuple[TrainState, Metrics]:
         batch = {**batch, "example_key": example_keys(seed, state.step, len(batch["input_ids"]))}
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         if microbatches == 1:
-            gradient, sums = jax.grad(loss, has_aux=True)(state.params, batch, dropout, None)
+            gradient, sums = jax.grad(loss, has_aux=True)(
+                state.params, frozen, batch, dropout, None
+            )
         else:
             parts = split(batch, microbatches)
-            weights = _whole_weights(pretrainer, state.params, parts)
+            weights = _whole_weights(pretrainer, state.params, frozen, parts)
 
             def part_gradient(part_and_index):
                 part, index = part_and_index
                 key = jax.random.fold_in(dropout, index)
-                return jax.grad(loss, has_aux=True)(state.params, part, key, weights)
+                return jax.grad(loss, has_aux=True)(state.params, frozen, part, key, weights)
 
             gradient, sums = _sum_over(part_gradient, (parts, jnp.arange(microbatches)))
         metrics = {name: mean(total) for name, total in sums.items()}
@@ -74,14 +82,15 @@ def make_train_step(
 
 
 def make_eval_step(pretrainer: Pretrainer, *, seed: int) -> EvalStep:
-    """Builds (params, batch) -> sums of losses and metrics, to be added up over batches.
+    """Builds (params, batch, frozen=) -> sums of losses and metrics, to be added up over batches.
 
     Masks depend on the seed and on `example_id` alone: every evaluation predicts the same tokens.
     """
 
-    def eval_step(params: Params, batch: Batch) -> dict[str, Sum]:
+    def eval_step(params: Params, batch: Batch, frozen: Params = NOTHING) -> dict[str, Sum]:
         batch = {**batch, "example_key": evaluation_keys(seed, batch["example_id"])}
-        losses, metrics = pretrainer.apply({"params": params}, batch, train=False)
+        variables = {"params": params, "frozen": frozen}
+        losses, metrics = pretrainer.apply(variables, batch, train=False)
         return _named(losses, metrics)
 
     return eval_step
@@ -118,14 +127,16 @@ def _named(losses: dict[str, Sum], metrics: dict[str, Sum]) -> dict[str, Sum]:
     return {f"{name}/loss": loss for name, loss in losses.items()} | metrics
 
 
-def _whole_weights(pretrainer: Pretrainer, params: Params, parts: Batch) -> dict[str, Array]:
+def _whole_weights(
+    pretrainer: Pretrainer, params: Params, frozen: Params, parts: Batch
+) -> dict[str, Array]:
     """Each objective's weight sum over all parts.
 
     Weights do not depend on what the encoder computes, so the compiler drops everything but them.
     """
 
     def part_weights(part):
-        losses, _ = pretrainer.apply({"params": params}, part, train=False)
+        losses, _ = pretrainer.apply({"params": params, "frozen": frozen}, part, train=False)
         return {name: weight for name, (_, weight) in losses.items()}
 
     return _sum_over(part_weights, parts)

@@ -42,3 +42,9 @@ def test_a_batch_asks_by_rank_and_by_packs():
     wanted = masks.padding(TOKENS) & masks.packed(PACKS[:, :3])
     assert both.shape == (2, 1, 3, 3)
     np.testing.assert_array_equal(both, wanted)
+
+
+def test_tokens_that_are_there_are_those_that_anything_sees():
+    np.testing.assert_array_equal(masks.tokens(TOKENS), TOKENS)
+    matrix = jnp.array([[[True, False, False], [True, True, False], [False] * 3]])
+    np.testing.assert_array_equal(masks.tokens(matrix), [[True, True, False]])
