@@ -10,7 +10,7 @@ maps of the width; nothing is predicted. Sequences of 128, 3 epochs of English W
 follows is `configs/tinybert_glue.py`. The tokenizer is the teacher's.
 
     size    layers  width  feed-forward  heads   parameters   GLUE (test, as published)
-    tiny         1     64           128      2    2,024,960   -
+    tiny         1     64           128      2    2,024,064   -
     4            4    312         1,200     12   14,350,248   77.0
     6            6    768         3,072     12   66,955,008   79.4
 
