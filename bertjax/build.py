@@ -25,6 +25,7 @@ from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
 from bertjax.train import optimizer, schedule, sharding
+from bertjax.train.step import NOTHING
 from bertjax.train.trainer import Trainer, make_trainer
 
 _LABELS = ("name", "size")
@@ -310,13 +311,20 @@ def trainer(
     mesh: Mesh,
     batch: Mapping[str, np.ndarray],
     batch_size: int = 1,
+    frozen: Mapping[str, PyTree] = NOTHING,
 ) -> Trainer:
-    """Everything that is compiled for a run; `batch` is any of its host batches.
+    """Everything that is compiled for a run.
 
-    `batch_size` counts for models that carry something from batch to batch.
+    Args:
+      config: Of the run.
+      pretrainer: The encoder and its objectives.
+      mesh: The devices.
+      batch: Any host batch.
+      batch_size: Counts for models that carry something from batch to batch.
+      frozen: Parameters that no step changes, by objective.
 
     Raises:
-      UserError: an array does not divide over the mesh.
+      UserError: an array does not divide over the mesh, or `frozen` is not what is wanted.
     """
     return make_trainer(
         pretrainer,
@@ -328,6 +336,7 @@ def trainer(
         seed=config.seed,
         microbatches=config.data.microbatches,
         batch_size=batch_size,
+        frozen=frozen,
     )
 
 

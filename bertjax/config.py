@@ -10,6 +10,7 @@ are resolved after the command line has spoken.
 """
 
 import contextlib
+import fnmatch
 import hashlib
 import importlib.util
 import inspect
@@ -76,7 +77,7 @@ def fingerprint(config: ConfigDict, ignoring: Iterable[str] = ()) -> str:
 
     Args:
       config: what to hash.
-      ignoring: dotted fields or sections that do not count, such as `log_every` or `mesh`.
+      ignoring: dotted fields or sections that do not count, such as `log_every`, `mesh`, `keep_*`.
     """
     kept = {k: v for k, v in flatten(config).items() if not _covered(k, tuple(ignoring))}
     content = {"fields": kept, "order": _order(config)}
@@ -112,7 +113,11 @@ def _order(config: ConfigDict) -> list[str]:
 
 
 def _covered(name: str, sections: tuple[str, ...]) -> bool:
-    return any(name == section or name.startswith(section + ".") for section in sections)
+    return any(
+        fnmatch.fnmatchcase(name, pattern)
+        for section in sections
+        for pattern in (section, f"{section}.*")
+    )
 
 
 def _shown(fields: dict[str, Any], name: str) -> str:

@@ -46,7 +46,7 @@ def guesses(
     """
 
     def predict(module: Pretrainer, batch: Mapping[str, Array]):
-        batch = module.prepare(batch, train=False)
+        batch = module.mlm.prepare(module.encoder, batch, train=False)
         encoded = module.encoder(batch, train=False)
         positions = batch["mlm_positions"][:, :1]
         logits = module.mlm.logits(module.encoder, encoded.sequence, positions)

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog, scoring
+from bertjax import build, catalog, scoring, teaching
 from bertjax import config as configs
 from bertjax.data import glue, knowledge, pairs, tokenizer
 from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
@@ -43,7 +43,7 @@ from bertjax.train.sharding import RULES, local_rows
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 
-FREE_FIELDS = ("log_every", "keep_checkpoints", "mesh", "mesh.*")
+FREE_FIELDS = ("log_every", "keep_checkpoints", "mesh", "mesh.*", "objectives.*.teacher")
 """What may change between two starts of a job: none of it changes what is learned."""
 
 
@@ -59,7 +59,8 @@ class Job:
       task: The row of GLUE's table.
       examples: The splits that are there, by name.
       batches: The same, encoded.
-      pretrainer: The encoder with the task as its only objective.
+      pretrainer: The encoder with the task, and with further objectives if the recipe has any.
+      teachers: Whom these learn from, by their names.
       mesh: The devices.
     """
 
@@ -71,6 +72,7 @@ class Job:
     examples: Mapping[str, GlueExamples]
     batches: Mapping[str, PairBatches]
     pretrainer: Pretrainer
+    teachers: teaching.Teachers
     mesh: Mesh
 
     @functools.cached_property
@@ -82,8 +84,9 @@ class Job:
     def trainer(self) -> Callable[[int], Trainer]:
         """What is compiled, for a seed; compiled once for all of them."""
         _, batch = next(self.batches["train"].training_batches())
+        frozen = teaching.frozen(self.teachers)
         return for_seeds(
-            build.trainer(self.config, self.pretrainer, self.mesh, batch),
+            build.trainer(self.config, self.pretrainer, self.mesh, batch, frozen),
             build.make_optimizer(self.config),
             build.make_schedule(self.config),
             batch,
@@ -140,6 +143,12 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     config = _with_numbers(config, batches)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     make_task = build.construct(catalog.load("tasks", config.task.name).Task, fields, "config.task")
+    sections = config.objectives if "objectives" in config else {}
+    teachers = teaching.find(sections)
+    for teacher in teachers.values():
+        teacher.check(config, pieces)
+    more = teaching.objectives(sections, build.facts(config, pieces), teachers)
+    pretrainer = Pretrainer(build.encoder(config.model), {config.task.name: make_task, **more})
     job = Job(
         workdir=pathlib.Path(workdir),
         config=config,
@@ -148,7 +157,8 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
         task=task,
         examples=examples,
         batches=batches,
-        pretrainer=Pretrainer(build.encoder(config.model), {config.task.name: make_task}),
+        pretrainer=pretrainer,
+        teachers=teachers,
         mesh=_mesh(config),
     )
     if origin.checkpoint is not None:
@@ -167,7 +177,10 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
     config, trainer = job.seeded(seed), job.trainer(seed)
     batches = dataclasses.replace(job.batches["train"], seed=seed)
     keep = Keep(latest=1, best=int(config.choose_epoch == "best"), metric=scoring.SCORE, mode="max")
-    provenance = {"config": configs.fingerprint(config, ignoring=FREE_FIELDS)}
+    provenance = {
+        "config": configs.fingerprint(config, ignoring=FREE_FIELDS),
+        **teaching.provenance(job.teachers),
+    }
     evaluation = epochs.EvaluateEpochs(
         batches.batches_per_epoch, functools.partial(_evaluate, job, seed)
     )

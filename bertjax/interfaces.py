@@ -25,6 +25,9 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   mlm_labels     int   [B P]     what they were
   mlm_weights    float [B P]     1 for a prediction, 0 for padding
   mlm_spans      int   [B P 2]   masked spans: first and last token of the one it is part of
+  original_ids   int   [B L]     input_ids before a generator replaced some of them
+  generator_logits float [B P V] what the generator believes of each prediction
+  teacher_*      float            what a teacher makes of the batch: see the objectives that ask one
   pair_label     int   [B]       sentence pairs: next-sentence (1 = random) or order (1 = swapped)
   labels         int or float [B]  what a task predicts
   example_weight float [B]       0 for the padding of a short last batch, else 1
@@ -41,6 +44,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 Batch = Mapping[str, Array]
+
+Params = PyTree[Any]
 
 Sum = tuple[Array, Array]
 """A weighted sum and the sum of its weights: what can be added up over microbatches and hosts."""
@@ -107,6 +112,26 @@ class Objective(Protocol):
 
 
 @runtime_checkable
+class Scored(Objective, Protocol):
+    """An objective whose scores a student may learn from those of a teacher."""
+
+    def scores(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Float[Array, "*lead C"], Float[Array, "*lead"]]:
+        """Returns logits and how much each of the predictions counts."""
+        ...
+
+
+@runtime_checkable
+class Beginning(Objective, Protocol):
+    """An objective that has a say in what the parameters are before the first step."""
+
+    def begin(self, params: Params, frozen: Params) -> Params:
+        """Returns the whole run's parameters, changed; `frozen` are the objective's own."""
+        ...
+
+
+@runtime_checkable
 class Task(Objective, Protocol):
     """What is measured: an objective that also predicts and scores."""
 
@@ -145,8 +170,9 @@ class Tokenizer(Protocol):
 class Pretrainer(nn.Module):
     """One encoder and its objectives: prepare in order, encode once, add up the losses.
 
-    Fine-tuning is the same thing with a task as the only objective. Parameters lie under
-    `encoder/...` and `<name>/...`.
+    Fine-tuning is the same thing with a task among the objectives. Parameters lie under
+    `encoder/...` and `<name>/...`; those that no step changes, such as a teacher's, lie under the
+    same names in the collection "frozen", which no optimizer and no checkpoint sees.
 
     Attributes:
       encoder: The encoder.
@@ -180,14 +206,21 @@ class Pretrainer(nn.Module):
 
     def predict(self, batch: Batch) -> Array:
         """The predictions of the one task that this module was built with."""
-        (name,) = self.objectives
-        batch = self.prepare(batch, train=False)
-        return getattr(self, name).predict(self.encoder, self.encoder(batch, train=False), batch)
+        made = [getattr(self, name) for name in self.objectives]
+        (task,) = [objective for objective in made if hasattr(objective, "predict")]
+        batch = task.prepare(self.encoder, batch, train=False)
+        return task.predict(self.encoder, self.encoder(batch, train=False), batch)
+
+    @nn.nowrap
+    def begin(self, params: Params, frozen: Mapping[str, Params]) -> Params:
+        """The parameters before the first step, once the objectives have had their say."""
+        for name, make in self.objectives.items():
+            objective = make()
+            if isinstance(objective, Beginning):
+                params = objective.begin(params, frozen[name])
+        return params
 
     @nn.nowrap
     def loss_weights(self) -> dict[str, float]:
         """Each objective's share in the total loss, by name."""
         return {name: make().weight for name, make in self.objectives.items()}
-
-
-Params = PyTree[Any]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build
+from bertjax import build, teaching
 from bertjax import config as configs
 from bertjax.data import cache, tokenizer
 from bertjax.data.examples import Examples
@@ -37,6 +37,7 @@ class Job:
       corpus: The text that is learned from.
       held_out: The text that is measured on, if there is any.
       phases: The run's parts, of one shape each.
+      teachers: Whom objectives learn from, by their names.
       trainer: What is compiled.
       rows: A host batch: its shapes are those of the last phase.
     """
@@ -47,6 +48,7 @@ class Job:
     corpus: Corpus
     held_out: Corpus | None
     phases: list[build.Phase]
+    teachers: teaching.Teachers
     trainer: Trainer
     rows: Mapping[str, np.ndarray]
 
@@ -57,6 +59,7 @@ class Job:
             "corpus": self.corpus.fingerprint,
             "tokenizer": self.tokenizer.fingerprint,
             "config": configs.fingerprint(self.config, ignoring=_NOT_LEARNED_FROM),
+            **teaching.provenance(self.teachers),
         }
 
     def examples(self, corpus: Corpus, phase: build.Phase) -> Examples:
@@ -80,20 +83,34 @@ def prepare(
     shapes = [(phase.batch_size, phase.max_seq_length) for phase in phases]
     mesh = build.make_mesh(config, *zip(*shapes, strict=True))
     build.check(config)
+    teachers = teaching.find(config.objectives)
     pieces, corpus_path = _text(config, say, progress)
     build.check_vocabulary(config, pieces)
     corpus = open_corpus(corpus_path)
     check_tokenizer(corpus, pieces)
+    for teacher in teachers.values():
+        teacher.check(config, pieces)
     splits = read_manifest(corpus_path)["splits"]
     unseen = open_corpus(corpus_path, "validation") if "validation" in splits else None
     last = phases[-1]
     examples = build.examples(config, corpus, pieces, last.max_seq_length)
     rows = examples.build(0, np.zeros(1, np.int64))
     rows["example_weight"] = np.ones(1, np.float32)
-    objectives = build.objectives(config.objectives, build.facts(config, pieces))
+    objectives = teaching.objectives(config.objectives, build.facts(config, pieces), teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    trainer = build.trainer(config, pretrainer, mesh, rows, last.batch_size)
-    return Job(pathlib.Path(workdir), config, pieces, corpus, unseen, phases, trainer, rows)
+    still = teaching.frozen(teachers)
+    trainer = build.trainer(config, pretrainer, mesh, rows, last.batch_size, still)
+    return Job(
+        workdir=pathlib.Path(workdir),
+        config=config,
+        tokenizer=pieces,
+        corpus=corpus,
+        held_out=unseen,
+        phases=phases,
+        teachers=teachers,
+        trainer=trainer,
+        rows=rows,
+    )
 
 
 def description(job: Job) -> str:
@@ -112,6 +129,9 @@ def description(job: Job) -> str:
         f"mesh        {mesh.size} {mesh.devices.flat[0].device_kind} device(s) {axes}".rstrip(),
         f"precision   {build.precision(job.config.model.precision)}",
     ]
+    for name, teacher in job.teachers.items():
+        count = build.parameter_count(trainer.frozen[name])
+        lines.append(f"teacher     {count:,} of {teacher.origin.checkpoint}, for {name}: frozen")
     for phase in job.phases:
         shape = (phase.batch_size, phase.max_seq_length)
         flops = trainer.flops(job.rows, shape)

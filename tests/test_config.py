@@ -233,6 +233,12 @@ def test_the_fingerprint_follows_content_and_not_the_order_of_fields():
     assert fingerprint(one, ["log_every"]) == fingerprint(two, ["log_every"])
     assert fingerprint(one, ["log_every", "model"]) == fingerprint(build(seed=1), ["model"])
     assert fingerprint(one, ["model.name"]) != fingerprint(one, ["model.hidden_size"])
+    kept, fewer = build(seed=1, keep_best=3), build(seed=1, keep_best=1)
+    assert fingerprint(kept, ["keep_*"]) == fingerprint(fewer, ["keep_*"])
+    one, two = ({"mlm": {"teacher": name}, "sbo": {"weight": 1}} for name in "ab")
+    one, two = build(objectives=one), build(objectives=two)
+    assert fingerprint(one, ["objectives.*.teacher"]) == fingerprint(two, ["objectives.*.teacher"])
+    assert fingerprint(one, ["objectives.*.weight"]) != fingerprint(two, ["objectives.*.weight"])
     # A section's name is not a prefix of other names.
     assert fingerprint(build(seed=1, seeds=5), ["seed"]) == fingerprint(build(seeds=5))
 

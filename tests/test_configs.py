@@ -12,10 +12,11 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import build, catalog
+from bertjax import build, catalog, teaching
 from bertjax.config import fingerprint, from_json, load_config, to_json
 from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer
+from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.sharding import to_global
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
@@ -66,7 +67,7 @@ def short(spec: str) -> str:
 
 
 def pretrains(spec: str) -> bool:
-    return "objectives" in load_config(spec)
+    return "task" not in load_config(spec)
 
 
 PRETRAINING = [spec for spec in SPECS if pretrains(spec)]
@@ -87,7 +88,7 @@ def test_it_loads_and_comes_back_from_json(spec):
     assert from_json(to_json(config)) == config
     sections = {"model", "data", "optimizer", "mesh"}
     assert sections <= set(config)
-    assert ("objectives" in config) != ("task" in config)
+    assert "objectives" in config or "task" in config
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -138,15 +139,39 @@ def test_its_parts_can_be_made(spec):
     )
 
 
-@pytest.mark.parametrize("spec", RECIPES.values(), ids=short)
-def test_it_learns_when_it_is_small(spec):
-    config = load_config(spec, SHRUNK.items())
+def trainer_of(config):
+    """The trainer of a config, and a batch."""
+    teachers = teaching.find(config.objectives)
     facts = FACTS | {"vocab_size": config.model.vocab_size}
-    pretrainer = Pretrainer(build.encoder(config.model), build.objectives(config.objectives, facts))
+    objectives = teaching.objectives(config.objectives, facts, teachers)
+    pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = random_rows(config, config.data.batch_size, config.data.max_seq_length)
     mesh = build.make_mesh(config, [config.data.batch_size])
-    trainer = build.trainer(config, pretrainer, mesh, rows)
-    state = trainer.create_state()
+    return build.trainer(config, pretrainer, mesh, rows, teaching.frozen(teachers)), rows
+
+
+@pytest.fixture(scope="session")
+def teacher(tmp_path_factory) -> pathlib.Path:
+    """The run of a BERT that has learned nothing yet."""
+    run = tmp_path_factory.mktemp("configs") / "teacher"
+    config = load_config(f"{FOLDER / 'bert.py'}:tiny", SHRUNK.items())
+    run.mkdir()
+    (run / "config.json").write_text(to_json(config))
+    with Checkpoints(run) as checkpoints:
+        checkpoints.save(trainer_of(config)[0].create_state(), step=1)
+    return run
+
+
+@pytest.mark.parametrize("spec", RECIPES.values(), ids=short)
+def test_it_learns_when_it_is_small(spec, teacher):
+    taught = {
+        f"objectives.{name}.teacher": str(teacher)
+        for name, fields in load_config(spec).objectives.items()
+        if "teacher" in fields
+    }
+    config = load_config(spec, (SHRUNK | taught).items())
+    trainer, rows = trainer_of(config)
+    mesh, state = trainer.mesh, trainer.create_state()
     before = jax.tree.map(np.asarray, state.params)
     for _ in range(2):
         state, metrics = trainer.train_step(state, to_global(rows, mesh))
@@ -158,7 +183,7 @@ def test_it_learns_when_it_is_small(spec):
     )
     if "sentence_pair" not in config.objectives:
         # No loss reaches the pooler, and what is not learned does not decay either.
-        assert not any(jax.tree.leaves(moved["encoder"].pop("pooler")))
+        assert not any(jax.tree.leaves(moved["encoder"].pop("pooler", {})))
     assert all(jax.tree.leaves(moved["encoder"])), moved
 
 

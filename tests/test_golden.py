@@ -56,6 +56,7 @@ PRETRAINING = (
     "roberta.py:tiny",
     "spanbert.py:tiny",
     "albert.py:tiny",
+    "electra.py:tiny",
     "xlnet.py:tiny",
 )
 OWN = {
@@ -71,6 +72,11 @@ OWN = {
     "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
 }
 """What a recipe needs beside SHRUNK."""
+DISTILLATION = {
+    # Each with the objective that asks a teacher, which is the run of bert.py:tiny.
+    "distilbert.py:tiny": "soft_targets",
+    "tinybert.py:tiny": "layer_matching",
+}
 TASKS = {
     "cola": "glue.py:cola,tiny",
     "stsb": "glue.py:stsb,tiny",
@@ -79,6 +85,8 @@ TASKS = {
 }
 """One sentence and two classes; two sentences and a number; three classes and two dev sets; a
 sentence with knowledge in it."""
+TUNING = ("glue", "kbert", "tinybert_glue")
+"""What belongs to tasks: the objectives of the last are those of the distillations."""
 
 NOUNS = ["cat", "dog", "house", "river", "teacher", "letter", "garden", "window", "engine", "song"]
 VERBS = ["sees", "finds", "likes", "carries", "follows", "leaves", "paints", "remembers"]
@@ -153,10 +161,12 @@ def known(recipe: str, fields: dict[str, str]) -> dict[str, str]:
     }
 
 
-def pretrain(recipe: str, text: pathlib.Path, workdir: pathlib.Path) -> pretraining_job.Job:
+def pretrain(
+    recipe: str, text: pathlib.Path, workdir: pathlib.Path, **more: str
+) -> pretraining_job.Job:
     """A run of 20 steps on the text."""
     fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
-    fields |= OWN.get(recipe, {})
+    fields |= OWN.get(recipe, {}) | more
     config = load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())
     job = pretraining_job.prepare(config, str(workdir), say=lambda _: None)
     workdir.mkdir(exist_ok=True)
@@ -176,6 +186,13 @@ def pretrained(text, tmp_path_factory) -> pathlib.Path:
     workdir = tmp_path_factory.mktemp("golden") / "run"
     pretrain("bert.py:tiny", text, workdir)
     return workdir
+
+
+@pytest.mark.parametrize("recipe", DISTILLATION)
+def test_a_distillation_curve(recipe, text, pretrained, tmp_path, regolden):
+    teacher = {f"objectives.{DISTILLATION[recipe]}.teacher": str(pretrained)}
+    pretrain(recipe, text, tmp_path, **teacher)
+    compare(f"pretrain_{recipe.partition('.')[0]}", read_metrics(tmp_path), regolden)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -212,8 +229,8 @@ def compare(name: str, records: list[dict], regolden: bool) -> None:
 
 def test_every_config_of_a_pretraining_has_a_curve():
     """A new file in configs/ belongs into PRETRAINING, unless it is another size of one there."""
-    known = {recipe.partition(".")[0] for recipe in PRETRAINING}
+    known = {recipe.partition(".")[0] for recipe in (*PRETRAINING, *DISTILLATION)}
     for path in (ROOT / "configs").glob("*.py"):
         other_size = re.search(r"configs/(\w+)\.py:\w+`, where its record stands", path.read_text())
         name = other_size[1] if other_size else path.stem
-        assert name in {*known, "glue", "kbert", "common"}, f"{path.name} has no golden curve"
+        assert name in {*known, *TUNING, "common"}, f"{path.name} has no golden curve"

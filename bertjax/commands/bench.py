@@ -95,15 +95,16 @@ def _phase_or_its_failure(config, phase, mesh, peak, arguments: argparse.Namespa
 def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
     import jax
 
-    from bertjax import build
+    from bertjax import build, teaching
     from bertjax.interfaces import Pretrainer
     from bertjax.train.sharding import to_global
 
-    pretrainer = Pretrainer(
-        build.encoder(config.model), build.objectives(config.objectives, build.facts(config))
-    )
+    teachers = teaching.find(config.objectives)
+    objectives = teaching.objectives(config.objectives, build.facts(config), teachers)
+    pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = build.random_rows(config, phase)
-    trainer = build.trainer(config, pretrainer, mesh, rows, phase.batch_size)
+    still = teaching.frozen(teachers)
+    trainer = build.trainer(config, pretrainer, mesh, rows, phase.batch_size, still)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     start = time.perf_counter()
     step = trainer.train_step.lower(state, batch).compile()

@@ -89,6 +89,8 @@ def extension(config, steps: int) -> str:
 def _print_summary(summary: dict, workdir: str) -> None:
     if "unigram_loss" in summary and "mlm_loss" in summary:
         _print_scores(summary)
+    if "rtd_loss" in summary:
+        _print_detection(summary)
     for guess in summary["guesses"]:
         _print_guess(guess)
     print(
@@ -109,6 +111,23 @@ def _print_scores(summary: dict) -> None:
     print(f"  MLM accuracy    {summary['mlm_accuracy']:10.1%}   {summary['unigram_accuracy']:.1%}")
     if "sentence_pair_accuracy" in summary:
         print(f"  pair accuracy   {summary['sentence_pair_accuracy']:10.1%}   50.0%")
+
+
+def _print_detection(summary: dict) -> None:
+    import math
+
+    share = summary["rtd_replaced"]
+    chances = [chance for chance in (share, 1 - share) if chance]
+    entropy = -sum(chance * math.log(chance) for chance in chances)
+    print("\nheld-out text     this model   the share of replaced tokens alone")
+    print(f"  RTD loss        {summary['rtd_loss']:10.3f}   {entropy:.3f} nats")
+    print(f"  RTD accuracy    {summary['rtd_accuracy']:10.1%}   {max(chances):.1%}")
+    print(f"  replaced, found {summary['rtd_found']:10.1%}   of {share:.1%} of all tokens")
+    if "unigram_loss" in summary:
+        print(
+            f"  generator loss  {summary['generator_loss']:10.3f}   "
+            f"{summary['unigram_loss']:.3f} nats: word frequencies alone"
+        )
 
 
 def _print_guess(guess: dict) -> None:

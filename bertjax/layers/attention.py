@@ -42,6 +42,18 @@ class SelfAttention(nn.Module):
         context = attend(query, key, value, mask, Dropout(self.dropout_rate), train=train)
         return self._dense((width,), ("heads", "kv", "embed"), contracted=2, name="output")(context)
 
+    @nn.compact
+    def scores(
+        self, x: Float[Array, "B L D"], mask: Bool[Array, "B 1 #L L"]
+    ) -> Float[Array, "B H L L"]:
+        """What `__call__` takes the softmax of; 0 where the mask hides."""
+        features = (self.num_heads, x.shape[-1] // self.num_heads)
+        query, key = (
+            self._dense(features, ("embed", "heads", "kv"), name=name)(x)
+            for name in ("query", "key")
+        )
+        return jnp.where(mask, scaled_scores(query, key), 0.0)
+
     def _dense(self, features, axes, *, name, contracted=1):
         return Dense(
             features,
@@ -66,9 +78,15 @@ def attend(
 
     Hidden tokens get a weight of exactly zero and pass no gradient.
     """
-    scores_BHLM = jnp.einsum("blhk,bmhk->bhlm", query, key).astype(jnp.float32)
-    scores_BHLM = scores_BHLM / math.sqrt(query.shape[-1])
-    scores_BHLM = jnp.where(mask, scores_BHLM, jnp.finfo(jnp.float32).min)
+    scores_BHLM = jnp.where(mask, scaled_scores(query, key), jnp.finfo(jnp.float32).min)
     weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(value.dtype)
     weights_BHLM = dropout(weights_BHLM, train=train)
     return jnp.einsum("bhlm,bmhk->blhk", weights_BHLM, value)
+
+
+def scaled_scores(
+    query: Float[Array, "B L H K"], key: Float[Array, "B M H K"]
+) -> Float[Array, "B H L M"]:
+    """Q K^T / sqrt(K), in float32."""
+    scores_BHLM = jnp.einsum("blhk,bmhk->bhlm", query, key).astype(jnp.float32)
+    return scores_BHLM / math.sqrt(query.shape[-1])

@@ -127,8 +127,24 @@ def hide(
 
     chosen = jnp.take_along_axis(input_ids, positions, axis=1)
     replaced = jax.vmap(replacements)(keys, chosen, groups)
+    return replace(input_ids, positions, weights, replaced)
+
+
+def replace(
+    input_ids: Int[Array, "B L"],
+    positions: Int[Array, "B P"],
+    weights: Float[Array, "B P"],
+    tokens: Int[Array, "B P"],
+) -> Int[Array, "B L"]:
+    """Puts tokens in the given positions, but for those of weight zero."""
     # Padding predictions point outside, where scatter drops them.
     positions = jnp.where(weights > 0, positions, input_ids.shape[1])
     return jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(
-        input_ids, positions, replaced
+        input_ids, positions, tokens
     )
+
+
+def sample(keys: Key[Array, "B"], logits: Float[Array, "B P V"]) -> Int[Array, "B P"]:
+    """Draws tokens from softmax(logits): the highest score once Gumbel noise is added to each."""
+    noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:], jnp.float32))(keys)
+    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)

@@ -5,6 +5,7 @@ other numbers.
 """
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -13,7 +14,7 @@ from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.dense import Initializer, truncated_normal
+from bertjax.layers.dense import Dense, Initializer, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import Pooler
@@ -64,7 +65,7 @@ class Embeddings(nn.Module):
     position_offset: int = 0
 
     @nn.compact
-    def __call__(self, batch: Batch, *, train: bool) -> Float[Array, "B L D"]:
+    def __call__(self, batch: Batch, *, train: bool) -> Float[Array, "B L E"]:
         input_ids = batch["input_ids"]
         position_ids = batch.get("position_ids", jnp.arange(input_ids.shape[1])[None])
         x = self.words(input_ids) + self.positions(position_ids + self.position_offset)
@@ -93,6 +94,8 @@ class Model(nn.Module):
       max_position_embeddings: Rows of the position table: `position_offset` and longest sequence.
       type_vocab_size: Number of segment kinds; with 1, all segments are of this kind; 0 as in
         DistilBERT: segments are not told apart.
+      embedding_size: E, the width of words, positions and segments, which a linear map brings to D
+        as in ELECTRA-small; 0 stands for D, without a map.
       num_pooler_layers: 1, or 0 as in ELECTRA and DistilBERT: `Encoded.pooled` is None then.
       initializer_range: Standard deviation of all kernels and tables at the start.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`), which
@@ -115,6 +118,7 @@ class Model(nn.Module):
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    embedding_size: int = 0
     num_pooler_layers: int = 1
     initializer_range: float = 0.02
     position_initializer: str = "normal"
@@ -124,6 +128,11 @@ class Model(nn.Module):
     precision: str = "float32"
     remat: str = "none"
     unroll: int = 1
+
+    def __post_init__(self):
+        # Before the module is settled: from then on its fields are what heads read.
+        self.embedding_size = self.embedding_size or self.hidden_size
+        super().__post_init__()
 
     def setup(self):
         check_heads(self.hidden_size, self.num_attention_heads)
@@ -146,6 +155,12 @@ class Model(nn.Module):
             self.hidden_dropout_prob,
             self.position_offset,
         )
+        self.embeddings_project = Dense(
+            (self.hidden_size,),
+            (None, "embed"),
+            initializer_range=self.initializer_range,
+            precision=precision,
+        )
         self.layers = Stack(
             self._block(precision),
             self.num_hidden_layers,
@@ -156,26 +171,42 @@ class Model(nn.Module):
         self.pooler = Pooler(self.initializer_range, precision)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        return self.encode(self.embed(batch, train=train), batch, train=train)
+
+    def embed(self, batch: Batch, *, train: bool) -> Float[Array, "B L E"]:
+        """Vectors of the tokens in their places: what the first layer, or its map, reads."""
         length = batch["input_ids"].shape[1]
         check_length(length, self.max_position_embeddings, self.position_offset)
-        embedded = self.embeddings(batch, train=train)
+        return self.embeddings(batch, train=train)
+
+    def encode(self, embedded: Float[Array, "B L E"], batch: Batch, *, train: bool) -> Encoded:
+        """What the layers make of embedded tokens, which another model may have embedded."""
+        if embedded.shape[-1] != self.hidden_size:
+            embedded = self.embeddings_project(embedded)
         sequence, states = self.layers(embedded, masks.from_batch(batch), train=train)
         hidden_states = None if states is None else (embedded, *states)
         pooled = self.pooler(sequence) if self.num_pooler_layers else None
         return Encoded(sequence, pooled, hidden_states)
 
-    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+    def attention_scores(
+        self, hidden: Float[Array, "B L D"], layer: int, batch: Batch
+    ) -> Float[Array, "B H L L"]:
+        """What a layer that reads `hidden` takes the softmax of; 0 where the mask hides.
+
+        It is computed anew: keeping it in the forward pass would keep it of every layer.
+        """
+        stacked = nn.meta.unbox(self.layers.variables["params"]["block"]["attention"])
+        own = {"params": jax.tree.map(lambda leaf: leaf[layer], stacked)}
+        attention = self._attention(named(self.precision), parent=None)
+        return attention.apply(own, hidden, masks.from_batch(batch), method="scores")
+
+    def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
         """Scores of the vocabulary: products with the word embeddings."""
         return self.word_embeddings.attend(hidden)
 
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size
-
     def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
         axes = (axis, "embed")
-        return Embedding(rows, self.hidden_size, axes, initializer, named(self.precision))
+        return Embedding(rows, self.embedding_size, axes, initializer, named(self.precision))
 
     def _position_initializer(self) -> Initializer:
         known = {"normal": truncated_normal, "sinusoidal": sinusoidal}
@@ -186,13 +217,17 @@ class Model(nn.Module):
             )
         return known[self.position_initializer](self.initializer_range)
 
-    def _block(self, precision: Precision) -> PostNormBlock:
-        attention = SelfAttention(
+    def _attention(self, precision: Precision, **options) -> SelfAttention:
+        return SelfAttention(
             self.num_attention_heads,
             self.attention_probs_dropout_prob,
             self.initializer_range,
             precision,
+            **options,
         )
+
+    def _block(self, precision: Precision) -> PostNormBlock:
+        attention = self._attention(precision)
         feed_forward = FeedForward(
             self.intermediate_size, self.hidden_act, self.initializer_range, precision
         )

@@ -52,11 +52,18 @@ class Objective(nn.Module):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Cross entropy of the hidden tokens; only they meet the vocabulary."""
-        logits_BPV = self.logits(encoder, encoded.sequence, batch["mlm_positions"])
-        labels, weights = batch["mlm_labels"], batch["mlm_weights"]
+        logits_BPV, weights = self.scores(encoder, encoded, batch, train=train)
+        labels = batch["mlm_labels"]
         weight_sum = weights.sum()
         accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    def scores(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Float[Array, "B P V"], Float[Array, "B P"]]:
+        """Scores of the vocabulary for each prediction, and how much that counts."""
+        logits_BPV = self.logits(encoder, encoded.sequence, batch["mlm_positions"])
+        return logits_BPV, batch["mlm_weights"]
 
     @nn.compact
     def logits(

@@ -12,18 +12,20 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from bertjax.layers.frozen import FORWARD
+
 BACKWARD_PER_FORWARD = 2
 """Each product of the forward pass has two in the backward pass, one for either operand."""
 
 
 def training_flops(forward: Callable, *arguments: Any) -> int:
-    """FLOPs of one forward and backward pass.
+    """FLOPs of one forward and backward pass; what is frozen has no backward pass.
 
     Args:
       forward: what computes the loss. It is traced, not run.
       *arguments: arrays or `jax.ShapeDtypeStruct`s.
     """
-    return (1 + BACKWARD_PER_FORWARD) * flops(forward, *arguments)
+    return _count(jax.make_jaxpr(forward)(*arguments).jaxpr, BACKWARD_PER_FORWARD)
 
 
 def flops(function: Callable, *arguments: Any) -> int:
@@ -32,11 +34,13 @@ def flops(function: Callable, *arguments: Any) -> int:
     Raises:
       ValueError: there are products in a loop whose length depends on values.
     """
-    return _count(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return _count(jax.make_jaxpr(function)(*arguments).jaxpr, 0)
 
 
-def _count(program: core.Jaxpr) -> int:
-    return sum(_own(equation) + _inner(equation) for equation in program.eqns)
+def _count(program: core.Jaxpr, backward: int) -> int:
+    return sum(
+        (1 + backward) * _own(equation) + _inner(equation, backward) for equation in program.eqns
+    )
 
 
 def _own(equation: core.JaxprEqn) -> int:
@@ -53,10 +57,12 @@ def _own(equation: core.JaxprEqn) -> int:
     return 2 * summed * math.prod(equation.outvars[0].aval.shape)
 
 
-def _inner(equation: core.JaxprEqn) -> int:
+def _inner(equation: core.JaxprEqn, backward: int) -> int:
     """What the programs inside an equation need: a scan's body, as often as it runs."""
-    counts = [_count(program) for program in _programs(equation)]
     name, parameters = equation.primitive.name, equation.params
+    if parameters.get("name") == FORWARD:
+        backward = 0
+    counts = [_count(program, backward) for program in _programs(equation)]
     if name == "scan":
         return parameters["length"] * sum(counts)
     if name == "pallas_call":

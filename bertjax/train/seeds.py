@@ -1,7 +1,6 @@
 """Several seeds, one compilation: the seed is an argument of the programs, not a constant."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -10,11 +9,11 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bertjax.interfaces import Batch
+from bertjax.interfaces import Batch, Params
 from bertjax.train import sharding
 from bertjax.train.state import TrainState, create, unboxed
 from bertjax.train.step import Metrics, make_train_step
-from bertjax.train.trainer import Trainer
+from bertjax.train.trainer import Held, Trainer
 
 
 def for_seeds(
@@ -39,31 +38,35 @@ def for_seeds(
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     template["example_key"] = jax.random.split(jax.random.key(0), 1)
     placed = jax.tree.map(lambda leaf: leaf.sharding, trainer.shapes)
+    still = jax.tree.map(lambda leaf: leaf.sharding, trainer.frozen)
     rows = sharding.batch_sharding(trainer.mesh)
 
-    def create_state(seed: Array) -> TrainState:
-        return unboxed(create(trainer.pretrainer, optimizer, template, seed))
+    def create_state(seed: Array, frozen: Params) -> TrainState:
+        state = unboxed(create(trainer.pretrainer, optimizer, template, seed))
+        return state.replace(params=trainer.pretrainer.begin(state.params, frozen))
 
-    def train_step(state: TrainState, batch: Batch, seed: Array) -> tuple[TrainState, Metrics]:
+    def train_step(
+        state: TrainState, batch: Batch, seed: Array, frozen: Params
+    ) -> tuple[TrainState, Metrics]:
         step = make_train_step(
             trainer.pretrainer, optimizer, schedule, seed=seed, microbatches=microbatches
         )
-        return step(state, batch)
+        return step(state, batch, frozen)
 
     compiled_create = jax.jit(create_state, out_shardings=placed)
     compiled_step = jax.jit(
         sharding.on_mesh(train_step, trainer.mesh, rules),
         donate_argnums=0,
-        in_shardings=(placed, rows, None),
+        in_shardings=(placed, rows, None, still),
         out_shardings=(placed, None),
     )
 
     def of_seed(seed: int) -> Trainer:
-        argument = np.uint32(seed)
+        arguments = (np.uint32(seed), trainer.frozen)
         return dataclasses.replace(
             trainer,
-            create_state=functools.partial(compiled_create, argument),
-            train_step=lambda state, batch: compiled_step(state, batch, argument),
+            create_state=Held(compiled_create, arguments),
+            train_step=Held(compiled_step, arguments),
         )
 
     return of_seed

@@ -61,6 +61,12 @@ def create(
     return TrainState(zero, params, optimizer.init(params), carry, zero, zero)
 
 
+def frozen_of(pretrainer: Pretrainer, batch: Batch) -> Params:
+    """Parameters that no step changes, boxed: their shapes count, their values are draws."""
+    variables = pretrainer.init(jax.random.key(0), batch, train=False)
+    return variables.get("frozen", {})
+
+
 def unboxed(state: TrainState) -> TrainState:
     """The same state with plain arrays, without the names of their axes."""
     return nn.meta.unbox(state)

@@ -12,8 +12,10 @@ from bertjax.interfaces import Batch, Params, Pretrainer, Sum
 from bertjax.train.state import TrainState
 
 Metrics = dict[str, Array]
-TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
-EvalStep = Callable[[Params, Batch], dict[str, Sum]]
+TrainStep = Callable[..., tuple[TrainState, Metrics]]
+EvalStep = Callable[..., dict[str, Sum]]
+
+NOTHING: Params = {}
 
 TINY = 1e-6
 """Divides where an objective found nothing to predict."""
@@ -29,19 +31,22 @@ def make_train_step(
     seed: int,
     microbatches: int = 1,
 ) -> TrainStep:
-    """Builds (state, batch) -> (next state, metrics).
+    """Builds (state, batch, frozen=) -> (next state, metrics).
 
     Every example has its own key, `fold_in(fold_in(seed, step), index in the global batch)`: masks
     are the same on any mesh, on any number of hosts and with any number of microbatches.
 
     A loss is the weighted sum of the objectives' means over the whole batch. With microbatches,
     sums are accumulated and divided by the weights of the whole batch, so the gradient is exact.
+
+    `frozen` holds the parameters that no step changes, such as a teacher's.
     """
     loss_weights = pretrainer.loss_weights()
 
-    def loss(params, part, carry, dropout, whole_weights):
+    def loss(params, frozen, part, dropout, whole_weights):
+        rows, carry = part
         (losses, metrics), carry = _apply(
-            pretrainer, params, part, carry, train=True, rngs={"dropout": dropout}
+            pretrainer, params, frozen, rows, carry, train=True, rngs={"dropout": dropout}
         )
         weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
         total = sum(
@@ -51,22 +56,24 @@ def make_train_step(
         sums = _named(losses, metrics) | {"loss": (total, jnp.ones(()) / microbatches)}
         return total, (sums, carry)
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def train_step(
+        state: TrainState, batch: Batch, frozen: Params = NOTHING
+    ) -> tuple[TrainState, Metrics]:
         batch = {**batch, "example_key": example_keys(seed, state.step, len(batch["input_ids"]))}
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         if microbatches == 1:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
-                state.params, batch, state.carry, dropout, None
+                state.params, frozen, (batch, state.carry), dropout, None
             )
         else:
             parts = split(batch, microbatches), split(state.carry, microbatches)
-            weights = _whole_weights(pretrainer, state.params, parts)
+            weights = _whole_weights(pretrainer, state.params, frozen, parts)
 
-            def part_gradient(part):
-                (rows, carry), index = part
+            def part_gradient(part_and_index):
+                part, index = part_and_index
                 key = jax.random.fold_in(dropout, index)
                 gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
-                    state.params, rows, carry, key, weights
+                    state.params, frozen, part, key, weights
                 )
                 return (gradient, sums), carry
 
@@ -81,15 +88,16 @@ def make_train_step(
 
 
 def make_eval_step(pretrainer: Pretrainer, *, seed: int) -> EvalStep:
-    """Builds (params, batch) -> sums of losses and metrics, to be added up over batches.
+    """Builds (params, batch, frozen=) -> sums of losses and metrics, to be added up over batches.
 
     Masks depend on the seed and on `example_id` alone: every evaluation predicts the same tokens.
     No carry is given: to a recurrent model every example is the beginning of a text.
     """
 
-    def eval_step(params: Params, batch: Batch) -> dict[str, Sum]:
+    def eval_step(params: Params, batch: Batch, frozen: Params = NOTHING) -> dict[str, Sum]:
         batch = {**batch, "example_key": evaluation_keys(seed, batch["example_id"])}
-        losses, metrics = pretrainer.apply({"params": params}, batch, train=False)
+        variables = {"params": params, "frozen": frozen}
+        losses, metrics = pretrainer.apply(variables, batch, train=False)
         return _named(losses, metrics)
 
     return eval_step
@@ -128,12 +136,13 @@ def mean(total: Sum) -> Array:
 
 
 def _apply(
-    pretrainer: Pretrainer, params: Params, batch: Batch, carry: Any, **options: Any
+    pretrainer: Pretrainer, params: Params, frozen: Params, batch: Batch, carry: Any, **options: Any
 ) -> tuple[Any, Any]:
     """The losses and metrics of a batch, and what is handed on to the next one."""
+    variables = {"params": params, "frozen": frozen}
     if carry is None:
-        return pretrainer.apply({"params": params}, batch, **options), None
-    variables = {"params": params, "carry": carry}
+        return pretrainer.apply(variables, batch, **options), None
+    variables["carry"] = carry
     results, changed = pretrainer.apply(variables, batch, mutable=["carry"], **options)
     return results, changed["carry"]
 
@@ -143,7 +152,7 @@ def _named(losses: dict[str, Sum], metrics: dict[str, Sum]) -> dict[str, Sum]:
 
 
 def _whole_weights(
-    pretrainer: Pretrainer, params: Params, parts: tuple[Batch, Any]
+    pretrainer: Pretrainer, params: Params, frozen: Params, parts: tuple[Batch, Any]
 ) -> dict[str, Array]:
     """Each objective's weight sum over all parts.
 
@@ -152,7 +161,7 @@ def _whole_weights(
 
     def part_weights(part):
         rows, carry = part
-        (losses, _), _ = _apply(pretrainer, params, rows, carry, train=False)
+        (losses, _), _ = _apply(pretrainer, params, frozen, rows, carry, train=False)
         return {name: weight for name, (_, weight) in losses.items()}, None
 
     return _sum_over(part_weights, parts)[0]

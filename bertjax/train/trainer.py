@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,10 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from bertjax.interfaces import Pretrainer
-from bertjax.train import flops, sharding
-from bertjax.train.state import TrainState, create, unboxed
-from bertjax.train.step import EvalStep, TrainStep, make_eval_step, make_train_step
+from bertjax.interfaces import Params, Pretrainer
+from bertjax.train import flops, sharding, transfer
+from bertjax.train.state import TrainState, create, frozen_of, unboxed
+from bertjax.train.step import NOTHING, EvalStep, TrainStep, make_eval_step, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Trainer:
       mesh: The devices.
       pretrainer: The encoder and its objectives.
       shapes: The state as shapes with shardings, which is what a checkpoint is restored onto.
+      frozen: Parameters that no step changes, on the mesh: no checkpoint holds them.
       create_state: Makes the first state, on the mesh.
       train_step: Jitted; gives its state away.
       eval_step: Jitted.
@@ -32,6 +34,7 @@ class Trainer:
     mesh: Mesh
     pretrainer: Pretrainer
     shapes: PyTree
+    frozen: Params
     create_state: Callable[[], TrainState]
     train_step: TrainStep
     eval_step: EvalStep
@@ -48,10 +51,26 @@ class Trainer:
         if self.shapes.carry is not None:
             variables["carry"] = self.shapes.carry
 
-        def losses(variables, rows):
+        def losses(variables, frozen, rows):
+            variables = {**variables, "frozen": frozen}
             return self.pretrainer.apply(variables, rows, train=False, mutable=["carry"])[0]
 
-        return flops.training_flops(losses, variables, rows)
+        return flops.training_flops(losses, variables, self.frozen, rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A compiled function together with its last arguments."""
+
+    function: Callable[..., Any]
+    arguments: tuple
+
+    def __call__(self, *arguments):
+        return self.function(*arguments, *self.arguments)
+
+    def lower(self, *arguments):
+        """As of the function itself."""
+        return self.function.lower(*arguments, *self.arguments)
 
 
 def make_trainer(
@@ -65,6 +84,7 @@ def make_trainer(
     seed: int,
     microbatches: int,
     batch_size: int = 1,
+    frozen: Mapping[str, PyTree] = NOTHING,
 ) -> Trainer:
     """Builds everything that is compiled for a run.
 
@@ -78,9 +98,10 @@ def make_trainer(
       seed: Of parameters, masks and dropout.
       microbatches: Parts that a batch is worked on in, one after the other.
       batch_size: Examples of a global batch, for models that carry something from batch to batch.
+      frozen: Parameters that no step changes, as numpy arrays, by objective.
 
     Raises:
-      UserError: an array does not divide over the mesh.
+      UserError: an array does not divide over the mesh, or `frozen` is not what is wanted.
     """
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     template["example_key"] = _keys(1)
@@ -90,6 +111,15 @@ def make_trainer(
 
     shapes = sharding.placed_shapes(jax.eval_shape(boxed), mesh, rules)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
+    wanted = jax.eval_shape(lambda: frozen_of(pretrainer, template))
+    frozen = transfer.place(frozen, sharding.placed_shapes(wanted, mesh, rules), "teacher")
+    still = jax.tree.map(lambda leaf: leaf.sharding, frozen)
+
+    def first(frozen: Params) -> TrainState:
+        state = unboxed(boxed())
+        return state.replace(params=pretrainer.begin(state.params, frozen))
+
+    jax.eval_shape(first, frozen)  # what does not fit is told now
     rows = sharding.batch_sharding(mesh)
     train_step = make_train_step(
         pretrainer, optimizer, schedule, seed=seed, microbatches=microbatches
@@ -98,16 +128,23 @@ def make_trainer(
         mesh=mesh,
         pretrainer=pretrainer,
         shapes=shapes,
-        create_state=jax.jit(lambda: unboxed(boxed()), out_shardings=placed),
-        train_step=jax.jit(
-            sharding.on_mesh(train_step, mesh, rules),
-            donate_argnums=0,
-            in_shardings=(placed, rows),
-            out_shardings=(placed, None),
+        frozen=frozen,
+        create_state=Held(jax.jit(first, out_shardings=placed), (frozen,)),
+        train_step=Held(
+            jax.jit(
+                sharding.on_mesh(train_step, mesh, rules),
+                donate_argnums=0,
+                in_shardings=(placed, rows, still),
+                out_shardings=(placed, None),
+            ),
+            (frozen,),
         ),
-        eval_step=jax.jit(
-            sharding.on_mesh(make_eval_step(pretrainer, seed=seed), mesh, rules),
-            in_shardings=(placed.params, rows),
+        eval_step=Held(
+            jax.jit(
+                sharding.on_mesh(make_eval_step(pretrainer, seed=seed), mesh, rules),
+                in_shardings=(placed.params, rows, still),
+            ),
+            (frozen,),
         ),
     )
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -40,7 +41,8 @@ def find(name: str) -> Origin:
     """Finds what a person means by RUN, RUN@STEP, RUN@best or random:RUN.
 
     RUN is the newest checkpoint of a run's folder, `RUN@best` the best by the run's own
-    `best_metric`, `random:RUN` its model and tokenizer with fresh parameters.
+    `best_metric`, `random:RUN` its model and tokenizer with fresh parameters. Of a fine-tuning run
+    that keeps its checkpoints, RUN is the folder of one seed: `runs/mrpc/seed_0`.
 
     Raises:
       UserError: there is no such run or checkpoint, or it is damaged.
@@ -52,7 +54,8 @@ def find(name: str) -> Origin:
         )
     fresh = name.startswith("random:")
     folder, _, which = name.removeprefix("random:").partition("@")
-    run = pathlib.Path(folder)
+    holder = pathlib.Path(folder)
+    run = holder.parent if holder.name.startswith("seed_") else holder
     if not (run / "config.json").is_file():
         raise UserError(
             f"{run} is no run: it has no config.json; wanted the --workdir of a pretraining run"
@@ -63,7 +66,7 @@ def find(name: str) -> Origin:
             f"{run} is no run but what transformers saved: `bertjax import --from {run} --to RUN` "
             "makes a run of it"
         )
-    checkpoint = None if fresh else _checkpoint(run / "checkpoints", which, config)
+    checkpoint = None if fresh else _checkpoint(holder / "checkpoints", which, config)
     return Origin(run, checkpoint, config)
 
 
@@ -92,6 +95,8 @@ def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> 
 
 
 def _best(directory: pathlib.Path, steps: list[int], config: dict[str, Any]) -> int:
+    if "best_metric" not in config:
+        raise UserError(f"{directory} is of fine-tuning, which keeps what counts: leave @best out")
     metric, mode = config["best_metric"], config["best_mode"]
     records = {s: checkpoint_folder.read_record(directory / str(s)).metrics for s in steps}
     ranked = retention.ranked(records, metric, mode)
@@ -113,17 +118,38 @@ def check(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -> No
         for name, array in record.arrays.items()
         if name.startswith(prefix)
     }
-    wanted = restore.describe(named_arrays.named(params[part]))
+    _compare(found, restore.describe(named_arrays.named(params[part])), f"{checkpoint}: {{}}", part)
+
+
+def place(arrays: PyTree, shapes: PyTree, owner: str) -> PyTree:
+    """Puts numpy arrays where shapes of the same names lie.
+
+    Args:
+      arrays: What there is.
+      shapes: What is wanted, each with its sharding.
+      owner: Whose arrays they are.
+
+    Raises:
+      UserError: names, shapes or types differ; a table shows the first that do.
+    """
+    found, wanted = named_arrays.named(arrays), named_arrays.named(shapes)
+    _compare(restore.describe(found), restore.describe(wanted), "{}", owner)
+    placed = {name: _placed(found[name], shape.sharding) for name, shape in wanted.items()}
+    return named_arrays.like(shapes, placed)
+
+
+def _compare(found: Mapping, wanted: Mapping, sentence: str, owner: str) -> None:
     names = dict.fromkeys([*wanted, *found])
     differing = [name for name in names if found.get(name) != wanted.get(name)]
     if differing:
         rows = [_row(name, found.get(name), wanted.get(name)) for name in differing[:_SHOWN_ROWS]]
         hidden = len(differing) - len(rows)
-        raise UserError(
-            f"{checkpoint}: {len(differing)} of {len(names)} arrays of the {part} do not match; "
-            "wanted a checkpoint of the same model\n"
-            + "\n".join(rows + ([f"  and {hidden} more"] if hidden else []))
+        told = (
+            f"{len(differing)} of {len(names)} arrays of the {owner} do not match; wanted a "
+            "checkpoint of the same model"
         )
+        rows += [f"  and {hidden} more"] if hidden else []
+        raise UserError("\n".join([sentence.format(told), *rows]))
 
 
 def take_over(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -> PyTree:

@@ -16,8 +16,14 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.train.files import make_folder, read_json, write_json
 
-FREE_FIELDS = ("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*")
-"""Fields that may change between two starts of one run: none of them changes what is learned."""
+FREE_FIELDS = (
+    *("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*"),
+    "objectives.*.teacher",
+)
+"""Fields that may change between two starts of one run: none of them changes what is learned.
+
+A teacher may lie elsewhere; whether it is the same, its fingerprint in the checkpoints says.
+"""
 
 _TRACES = ("metrics.jsonl", "checkpoints/*", "seed_*/*")
 """What a run leaves once it trains. Before that, a folder is not kept from other configs."""

@@ -119,3 +119,17 @@ def test_every_precision_is_near_float32(name, random, randomized):
     wanted = exact.apply(params, x, mask, train=False)
     error = np.abs(np.asarray(got, np.float32) - wanted).max() / np.abs(wanted).max()
     assert error < (1e-6 if name == "float32" else 3e-2)
+
+
+def test_scores_are_what_the_softmax_is_taken_of(random, randomized):
+    layer, x = SelfAttention(2), random(3, 5, 6)
+    mask = jnp.asarray(np.arange(5) < np.array([5, 2, 1])[:, None])[:, None, None]
+    variables = randomized(layer, x, mask, train=False)
+    own = variables["params"]
+    scores = layer.apply(variables, x, mask, method="scores")
+    query, key = (
+        np.einsum("bld,dhk->blhk", x, own[name]["kernel"]) + own[name]["bias"]
+        for name in ("query", "key")
+    )
+    wanted = np.einsum("blhk,bmhk->bhlm", query, key) / np.sqrt(3)
+    np.testing.assert_allclose(scores, np.where(mask, wanted, 0), rtol=1e-4, atol=1e-5)

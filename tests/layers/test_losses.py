@@ -34,3 +34,22 @@ def test_the_loss_is_float32_and_stays_finite_for_great_scores():
 def test_correct_counts_weights_of_the_right_ones():
     logits = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 0.5, 1.0]])
     assert losses.correct(logits, jnp.array([1, 1, 2]), jnp.array([1.0, 1.0, 0.25])) == 1.25
+
+
+def test_yes_or_no_by_hand():
+    """Logits log(1) and log(3) are probabilities of 1/2 and 3/4."""
+    logits = jnp.log(jnp.array([[1.0, 3.0, 3.0]]))
+    labels, weights = jnp.array([[True, True, False]]), jnp.array([[1.0, 2.0, 0.5]])
+    loss = losses.sigmoid_cross_entropy(logits, labels, weights)
+    np.testing.assert_allclose(loss, np.log(2) + 2 * np.log(4 / 3) + 0.5 * np.log(4), rtol=1e-6)
+    great = losses.sigmoid_cross_entropy(jnp.array([1e4, -1e4]), labels[0, 1:], jnp.ones(2))
+    assert great == 0
+
+
+def test_divergence_by_hand():
+    """At a temperature of 2: probabilities 1/3, 2/3 of what is wanted, 1/2, 1/2 of what came."""
+    wanted, logits = 2 * jnp.log(jnp.array([[1.0, 2.0]])), jnp.zeros((1, 2))
+    by_hand = np.log(2 / 3) / 3 + 2 * np.log(4 / 3) / 3
+    loss = losses.divergence(logits, wanted, jnp.array([3.0]), 2.0)
+    np.testing.assert_allclose(loss, 3 * 4 * by_hand, rtol=1e-5)
+    np.testing.assert_allclose(losses.divergence(wanted, wanted, jnp.ones(1), 2.0), 0, atol=1e-6)

@@ -44,6 +44,12 @@ def test_a_batch_asks_by_rank_and_by_packs():
     np.testing.assert_array_equal(both, wanted)
 
 
+def test_tokens_that_are_there_are_those_that_anything_sees():
+    np.testing.assert_array_equal(masks.seen(TOKENS), TOKENS)
+    matrix = jnp.array([[[True, False, False], [True, True, False], [False] * 3]])
+    np.testing.assert_array_equal(masks.seen(matrix), [[True, True, False]])
+
+
 def test_a_branch_sees_itself_and_its_entity_and_the_trunk_sees_the_trunk():
     """K-BERT's figure 2: Tim Cook CEO Apple is visiting Beijing capital China is_a City now."""
     branches = jnp.array([[0, 0, 0, 1, 1, 0, 0, 0, 2, 2, 3, 3, 0]])

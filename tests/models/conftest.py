@@ -1,6 +1,5 @@
 """What tests of models share: variables in which every number is a draw, and parity."""
 
-import json
 import pathlib
 import zlib
 
@@ -76,17 +75,42 @@ def parity():
 
 
 @pytest.fixture(scope="session")
+def load_into():
+    """Gives a torch model our parameters: `load_into(model, params, names)`, with names as above.
+
+    What has no name there, such as the parameters of another tower, is left out; every weight of
+    the torch model must be given.
+    """
+
+    def load(model, params, names):
+        import torch
+
+        theirs = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            path = jax.tree_util.keystr(path, simple=True, separator="/")
+            if path in names or path.rpartition("/")[0] in names:
+                theirs.update(_theirs(path, np.asarray(leaf), names))
+        weights = dict(model.named_parameters())
+        assert theirs.keys() == weights.keys(), theirs.keys() ^ weights.keys()
+        for name, value in theirs.items():
+            with torch.no_grad():
+                weights[name].copy_(torch.tensor(value.copy()))
+        return model.eval()
+
+    return load
+
+
+@pytest.fixture(scope="session")
 def golden_parity(regolden):
     """`golden_parity(name, outputs)`: what Hugging Face gave once, where it is not installed."""
 
     def check(name, outputs, reference=None):
-        path = FOLDER / f"parity_{name}.json"
+        path = FOLDER / f"parity_{name}.npz"
         if regolden and reference is not None:
-            rounded = {key: np.round(value, 5).tolist() for key, value in reference.items()}
-            path.write_text(json.dumps(rounded) + "\n")
-        golden = json.loads(path.read_text())
-        assert golden.keys() == outputs.keys()
-        for key, value in outputs.items():
-            np.testing.assert_allclose(value, golden[key], atol=1e-4, err_msg=key)
+            np.savez_compressed(path, **{k: np.float32(v) for k, v in reference.items()})
+        with np.load(path) as golden:
+            assert set(golden) == set(outputs)
+            for key, value in outputs.items():
+                np.testing.assert_allclose(value, golden[key], atol=1e-4, rtol=0, err_msg=key)
 
     return check

@@ -149,3 +149,26 @@ def test_a_run_without_checkpoints_or_without_the_metric(run, tmp_path):
     (empty / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"holds no finished checkpoint: wait for the run's first"):
         transfer.find(str(empty))
+
+
+def test_a_seed_of_a_fine_tuning_run_is_a_run(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model": {"name": "bert"}}))
+    with Checkpoints(tmp_path / "seed_3") as checkpoints:
+        checkpoints.save(tree(5.0), step=40)
+    origin = transfer.find(f"{tmp_path}/seed_3")
+    assert (origin.run, origin.checkpoint.name) == (tmp_path, "40")
+    with pytest.raises(UserError, match="is of fine-tuning, which keeps what counts: leave @best"):
+        transfer.find(f"{tmp_path}/seed_3@best")
+
+
+def test_arrays_are_placed_where_shapes_lie():
+    mesh = make_mesh({"data": 4, "fsdp": 2, "tensor": 1, "sequence": 1})
+    along = NamedSharding(mesh, PartitionSpec("fsdp"))
+    shapes = {"a": {"kernel": jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=along)}}
+    arrays = {"a": {"kernel": np.arange(24, dtype=np.float32).reshape(8, 3)}}
+    placed = transfer.place(arrays, shapes, "teacher")
+    np.testing.assert_array_equal(placed["a"]["kernel"], arrays["a"]["kernel"])
+    assert placed["a"]["kernel"].sharding == along
+    for wrong in ({}, {"a": {"kernel": np.zeros((8, 2), np.float32)}}, arrays | {"b": np.zeros(2)}):
+        with pytest.raises(UserError, match=r"1 of . arrays of the teacher do not match"):
+            transfer.place(wrong, shapes, "teacher")

@@ -1,0 +1,37 @@
+"""A model inside a model that is run but never trained, such as a teacher."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax import lax
+from jaxtyping import PyTree
+
+FORWARD = "frozen_forward"
+"""Name of the inner program, by which those who count FLOPs know it."""
+
+
+class Frozen(nn.Module):
+    """Its parameters lie in the collection "frozen": no gradient, optimizer or checkpoint sees it.
+
+    Attributes:
+      make: Makes the module; it belongs to nobody (`parent=None`).
+    """
+
+    make: Callable[[], nn.Module]
+
+    @nn.compact
+    def __call__(self, method: Callable, *arguments: Any) -> PyTree:
+        """`method(module, *arguments)`."""
+        module = self.make()
+
+        def draw() -> PyTree:
+            return module.init(jax.random.key(0), *arguments, method=method)["params"]
+
+        def forward(params: PyTree, *arguments: Any) -> PyTree:
+            return lax.stop_gradient(module.apply({"params": params}, *arguments, method=method))
+
+        forward.__name__ = FORWARD
+        params = self.variable("frozen", "params", draw).value
+        return jax.jit(forward)(params, *arguments)

@@ -1,0 +1,112 @@
+"""ELECTRA's generator (Clark et al. 2020, section 3.1): a small model fills in what it hid.
+
+It shares the embeddings of the encoder, which `rtd` trains to find what was filled in, and is left
+behind when that is fine-tuned.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+from jax import lax
+from jaxtyping import Array
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import corruption, losses
+from bertjax.objectives import mlm
+
+_SAMPLING = 1 << 16
+"""Number of the key that samples: far from 0, 1, ..., the keys that `jax.random.split` makes."""
+
+
+class Objective(nn.Module):
+    """Hides tokens as `mlm` does, predicts them, and puts samples of what it predicts there.
+
+    No gradient flows through the sampling: the generator learns by maximum likelihood alone.
+
+    Attributes:
+      mask_id: The [MASK] token.
+      special_ids: Tokens that are never replaced.
+      vocab_size: V.
+      weight: Share in the total loss.
+      size: Width, feed-forward width and heads as fractions of the encoder's (section 3.2); the
+        number of layers is the encoder's.
+      masked_lm_prob: Share of the tokens to replace.
+      max_predictions_per_seq: P; 0 stands for `masked_lm_prob` of the sequence length, rounded up.
+      mask_share: Share of the chosen tokens that the generator sees as [MASK]. It sees the others
+        as they are; 0.85 is the published code's.
+    """
+
+    mask_id: int
+    special_ids: tuple[int, ...]
+    vocab_size: int
+    weight: float = 1.0
+    size: float = 0.25
+    masked_lm_prob: float = 0.15
+    max_predictions_per_seq: int = 0
+    mask_share: float = 0.85
+
+    rewrites_input = True
+
+    @nn.compact
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """Replaces tokens by samples; what they were stays as `original_ids`."""
+        original_ids = batch["input_ids"]
+        hiding = mlm.Objective(
+            self.mask_id,
+            self.special_ids,
+            self.vocab_size,
+            masked_lm_prob=self.masked_lm_prob,
+            max_predictions_per_seq=self.max_predictions_per_seq,
+            mask_share=self.mask_share,
+            random_share=0.0,
+            name="mlm",
+        )
+        hidden = hiding.prepare(encoder, batch, train=train)
+        positions, weights = hidden["mlm_positions"], hidden["mlm_weights"]
+        embedded = encoder.embed(hidden, train=train)
+        sequence = self._small(encoder).encode(embedded, hidden, train=train).sequence
+        logits_BPV = hiding.logits(encoder, sequence, positions)
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, _SAMPLING))(batch["example_key"])
+        sampled = corruption.sample(keys, lax.stop_gradient(logits_BPV))
+        return {
+            **hidden,
+            "input_ids": corruption.replace(original_ids, positions, weights, sampled),
+            "original_ids": original_ids,
+            "generator_logits": logits_BPV,
+        }
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the hidden tokens."""
+        logits_BPV, labels = batch["generator_logits"], batch["mlm_labels"]
+        weights = batch["mlm_weights"]
+        weight_sum = weights.sum()
+        accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
+        return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    def _small(self, encoder: Encoder) -> nn.Module:
+        """The encoder's own kind of model, narrower; its embeddings are never made."""
+        if not hasattr(encoder, "encode"):
+            raise UserError(
+                "objective generator shares embeddings with the encoder, which this model cannot: "
+                "set config.model.name to bert"
+            )
+        width = round(self.size * encoder.hidden_size)
+        heads = max(round(self.size * encoder.num_attention_heads), 1)
+        if width < 1 or width % heads:
+            raise UserError(
+                f"objective generator: size={self.size} of hidden_size={encoder.hidden_size} and "
+                f"num_attention_heads={encoder.num_attention_heads} gives a width of {width} for "
+                f"{heads} heads: choose one that divides, such as {1 / encoder.num_attention_heads}"
+            )
+        fields = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
+        narrower = {
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "intermediate_size": max(round(self.size * encoder.intermediate_size), 1),
+            "num_pooler_layers": 0,
+        }
+        return type(encoder)(**{**fields, **narrower, "parent": self, "name": "encoder"})

@@ -1,0 +1,51 @@
+"""Cosine of hidden states (Sanh et al. 2019, section 2): a student aligns them with a teacher's.
+
+The teacher is that of `soft_targets`, which reads the batch once for both.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import masks
+
+
+class Objective(nn.Module):
+    """Aligns the last hidden states of all tokens with the teacher's, whatever their length.
+
+    Attributes:
+      weight: Share in the total loss.
+    """
+
+    weight: float = 1.0
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        if "teacher_sequence" not in batch:
+            raise UserError(
+                "objective hidden_cosine compares with a teacher: put soft_targets before it in "
+                "config.objectives"
+            )
+        if batch["teacher_sequence"].shape[-1] != encoder.hidden_size:
+            raise UserError(
+                f"objective hidden_cosine: the student's hidden_size={encoder.hidden_size} is not "
+                f"the teacher's {batch['teacher_sequence'].shape[-1]}: make them equal, or leave "
+                "hidden_cosine out"
+            )
+        return batch
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """1 - cosine, over all tokens that are there."""
+        own, teacher = (
+            states.astype(jnp.float32) for states in (encoded.sequence, batch["teacher_sequence"])
+        )
+        lengths = jnp.linalg.norm(own, axis=-1) * jnp.linalg.norm(teacher, axis=-1)
+        cosines = jnp.sum(own * teacher, axis=-1) / jnp.maximum(lengths, 1e-6)
+        example_weight = batch.get("example_weight", jnp.ones(len(own)))
+        weights = masks.seen(batch["attention_mask"]) * example_weight[:, None]
+        return jnp.sum(weights * (1 - cosines)), weights.sum(), {}

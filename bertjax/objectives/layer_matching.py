@@ -1,0 +1,123 @@
+"""TinyBERT's Transformer distillation (Jiao et al. 2020, section 3.1): layers match a teacher's."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Pretrainer, Sum
+from bertjax.layers import masks
+from bertjax.layers.dense import Dense
+from bertjax.layers.frozen import Frozen
+
+
+class Objective(nn.Module):
+    """Matches embeddings, hidden states and attention scores with those of chosen teacher layers.
+
+    The student needs as many heads as the teacher, but not its width: learned linear maps, one for
+    the embeddings and one for all hidden states, lie between (equations 8 and 9).
+
+    Attributes:
+      teacher: Makes the teacher; in a config, RUN, RUN@STEP or RUN@best.
+      weight: Share in the total loss.
+      layer_map: For each layer of the student the teacher's, counted from 1; () spreads them
+        uniformly, g(m) = m * N_teacher / N_student (section 4.1).
+    """
+
+    teacher: Callable[[], Pretrainer]
+    weight: float = 1.0
+    layer_map: tuple[int, ...] = ()
+
+    rewrites_input = False
+
+    @nn.compact
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """The teacher reads the batch."""
+
+        def forward(model: Pretrainer, batch: Batch) -> tuple[Array, Array]:
+            teacher = model.encoder
+            states = teacher(batch, train=False).hidden_states
+            chosen = self._layers(encoder.num_hidden_layers, teacher.num_hidden_layers)
+            scores = [teacher.attention_scores(states[m - 1], m - 1, batch) for m in chosen]
+            return jnp.stack([states[0], *(states[m] for m in chosen)]), jnp.stack(scores)
+
+        states, scores = Frozen(self.teacher, name="teacher")(forward, batch)
+        return {**batch, "teacher_states": states, "teacher_attention": scores}
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Mean squared errors, summed over layers: a mean over all that stands for a token."""
+        states, teacher = encoded.hidden_states, batch["teacher_states"]
+        if states is None:
+            raise UserError(
+                "objective layer_matching compares hidden states: set "
+                "config.model.output_hidden_states to true"
+            )
+        example_weight = batch.get("example_weight", jnp.ones(len(states[0])))
+        tokens = masks.seen(batch["attention_mask"])
+        weights = tokens * example_weight[:, None]
+        embedded, *hidden = self._projected(encoder, states, teacher.shape[-1])
+        errors = {
+            "embedding": _error(embedded, teacher[0]),
+            "hidden": sum(map(_error, hidden, teacher[1:])),
+            "attention": self._attention_error(encoder, states, batch),
+        }
+        sums = {name: jnp.sum(weights * error) for name, error in errors.items()}
+        weight_sum = weights.sum()
+        metrics = {f"{name}_error": (value, weight_sum) for name, value in sums.items()}
+        return sum(sums.values()), weight_sum, metrics
+
+    @nn.compact
+    def _projected(
+        self, encoder: Encoder, states: tuple[Array, ...], width: int
+    ) -> list[Float[Array, "B L D"]]:
+        def dense(name):
+            return Dense(
+                (width,),
+                ("embed", None),
+                use_bias=False,
+                initializer_range=encoder.initializer_range,
+                name=name,
+            )
+
+        embedding, hidden = dense("embedding_projection"), dense("hidden_projection")
+        return [embedding(states[0]), *map(hidden, states[1:])]
+
+    def _attention_error(
+        self, encoder: Encoder, states: tuple[Array, ...], batch: Batch
+    ) -> Float[Array, "B L"]:
+        """Of each query the mean over heads and keys that are there, summed over layers."""
+        teacher = batch["teacher_attention"]
+        if teacher.shape[2] != encoder.num_attention_heads:
+            raise UserError(
+                f"objective layer_matching compares attention head by head: the student has "
+                f"num_attention_heads={encoder.num_attention_heads}, the teacher "
+                f"{teacher.shape[2]}: make them equal"
+            )
+        keys = jnp.broadcast_to(masks.from_batch(batch), teacher[0, :, :1].shape).sum((1, 3))
+        total = 0.0
+        for layer, wanted in enumerate(teacher):
+            own = encoder.attention_scores(states[layer], layer, batch)
+            squares = jnp.square(own - wanted).sum((1, 3))
+            total += squares / jnp.maximum(keys * wanted.shape[1], 1)
+        return total
+
+    def _layers(self, student: int, teacher: int) -> tuple[int, ...]:
+        """Which of the teacher's layers, counted from 1, each of the student's learns from."""
+        chosen = self.layer_map
+        if not chosen and teacher % student == 0:
+            chosen = tuple(range(teacher // student, teacher + 1, teacher // student))
+        if len(chosen) != student or not all(1 <= layer <= teacher for layer in chosen):
+            raise UserError(
+                f"objective layer_matching: layer_map={self.layer_map} of a student of {student} "
+                f"layers and a teacher of {teacher}: name a layer from 1 to {teacher} for each of "
+                "the student's"
+            )
+        return chosen
+
+
+def _error(own: Float[Array, "B L D"], wanted: Float[Array, "B L D"]) -> Float[Array, "B L"]:
+    return jnp.square(own.astype(jnp.float32) - wanted.astype(jnp.float32)).mean(axis=-1)

@@ -1,0 +1,64 @@
+"""Replaced token detection (Clark et al. 2020, section 3.1): which tokens are not the text's."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses, masks
+from bertjax.layers.blocks import activation
+from bertjax.layers.dense import Dense
+from bertjax.layers.heads import Classifier
+from bertjax.layers.precision import named
+
+
+class Objective(nn.Module):
+    """Tells replaced tokens from original ones, in every place of the text.
+
+    A sample that happens to be the original token counts as original.
+
+    Attributes:
+      weight: Share in the total loss; 50 in section 3.1.
+    """
+
+    weight: float = 50.0
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        if "original_ids" not in batch:
+            raise UserError(
+                "objective rtd finds what a generator replaced: put generator before it in "
+                "config.objectives"
+            )
+        return batch
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy over all tokens; metrics tell how many were replaced, and found."""
+        logits_BL = self.logits(encoder, encoded.sequence)
+        replaced = batch["input_ids"] != batch["original_ids"]
+        example_weight = batch.get("example_weight", jnp.ones(len(replaced)))
+        weights = masks.seen(batch["attention_mask"]) * example_weight[:, None]
+        weight_sum, of_replaced = weights.sum(), weights * replaced
+        metrics = {
+            "accuracy": (jnp.sum(weights * ((logits_BL > 0) == replaced)), weight_sum),
+            "replaced": (of_replaced.sum(), weight_sum),
+            "found": (jnp.sum(of_replaced * (logits_BL > 0)), of_replaced.sum()),
+        }
+        return losses.sigmoid_cross_entropy(logits_BL, replaced, weights), weight_sum, metrics
+
+    @nn.compact
+    def logits(self, encoder: Encoder, sequence: Float[Array, "B L D"]) -> Float[Array, "B L"]:
+        """Positive for what looks replaced."""
+        dense = Dense(
+            (encoder.hidden_size,),
+            ("embed", None),
+            initializer_range=encoder.initializer_range,
+            precision=named(encoder.precision),
+            name="dense",
+        )
+        hidden = activation(encoder.hidden_act)(dense(sequence))
+        return Classifier(1, encoder.initializer_range, name="classifier")(hidden)[..., 0]

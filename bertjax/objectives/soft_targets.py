@@ -1,0 +1,112 @@
+"""Soft targets (Hinton et al. 2015, section 2): a student's scores become those of a teacher.
+
+With the masked language model's scores this is DistilBERT's distillation (Sanh et al. 2019, section
+2), with a task's the prediction layer of TinyBERT's (Jiao et al. 2020, section 3.1).
+"""
+
+import itertools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Params, Pretrainer, Scored, Sum
+from bertjax.layers import losses
+from bertjax.layers.frozen import Frozen
+
+
+class Objective(nn.Module):
+    """Compares the scores of another objective of the run with those of its teacher.
+
+    Attributes:
+      teacher: Makes the teacher, which has the objective `of` too; in a config, RUN, RUN@STEP or
+        RUN@best.
+      of: The objective, or the task, whose scores are compared; it stands before this one.
+      weight: Share in the total loss; 5 in DistilBERT's published code, beside 2 for `mlm`.
+      temperature: What scores of both are divided by; 2 there, 1 for TinyBERT. A single score, as
+        of a regression, is compared by its squared error instead.
+      begin_from_teacher: Whether the student begins as a part of the teacher: its tables, the head
+        of `of`, and layers spread evenly from the first to the last.
+    """
+
+    teacher: Callable[[], Pretrainer]
+    of: str = "mlm"
+    weight: float = 5.0
+    temperature: float = 2.0
+    begin_from_teacher: bool = True
+
+    rewrites_input = False
+
+    @nn.compact
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """The teacher reads the batch as the student will."""
+        self._student()
+
+        def forward(model: Pretrainer, batch: Batch) -> tuple[Array, Array]:
+            encoded = model.encoder(batch, train=False)
+            scored = getattr(model, self.of)
+            return encoded.sequence, scored.scores(model.encoder, encoded, batch, train=False)[0]
+
+        sequence, scores = Frozen(self.teacher, name="teacher")(forward, batch)
+        return {**batch, "teacher_sequence": sequence, "teacher_scores": scores}
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Divergence from the teacher's distribution; how often both would say the same."""
+        logits, weights = self._student().scores(encoder, encoded, batch, train=train)
+        wanted, weight_sum = batch["teacher_scores"], weights.sum()
+        if wanted.shape[-1] == 1:
+            error = (logits - wanted)[..., 0]
+            return jnp.sum(weights * jnp.square(error)), weight_sum, {}
+        agreed = losses.correct(logits, wanted.argmax(axis=-1), weights)
+        loss_sum = losses.divergence(logits, wanted, weights, self.temperature)
+        return loss_sum, weight_sum, {"agreement": (agreed, weight_sum)}
+
+    @nn.nowrap
+    def begin(self, params: Params, frozen: Params) -> Params:
+        """Sanh et al. 2019, section 3: the student takes one layer out of two."""
+        if not self.begin_from_teacher:
+            return params
+        teacher = frozen["teacher"]["params"]
+        encoder = {
+            name: _spread(part, teacher["encoder"][name])
+            if name == "layers"
+            else _same(part, teacher["encoder"][name], f"encoder/{name}")
+            for name, part in params["encoder"].items()
+        }
+        head = _same(params[self.of], teacher[self.of], self.of)
+        return {**params, "encoder": encoder, self.of: head}
+
+    def _student(self) -> Scored:
+        """The run's own objective that `of` names."""
+        names = self.parent.objectives
+        if self.of not in itertools.takewhile(lambda name: name != self.name, names):
+            raise UserError(
+                f"objective {self.name} compares the scores of {self.of!r}: put that before it; "
+                f"this run has {', '.join(names)}"
+            )
+        return getattr(self.parent, self.of)
+
+
+def _spread(layers: Params, teacher: Params) -> Params:
+    """Of a deeper stack the first layer, the last, and evenly those between."""
+    count, deep = (len(jax.tree.leaves(tree)[0]) for tree in (layers, teacher))
+    chosen = np.round(np.linspace(0, deep - 1, count)).astype(int)
+    return _same(layers, jax.tree.map(lambda leaf: leaf[chosen], teacher), "encoder/layers")
+
+
+def _same(own: Params, taken: Params, where: str) -> Params:
+    def shapes(tree):
+        return jax.tree.map(jnp.shape, tree)
+
+    if shapes(own) != shapes(taken):
+        raise UserError(
+            f"the student cannot begin as a part of its teacher: {where} has other shapes there; "
+            "use a teacher of the same width, or set begin_from_teacher to false"
+        )
+    return taken

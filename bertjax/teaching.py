@@ -1,0 +1,130 @@
+"""Teachers: trained models that objectives of a run learn from.
+
+In a config, an objective's field `teacher` names a run; the objective gets what makes its model,
+and the trainer its parameters, which lie beside the state and not in it: they have no optimizer
+memory, and no checkpoint writes them again. A checkpoint remembers their fingerprint instead, and
+is refused beside another teacher.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+
+from bertjax import build, catalog
+from bertjax import config as configs
+from bertjax.data import tokenizer
+from bertjax.errors import UserError
+from bertjax.interfaces import Pretrainer, Tokenizer
+from bertjax.train import named_arrays, restore, transfer
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A trained model, found but not yet read.
+
+    Attributes:
+      origin: Where it comes from.
+      of: The objective or task of its own run that it brings along; "" for the encoder alone.
+    """
+
+    origin: transfer.Origin
+    of: str
+
+    @property
+    def make(self) -> Callable[[], Pretrainer]:
+        """What makes the model: its encoder keeps hidden states, its objective gives scores."""
+        config = configs.from_json(json.dumps(self.origin.config))
+        encoder = build.encoder({**config.model, "output_hidden_states": True})
+        objectives = {self.of: _objective(config, self.of, self.origin)} if self.of else {}
+        return functools.partial(Pretrainer, encoder, objectives, parent=None)
+
+    def read(self) -> PyTree:
+        """Its parameters, as numpy arrays."""
+        parts = ["encoder", self.of] if self.of else ["encoder"]
+        return {
+            part: restore.load_numpy(self.origin.checkpoint, f"params/{part}") for part in parts
+        }
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of its parameters."""
+        return named_arrays.fingerprint(self.read())
+
+    def check(self, config: ConfigDict, pieces: Tokenizer) -> None:
+        """Raises `UserError` unless student and teacher read the same tokens."""
+        theirs, ours = self.origin.config["model"]["vocab_size"], config.model.vocab_size
+        folder = self.origin.run / "tokenizer"
+        known = folder.exists()
+        if theirs != ours or (known and tokenizer.load(folder).fingerprint != pieces.fingerprint):
+            raise UserError(
+                f"the teacher {self.origin.run} reads other tokens ({theirs:,} pieces) than this "
+                f"run ({ours:,}): set --config.tokenizer.path={folder}"
+            )
+
+
+Teachers = Mapping[str, Teacher]
+"""By the objective that asks them."""
+
+
+def find(sections: Mapping[str, Mapping[str, Any]]) -> Teachers:
+    """The teachers that `config.objectives` names.
+
+    Raises:
+      UserError: one is missing, or is no trained run.
+    """
+    found = {}
+    for name, fields in sections.items():
+        module = catalog.load("objectives", name).Objective
+        if "teacher" in {field.name for field in dataclasses.fields(module)}:
+            of = getattr(module, "of", "")
+            found[name] = _find(name, {"teacher": "", "of": of, **fields})
+    return found
+
+
+def objectives(
+    sections: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any], teachers: Teachers
+) -> dict[str, Callable[[], Any]]:
+    """As `build.objectives`, each with its teacher's model."""
+    taught = {name: {"teacher": teacher.make} for name, teacher in teachers.items()}
+    return build.objectives(
+        {name: {**fields, **taught.get(name, {})} for name, fields in sections.items()}, facts
+    )
+
+
+def frozen(teachers: Teachers) -> dict[str, PyTree]:
+    """The teachers' parameters as the objectives expect them in the collection "frozen"."""
+    return {name: {"teacher": {"params": teacher.read()}} for name, teacher in teachers.items()}
+
+
+def provenance(teachers: Teachers) -> dict[str, str]:
+    """What the checkpoints of a run remember of its teachers."""
+    return {f"teacher_of_{name}": teacher.fingerprint for name, teacher in teachers.items()}
+
+
+def _find(name: str, fields: Mapping[str, Any]) -> Teacher:
+    if not fields["teacher"]:
+        raise UserError(
+            f"objective {name} has no teacher: set --config.objectives.{name}.teacher=RUN, the "
+            "folder of a trained run, RUN@STEP or RUN@best"
+        )
+    origin = transfer.find(fields["teacher"])
+    if origin.checkpoint is None:
+        raise UserError(f"the teacher of objective {name} is {fields['teacher']}: wanted a run")
+    return Teacher(origin, fields["of"])
+
+
+def _objective(config: ConfigDict, name: str, origin: transfer.Origin) -> Callable[[], Any]:
+    """What makes an objective, or the task, of the teacher's own run."""
+    if "task" in config and config.task.name == name:
+        fields = {field: value for field, value in config.task.items() if field != "name"}
+        return build.construct(catalog.load("tasks", name).Task, fields, "config.task")
+    sections = config.objectives if "objectives" in config else {}
+    if name not in sections:
+        there = [*sections, *([config.task.name] if "task" in config else [])]
+        raise UserError(f"the teacher {origin.run} has no {name!r}: it has {', '.join(there)}")
+    return build.objectives({name: sections[name]}, build.facts(config))[name]

@@ -1,0 +1,60 @@
+"""TinyBERT, general distillation (Jiao et al. 2020): `configs/tinybert.py:SIZE`: 4, 6, and tiny.
+
+    bertjax pretrain --config configs/tinybert.py:4 --workdir runs/tinybert_4 \
+        --config.objectives.layer_matching.teacher=runs/bert_base \
+        --config.data.corpus=corpora/wiki_books
+
+Recipe (sections 3 and 4.2): a student of 4 or 6 layers matches the embeddings, the hidden states
+and the attention scores of a pretrained BERT-base, layer m those of layer 3m or 2m, through learned
+maps of the width; nothing is predicted. Sequences of 128, 3 epochs of English Wikipedia. What
+follows is `configs/tinybert_glue.py`. The tokenizer is the teacher's.
+
+    size    layers  width  feed-forward  heads   parameters   GLUE (test, as published)
+    tiny         1     64           128      2    2,024,064   -
+    4            4    312         1,200     12   14,350,248   77.0
+    6            6    768         3,072     12   66,955,008   79.4
+
+BERT-base, the teacher, has 79.5 there. Batch, rate and warmup are those of BERT's pretraining, as
+the paper says. The linear maps have no bias, as in its equations; the published code has one.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+
+SIZES = ("tiny", "4", "6")
+STUDENTS = {
+    # Layers, width, feed-forward width, heads.
+    "tiny": (1, 64, 128, 2),
+    "4": (4, 312, 1200, 12),
+    "6": (6, 768, 3072, 12),
+}
+
+
+def get_config(size: str = "4") -> ConfigDict:
+    """The recipe for one size; `tiny` learns from `configs/bert.py:tiny`.
+
+    Raises:
+      UserError: there is no such size.
+    """
+    common.check_argument(size, SIZES)
+    layers, width, intermediate, heads = STUDENTS[size]
+    config = ConfigDict(common.run(num_train_steps=300_000))
+    config.best_metric = "held_out/layer_matching/loss"
+    config.model = common.bert_model("base")
+    config.model.update(
+        size=size,
+        num_hidden_layers=layers,
+        hidden_size=width,
+        intermediate_size=intermediate,
+        num_attention_heads=heads,
+        output_hidden_states=True,
+    )
+    config.tokenizer = common.tokenizer()
+    config.data = common.data(format="full-sentences", pair="none")
+    config.objectives = ConfigDict(
+        {"layer_matching": {"teacher": "", "weight": 1.0, "layer_map": ()}}
+    )
+    config.optimizer = common.adamw(learning_rate=1e-4, warmup_steps=10_000)
+    config.mesh = common.mesh()
+    return config

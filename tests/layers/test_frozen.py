@@ -1,0 +1,60 @@
+"""A module inside a module whose parameters no gradient reaches."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers.dense import Dense
+from bertjax.layers.frozen import Frozen
+from bertjax.train.flops import flops, training_flops
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5)), jnp.float32)
+INNER = functools.partial(Dense, (7,), (None, None), parent=None)
+
+
+class Outer(nn.Module):
+    """What a frozen map gives, mapped again."""
+
+    @nn.compact
+    def __call__(self, x):
+        inner = Frozen(INNER, name="teacher")(lambda module, x: module(x), x)
+        return Dense((2,), (None, None), name="own")(inner)
+
+
+@pytest.fixture(scope="module")
+def variables():
+    return nn.meta.unbox(Outer().init(jax.random.key(3), X))
+
+
+def test_its_parameters_lie_apart(variables):
+    assert jax.tree.map(jnp.shape, variables) == {
+        "params": {"own": {"kernel": (7, 2), "bias": (2,)}},
+        "frozen": {"teacher": {"params": {"kernel": (5, 7), "bias": (7,)}}},
+    }
+    boxed = jax.eval_shape(lambda: Outer().init(jax.random.key(3), X))
+    kernel = boxed["frozen"]["teacher"]["params"]["kernel"]
+    assert kernel.names == (None, None)
+
+
+def test_it_computes_and_nothing_flows_back(variables):
+    inner, own = variables["frozen"]["teacher"]["params"], variables["params"]["own"]
+    wanted = (X @ inner["kernel"] + inner["bias"]) @ own["kernel"] + own["bias"]
+    np.testing.assert_allclose(Outer().apply(variables, X), wanted, rtol=1e-5)
+
+    def loss(variables, x):
+        return jnp.square(Outer().apply(variables, x)).sum()
+
+    gradient, to_input = jax.grad(loss, argnums=(0, 1))(variables, X)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient["frozen"]))
+    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(gradient["params"]))
+    assert np.all(to_input == 0)
+
+
+def test_it_has_no_backward_pass_to_be_counted(variables):
+    frozen, own = 2 * 3 * 5 * 7, 2 * 3 * 7 * 2
+    assert flops(Outer().apply, variables, X) == frozen + own
+    assert training_flops(Outer().apply, variables, X) == frozen + 3 * own

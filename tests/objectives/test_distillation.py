@@ -1,0 +1,341 @@
+"""A student and its teacher: what is compared, by hand; and who learns from it."""
+
+import functools
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.special
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Encoded, Pretrainer
+from bertjax.layers import losses
+from bertjax.models.bert import Model
+from bertjax.objectives import hidden_cosine, layer_matching, mlm, soft_targets
+from bertjax.train.state import TrainState
+from bertjax.train.step import make_train_step, mean
+
+V, D, H, F = 61, 12, 3, 10
+
+
+def model(layers, width=D, **fields):
+    sizes = {"vocab_size": V, "hidden_size": width, "num_attention_heads": H}
+    sizes |= {"num_hidden_layers": layers, "intermediate_size": F, "max_position_embeddings": 64}
+    sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return Model(**{**sizes, "initializer_range": 0.4, **fields})
+
+
+predict = functools.partial(mlm.Objective, mask_id=4, special_ids=(0, 1, 2, 3), vocab_size=V)
+
+
+def teacher(layers=4, of="mlm", **fields):
+    objectives = {of: predict} if of else {}
+    encoder = model(layers, **fields, output_hidden_states=True)
+    return functools.partial(Pretrainer, encoder, objectives, parent=None)
+
+
+def distilbert(layers=2, deep=4, **fields):
+    student = model(layers, type_vocab_size=0, num_pooler_layers=0)
+    made = {
+        "mlm": functools.partial(predict, weight=2.0),
+        "soft_targets": functools.partial(soft_targets.Objective, teacher(deep), **fields),
+        "hidden_cosine": hidden_cosine.Objective,
+    }
+    return Pretrainer(student, made)
+
+
+def tinybert(layers=2, width=6, deep=4, **fields):
+    make = functools.partial(layer_matching.Objective, teacher(deep, of=""), **fields)
+    student = model(layers, width, output_hidden_states=True)
+    return Pretrainer(student, {"layer_matching": make})
+
+
+STUDENTS = {"distilbert": distilbert, "tinybert": tinybert}
+
+
+@pytest.fixture(scope="module")
+def batch(make_batch):
+    return make_batch(4, 12) | {"segment_ids": jnp.zeros((4, 12), jnp.int32).at[:, 7:].set(1)}
+
+
+@pytest.fixture(scope="module")
+def drawn(batch):
+    """Draws the variables of a pretrainer, those of its teacher too."""
+
+    return functools.cache(lambda name: draws(STUDENTS[name](), batch))
+
+
+def draws(module, batch):
+    """Variables of a module, every one a draw: no compiler is kept waiting."""
+    generator = np.random.default_rng(2)
+    boxed = jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(generator.normal(0, 0.4, leaf.shape), jnp.float32),
+        nn.meta.unbox(boxed),
+    )
+
+
+def test_divergence_by_hand():
+    generator = np.random.default_rng(0)
+    own, wanted = generator.normal(size=(2, 3, 5, 7))
+    weights = generator.random((3, 5))
+    student, master = (scipy.special.log_softmax(x / 2, -1) for x in (own, wanted))
+    by_hand = 4 * (weights * (np.exp(master) * (master - student)).sum(-1)).sum()
+    found = losses.divergence(*map(jnp.asarray, (own, wanted, weights)), 2.0)
+    assert found == pytest.approx(by_hand, rel=1e-5)
+    same = losses.divergence(*map(jnp.asarray, (wanted, wanted, weights)), 2.0)
+    assert same == pytest.approx(0, abs=1e-6)
+
+
+def run_teacher(variables, name, batch, function):
+    made = teacher(of="mlm" if name == "soft_targets" else "")()
+    params = variables["frozen"][name]["teacher"]["params"]
+    return made.apply({"params": params}, batch, method=function)
+
+
+def test_soft_targets_and_cosine_by_hand(batch, drawn):
+    variables, module = drawn("distilbert"), distilbert()
+    losses_found, metrics = module.apply(variables, batch, train=False)
+    masked = module.apply(variables, batch, train=False, method="prepare")
+
+    def outputs(made, masked):
+        encoded = made.encoder(masked, train=False)
+        return encoded.sequence, made.mlm.scores(made.encoder, encoded, masked, train=False)[0]
+
+    theirs, wanted = run_teacher(variables, "soft_targets", masked, outputs)
+    own, logits = module.apply(variables, masked, method=outputs)
+    weights = masked["mlm_weights"]
+    divergence = losses.divergence(logits, wanted, weights, 2.0)
+    assert losses_found["soft_targets"][0] == pytest.approx(float(divergence), rel=1e-4)
+    assert losses_found["soft_targets"][1] == weights.sum() == losses_found["mlm"][1]
+    agreed = (weights * (logits.argmax(-1) == wanted.argmax(-1))).sum()
+    assert metrics["soft_targets/agreement"] == (agreed, weights.sum())
+
+    there = np.asarray(batch["attention_mask"])
+    own, theirs = np.asarray(own)[there], np.asarray(theirs)[there]
+    lengths = np.linalg.norm(own, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    wanted_cosine = (1 - (own * theirs).sum(-1) / lengths).sum()
+    assert losses_found["hidden_cosine"][0] == pytest.approx(wanted_cosine, rel=1e-4)
+    assert losses_found["hidden_cosine"][1] == there.sum()
+
+
+def test_the_weights_are_the_published_ones():
+    assert distilbert().loss_weights() == {"mlm": 2.0, "soft_targets": 5.0, "hidden_cosine": 1.0}
+
+
+def heads_of(x, dense):
+    return np.einsum("ld,dhk->hlk", x, dense["kernel"]) + np.asarray(dense["bias"])[:, None]
+
+
+def attention_scores(x, encoder, layer):
+    """Q K^T / sqrt(K) of one row in a layer, counted from 1, in float64."""
+    attention = encoder["layers"]["block"]["attention"]
+    own = jax.tree.map(lambda leaf: np.asarray(leaf)[layer - 1], attention)
+    query, key = (heads_of(np.asarray(x, np.float64), own[name]) for name in ("query", "key"))
+    return query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+
+
+@pytest.mark.parametrize(("layer_map", "chosen"), [((), (2, 4)), ((3, 1), (3, 1))])
+def test_layer_matching_by_hand(layer_map, chosen, batch, drawn):
+    variables, module = drawn("tinybert"), tinybert(layer_map=layer_map)
+    found, metrics = module.apply(variables, batch, train=False)
+
+    def states_of(made, batch):
+        return made.encoder(batch, train=False).hidden_states
+
+    theirs = run_teacher(variables, "layer_matching", batch, states_of)
+    own = module.apply(variables, batch, method=states_of)
+    params = variables["params"]
+    maps = params["layer_matching"]
+    master = variables["frozen"]["layer_matching"]["teacher"]["params"]["encoder"]
+    sums = {"embedding": 0.0, "hidden": 0.0, "attention": 0.0}
+    for row, length in enumerate(np.asarray(batch["attention_mask"].sum(-1))):
+
+        def error(state, name, wanted, row=row, length=length):
+            mapped = np.asarray(state)[row, :length] @ maps[f"{name}_projection"]["kernel"]
+            return ((mapped - np.asarray(wanted)[row, :length]) ** 2).mean(-1).sum()
+
+        sums["embedding"] += error(own[0], "embedding", theirs[0])
+        for layer, other in enumerate(chosen, start=1):
+            sums["hidden"] += error(own[layer], "hidden", theirs[other])
+            mine = attention_scores(own[layer - 1][row, :length], params["encoder"], layer)
+            wanted = attention_scores(theirs[other - 1][row, :length], master, other)
+            sums["attention"] += ((mine - wanted) ** 2).mean((0, 2)).sum()
+    count = batch["attention_mask"].sum()
+    for name, value in sums.items():
+        assert metrics[f"layer_matching/{name}_error"][0] == pytest.approx(
+            float(value), rel=1e-4
+        ), name
+    assert found["layer_matching"][0] == pytest.approx(float(sum(sums.values())), rel=1e-4)
+    assert found["layer_matching"][1] == count
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_padding_has_no_part_in_it(name, batch, drawn):
+    module, there = STUDENTS[name](), batch["attention_mask"]
+    prepared = module.apply(drawn(name), batch, train=False, method="prepare")
+    predictions = {key: rows for key, rows in prepared.items() if key.startswith("mlm")}
+    wanted, _ = module.apply(drawn(name), batch | predictions, train=False)
+    other = batch | {"input_ids": jnp.where(there, batch["input_ids"], 17)}
+    found, _ = module.apply(drawn(name), other | predictions, train=False)
+    for objective, (value, weight) in wanted.items():
+        assert found[objective][0] == pytest.approx(float(value), rel=1e-5), objective
+        assert found[objective][1] == weight
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_rows_of_weight_zero_count_nothing(name, batch, drawn):
+    module = STUDENTS[name]()
+    first = {key: rows[:3] for key, rows in batch.items()}
+    wanted, _ = module.apply(drawn(name), first, train=False)
+    weight = {"example_weight": jnp.array([1.0, 1, 1, 0])}
+    found, _ = module.apply(drawn(name), batch | weight, train=False)
+    for objective, sums in wanted.items():
+        np.testing.assert_allclose(found[objective], sums, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_the_teacher_is_frozen_and_the_student_learns_from_it(name, batch, drawn):
+    module, variables = STUDENTS[name](), drawn(name)
+    own = next(reversed(variables["frozen"]))
+
+    def loss(variables):
+        return mean(module.apply(variables, batch, train=False)[0][own])
+
+    gradient = jax.jit(jax.grad(loss))(variables)
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient["frozen"]))
+    layers = gradient["params"]["encoder"]["layers"]["block"]
+    assert np.abs(layers["attention"]["query"]["kernel"]).max(axis=(1, 2, 3)).min() > 0
+
+
+@pytest.mark.parametrize("name", STUDENTS)
+def test_accumulation_is_exact(name, batch, drawn):
+    """With a teacher, of whom each part reads its own rows."""
+    variables = drawn(name)
+    rows = {key: x for key, x in batch.items() if key != "example_key"}
+    rows["example_weight"] = jnp.array([1.0, 0, 1, 1])
+    zero, params = jnp.zeros((), jnp.int32), variables["params"]
+    start = TrainState(zero, params, optax.identity().init(params), None, zero, zero)
+
+    def gradient(microbatches):
+        step = make_train_step(
+            STUDENTS[name](), optax.identity(), jnp.ones_like, seed=0, microbatches=microbatches
+        )
+        state, metrics = jax.jit(step)(start, rows, variables["frozen"])
+        return jax.tree.map(jnp.subtract, params, state.params), metrics
+
+    (whole, metrics), (parts, metrics_of_parts) = gradient(1), gradient(2)
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole))
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * largest)
+    for metric, value in metrics.items():
+        assert metrics_of_parts[metric] == pytest.approx(float(value), rel=1e-4), metric
+
+
+@pytest.mark.parametrize(
+    ("layers", "deep", "chosen"),
+    [(6, 12, [0, 2, 4, 7, 9, 11]), (2, 4, [0, 3]), (3, 3, [0, 1, 2]), (1, 2, [0])],
+)
+def test_the_student_begins_as_a_part_of_its_teacher(layers, deep, chosen, batch):
+    """Six of twelve layers are those that DistilBERT's published code takes."""
+    module = distilbert(layers, deep)
+    variables = draws(module, batch)
+    params, frozen = variables["params"], variables["frozen"]
+    begun = module.begin(params, frozen)
+    master = frozen["soft_targets"]["teacher"]["params"]
+    assert jax.tree.structure(begun) == jax.tree.structure(params)
+    layers = jax.tree.map(lambda leaf: leaf[np.array(chosen)], master["encoder"]["layers"])
+    jax.tree.map(np.testing.assert_array_equal, begun["encoder"]["layers"], layers)
+    for name in ("word_embeddings", "position_embeddings", "embeddings"):
+        jax.tree.map(np.testing.assert_array_equal, begun["encoder"][name], master["encoder"][name])
+    jax.tree.map(np.testing.assert_array_equal, begun["mlm"], master["mlm"])
+    assert set(begun["encoder"]) == {
+        "word_embeddings",
+        "position_embeddings",
+        "embeddings",
+        "layers",
+    }
+    left = distilbert(2, 4, begin_from_teacher=False).begin(params, frozen)
+    assert left is params
+
+
+def init(module, batch):
+    return jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
+
+
+def test_a_student_of_another_width_does_not_begin_as_its_teacher(batch):
+    made = {name: distilbert().objectives[name] for name in ("mlm", "soft_targets")}
+    narrow = Pretrainer(model(2, 6, type_vocab_size=0, num_pooler_layers=0), made)
+    variables = draws(narrow, batch)
+    with pytest.raises(UserError, match="encoder/embeddings has other shapes"):
+        narrow.begin(variables["params"], variables["frozen"])
+
+
+TAUGHT = distilbert().objectives
+MATCHED = tinybert().objectives
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Pretrainer(model(2, 6), TAUGHT), "hidden_size=6 is not the teacher's 12"),
+        (
+            Pretrainer(model(2), {name: TAUGHT[name] for name in ("soft_targets", "mlm")}),
+            "compares the scores of 'mlm': put that before it",
+        ),
+        (
+            Pretrainer(model(2), {"hidden_cosine": hidden_cosine.Objective}),
+            "put soft_targets before it",
+        ),
+        (tinybert(3), "layer_map=() of a student of 3 layers"),
+        (tinybert(2, layer_map=(0, 4)), "name a layer from 1 to 4"),
+        (Pretrainer(model(2), MATCHED), "set config.model.output_hidden_states to true"),
+        (
+            Pretrainer(model(2, num_attention_heads=2, output_hidden_states=True), MATCHED),
+            "num_attention_heads=2, the teacher 3",
+        ),
+    ],
+)
+def test_mistakes_come_before_compilation(module, message, batch):
+    with pytest.raises(UserError, match=re.escape(message)):
+        jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
+
+
+class Peers(nn.Module):
+    """A regression as the objective that is compared."""
+
+    weight: float = 0.0
+    rewrites_input = False
+
+    def prepare(self, encoder, batch, *, train):
+        return batch
+
+    def scores(self, encoder, encoded, batch, *, train):
+        return encoded.sequence[:, 0, :1], jnp.ones(len(encoded.sequence))
+
+    def loss(self, encoder, encoded, batch, *, train):
+        return jnp.zeros(()), jnp.ones(()), {}
+
+
+def test_a_single_score_is_compared_by_its_square(batch):
+    make = functools.partial(Pretrainer, model(2), {"rating": Peers}, parent=None)
+    made = {
+        "rating": Peers,
+        "soft_targets": functools.partial(
+            soft_targets.Objective, make, of="rating", begin_from_teacher=False
+        ),
+    }
+    module = Pretrainer(model(1), made)
+    variables = draws(module, batch)
+    found, metrics = module.apply(variables, batch, train=False)
+    frozen = variables["frozen"]["soft_targets"]["teacher"]["params"]["encoder"]
+    own = model(1).apply({"params": variables["params"]["encoder"]}, batch, train=False)
+    theirs = model(2).apply({"params": frozen}, batch, train=False)
+    assert isinstance(own, Encoded)
+    wanted = jnp.square(own.sequence[:, 0, 0] - theirs.sequence[:, 0, 0]).sum()
+    assert found["soft_targets"] == (pytest.approx(float(wanted), rel=1e-5), 4)
+    assert metrics == {}

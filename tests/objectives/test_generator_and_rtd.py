@@ -1,0 +1,232 @@
+"""ELECTRA's two objectives: what is replaced, who learns from it, and what finding it costs."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.special
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Encoded, Pretrainer
+from bertjax.layers import corruption
+from bertjax.models.bert import Model
+from bertjax.objectives import generator, rtd
+from bertjax.train import optimizer, sharding
+from bertjax.train.state import create, unboxed
+from bertjax.train.step import example_keys, make_train_step
+from bertjax.train.trainer import make_trainer
+
+PAD, CLS, SEP, MASK = 0, 2, 3, 4
+V, D, E, N, H, F = 61, 24, 10, 2, 4, 20
+FIELDS = {"mask_id": MASK, "special_ids": (PAD, 1, CLS, SEP), "vocab_size": V}
+
+
+def pretrainer(dropout=0.0, vocab_size=V, **fields):
+    model = Model(
+        vocab_size=vocab_size,
+        hidden_size=D,
+        embedding_size=E,
+        num_hidden_layers=N,
+        num_attention_heads=H,
+        intermediate_size=F,
+        max_position_embeddings=64,
+        num_pooler_layers=0,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        initializer_range=0.3,
+    )
+    fields = FIELDS | {"vocab_size": vocab_size} | fields
+    made = {"generator": functools.partial(generator.Objective, **fields), "rtd": rtd.Objective}
+    return Pretrainer(model, made)
+
+
+@pytest.fixture(scope="module")
+def params(make_batch):
+    batch = make_batch()
+    return jax.jit(
+        lambda: nn.meta.unbox(pretrainer().init(jax.random.key(0), batch, train=False))
+    )()["params"]
+
+
+@jax.jit
+def prepared(params, batch):
+    return pretrainer().apply({"params": params}, batch, train=False, method="prepare")
+
+
+def test_replacements_stand_where_tokens_were_chosen(params, make_batch):
+    batch = make_batch()
+    found = prepared(params, batch)
+    np.testing.assert_array_equal(found["original_ids"], batch["input_ids"])
+    chosen = np.zeros(batch["input_ids"].shape, bool)
+    for row, (positions, weights) in enumerate(
+        zip(found["mlm_positions"], found["mlm_weights"], strict=True)
+    ):
+        chosen[row, np.asarray(positions)[np.asarray(weights) > 0]] = True
+    changed = np.asarray(found["input_ids"] != batch["input_ids"])
+    assert changed.sum() > 20
+    assert not np.any(changed & ~chosen)
+    # The [MASK] of the generator's input is gone, but for where it was drawn.
+    assert np.mean(np.asarray(found["input_ids"])[chosen] == MASK) < 0.2
+
+
+def test_replacements_are_draws_from_what_the_generator_believes():
+    logits = jnp.log(jnp.array([[[0.5, 0.3, 0.2]], [[0.1, 0.1, 0.8]]]))
+    keys = jax.vmap(lambda i: jax.random.split(jax.random.key(i), 2))(jnp.arange(4000))
+    drawn = jax.jit(jax.vmap(lambda pair: corruption.sample(pair, logits)))(keys)
+    shares = [np.bincount(np.asarray(drawn)[:, row, 0], minlength=3) / 4000 for row in range(2)]
+    # Five deviations of a share of 4,000 draws.
+    np.testing.assert_allclose(shares, [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], atol=0.04)
+
+
+def test_replacements_change_with_the_step_alone(params, make_batch):
+    """Law 1: the same in the same step, whatever row the example stands in."""
+    first = prepared(params, make_batch())["input_ids"]
+    again = prepared(params, make_batch())["input_ids"]
+    np.testing.assert_array_equal(first, again)
+    assert np.any(prepared(params, make_batch(step=1))["input_ids"] != first)
+    turned = jax.tree.map(lambda rows: rows[::-1], make_batch())
+    turned = prepared(params, turned)["input_ids"]
+    np.testing.assert_array_equal(turned[::-1], first)
+
+
+def test_masks_and_samples_come_of_different_keys(make_batch):
+    key = make_batch()["example_key"][0]
+    sampling = jax.random.key_data(jax.random.fold_in(key, generator._SAMPLING))
+    for count in (2, 3, 5):
+        assert not np.any(np.all(jax.random.key_data(jax.random.split(key, count)) == sampling, -1))
+
+
+class Loss(nn.Module):
+    """The objective on an encoder whose output is given."""
+
+    encoder: nn.Module
+    objective: nn.Module
+
+    def __call__(self, sequence, batch):
+        return self.objective.loss(self.encoder, Encoded(sequence), batch, train=False)
+
+
+def test_the_loss_of_rtd_by_hand(encoder, random_variables):
+    sequence = jnp.asarray(np.random.default_rng(3).normal(size=(2, 4, 6)), jnp.float32)
+    batch = {
+        "original_ids": jnp.array([[2, 7, 8, 9], [2, 5, 0, 0]]),
+        # A replacement equal to the original counts as original; padding counts nothing.
+        "input_ids": jnp.array([[2, 7, 60, 11], [2, 5, 33, 0]]),
+        "attention_mask": jnp.array([[True] * 4, [True, True, False, False]]),
+    }
+    module = Loss(encoder, rtd.Objective())
+    variables = random_variables(module, sequence, batch)
+    parameters = jax.tree.map(np.asarray, variables["params"]["objective"])
+    hidden = sequence @ parameters["dense"]["kernel"] + parameters["dense"]["bias"]
+    hidden = hidden * scipy.special.ndtr(hidden)
+    last = parameters["classifier"]["dense"]
+    logits = (hidden @ last["kernel"] + last["bias"])[..., 0]
+    places = [(0, 0, 0), (0, 1, 0), (0, 2, 1), (0, 3, 1), (1, 0, 0), (1, 1, 0)]
+    chances = [(scipy.special.expit(logits[row, at]), fake) for row, at, fake in places]
+    wanted = -sum(np.log(chance if fake else 1 - chance) for chance, fake in chances)
+    loss, weight, metrics = module.apply(variables, sequence, batch)
+    assert loss == pytest.approx(wanted, rel=1e-5)
+    assert weight == 6
+    right = sum((chance > 0.5) == fake for chance, fake in chances)
+    found = sum(chance > 0.5 for chance, fake in chances if fake)
+    assert metrics == {"accuracy": (right, 6), "replaced": (2, 6), "found": (found, 2)}
+    half = batch | {"example_weight": jnp.array([1.0, 0.0])}
+    assert module.apply(variables, sequence, half)[1] == 4
+
+
+@pytest.mark.parametrize("name", ["generator", "rtd"])
+def test_no_gradient_flows_through_the_sampling(name, params, make_batch):
+    """rtd teaches the encoder and the shared embeddings; the generator's own layers, nothing."""
+
+    def loss(params):
+        losses, _ = pretrainer().apply({"params": params}, make_batch(), train=False)
+        return losses[name][0]
+
+    gradient = jax.jit(jax.grad(loss))(params)
+    size = {
+        "layers": optax.tree.norm(gradient["encoder"]["layers"]),
+        "words": optax.tree.norm(gradient["encoder"]["word_embeddings"]),
+        "positions": optax.tree.norm(gradient["encoder"]["position_embeddings"]),
+        "generator": optax.tree.norm(gradient["generator"]),
+        "rtd": optax.tree.norm(gradient["rtd"]),
+    }
+    still = {"generator": {"layers", "rtd"}, "rtd": {"generator"}}[name]
+    assert {part for part, norm in size.items() if norm == 0} == still
+
+
+def test_the_generator_shares_embeddings_and_has_a_share_of_the_width(params):
+    assert set(params["generator"]["encoder"]) == {"embeddings_project", "layers"}
+    block = params["generator"]["encoder"]["layers"]["block"]
+    assert block["attention"]["query"]["kernel"].shape == (N, D // 4, 1, D // 4)
+    assert block["feed_forward"]["intermediate"]["kernel"].shape == (N, D // 4, F // 4)
+    assert params["generator"]["mlm"]["transform"]["dense"]["kernel"].shape == (D // 4, E)
+
+
+def test_accumulation_is_exact(make_batch):
+    """Two losses, each over its own number of tokens, of which the parts hold unequal shares."""
+    batch = {name: rows for name, rows in make_batch().items() if name != "example_key"}
+    batch["example_weight"] = jnp.array([1.0, 1, 0, 1, 0, 0, 1, 1])
+    none, rate = optax.identity(), lambda step: jnp.asarray(1.0)
+    keyed = batch | {"example_key": example_keys(0, jnp.asarray(0), 8)}
+    start = jax.jit(lambda: unboxed(create(pretrainer(), none, keyed, 0)))()
+
+    def gradient(microbatches):
+        step = make_train_step(pretrainer(), none, rate, seed=0, microbatches=microbatches)
+        state, metrics = jax.jit(step)(start, batch)
+        return jax.tree.map(jnp.subtract, start.params, state.params), metrics
+
+    (whole, metrics), (parts, metrics_of_parts) = gradient(1), gradient(4)
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole))
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6 * largest)
+    for name, value in metrics.items():
+        assert metrics_of_parts[name] == pytest.approx(float(value), rel=1e-5), name
+    assert metrics["loss"] == pytest.approx(
+        float(metrics["generator/loss"] + 50 * metrics["rtd/loss"]), rel=1e-5
+    )
+
+
+def test_the_mesh_changes_no_replacement(make_batch):
+    """Laws 1 and 5: eight devices draw the tokens that one draws, and find as many."""
+    batch = {name: np.asarray(x) for name, x in make_batch().items() if name != "example_key"}
+    results = []
+    for sizes in ({}, {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}):
+        sizes = dict.fromkeys(sharding.MESH_AXES, 1) | sizes
+        mesh = sharding.make_mesh(sizes, jax.devices()[: np.prod(list(sizes.values()))])
+        trainer = make_trainer(
+            # Widths that divide over the mesh.
+            pretrainer(0.1, vocab_size=V + 3, size=0.5),
+            optimizer.make("adamw", adam_eps=1e-3),
+            lambda step: jnp.asarray(0.1),
+            batch,
+            mesh=mesh,
+            rules=sharding.RULES,
+            seed=0,
+            microbatches=1,
+        )
+        state, history = trainer.create_state(), []
+        for _ in range(2):
+            state, metrics = trainer.train_step(state, sharding.to_global(batch, mesh))
+            history.append(jax.device_get(metrics))
+        results.append(history)
+    for history in results[1:]:
+        for measured, wanted in zip(history, results[0], strict=True):
+            assert measured["rtd/replaced"] == wanted["rtd/replaced"]
+            for name, value in wanted.items():
+                assert measured[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def test_a_share_of_the_width_that_does_not_divide(make_batch):
+    with pytest.raises(UserError, match="gives a width of 19 for 3 heads: choose one that divides"):
+        jax.eval_shape(
+            lambda: pretrainer(size=0.8).init(jax.random.key(0), make_batch(), train=False)
+        )
+
+
+def test_rtd_wants_a_generator_before_it(encoder, make_batch):
+    with pytest.raises(UserError, match=r"put generator before it in config\.objectives"):
+        rtd.Objective().prepare(encoder, make_batch(), train=True)
