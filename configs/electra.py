@@ -9,7 +9,7 @@ encoder weighs 50. Adam with an epsilon of 1e-6, warmup of 10,000 steps, linear 
 0.01, dropout 0.1. Fine-tuning takes the encoder alone: it has no pooler.
 
     size    layers  width  embedding  heads  generator  masked   parameters   GLUE (published)
-    tiny         2    128         64      2        1/2     15%    2,391,296   -
+    tiny         2    128         64      2        1/2     15%      503,424   -
     small       12    256        128      4        1/4     15%   13,483,008   79.9 (dev)
     base        12    768        768     12        1/3     15%  108,891,648   85.1 (dev)
     large       24   1024       1024     16        1/4     25%  334,092,288   89.0 (dev)
@@ -83,4 +83,4 @@ def get_config(size: str = "small") -> ConfigDict:
     )
     config.optimizer = common.adamw(learning_rate=rate, warmup_steps=10_000)
     config.mesh = common.mesh()
-    return config
+    return common.in_seconds(config) if size == "tiny" else config
