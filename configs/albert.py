@@ -74,6 +74,7 @@ def _model(size: str) -> ConfigDict:
             "max_position_embeddings": 512,
             "type_vocab_size": 2,
             "initializer_range": 0.02,
+            "position_initializer": "normal",
             "layer_norm_eps": 1e-12,
             "sharing": "all",
             "precision": "auto",

@@ -51,6 +51,7 @@ PRETRAINING = (
     "quickstart.py",
     "bert.py:tiny",
     "bert_mini_hour.py",
+    "family.py:bert",
     "bert_wwm.py:tiny",
     "bert_masks30.py:tiny",
     "roberta.py:tiny",

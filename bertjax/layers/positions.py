@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.layers.dense import Initializer
+from bertjax.errors import UserError, nearest
+from bertjax.layers.dense import Initializer, truncated_normal
 
 _LONGEST_WAVE = 10_000.0
 
@@ -35,3 +36,15 @@ def sinusoidal(stddev: float) -> Initializer:
         return jnp.asarray(2 * stddev * sinusoids(*shape), dtype)
 
     return initialize
+
+
+def position_initializer(name: str, stddev: float) -> Initializer:
+    """How a table of learned positions starts: "normal" as published, or "sinusoidal".
+
+    Raises:
+      UserError: there is no such start.
+    """
+    known = {"normal": truncated_normal, "sinusoidal": sinusoidal}
+    if name not in known:
+        raise UserError(f"position_initializer={name!r}: {nearest(name, known)}")
+    return known[name](stddev)

@@ -13,9 +13,10 @@ from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.dense import Dense, truncated_normal
+from bertjax.layers.dense import Dense, Initializer, truncated_normal
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import Pooler
+from bertjax.layers.positions import position_initializer
 from bertjax.layers.precision import named
 from bertjax.layers.shared_stack import SharedStack
 from bertjax.models import bert
@@ -47,6 +48,7 @@ class Model(nn.Module):
       max_position_embeddings: Longest sequence.
       type_vocab_size: Number of segment kinds.
       initializer_range: Standard deviation of all kernels and tables at the start.
+      position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
       sharing: Which parts all layers have in common: a name in `SHARING` (tables 3 and 4).
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
@@ -67,6 +69,7 @@ class Model(nn.Module):
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
+    position_initializer: str = "normal"
     layer_norm_eps: float = 1e-12
     sharing: str = "all"
     output_hidden_states: bool = False
@@ -78,9 +81,11 @@ class Model(nn.Module):
         bert.check_heads(self.hidden_size, self.num_attention_heads)
         if self.sharing not in SHARING:
             raise UserError(f"no sharing {self.sharing!r}: {nearest(self.sharing, SHARING)}")
-        self.word_embeddings = self._table(self.vocab_size, "vocab")
-        self.position_embeddings = self._table(self.max_position_embeddings, None)
-        self.segment_embeddings = self._table(self.type_vocab_size, None)
+        normal = truncated_normal(self.initializer_range)
+        positions = position_initializer(self.position_initializer, self.initializer_range)
+        self.word_embeddings = self._table(self.vocab_size, "vocab", normal)
+        self.position_embeddings = self._table(self.max_position_embeddings, None, positions)
+        self.segment_embeddings = self._table(self.type_vocab_size, None, normal)
         self.embeddings = bert.Embeddings(
             self.word_embeddings,
             self.position_embeddings,
@@ -118,9 +123,9 @@ class Model(nn.Module):
         """Scores of the vocabulary: products with the word embeddings."""
         return self.word_embeddings.attend(hidden)
 
-    def _table(self, rows: int, axis: str | None) -> Embedding:
-        normal = truncated_normal(self.initializer_range)
-        return Embedding(rows, self.embedding_size, (axis, None), normal, named(self.precision))
+    def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
+        axes = (axis, None)
+        return Embedding(rows, self.embedding_size, axes, initializer, named(self.precision))
 
     def _block(self) -> PostNormBlock:
         precision = named(self.precision)

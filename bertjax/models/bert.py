@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.errors import UserError, nearest
+from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
@@ -19,7 +19,7 @@ from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import Pooler
 from bertjax.layers.norm import LayerNorm
-from bertjax.layers.positions import sinusoidal
+from bertjax.layers.positions import position_initializer
 from bertjax.layers.precision import Precision, named
 from bertjax.layers.stack import Stack
 
@@ -141,9 +141,8 @@ class Model(nn.Module):
         precision = named(self.precision)
         normal = truncated_normal(self.initializer_range)
         self.word_embeddings = self._table(self.vocab_size, "vocab", normal)
-        self.position_embeddings = self._table(
-            self.max_position_embeddings, None, self._position_initializer()
-        )
+        positions = position_initializer(self.position_initializer, self.initializer_range)
+        self.position_embeddings = self._table(self.max_position_embeddings, None, positions)
         self.segment_embeddings = (
             self._table(self.type_vocab_size, None, normal) if self.type_vocab_size else None
         )
@@ -207,15 +206,6 @@ class Model(nn.Module):
     def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
         axes = (axis, "embed")
         return Embedding(rows, self.embedding_size, axes, initializer, named(self.precision))
-
-    def _position_initializer(self) -> Initializer:
-        known = {"normal": truncated_normal, "sinusoidal": sinusoidal}
-        if self.position_initializer not in known:
-            raise UserError(
-                f"position_initializer={self.position_initializer!r}: "
-                f"{nearest(self.position_initializer, known)}"
-            )
-        return known[self.position_initializer](self.initializer_range)
 
     def _attention(self, precision: Precision, **options) -> SelfAttention:
         return SelfAttention(

@@ -214,11 +214,14 @@ def test_a_model_may_go_without_segments_and_pooler_and_with_narrower_embeddings
     assert sorted(lines) == [tuple(line.split()) for line in ELECTRA_TREE.strip().splitlines()]
     layers = nn.meta.unbox(shapes_of(small()))["layers"]
     assert shapes["layers"] == layers
-    encoded = jax.eval_shape(
-        lambda: small(**fields).init_with_output(jax.random.key(0), batch, train=False)[0]
-    )
-    assert encoded.pooled is None
-    assert encoded.sequence.shape == (B, L, D)
+
+    def outputs():
+        encoded, _ = small(**fields).init_with_output(jax.random.key(0), batch, train=False)
+        return encoded.sequence, encoded.pooled
+
+    sequence, pooled = jax.eval_shape(outputs)
+    assert sequence.shape == (B, L, D)
+    assert pooled is None
     assert small(**fields).clone().embedding_size == 6
 
 
