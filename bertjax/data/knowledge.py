@@ -175,7 +175,8 @@ def encode(
     Raises:
       UserError: the tokenizer has no [CLS] or [SEP], or the texts have no room.
     """
-    budget = max_seq_length - 1 - len(texts)
+    ends = [tokenizer.pair_separators, 1] if len(texts) == 2 else [1]
+    budget = max_seq_length - 1 - sum(ends)
     if tokenizer.cls_id is None or tokenizer.sep_id is None or budget < len(texts):
         raise UserError(
             f"max_seq_length={max_seq_length} and a tokenizer with [CLS] and [SEP] must leave room "
@@ -189,11 +190,11 @@ def encode(
     for row, words in enumerate(zip(*texts, strict=True)):
         wanted = [int(size[row]) for size in kept]
         trees = _trees(injector, words, wanted, budget - sum(wanted))
-        laid = _sequence(trees, tokenizer.cls_id, tokenizer.sep_id)
+        laid = _sequence(trees, ends, tokenizer.cls_id, tokenizer.sep_id)
         for column, values in zip(columns, laid, strict=True):
             column.extend(values)
         lengths.append(len(laid.ids))
-        first_lengths.append(len(trees[0].ids) + 2)
+        first_lengths.append(len(trees[0].ids) + 2)  # one separator of two is the first text's
     ids, *others = (np.array(column, np.int32) for column in columns)
     sizes = np.array(lengths, np.int64)
     return Pairs(
@@ -214,16 +215,17 @@ def _trees(injector: Injector, texts: Sequence[str], sizes: list[int], room: int
     return trees
 
 
-def _sequence(trees: list[Tree], cls_id: int, sep_id: int) -> Tree:
-    """[CLS] tree [SEP], or [CLS] tree [SEP] tree [SEP], as one tree."""
+def _sequence(trees: list[Tree], ends: list[int], cls_id: int, sep_id: int) -> Tree:
+    """[CLS] tree [SEP], or [CLS] tree [SEP] tree [SEP], as one tree; RoBERTa has two in between."""
     whole = Tree([cls_id], [0], [0], [0])
     position = 1
-    for tree in trees:
+    for tree, count in zip(trees, ends, strict=True):
         before = max(whole.branches), max(whole.entities)
         trunk = sum(branch == 0 for branch in tree.branches)
-        whole.ids.extend([*tree.ids, sep_id])
-        whole.positions.extend([position + p for p in tree.positions] + [position + trunk])
-        whole.branches.extend([b and b + before[0] for b in tree.branches] + [0])
-        whole.entities.extend([e and e + before[1] for e in tree.entities] + [0])
-        position += trunk + 1
+        separators = range(position + trunk, position + trunk + count)
+        whole.ids.extend([*tree.ids] + [sep_id] * count)
+        whole.positions.extend([*(position + p for p in tree.positions), *separators])
+        whole.branches.extend([b and b + before[0] for b in tree.branches] + [0] * count)
+        whole.entities.extend([e and e + before[1] for e in tree.entities] + [0] * count)
+        position += trunk + count
     return whole

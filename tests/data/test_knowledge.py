@@ -30,13 +30,14 @@ TOKENIZER = types.SimpleNamespace(
     cls_id=IDS["[CLS]"],
     sep_id=IDS["[SEP]"],
     pad_id=0,
+    pair_separators=1,
     encode_batch=lambda texts: [offsets(text)[0] for text in texts],
     encode_with_offsets=offsets,
 )
 
 
-def rows(texts, length, graph=FIGURE, each=2):
-    encoded = knowledge.encode(texts, TOKENIZER, graph, length, triples_per_entity=each)
+def rows(texts, length, graph=FIGURE, each=2, tokenizer=TOKENIZER):
+    encoded = knowledge.encode(texts, tokenizer, graph, length, triples_per_entity=each)
     return encoded.rows(np.arange(len(texts[0])), length)
 
 
@@ -68,6 +69,18 @@ def test_trees_of_two_texts_do_not_share_numbers():
     assert batch["entity_ids"][0].tolist() == [0, 1, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2, 0, 0]
     assert batch["segment_ids"][0].tolist() == [0] * 8 + [1] * 5 + [0]
     assert batch["position_ids"][0].tolist() == [0, 1, 2, 3, 2, 3, 2, 3, 4, 5, 6, 7, 6, 0]
+
+
+def test_two_separators_part_two_texts_where_the_tokenizer_says_so():
+    tokenizer = types.SimpleNamespace(**vars(TOKENIZER) | {"pair_separators": 2})
+    texts = (["is now"], ["now"])
+    plain = pairs.encode(texts, tokenizer, 9).rows(np.arange(1), 9)
+    batch = rows(texts, 9, tokenizer=tokenizer)
+    for name, values in plain.items():
+        np.testing.assert_array_equal(batch[name], values)
+    batch = rows((["Tim Cook"], ["is"]), 10, tokenizer=tokenizer)
+    assert batch["position_ids"][0].tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6, 0]
+    assert batch["branch_ids"][0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
 
 
 def test_branches_go_first_where_there_is_no_room():

@@ -46,7 +46,7 @@ def jacobians(variables, batch):
         encoded = model.apply({"params": params}, batch | {"input_ids": ids}, train=False)
         return encoded.sequence, encoded.queries
 
-    found = jax.jit(jax.jacrev(streams))(words)
+    found = jax.jit(jax.jacfwd(streams))(words)
     return [np.abs(np.asarray(j)).max(axis=(2, 5)) for j in found]
 
 
