@@ -71,6 +71,12 @@ OWN = {
     },
     # Unlike byte pairs, SentencePiece's unigrams do not go on to whole sentences.
     "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
+    # Likewise; and a memory that is shorter than a document.
+    "xlnet.py:tiny": {
+        "model.vocab_size": "60",
+        "tokenizer.vocab_size": "60",
+        "model.mem_len": "24",
+    },
 }
 """What a recipe needs beside SHRUNK."""
 DISTILLATION = {
@@ -86,8 +92,10 @@ TASKS = {
 }
 """One sentence and two classes; two sentences and a number; three classes and two dev sets; a
 sentence with knowledge in it."""
+STAGES = {"layers": "layer_matching", "prediction": "soft_targets"}
+"""Of tinybert_glue.py, each with the objective that asks a teacher."""
 TUNING = ("glue", "kbert", "tinybert_glue")
-"""What belongs to tasks: the objectives of the last are those of the distillations."""
+"""What belongs to tasks."""
 
 NOUNS = ["cat", "dog", "house", "river", "teacher", "letter", "garden", "window", "engine", "song"]
 VERBS = ["sees", "finds", "likes", "carries", "follows", "leaves", "paints", "remembers"]
@@ -196,14 +204,39 @@ def test_a_distillation_curve(recipe, text, pretrained, tmp_path, regolden):
     compare(f"pretrain_{recipe.partition('.')[0]}", read_metrics(tmp_path), regolden)
 
 
+def fine_tune(
+    recipe: str, init: str, glue: pathlib.Path, workdir: pathlib.Path, **more: str
+) -> pathlib.Path:
+    """One seed of a task; returns its folder."""
+    fields = {"log_every": "1"} | more
+    config = load_config(str(ROOT / "configs" / recipe), fields.items())
+    job = finetuning.prepare(config, init=init, data=str(glue), workdir=str(workdir))
+    assert job.config.num_train_steps < STEPS
+    workdir.mkdir(exist_ok=True)
+    (workdir / "config.json").write_text(to_json(job.config))
+    assert finetuning.fine_tune(job, 0, Interrupt())
+    return job.folder(0)
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_finetuning_curve(task, pretrained, glue, tmp_path, regolden):
-    fields = {"log_every": "1"}
-    recipe = load_config(str(ROOT / "configs" / TASKS[task]), fields.items())
-    job = finetuning.prepare(recipe, init=str(pretrained), data=str(glue), workdir=str(tmp_path))
-    assert job.config.num_train_steps < STEPS
-    assert finetuning.fine_tune(job, 0, Interrupt())
-    compare(f"finetune_{task}", read_metrics(job.folder(0)), regolden)
+    folder = fine_tune(TASKS[task], str(pretrained), glue, tmp_path)
+    compare(f"finetune_{task}", read_metrics(folder), regolden)
+
+
+@pytest.fixture(scope="module")
+def tuned(pretrained, glue, tmp_path_factory) -> pathlib.Path:
+    """A teacher of a task."""
+    workdir = tmp_path_factory.mktemp("golden") / "tuned"
+    return fine_tune("glue.py:cola,tiny", str(pretrained), glue, workdir, keep_checkpoints="true")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_curve_of_distilling_a_task(stage, pretrained, tuned, glue, tmp_path, regolden):
+    recipe, init = f"tinybert_glue.py:cola,{stage}_tiny", f"random:{pretrained}"
+    teacher = {f"objectives.{STAGES[stage]}.teacher": str(tuned)}
+    folder = fine_tune(recipe, init, glue, tmp_path, **teacher)
+    compare(f"finetune_tinybert_{stage}", read_metrics(folder), regolden)
 
 
 def compare(name: str, records: list[dict], regolden: bool) -> None:

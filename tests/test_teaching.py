@@ -12,6 +12,7 @@ from bertjax import finetuning, pretraining, pretraining_job, teaching
 from bertjax.config import load_config, to_json
 from bertjax.errors import UserError
 from bertjax.train import checkpoint_folder, named_arrays, restore
+from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.metric_writer import read_metrics
 
@@ -166,7 +167,7 @@ def teacher_flops(job, shape):
     ("fields", "message"),
     [
         ({"teacher": ""}, "objective soft_targets has no teacher: set --config.objectives.soft_"),
-        ({"teacher": "nowhere"}, "is no run"),
+        ({"teacher": "nowhere"}, "the teacher of objective soft_targets: nowhere is no run"),
         ({"teacher": "random:teacher"}, "wanted a run"),
         ({"of": "'sbo'"}, "has no 'sbo': it has mlm, sentence_pair"),
     ],
@@ -184,6 +185,12 @@ def test_a_teacher_of_other_tokens(home):
     sizes = {"model.vocab_size": "120", "tokenizer.vocab_size": "120"}
     with pytest.raises(UserError, match=r"reads other tokens \(140 pieces\) than this run \(120\)"):
         job_of(home, "distilbert.py:tiny", "never", student(home) | sizes)
+
+
+def test_a_teacher_of_shorter_texts(home):
+    longer = {"data.max_seq_length": "24", "model.max_position_embeddings": "24"}
+    with pytest.raises(UserError, match="reads at most 16 tokens, this run's sequences have 24"):
+        job_of(home, "distilbert.py:tiny", "never", student(home) | longer)
 
 
 @pytest.fixture(scope="module")
@@ -223,8 +230,14 @@ def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     result, job = fine_tune(home, glue, recipe, "layers", "tiny", **SMALL, **of)
     assert set(result["scores"]) == {"dev/matthews", "dev/score"}
     before, after = (newest(home / name, "encoder") for name in ("tiny", "layers/seed_0"))
-    assert np.any(before["layers/block/attention/query/kernel"] != 0)
     assert any(np.any(before[name] != after[name]) for name in after)
+    # The maps of the width go on too: what follows the text is still the same objective.
+    assert finetuning.taken_over(job) == ["encoder", "layer_matching"]
+    begun, _ = finetuning.begin(job, job.trainer(0), Checkpoints(home / "begun"))
+    for name, leaf in newest(home / "tiny", "layer_matching").items():
+        own = named_arrays.named(begun.params["layer_matching"])[name]
+        np.testing.assert_array_equal(own, leaf)
+    assert set(begun.params) == {"encoder", "glue", "layer_matching"}
 
     of = {"objectives.soft_targets.teacher": str(home / "cola" / "seed_0")}
     recipe = "tinybert_glue.py:cola,prediction_tiny"
@@ -242,6 +255,14 @@ def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     assert len(losses) == job.config.num_train_steps
     assert min(losses) >= 0
 
+    (home / "glue" / "book_review").mkdir()
+    for split in ("train", "dev", "test"):
+        path = home / "glue" / "book_review" / f"{split}.tsv"
+        path.write_text("label\ttext_a\n" + "1\tabcde .\n0\tfghij .\n" * 8)
+    sections = {"task.dataset": "book_review"}
+    with pytest.raises(UserError, match="was taught cola, this run learns book_review"):
+        fine_tune(home, glue, recipe, "never", "layers/seed_0", **SMALL, **of, **sections)
+
 
 def newest(run: pathlib.Path, part: str) -> dict:
     step = max(checkpoint_folder.steps(run / "checkpoints"))
@@ -252,5 +273,5 @@ def newest(run: pathlib.Path, part: str) -> dict:
 def test_a_fine_tuned_run_that_kept_nothing_is_no_teacher(home, glue):
     fine_tune(home, glue, "glue.py:cola,tiny", "forgotten", "teacher", **SMALL)
     section = {"soft_targets": {"teacher": str(home / "forgotten" / "seed_0"), "of": "glue"}}
-    with pytest.raises(UserError, match="holds no finished checkpoint"):
+    with pytest.raises(UserError, match="of a fine-tuning with --config"):
         teaching.find(section)

@@ -14,6 +14,7 @@ import scipy.special
 from bertjax.errors import UserError
 from bertjax.interfaces import Encoded, Pretrainer
 from bertjax.layers import losses
+from bertjax.models import xlnet
 from bertjax.models.bert import Model
 from bertjax.objectives import hidden_cosine, layer_matching, mlm, soft_targets
 from bertjax.train.state import TrainState
@@ -290,6 +291,10 @@ MATCHED = tinybert().objectives
         (
             Pretrainer(model(2), {"hidden_cosine": hidden_cosine.Objective}),
             "put soft_targets before it",
+        ),
+        (
+            Pretrainer(xlnet.Model(V, D, 2, H, F, output_hidden_states=True), MATCHED),
+            "compares attention scores, which the model of the student does not tell",
         ),
         (tinybert(3), "layer_map=() of a student of 3 layers"),
         (tinybert(2, layer_map=(0, 4)), "name a layer from 1 to 4"),
