@@ -60,6 +60,11 @@ def cls_last(fields: Mapping[str, Any]) -> bool:
     return getattr(catalog.load("models", fields["name"]).Model, "cls_last", False)
 
 
+def model_fields(fields: Mapping[str, Any]) -> list[str]:
+    """All fields of the model that `config.model` describes, those it leaves out too."""
+    return _fields(catalog.load("models", fields["name"]).Model)
+
+
 def precision(name: str) -> str:
     """Resolves "auto": what is fastest on this kind of device without harm to the result.
 
@@ -310,6 +315,7 @@ def trainer(
     pretrainer: Pretrainer,
     mesh: Mesh,
     batch: Mapping[str, np.ndarray],
+    *,
     batch_size: int = 1,
     frozen: Mapping[str, PyTree] = NOTHING,
 ) -> Trainer:

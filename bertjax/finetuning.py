@@ -26,7 +26,7 @@ from bertjax.data.pair_batches import PairBatches
 from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
-from bertjax.train import epochs, named_arrays, predict, transfer
+from bertjax.train import checkpoint_folder, epochs, named_arrays, predict, transfer
 from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.display import Display
 from bertjax.train.feed import Feed
@@ -84,9 +84,9 @@ class Job:
     def trainer(self) -> Callable[[int], Trainer]:
         """What is compiled, for a seed; compiled once for all of them."""
         _, batch = next(self.batches["train"].training_batches())
-        frozen = teaching.frozen(self.teachers)
+        parts = self.config, self.pretrainer, self.mesh, batch
         return for_seeds(
-            build.trainer(self.config, self.pretrainer, self.mesh, batch, frozen),
+            build.trainer(*parts, frozen=teaching.frozen(self.teachers)),
             build.make_optimizer(self.config),
             build.make_schedule(self.config),
             batch,
@@ -146,7 +146,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     sections = config.objectives if "objectives" in config else {}
     teachers = teaching.find(sections)
     for teacher in teachers.values():
-        teacher.check(config, pieces)
+        teacher.check(config, pieces, config.data.max_seq_length)
     more = teaching.objectives(sections, build.facts(config, pieces), teachers)
     pretrainer = Pretrainer(build.encoder(config.model), {config.task.name: make_task, **more})
     job = Job(
@@ -161,9 +161,19 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
         teachers=teachers,
         mesh=_mesh(config),
     )
-    if origin.checkpoint is not None:
-        transfer.check(origin.checkpoint, job.shapes)
+    for part in taken_over(job):
+        transfer.check(origin.checkpoint, job.shapes, part)
     return job
+
+
+def taken_over(job: Job) -> list[str]:
+    """What goes on as it was: the encoder, and objectives that the run before had as well."""
+    if job.origin.checkpoint is None:
+        return []
+    names = checkpoint_folder.read_record(job.origin.checkpoint).arrays
+    before = {name.split("/")[1] for name in names if name.startswith("params/")}
+    objectives = job.config.objectives if "objectives" in job.config else {}
+    return ["encoder", *(name for name in job.shapes if name in before and name in objectives)]
 
 
 def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | None:
@@ -223,8 +233,9 @@ def begin(
         state, record = resumed
         return state, record.hooks
     state = trainer.create_state()
-    if job.origin.checkpoint is not None:
-        state = state.replace(params=transfer.take_over(job.origin.checkpoint, state.params))
+    for part in taken_over(job):
+        params = transfer.take_over(job.origin.checkpoint, state.params, part)
+        state = state.replace(params=params)
     return state, {}
 
 
@@ -263,13 +274,16 @@ def _with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
     """
     config = configs.from_json(configs.to_json(recipe))
     model = configs.from_json(json.dumps(origin.config["model"]))
+    known = build.model_fields(model)
     with config.unlocked(), model.unlocked():
         for name, value in recipe.model.items():
-            if value is not None and name not in model:
+            if value is None:
+                continue
+            if name not in known:
                 raise UserError(
                     f"the model of {origin.run} has no field {name}: set --config.model.{name}=none"
                 )
-            model[name] = model[name] if value is None else value
+            model[name] = value
         config.model = model
         config.init = origin.description()
     longest = build.positions(model)

@@ -88,8 +88,9 @@ def prepare(
     build.check_vocabulary(config, pieces)
     corpus = open_corpus(corpus_path)
     check_tokenizer(corpus, pieces)
+    longest = max(phase.max_seq_length for phase in phases)
     for teacher in teachers.values():
-        teacher.check(config, pieces)
+        teacher.check(config, pieces, longest)
     splits = read_manifest(corpus_path)["splits"]
     unseen = open_corpus(corpus_path, "validation") if "validation" in splits else None
     last = phases[-1]
@@ -98,8 +99,14 @@ def prepare(
     rows["example_weight"] = np.ones(1, np.float32)
     objectives = teaching.objectives(config.objectives, build.facts(config, pieces), teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    still = teaching.frozen(teachers)
-    trainer = build.trainer(config, pretrainer, mesh, rows, last.batch_size, still)
+    trainer = build.trainer(
+        config,
+        pretrainer,
+        mesh,
+        rows,
+        batch_size=last.batch_size,
+        frozen=teaching.frozen(teachers),
+    )
     return Job(
         workdir=pathlib.Path(workdir),
         config=config,

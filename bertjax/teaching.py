@@ -55,8 +55,33 @@ class Teacher:
         """Of its parameters."""
         return named_arrays.fingerprint(self.read())
 
-    def check(self, config: ConfigDict, pieces: Tokenizer) -> None:
-        """Raises `UserError` unless student and teacher read the same tokens."""
+    def check(self, config: ConfigDict, pieces: Tokenizer, longest: int) -> None:
+        """Refuses a teacher that cannot read what the student reads, or knows another task.
+
+        Args:
+          config: Of the student's run.
+          pieces: Its tokenizer.
+          longest: Tokens of its longest sequences.
+
+        Raises:
+          UserError: naming what differs.
+        """
+        self._check_tokens(config, pieces)
+        room = build.positions(self.origin.config["model"])
+        if longest > room:
+            raise UserError(
+                f"the teacher {self.origin.run} reads at most {room} tokens, this run's sequences "
+                f"have {longest}: shorten them to --config.data.max_seq_length={room}"
+            )
+        if "task" in config and config.task.name == self.of:
+            theirs, ours = (_subject(task) for task in (self.origin.config["task"], config.task))
+            if theirs != ours:
+                raise UserError(
+                    f"the teacher {self.origin.run} was taught {theirs}, this run learns {ours}: "
+                    f"name one that was fine-tuned on {ours}"
+                )
+
+    def _check_tokens(self, config: ConfigDict, pieces: Tokenizer) -> None:
         theirs, ours = self.origin.config["model"]["vocab_size"], config.model.vocab_size
         folder = self.origin.run / "tokenizer"
         known = folder.exists()
@@ -112,10 +137,18 @@ def _find(name: str, fields: Mapping[str, Any]) -> Teacher:
             f"objective {name} has no teacher: set --config.objectives.{name}.teacher=RUN, the "
             "folder of a trained run, RUN@STEP or RUN@best"
         )
-    origin = transfer.find(fields["teacher"])
+    try:
+        origin = transfer.find(fields["teacher"])
+    except UserError as error:
+        raise UserError(f"the teacher of objective {name}: {error}") from None
     if origin.checkpoint is None:
         raise UserError(f"the teacher of objective {name} is {fields['teacher']}: wanted a run")
     return Teacher(origin, fields["of"])
+
+
+def _subject(task: Mapping[str, Any]) -> str:
+    """What a task is about: one of several data sets, or the task itself."""
+    return task.get("dataset", task["name"])
 
 
 def _objective(config: ConfigDict, name: str, origin: transfer.Origin) -> Callable[[], Any]:

@@ -149,6 +149,15 @@ def in_seconds(config: ConfigDict) -> ConfigDict:
     return config
 
 
+def in_seconds_after_quickstart(config: ConfigDict) -> ConfigDict:
+    """Likewise, for a student of `configs/quickstart.py`: its tokens, and its held-out text."""
+    config = in_seconds(config)
+    config.model.vocab_size = config.tokenizer.vocab_size = 4096
+    config.model.max_position_embeddings = 128
+    config.data.validation_fraction = 0.03
+    return config
+
+
 def check_argument(argument: str, known: tuple[str, ...]) -> None:
     """Refuses an argument that a config file does not know.
 

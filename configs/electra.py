@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020): `configs/electra.py:SIZE`: small, base, large, and tiny.
+"""ELECTRA (Clark et al. 2020): `configs/electra.py:SIZE`, small, base or large, and tiny.
 
     bertjax pretrain --config configs/electra.py:small --workdir runs/electra_small \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
@@ -9,18 +9,20 @@ encoder weighs 50. Adam with an epsilon of 1e-6, warmup of 10,000 steps, linear 
 0.01, dropout 0.1. Fine-tuning takes the encoder alone: it has no pooler.
 
     size    layers  width  embedding  heads  generator  masked   parameters   GLUE (published)
-    tiny         2    128         64      2        1/2     15%      503,424   -
     small       12    256        128      4        1/4     15%   13,483,008   79.9 (dev)
     base        12    768        768     12        1/3     15%  108,891,648   85.1 (dev)
     large       24   1024       1024     16        1/4     25%  334,092,288   89.0 (dev)
+    tiny         2    128         64      2        1/2     15%      503,424   -
 
-    size    steps      batch   length     rate
+    size    steps      batch   length     rate   (tiny: a demonstration of seconds)
     small   1,000,000    128      128     5e-4
     base      766,000    256      512     2e-4
     large     400,000  2,048      512     2e-4
 
-Cost of small, as published: 4 days on one V100. Departure: layer-wise decay of the learning rate in
-fine-tuning (appendix B) is not part of `configs/glue.py`.
+Cost of small, as published: 4 days on one V100.
+
+Where we differ: layer-wise decay of the learning rate in fine-tuning (appendix B) is not part of
+`configs/glue.py`.
 """
 
 from ml_collections import ConfigDict
@@ -38,7 +40,7 @@ MODELS = {
 }
 RUNS = {
     # Steps, batch, length, learning rate.
-    "tiny": (1_000_000, 128, 128, 5e-4),
+    "tiny": (60, 16, 64, 1e-3),
     "small": (1_000_000, 128, 128, 5e-4),
     "base": (766_000, 256, 512, 2e-4),
     "large": (400_000, 2048, 512, 2e-4),

@@ -148,8 +148,8 @@ def trainer_of(config):
     rows = random_rows(config, config.data.batch_size, config.data.max_seq_length)
     mesh = build.make_mesh(config, [config.data.batch_size])
     frozen = teaching.frozen(teachers)
-    trainer = build.trainer(config, pretrainer, mesh, rows, config.data.batch_size, frozen)
-    return trainer, rows
+    made = {"batch_size": config.data.batch_size, "frozen": frozen}
+    return build.trainer(config, pretrainer, mesh, rows, **made), rows
 
 
 @pytest.fixture(scope="session")

@@ -103,8 +103,8 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
     objectives = teaching.objectives(config.objectives, build.facts(config), teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = build.random_rows(config, phase)
-    still = teaching.frozen(teachers)
-    trainer = build.trainer(config, pretrainer, mesh, rows, phase.batch_size, still)
+    made = {"batch_size": phase.batch_size, "frozen": teaching.frozen(teachers)}
+    trainer = build.trainer(config, pretrainer, mesh, rows, **made)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     start = time.perf_counter()
     step = trainer.train_step.lower(state, batch).compile()

@@ -93,9 +93,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _description(job, arguments: argparse.Namespace) -> str:
+    from bertjax import finetuning
     from bertjax.train import named_arrays
 
-    new = [name for name in named_arrays.named(job.shapes) if not name.startswith("encoder/")]
+    old = finetuning.taken_over(job) or ["encoder"]
+    new = [name for name in named_arrays.named(job.shapes) if name.partition("/")[0] not in old]
     count = named_arrays.num_parameters(job.shapes["encoder"])
     if job.origin.checkpoint is None:
         source = f"fresh parameters, the model of {job.origin.run}"

@@ -35,9 +35,11 @@ class Objective(nn.Module):
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """The teacher reads the batch."""
+        _check_tells_scores("student", encoder)
 
         def forward(model: Pretrainer, batch: Batch) -> tuple[Array, Array]:
             teacher = model.encoder
+            _check_tells_scores("teacher", teacher)
             states = teacher(batch, train=False).hidden_states
             chosen = self._layers(encoder.num_hidden_layers, teacher.num_hidden_layers)
             scores = [teacher.attention_scores(states[m - 1], m - 1, batch) for m in chosen]
@@ -117,6 +119,14 @@ class Objective(nn.Module):
                 "the student's"
             )
         return chosen
+
+
+def _check_tells_scores(whose: str, encoder: Encoder) -> None:
+    if not hasattr(encoder, "attention_scores"):
+        raise UserError(
+            f"objective layer_matching compares attention scores, which the model of the {whose} "
+            "does not tell: it needs one whose config.model.name is bert"
+        )
 
 
 def _error(own: Float[Array, "B L D"], wanted: Float[Array, "B L D"]) -> Float[Array, "B L"]:

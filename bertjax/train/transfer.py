@@ -72,6 +72,11 @@ def find(name: str) -> Origin:
 
 def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> pathlib.Path:
     steps = checkpoint_folder.steps(directory)
+    if not steps and "task" in config:
+        raise UserError(
+            f"{directory} holds no finished checkpoint: wanted the folder of a seed, as in "
+            "runs/mrpc/seed_0, of a fine-tuning with --config.keep_checkpoints=true"
+        )
     if not steps:
         raise UserError(f"{directory} holds no finished checkpoint: wait for the run's first one")
     if which == "best":
