@@ -72,14 +72,18 @@ def _guess(tokenizer, row, place, label, probabilities, candidates) -> Guess:
     special = set(tokenizer.special_ids)
 
     def text(ids):
-        return tokenizer.decode([int(i) for i in ids if i not in special])
+        return tokenizer.decode([int(i) for i in ids if i not in special]).strip()
+
+    def token(number):
+        # As it reads in a text, where that is anything to be seen.
+        return tokenizer.decode([int(number)]).strip() or tokenizer.pieces([int(number)])[0]
 
     return Guess(
         before=text(row[max(place - _CONTEXT, 0) : place]),
         after=text(row[place + 1 : place + 1 + _CONTEXT]),
-        truth=tokenizer.pieces([int(label)])[0],
+        truth=token(label),
         candidates=tuple(
-            (tokenizer.pieces([int(candidate)])[0], float(probability))
+            (token(candidate), float(probability))
             for candidate, probability in zip(candidates, probabilities, strict=True)
         ),
     )

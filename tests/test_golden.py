@@ -52,6 +52,7 @@ PRETRAINING = (
     "bert.py:tiny",
     "bert_mini_hour.py",
     "family.py:bert",
+    "students.py:distilbert_alone",
     "bert_wwm.py:tiny",
     "bert_masks30.py:tiny",
     "roberta.py:tiny",

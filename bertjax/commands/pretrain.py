@@ -19,6 +19,9 @@ In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, toke
 end, summary.json.
 """
 
+_PREDICTIONS = {"mlm": "MLM", "sbo": "SBO", "permutation_lm": "PLM"}
+"""Objectives that predict tokens, which word frequencies can be asked for too."""
+
 
 def main(argv: list[str]) -> None:
     """Trains, and tells what came of it."""
@@ -87,8 +90,10 @@ def extension(config, steps: int) -> str:
 
 
 def _print_summary(summary: dict, workdir: str) -> None:
-    if "unigram_loss" in summary and "mlm_loss" in summary:
-        _print_scores(summary)
+    if "unigram_loss" in summary:
+        for objective, name in _PREDICTIONS.items():
+            if f"{objective}_loss" in summary:
+                _print_scores(summary, objective, name)
     if "rtd_loss" in summary:
         _print_detection(summary)
     for guess in summary["guesses"]:
@@ -101,14 +106,15 @@ def _print_summary(summary: dict, workdir: str) -> None:
     print(f"model      {workdir}/checkpoints/, {workdir}/tokenizer/, {workdir}/config.json")
 
 
-def _print_scores(summary: dict) -> None:
-    gain = summary["unigram_loss"] - summary["mlm_loss"]
+def _print_scores(summary: dict, objective: str, name: str) -> None:
+    loss, accuracy = summary[f"{objective}_loss"], summary[f"{objective}_accuracy"]
+    gain = summary["unigram_loss"] - loss
     print("\nheld-out text     this model   word frequencies alone")
     print(
-        f"  MLM loss        {summary['mlm_loss']:10.3f}   {summary['unigram_loss']:.3f} nats: "
+        f"  {name} loss        {loss:10.3f}   {summary['unigram_loss']:.3f} nats: "
         f"{abs(gain):.2f} {'better' if gain > 0 else 'worse'}"
     )
-    print(f"  MLM accuracy    {summary['mlm_accuracy']:10.1%}   {summary['unigram_accuracy']:.1%}")
+    print(f"  {name} accuracy    {accuracy:10.1%}   {summary['unigram_accuracy']:.1%}")
     if "sentence_pair_accuracy" in summary:
         print(f"  pair accuracy   {summary['sentence_pair_accuracy']:10.1%}   50.0%")
 
