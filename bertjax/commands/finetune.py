@@ -18,7 +18,8 @@ examples:
       --workdir runs/rte_from_nothing
 
 --init is the folder of a pretraining run: RUN is its newest checkpoint, RUN@STEP or RUN@best
-another one, random:RUN its model and tokenizer with fresh parameters. --data is the folder that
+another one, random:RUN its model and tokenizer with fresh parameters; and RUN/seed_N a seed of a
+fine-tuning that kept its checkpoints (--config.keep_checkpoints=true). --data is the folder that
 holds CoLA/, SST-2/, MRPC/ and so on as GLUE released them, or tfds:DIR, where glue/TASK is prepared
 as ArrayRecord.
 

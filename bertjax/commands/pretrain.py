@@ -10,6 +10,8 @@ examples:
   bertjax pretrain --config configs/quickstart.py --workdir runs/quickstart
   bertjax pretrain --config configs/bert.py:mini --workdir runs/mini \\
       --config.data.corpus=corpora/wiki --config.num_train_steps=100000 --config.data.phases='()'
+  bertjax pretrain --config configs/distilbert.py:tiny --workdir runs/distilbert \\
+      --config.objectives.soft_targets.teacher=runs/quickstart
 
 Any field of the config is set with --config.SECTION.FIELD=VALUE. Ctrl-C or SIGTERM finishes the
 step, saves and stops; the same command goes on from there, on any number of devices. A finished run
@@ -96,6 +98,11 @@ def _print_summary(summary: dict, workdir: str) -> None:
                 _print_scores(summary, objective, name)
     if "rtd_loss" in summary:
         _print_detection(summary)
+    if "soft_targets_agreement" in summary:
+        agreement = summary["soft_targets_agreement"]
+        print(f"  as its teacher  {agreement:10.1%}   of all predictions")
+    if "layer_matching_loss" in summary:
+        _print_matching(summary)
     for guess in summary["guesses"]:
         _print_guess(guess)
     print(
@@ -134,6 +141,16 @@ def _print_detection(summary: dict) -> None:
             f"  generator loss  {summary['generator_loss']:10.3f}   "
             f"{summary['unigram_loss']:.3f} nats: word frequencies alone"
         )
+
+
+def _print_matching(summary: dict) -> None:
+    print("\nheld-out text     mean squared distance from the teacher, summed over layers")
+    for name, what in (
+        ("embedding", "embeddings"),
+        ("hidden", "hidden states"),
+        ("attention", "attention"),
+    ):
+        print(f"  {what:15} {summary[f'layer_matching_{name}_error']:10.4f}")
 
 
 def _print_guess(guess: dict) -> None:

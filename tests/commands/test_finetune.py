@@ -18,7 +18,7 @@ from bertjax.commands import finetune
 from bertjax.data import tokenizer
 from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer
-from bertjax.train import transfer
+from bertjax.train import restore, transfer
 from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.metric_writer import read_metrics
@@ -71,12 +71,15 @@ def data(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory) -> pathlib.Path:
-    """The folder of a pretraining run with one checkpoint."""
-    run = tmp_path_factory.mktemp("runs") / "pretrained"
+    return beginning("bert.py:tiny", tmp_path_factory.mktemp("runs") / "pretrained")
+
+
+def beginning(recipe: str, run: pathlib.Path) -> pathlib.Path:
+    """The folder of a pretraining run with one checkpoint, in which nothing was learned yet."""
     pieces = tokenizer.train([text for text, _ in ROWS] * 4, kind="wordpiece", vocab_size=90)
     pieces.save(str(run / "tokenizer"))
     config = configs.load_config(
-        "configs/bert.py:tiny",
+        f"configs/{recipe}",
         [(f"model.{name}", str(value)) for name, value in SMALL.items()]
         + [("model.vocab_size", str(pieces.vocab_size)), ("data.phases", "()"), ("seed", "11")],
     )
@@ -270,6 +273,19 @@ def test_the_encoder_is_the_pretrained_one_and_differs_from_a_fresh_one(data, pr
     assert fingerprint(taken["encoder"]) == wanted
     assert fingerprint(fresh["encoder"]) != wanted
     assert fingerprint(taken["glue"]) == fingerprint(fresh["glue"])
+
+
+def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
+    run = beginning("electra.py:tiny", tmp_path / "electra")
+    checkpoint = run / "checkpoints" / "7"
+    assert set(restore.load_numpy(checkpoint, "params")) == {"encoder", "generator", "rtd"}
+    job = job_of(data, run, tmp_path / "never")
+    with Checkpoints(tmp_path / "none") as checkpoints:
+        state, _ = finetuning.begin(job, job.trainer(0), checkpoints)
+    assert set(state.params) == {"encoder", "glue"}
+    assert set(state.params["glue"]) == {"pooler", "classifier"}
+    wanted = fingerprint(restore.load_numpy(checkpoint, "params/encoder"))
+    assert fingerprint(jax.tree.map(np.asarray, state.params["encoder"])) == wanted
 
 
 @pytest.mark.parametrize(
