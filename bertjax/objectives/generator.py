@@ -100,7 +100,8 @@ class Objective(nn.Module):
             raise UserError(
                 f"objective generator: size={self.size} of hidden_size={encoder.hidden_size} and "
                 f"num_attention_heads={encoder.num_attention_heads} gives a width of {width} for "
-                f"{heads} heads: choose one that divides, such as {1 / encoder.num_attention_heads:.4g}"
+                f"{heads} heads: choose one that divides, such as "
+                f"{1 / encoder.num_attention_heads:.4g}"
             )
         fields = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
         narrower = {
