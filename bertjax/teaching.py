@@ -73,8 +73,9 @@ class Teacher:
                 f"the teacher {self.origin.run} reads at most {room} tokens, this run's sequences "
                 f"have {longest}: shorten them to --config.data.max_seq_length={room}"
             )
-        if "task" in config and config.task.name == self.of:
-            theirs, ours = (_subject(task) for task in (self.origin.config["task"], config.task))
+        tasks = [each["task"] for each in (self.origin.config, config) if "task" in each]
+        if len(tasks) == 2 and config.task.name == self.of:
+            theirs, ours = map(_subject, tasks)
             if theirs != ours:
                 raise UserError(
                     f"the teacher {self.origin.run} was taught {theirs}, this run learns {ours}: "
@@ -159,5 +160,8 @@ def _objective(config: ConfigDict, name: str, origin: transfer.Origin) -> Callab
     sections = config.objectives if "objectives" in config else {}
     if name not in sections:
         there = [*sections, *([config.task.name] if "task" in config else [])]
-        raise UserError(f"the teacher {origin.run} has no {name!r}: it has {', '.join(there)}")
+        raise UserError(
+            f"the teacher {origin.run} has no {name!r}: it has {', '.join(there)}; name a run that "
+            f"learned {name}"
+        )
     return build.objectives({name: sections[name]}, build.facts(config))[name]

@@ -5,7 +5,8 @@
     bertjax finetune --config configs/kbert.py:book_review --init runs/bert_chinese --data kbert \
         --workdir runs/plain --config.data.knowledge=''
 
-The second is the same without the graph. `--data` is the folder that holds `book_review/`,
+The second is the same without the graph. `runs/bert_chinese` is any BERT of Chinese: a run of
+`configs/bert_wwm.py:chinese`, or bert-base-chinese by `bertjax import`. `--data` is the folder that holds `book_review/`,
 `chnsenticorp/` and `kgs/HowNet.spo`; `config.data.knowledge` is any other graph, from there.
 
 Recipe: BERT's (`configs/glue.py`, where `small` and `tiny` stand) with sequences of 256 tokens,

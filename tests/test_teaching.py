@@ -262,6 +262,9 @@ def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     sections = {"task.dataset": "book_review"}
     with pytest.raises(UserError, match="was taught cola, this run learns book_review"):
         fine_tune(home, glue, recipe, "never", "layers/seed_0", **SMALL, **of, **sections)
+    of = {"objectives.soft_targets.teacher": str(home / "teacher")}
+    with pytest.raises(UserError, match="has no 'glue': it has mlm, sentence_pair; name a run"):
+        fine_tune(home, glue, recipe, "never", "layers/seed_0", **SMALL, **of)
 
 
 def newest(run: pathlib.Path, part: str) -> dict:
