@@ -1,9 +1,9 @@
 """TinyBERT on a GLUE task: `configs/tinybert_glue.py:TASK,STAGE`, and `:TASK,STAGE_tiny`.
 
 Paper: Jiao et al. 2020, sections 3.2 and 4.2. Both stages learn from the same fine-tuned teacher,
-`layers` by matching its layers, `prediction` then by its scores; the labels are not looked at, but
-for the accuracy that is reported. A teacher is a run of `configs/glue.py` that kept its checkpoint. `layers` goes on with
-the maps of the width that the general stage learned:
+`layers` by matching its layers, with the maps of the width that the general stage learned, then
+`prediction` by its scores; the labels are not looked at, but for the accuracy that is reported. A
+teacher is a run of `configs/glue.py` that kept its checkpoint:
 
     bertjax finetune --config configs/glue.py:mrpc --init runs/bert_base --data glue \
         --workdir runs/teacher --config.keep_checkpoints=true
