@@ -6,8 +6,9 @@
         --workdir runs/plain --config.data.knowledge=''
 
 The second is the same without the graph. `runs/bert_chinese` is any BERT of Chinese: a run of
-`configs/bert_wwm.py:chinese`, or bert-base-chinese by `bertjax import`. `--data` is the folder that holds `book_review/`,
-`chnsenticorp/` and `kgs/HowNet.spo`; `config.data.knowledge` is any other graph, from there.
+`configs/bert_wwm.py:chinese`, or bert-base-chinese by `bertjax import`. `--data` is the folder that
+holds `book_review/`, `chnsenticorp/` and `kgs/HowNet.spo`; `config.data.knowledge` is any other
+graph, from there.
 
 Recipe: BERT's (`configs/glue.py`, where `small` and `tiny` stand) with sequences of 256 tokens,
 those of the graph included, 2 triples an entity, 5 epochs, a rate of 2e-5. K-BERT adds no
