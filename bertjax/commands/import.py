@@ -15,7 +15,9 @@ examples:
 
 --from is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes it
 or `hf download NAME --local-dir DIR` fetches it. Every array must find its place: names and shapes
-that do not fit are listed, and nothing is written.
+that do not fit are listed, and nothing is written. Known are BERT, RoBERTa, ALBERT, ELECTRA (either
+of its two models), DistilBERT and XLNet, with the heads that they were pretrained with or a
+classifier.
 """
 
 

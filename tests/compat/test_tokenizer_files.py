@@ -36,7 +36,7 @@ def exported(request, tmp_path_factory):
     kind, options = request.param
     folder = tmp_path_factory.mktemp("exported")
     trained = tokenizer.train(TEXTS, kind=kind, vocab_size=500, **options)
-    tokenizer_files.write(folder, trained, longest=77, has_segments=True)
+    tokenizer_files.write(folder, trained, longest=77, has_segments=True, cls_last=False)
     return trained, folder
 
 
