@@ -127,7 +127,7 @@ def parameters(
     Raises:
       UserError: arrays of theirs are missing, unexpected or of another shape; a table lists them.
     """
-    shapes = _shapes(pretrainer(config, pieces))
+    shapes = parameter_shapes(pretrainer(config, pieces))
     architecture = released.architecture
     pairs = huggingface.pairs_of(architecture, huggingface.parts_of(architecture, shapes))
     params = name_map.to_ours(pairs, released.arrays, shapes, what)
@@ -229,7 +229,7 @@ def pretrainer(config: ConfigDict, pieces: Tokenizer | None = None) -> Pretraine
     return Pretrainer(build.encoder(config.model), heads)
 
 
-def _shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
+def parameter_shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
     """The shapes of all parameters, by name."""
 
     def initial() -> Any:

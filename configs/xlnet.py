@@ -55,8 +55,9 @@ def get_config(size: str = "base") -> ConfigDict:
 def _model(size: str) -> ConfigDict:
     """BERT's words for the published fields; positions are relative, without a longest sequence."""
     model = common.bert_model(size)
-    for absent in ("max_position_embeddings", "type_vocab_size", "position_initializer"):
-        del model[absent]
+    absent = ("max_position_embeddings", "type_vocab_size")
+    for name in (*absent, "position_initializer", "position_offset"):
+        del model[name]
     model.update(name="xlnet", vocab_size=32_000, mem_len=384, clamp_len=0)
     return model
 
