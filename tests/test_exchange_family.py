@@ -25,7 +25,7 @@ RUNS = {
     "electra": ("ElectraForPreTraining", {"generator"}),
     "xlnet": ("XLNetLMHeadModel", set()),
     "bert_wwm": ("BertForPreTraining", set()),
-    "bert_masks30": ("BertForMaskedLM", NO_POOLER),
+    "bert_masks30": ("BertForPreTraining", set()),
     "roberta": ("RobertaForMaskedLM", NO_POOLER),
     "spanbert": ("BertForMaskedLM", {"sbo"} | NO_POOLER),
     "tinybert": ("BertModel", {"layer_matching"} | NO_POOLER),
