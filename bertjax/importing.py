@@ -113,6 +113,11 @@ def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
     return configs.from_json(json.dumps(sections))
 
 
+def classifier_act(config: ConfigDict) -> str:
+    """The activation before the classes of what is fine-tuned and exported again."""
+    return catalog.load(huggingface.ARCHITECTURES, config.imported.model_type).CLASSIFIER_ACT
+
+
 def parameters(
     released: Released, config: ConfigDict, pieces: Tokenizer | None = None, what: str = "the model"
 ) -> dict[str, np.ndarray]:

@@ -39,9 +39,11 @@ def main(argv: list[str]) -> None:
         f"{target}: {made.config.imported.model_type} with {num_parameters(dict(made.params)):,} "
         f"parameters; heads: {heads or 'none'}"
     )
+    activation = importing.classifier_act(made.config)
+    option = "" if activation == "tanh" else f" --config.task.pooler_act={activation}"
     print(
         f"next  bertjax finetune --config configs/glue.py:mrpc --init {target} --data GLUE_FOLDER "
-        f"--workdir {target}_mrpc"
+        f"--workdir {target}_mrpc{option}"
     )
 
 
