@@ -6,27 +6,19 @@ write   Source -> folder: weights, config, tokenizer and a model card
 
 import dataclasses
 import pathlib
-import re
-from collections.abc import Collection, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 import bertjax
-from bertjax.compat import huggingface, name_map, tokenizer_files
-from bertjax.compat.huggingface import CLASSIFIER, ENCODER, OWN_POOLER, POOLER, Released
+from bertjax import build, export_parts, generator_tower
+from bertjax.compat import huggingface, tokenizer_files
 from bertjax.compat.model_card import Card
 from bertjax.data import tokenizer
-from bertjax.data.glue_table import glue_task
 from bertjax.errors import UserError
 from bertjax.finetuning import tokenizer_folder
 from bertjax.importing import new_folder
 from bertjax.train import checkpoint_folder, named_arrays, restore, transfer
 from bertjax.train.files import read_json, write_text
-
-_TRAIN_THE_POOLER = ("sentence_pair",)
-"""Objectives that learn from the pooled output; every task does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +42,12 @@ class Export:
     Attributes:
       class_name: Of transformers.
       parameters: How many numbers were written.
-      left_behind: Parts of the run that transformers has no place for.
+      left_behind: Parts of the run that were not written, and why.
     """
 
     class_name: str
     parameters: int
-    left_behind: tuple[str, ...]
+    left_behind: Mapping[str, str]
 
 
 def find(name: str) -> Source:
@@ -99,22 +91,34 @@ def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Sourc
     return Source(transfer.Origin(workdir, checkpoint, config), results, seed)
 
 
-def write(source: Source, target: pathlib.Path, scores: Sequence[str] = ()) -> Export:
+def write(
+    source: Source, target: pathlib.Path, scores: Sequence[str] = (), *, generator: bool = False
+) -> Export:
     """Writes the folder, whole or not at all.
 
     Args:
       source: What is exported.
       target: A new folder.
       scores: Folders of fine-tunings of this checkpoint, whose scores the card shows.
+      generator: Whether it is the generator of an ELECTRA, instead of what fine-tuning takes.
 
     Raises:
       UserError: transformers has no such model, or something does not fit.
     """
+    if generator and scores:
+        raise UserError(
+            "--scores are those of the discriminator, which fine-tuning takes: leave them, or "
+            "--generator, out"
+        )
     run, checkpoint = source.origin.config, source.origin.checkpoint
     pieces = tokenizer.load(tokenizer_folder(source.origin))
     model_type = huggingface.model_type_of(run)
     arrays = named_arrays.named(restore.load_numpy(checkpoint, "params"))
-    released, left_behind = _released(model_type, run, arrays, pieces, str(checkpoint))
+    facts = _facts(source, pieces.fingerprint)
+    if generator:
+        run, arrays = generator_tower.alone(run, arrays, str(source.origin.run))
+        facts["tower"] = "generator"
+    released, left_behind = export_parts.released(model_type, run, arrays, pieces, str(checkpoint))
     rows = _score_rows([source.results] if source.results else [])
     rows += _score_rows([_results_of(name, source) for name in scores])
     card = Card(
@@ -122,98 +126,24 @@ def write(source: Source, target: pathlib.Path, scores: Sequence[str] = ()) -> E
         model_type=model_type,
         class_name=released.config["architectures"][0],
         parameters=named_arrays.num_parameters(dict(released.arrays)),
-        facts=_facts(source, pieces.fingerprint),
+        facts=facts,
         scores=[("fine-tuned on", "metric", "median", "lowest", "highest", "seeds"), *rows]
         if rows
         else (),
-        config=run,
+        config=source.origin.config,
     )
     with new_folder(target) as folder:
         huggingface.write(folder, released)
-        model = {"position_offset": 0} | run["model"]
-        longest = model["max_position_embeddings"] - model["position_offset"]
-        segments = model["type_vocab_size"] > 1
-        tokenizer_files.write(folder, pieces, longest=longest, has_segments=segments)
+        tokenizer_files.write(
+            folder,
+            pieces,
+            longest=build.positions(run["model"]),
+            # XLNet, which has no table of them, tells any two segments apart.
+            has_segments=({"type_vocab_size": 2} | run["model"])["type_vocab_size"] > 1,
+            cls_last=build.cls_last(run["model"]),
+        )
         write_text(folder / "README.md", card.text())
     return Export(card.class_name, card.parameters, left_behind)
-
-
-def _released(
-    model_type: str,
-    run: Mapping[str, Any],
-    arrays: Mapping[str, np.ndarray],
-    pieces: Any,
-    what: str,
-) -> tuple[Released, tuple[str, ...]]:
-    """A run's arrays as a model of theirs, and the subtrees that it has no place for."""
-    released = Released(model_type, {}, {}, run.get("imported", {}).get("dtype", "float32"))
-    architecture = released.architecture
-    known = architecture.parts()
-    subtrees = list(dict.fromkeys(name.partition("/")[0] for name in arrays))
-    heads = [subtree for subtree in subtrees if subtree in known and subtree != ENCODER]
-    left_behind = tuple(subtree for subtree in subtrees if subtree not in known)
-    arrays = {n: array for n, array in arrays.items() if n.partition("/")[0] not in left_behind}
-    arrays = _with_their_pooler(architecture, run, heads, arrays)
-    parts = [ENCODER, *heads, *([POOLER] if _any_under(POOLER, arrays) else [])]
-    pairs = huggingface.pairs_of(architecture, [part for part in parts if part in known])
-    config = architecture.config(run["model"], heads) | {
-        "model_type": model_type,
-        "architectures": [huggingface.class_of(architecture, heads)],
-        **_classes(run, architecture.CLASSIFIER_DROPOUT),
-    }
-    if config.setdefault("pad_token_id", pieces.pad_id) != pieces.pad_id:
-        raise UserError(
-            f"position_offset={run['model']['position_offset']} makes pad_token_id="
-            f"{config['pad_token_id']} in transformers; the tokenizer pads with {pieces.pad_id}"
-        )
-    theirs = name_map.to_theirs(pairs, arrays, what)
-    return dataclasses.replace(released, config=config, arrays=theirs), left_behind
-
-
-def _with_their_pooler(
-    architecture: ModuleType,
-    run: Mapping[str, Any],
-    heads: Collection[str],
-    arrays: Mapping[str, np.ndarray],
-) -> dict[str, np.ndarray]:
-    """The arrays with a classifier's pooler where theirs has it, and without an untrained one.
-
-    Raises:
-      UserError: the pooler has another activation than theirs.
-    """
-    if CLASSIFIER not in heads:
-        trained = "imported" in run or any(head in _TRAIN_THE_POOLER for head in heads)
-        return {n: a for n, a in arrays.items() if trained or not n.startswith(f"{POOLER}/")}
-    came, wanted = (OWN_POOLER, POOLER) if _any_under(OWN_POOLER, arrays) else (POOLER, OWN_POOLER)
-    activation = {"pooler_act": "tanh"} | (run["task"] if came == OWN_POOLER else {})
-    if activation["pooler_act"] != architecture.CLASSIFIER_ACT:
-        raise UserError(
-            f"the run's pooler has {activation['pooler_act']!r}, a classifier of this architecture "
-            f"has {architecture.CLASSIFIER_ACT!r} in transformers: fine-tune an encoder without a "
-            f"pooler with --config.task.pooler_act={architecture.CLASSIFIER_ACT}"
-        )
-    if huggingface.has_own_pooler(architecture) == (came == OWN_POOLER):
-        return dict(arrays)
-    return {re.sub(f"^{came}/", f"{wanted}/", name): array for name, array in arrays.items()}
-
-
-def _any_under(part: str, arrays: Mapping[str, np.ndarray]) -> bool:
-    return any(name.startswith(f"{part}/") for name in arrays)
-
-
-def _classes(run: Mapping[str, Any], dropout: str) -> dict[str, Any]:
-    """What their config says of a classifier."""
-    if "task" not in run:
-        return {}
-    task = glue_task(run["task"]["dataset"])
-    labels = task.labels or ("LABEL_0",)
-    return {
-        "finetuning_task": task.name,
-        "problem_type": "single_label_classification" if task.labels else "regression",
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-        dropout: run["task"]["classifier_dropout"],
-    }
 
 
 def _facts(source: Source, fingerprint: str) -> dict[str, str]:

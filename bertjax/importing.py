@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from bertjax import build, catalog
 from bertjax import config as configs
 from bertjax.compat import huggingface, name_map
-from bertjax.compat.huggingface import CLASSIFIER, ENCODER, POOLER, Released
+from bertjax.compat.huggingface import CLASSIFIER, POOLER, Released
 from bertjax.data import tokenizer
 from bertjax.data.glue_table import glue_task
 from bertjax.errors import UserError
@@ -105,12 +105,17 @@ def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
         "data": {"corpus": ""},
         "imported": {"name": name, "model_type": released.model_type, "dtype": released.dtype},
     }
-    heads = [part for part in released.parts if part not in (ENCODER, POOLER)]
+    heads = [part for part in released.parts if huggingface.is_head(part)]
     if CLASSIFIER in heads:
         sections["task"] = _task(released, task)
     else:
         sections["objectives"] = {head: {} for head in heads}
     return configs.from_json(json.dumps(sections))
+
+
+def classifier_act(config: ConfigDict) -> str:
+    """The activation before the classes of what is fine-tuned and exported again."""
+    return catalog.load(huggingface.ARCHITECTURES, config.imported.model_type).CLASSIFIER_ACT
 
 
 def parameters(
@@ -127,8 +132,9 @@ def parameters(
     Raises:
       UserError: arrays of theirs are missing, unexpected or of another shape; a table lists them.
     """
-    pairs = huggingface.pairs_of(released.architecture, released.parts)
-    shapes = _shapes(pretrainer(config, pieces))
+    shapes = parameter_shapes(pretrainer(config, pieces))
+    architecture = released.architecture
+    pairs = huggingface.pairs_of(architecture, huggingface.parts_of(architecture, shapes))
     params = name_map.to_ours(pairs, released.arrays, shapes, what)
     return {name: np.asarray(params[name], np.float32) for name in shapes}
 
@@ -181,12 +187,9 @@ def _superfluous(released: Released, task: str) -> tuple[str, ...]:
         return ()
     if task == NO_TASK:
         return (CLASSIFIER,)
-    return tuple(
-        part
-        for part in released.parts
-        if part not in (ENCODER, CLASSIFIER)
-        and (part != POOLER or huggingface.has_own_pooler(released.architecture))
-    )
+    beside = [p for p in released.parts if huggingface.is_head(p) and p != CLASSIFIER]
+    own_pooler = huggingface.has_own_pooler(released.architecture)
+    return tuple([POOLER] if own_pooler and POOLER in released.parts else []) + tuple(beside)
 
 
 def _task(released: Released, name: str) -> dict[str, Any]:
@@ -231,7 +234,7 @@ def pretrainer(config: ConfigDict, pieces: Tokenizer | None = None) -> Pretraine
     return Pretrainer(build.encoder(config.model), heads)
 
 
-def _shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
+def parameter_shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
     """The shapes of all parameters, by name."""
 
     def initial() -> Any:
@@ -246,8 +249,10 @@ def _batch() -> dict[str, jax.Array]:
     tokens, rows = jnp.zeros((1, 2), jnp.int32), jnp.zeros(1, jnp.int32)
     return {
         "input_ids": tokens,
+        "original_ids": tokens,
         "segment_ids": tokens,
         "attention_mask": jnp.ones(tokens.shape, bool),
+        "word_starts": jnp.ones(tokens.shape, bool),
         "example_id": rows.astype(jnp.uint32),
         "example_key": jax.random.split(jax.random.key(0), 1),
         "pair_label": rows,

@@ -10,6 +10,7 @@ examples:
   bertjax export --from runs/bert --to bert-hf/
   bertjax export --from runs/bert@best --to bert-hf/ --scores runs/mrpc runs/rte
   bertjax export --from runs/mrpc --to mrpc-hf/
+  bertjax export --from runs/electra --to generator-hf/ --generator
 
   python -c "import transformers; transformers.AutoModel.from_pretrained('bert-hf/')"
 
@@ -18,6 +19,10 @@ fine-tuning whose checkpoints were kept (--config.keep_checkpoints=true): the se
 is the median, or RUN/seed_N. Written are model.safetensors, config.json, the tokenizer and
 README.md: steps, corpus, held-out loss, config, and the scores of the fine-tunings that --scores
 names.
+
+BERT (with SpanBERT, TinyBERT and whatever else is BERT with other objectives), RoBERTa, ALBERT,
+ELECTRA, DistilBERT and XLNet have a place in transformers. Heads that have none there are left
+behind, and told. Of an ELECTRA the discriminator is exported, which fine-tuning takes.
 """
 
 
@@ -29,10 +34,11 @@ def main(argv: list[str]) -> None:
     from bertjax import exporting
 
     target = pathlib.Path(arguments.target)
-    made = exporting.write(exporting.find(arguments.source), target, arguments.scores)
-    if made.left_behind:
-        parts = ", ".join(made.left_behind)
-        print(f"left behind, for transformers has no place for it: {parts}", file=sys.stderr)
+    source = exporting.find(arguments.source)
+    made = exporting.write(source, target, arguments.scores, generator=arguments.generator)
+    for reason in dict.fromkeys(made.left_behind.values()):
+        parts = ", ".join(part for part, why in made.left_behind.items() if why == reason)
+        print(f"left behind, for {reason}: {parts}", file=sys.stderr)
     print(f"{target}: {made.class_name} with {made.parameters:,} parameters")
 
 
@@ -47,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
         "--from", dest="source", metavar="RUN", required=True, help="RUN, RUN@STEP or RUN@best"
     )
     parser.add_argument("--to", dest="target", metavar="HF_DIR", required=True, help="a new folder")
+    parser.add_argument(
+        "--generator",
+        action="store_true",
+        help="of an ELECTRA the generator, a model for masked tokens",
+    )
     parser.add_argument(
         "--scores",
         nargs="+",

@@ -15,7 +15,9 @@ examples:
 
 --from is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes it
 or `hf download NAME --local-dir DIR` fetches it. Every array must find its place: names and shapes
-that do not fit are listed, and nothing is written.
+that do not fit are listed, and nothing is written. Known are BERT, RoBERTa, ALBERT, ELECTRA (either
+of its two models), DistilBERT and XLNet, with the heads that they were pretrained with or a
+classifier.
 """
 
 
@@ -37,9 +39,11 @@ def main(argv: list[str]) -> None:
         f"{target}: {made.config.imported.model_type} with {num_parameters(dict(made.params)):,} "
         f"parameters; heads: {heads or 'none'}"
     )
+    activation = importing.classifier_act(made.config)
+    option = "" if activation == "tanh" else f" --config.task.pooler_act={activation}"
     print(
         f"next  bertjax finetune --config configs/glue.py:mrpc --init {target} --data GLUE_FOLDER "
-        f"--workdir {target}_mrpc"
+        f"--workdir {target}_mrpc{option}"
     )
 
 

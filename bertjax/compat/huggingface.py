@@ -143,9 +143,26 @@ def has_own_pooler(architecture: ModuleType) -> bool:
     return any(pair.ours.startswith(OWN_POOLER) for pair in architecture.parts()[CLASSIFIER])
 
 
-def class_of(architecture: ModuleType, heads: Collection[str]) -> str:
-    """The class of transformers that has these heads."""
-    return architecture.CLASSES[tuple(head for head in architecture.parts() if head in heads)]
+def heads_of_a_class(architecture: ModuleType, found: Collection[str]) -> tuple[str, ...]:
+    """Of some heads those that a class of transformers has: as many as there is a class for."""
+    fitting = [heads for heads in architecture.CLASSES if set(heads) <= set(found)]
+    return max(fitting, key=lambda heads: (CLASSIFIER in heads, len(heads)))
+
+
+def is_head(part: str) -> bool:
+    """Whether a part stands beside the encoder."""
+    return part.partition("/")[0] != ENCODER
+
+
+def parts_of(architecture: ModuleType, ours: Iterable[str]) -> list[str]:
+    """The parts that our arrays, or the shapes of them, belong to."""
+    ours = list(ours)
+    return [part for part in architecture.parts() if any_under(part, ours)]
+
+
+def any_under(part: str, ours: Iterable[str]) -> bool:
+    """Whether a name of ours belongs to a part."""
+    return any(name.startswith(f"{part}/") for name in ours)
 
 
 def pairs_of(architecture: ModuleType, parts: Iterable[str]) -> list[Pair]:

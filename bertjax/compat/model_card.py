@@ -7,7 +7,9 @@ from typing import Any
 
 _TASKS = {
     "MaskedLM": "fill-mask",
-    "PreTraining": "fill-mask",
+    "BertForPreTraining": "fill-mask",
+    "AlbertForPreTraining": "fill-mask",
+    "LMHeadModel": "text-generation",
     "Classification": "text-classification",
 }
 """What the hub calls what a class is for, by the end of its name."""

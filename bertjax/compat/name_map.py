@@ -31,12 +31,15 @@ class Pair:
       inputs: Leading axes of ours that a linear map sums over, and theirs keeps as one last axis;
         0 for what is no linear map.
       flat: Whether theirs is a vector whatever the shape of ours.
+      apart: Whether theirs keeps the inputs of a linear map on axes of their own, behind those of
+        the outputs.
     """
 
     ours: str
     theirs: str
     inputs: int = 0
     flat: bool = False
+    apart: bool = False
 
     def names(self, shape: Shape) -> list[str]:
         """Their name of the array, or of every layer of it, where ours has this shape."""
@@ -47,21 +50,27 @@ class Pair:
     def their_shape(self, shape: Shape) -> Shape:
         """The shape of each of theirs where ours has this shape."""
         shape = shape[1:] if LAYER in self.theirs else shape
+        inputs, outputs = shape[: self.inputs], shape[self.inputs :]
+        if self.apart:
+            return *outputs, *inputs
         if self.inputs:
-            return math.prod(shape[self.inputs :]), math.prod(shape[: self.inputs])
+            return math.prod(outputs), math.prod(inputs)
         return (math.prod(shape),) if self.flat else shape
 
     def to_ours(self, arrays: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
         """Makes our array, of this shape, of theirs, in the order of `names`."""
-        turned = [array.T if self.inputs else array for array in arrays]
-        return np.stack(turned).reshape(shape)
+        if self.inputs:
+            inputs = math.prod((shape[1:] if LAYER in self.theirs else shape)[: self.inputs])
+            arrays = [array.reshape(-1, inputs).T for array in arrays]
+        return np.stack(arrays).reshape(shape)
 
     def to_theirs(self, array: np.ndarray) -> list[np.ndarray]:
         """Makes their arrays, in the order of `names`, of ours."""
         shape = self.their_shape(array.shape)
         layers = list(array) if LAYER in self.theirs else [array]
         if self.inputs:
-            layers = [layer.reshape(shape[::-1]).T for layer in layers]
+            outputs = math.prod(layers[0].shape[self.inputs :])
+            layers = [layer.reshape(-1, outputs).T for layer in layers]
         return [np.ascontiguousarray(layer.reshape(shape)) for layer in layers]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
+from bertjax.compat.sequence_template import template
 from bertjax.data.tokenizer_definitions import Definition
 from bertjax.errors import UserError
 
@@ -41,7 +42,7 @@ def definition(model: bytes, tokenizer: Any) -> Definition:
         "added_tokens": [_special(tokenizer, identity) for identity in tokenizer.special_ids],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(parsed)},
         "pre_tokenizer": {"type": "Metaspace", **marks},
-        "post_processor": _template(tokenizer),
+        "post_processor": template(tokenizer),
         "decoder": {"type": "Metaspace", **marks},
         "model": _model(parsed),
     }
@@ -101,26 +102,3 @@ def _special(tokenizer: Any, identity: int) -> Definition:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     content = tokenizer.pieces([identity])[0]
     return {"id": identity, "content": content, **flags, "special": True}
-
-
-def _template(tokenizer: Any) -> Definition | None:
-    """One [CLS], and a [SEP] behind each of one or two segments."""
-    if tokenizer.cls_id is None or tokenizer.sep_id is None:
-        return None
-    cls, sep = tokenizer.pieces([tokenizer.cls_id, tokenizer.sep_id])
-
-    def part(kind: str, name: str, segment: int) -> Definition:
-        return {kind: {"id": name, "type_id": segment}}
-
-    first = [part("SpecialToken", cls, 0), part("Sequence", "A", 0), part("SpecialToken", sep, 0)]
-    second = [part("Sequence", "B", 1), part("SpecialToken", sep, 1)]
-    ids = {cls: tokenizer.cls_id, sep: tokenizer.sep_id}
-    return {
-        "type": "TemplateProcessing",
-        "single": first,
-        "pair": [*first, *second],
-        "special_tokens": {
-            name: {"id": name, "ids": [identity], "tokens": [name]}
-            for name, identity in ids.items()
-        },
-    }

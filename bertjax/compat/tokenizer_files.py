@@ -4,26 +4,35 @@ Its class is always `PreTrainedTokenizerFast`, which does what `tokenizer.json` 
 that are named after models make a tokenizer of the vocabulary alone, and lose normalisations.
 """
 
+import math
 import pathlib
 import tempfile
 from typing import Any
 
-from bertjax.compat.json_file import write_json
+from bertjax.compat.json_file import read_json, write_json
+from bertjax.compat.sequence_template import template
 from bertjax.data.tokenizer_folder import METADATA
 
 _ROLES = ("pad", "unk", "cls", "sep", "mask")
 
+_PADDING_SEGMENT = 3
+"""Of padding before a text whose [CLS], which comes last, is segment 2: as XLNet was released."""
+
 CONFIG, DEFINITION = "tokenizer_config.json", "tokenizer.json"
 
 
-def write(folder: pathlib.Path, tokenizer: Any, *, longest: int, has_segments: bool) -> None:
+def write(
+    folder: pathlib.Path, tokenizer: Any, *, longest: float, has_segments: bool, cls_last: bool
+) -> None:
     """Writes the tokenizer into a model's folder.
 
     Args:
       folder: Of the model.
       tokenizer: A `Tokenizer` with its `kind`.
-      longest: Tokens that the model reads at most.
+      longest: Tokens that the model reads at most; infinity for any number.
       has_segments: Whether the model tells segments apart.
+      cls_last: Whether [CLS] ends a sequence; padding comes before it then, so that it is the last
+        of every row, which is what transformers' classifiers of such models read.
 
     Raises:
       UserError: a `tokenizer.json` cannot say what the tokenizer does.
@@ -36,6 +45,9 @@ def write(folder: pathlib.Path, tokenizer: Any, *, longest: int, has_segments: b
 
             model = (saved / "spiece.model").read_bytes()
             write_json(saved / DEFINITION, definition(model, tokenizer))
+        if cls_last:
+            ends = {"post_processor": template(tokenizer, cls_last=True)}
+            write_json(saved / DEFINITION, read_json(saved / DEFINITION) | ends)
         for path in saved.iterdir():
             if path.name not in (METADATA, CONFIG):
                 path.rename(folder / path.name)
@@ -49,7 +61,8 @@ def write(folder: pathlib.Path, tokenizer: Any, *, longest: int, has_segments: b
     content = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": inputs,
-        "model_max_length": longest,
+        **({"model_max_length": longest} if math.isfinite(longest) else {}),
+        **({"padding_side": "left", "pad_token_type_id": _PADDING_SEGMENT} if cls_last else {}),
         **names,
     }
     write_json(folder / CONFIG, content)

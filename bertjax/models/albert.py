@@ -47,6 +47,7 @@ class Model(nn.Module):
       attention_probs_dropout_prob: Dropout of the attention weights.
       max_position_embeddings: Longest sequence.
       type_vocab_size: Number of segment kinds.
+      num_pooler_layers: 1, or 0 for a model without one: `Encoded.pooled` is None then.
       initializer_range: Standard deviation of all kernels and tables at the start.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
@@ -68,6 +69,7 @@ class Model(nn.Module):
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    num_pooler_layers: int = 1
     initializer_range: float = 0.02
     position_initializer: str = "normal"
     layer_norm_eps: float = 1e-12
@@ -79,6 +81,7 @@ class Model(nn.Module):
 
     def setup(self):
         bert.check_heads(self.hidden_size, self.num_attention_heads)
+        bert.check_pooler(self.num_pooler_layers)
         if self.sharing not in SHARING:
             raise UserError(f"no sharing {self.sharing!r}: {nearest(self.sharing, SHARING)}")
         normal = truncated_normal(self.initializer_range)
@@ -117,7 +120,8 @@ class Model(nn.Module):
             embedded = self.embedding_projection(embedded)
         sequence, states = self.layers(embedded, masks.from_batch(batch), train=train)
         hidden_states = None if states is None else (embedded, *states)
-        return Encoded(sequence, self.pooler(sequence), hidden_states)
+        pooled = self.pooler(sequence) if self.num_pooler_layers else None
+        return Encoded(sequence, pooled, hidden_states)
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
         """Scores of the vocabulary: products with the word embeddings."""

@@ -54,6 +54,16 @@ def check_heads(hidden_size: int, num_attention_heads: int) -> None:
         )
 
 
+def check_pooler(num_pooler_layers: int) -> None:
+    """Refuses more than one pooler.
+
+    Raises:
+      UserError: naming the field.
+    """
+    if num_pooler_layers not in (0, 1):
+        raise UserError(f"num_pooler_layers={num_pooler_layers}: wanted 0 or 1")
+
+
 class Embeddings(nn.Module):
     """Sum of word, position and segment vectors, then LayerNorm and dropout (figure 2)."""
 
@@ -136,8 +146,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_heads(self.hidden_size, self.num_attention_heads)
-        if self.num_pooler_layers not in (0, 1):
-            raise UserError(f"num_pooler_layers={self.num_pooler_layers}: wanted 0 or 1")
+        check_pooler(self.num_pooler_layers)
         precision = named(self.precision)
         normal = truncated_normal(self.initializer_range)
         self.word_embeddings = self._table(self.vocab_size, "vocab", normal)

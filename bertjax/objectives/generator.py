@@ -5,6 +5,8 @@ behind when that is fine-tuned.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -94,20 +96,29 @@ class Objective(nn.Module):
                 "objective generator shares embeddings with the encoder, which this model cannot: "
                 "set config.model.name to bert"
             )
-        width = round(self.size * encoder.hidden_size)
-        heads = max(round(self.size * encoder.num_attention_heads), 1)
-        if width < 1 or width % heads:
-            raise UserError(
-                f"objective generator: size={self.size} of hidden_size={encoder.hidden_size} and "
-                f"num_attention_heads={encoder.num_attention_heads} gives a width of {width} for "
-                f"{heads} heads: choose one that divides, such as "
-                f"{1 / encoder.num_attention_heads:.4g}"
-            )
         fields = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
-        narrower = {
-            "hidden_size": width,
-            "num_attention_heads": heads,
-            "intermediate_size": max(round(self.size * encoder.intermediate_size), 1),
-            "num_pooler_layers": 0,
-        }
-        return type(encoder)(**{**fields, **narrower, "parent": self, "name": "encoder"})
+        fields |= narrower(fields, self.size)
+        return type(encoder)(**{**fields, "parent": self, "name": "encoder"})
+
+
+def narrower(fields: Mapping[str, Any], size: float) -> dict[str, int]:
+    """The fields of an encoder that a generator of this `size` has otherwise.
+
+    Raises:
+      UserError: the width does not divide into the heads.
+    """
+    width = round(size * fields["hidden_size"])
+    heads = max(round(size * fields["num_attention_heads"]), 1)
+    if width < 1 or width % heads:
+        raise UserError(
+            f"objective generator: size={size} of hidden_size={fields['hidden_size']} and "
+            f"num_attention_heads={fields['num_attention_heads']} gives a width of {width} for "
+            f"{heads} heads: choose one that divides, such as "
+            f"{1 / fields['num_attention_heads']:.4g}"
+        )
+    return {
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "intermediate_size": max(round(size * fields["intermediate_size"]), 1),
+        "num_pooler_layers": 0,
+    }

@@ -5,7 +5,7 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
@@ -56,7 +56,6 @@ class Objective(nn.Module):
             "mlm_weights": weights * example_weight[:, None],
         }
 
-    @nn.compact
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
@@ -66,13 +65,18 @@ class Objective(nn.Module):
                 "objective permutation_lm needs a model with a second stream: set "
                 "--config.model.name=xlnet"
             )
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
-        bias = self.param("bias", zeros, (encoder.vocab_size,))
-        logits_BPV = encoder.attend(encoded.queries).astype(jnp.float32) + bias
+        logits_BPV = self.logits(encoder, encoded.queries)
         labels, weights = batch["mlm_labels"], batch["mlm_weights"]
         weight_sum = weights.sum()
         accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    @nn.compact
+    def logits(self, encoder: Encoder, hidden: Float[Array, "B P D"]) -> Float[Array, "B P V"]:
+        """Scores of the vocabulary."""
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        bias = self.param("bias", zeros, (encoder.vocab_size,))
+        return encoder.attend(hidden).astype(jnp.float32) + bias
 
     def _choose(self, keys: Array, batch: Batch, maskable: Array) -> tuple[Array, Array]:
         length, share = maskable.shape[1], 1 / self.partial_prediction

@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
-from bertjax import catalog
+from bertjax import catalog, importing
 from bertjax.compat import weights_file
 from bertjax.errors import UserError
 from bertjax.train import restore, transfer
@@ -134,6 +135,15 @@ def test_fine_tuning_from_their_folder_tells_the_way(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
     with pytest.raises(UserError, match=r"`bertjax import --from \S+theirs --to RUN`"):
         transfer.find(str(source))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "activation"),
+    [("bert", "tanh"), ("xlnet", "tanh"), ("electra", "gelu"), ("distilbert", "relu")],
+)
+def test_what_is_fine_tuned_next_can_be_exported(model_type, activation):
+    config = ConfigDict({"imported": {"model_type": model_type}})
+    assert importing.classifier_act(config) == activation
 
 
 def test_help_teaches(run_bertjax):

@@ -32,6 +32,18 @@ CASES = {
         "max_position_embeddings": 9,
     },
 }
+CASES |= {
+    "AlbertForPreTraining": BERT | {"embedding_size": 4},
+    "ElectraForPreTraining": BERT | {"embedding_size": 4},
+    "ElectraForMaskedLM": BERT | {"embedding_size": 4},
+    "XLNetLMHeadModel": {
+        "vocab_size": V,
+        "d_model": D,
+        "n_layer": 2,
+        "n_head": 3,
+        "d_inner": 10,
+    },
+}
 INPUT_IDS = np.array([[2, 7, 5, 11, 3], [4, 12, 6, 1, 1]])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
@@ -50,7 +62,7 @@ def computed_by_transformers(name: str) -> dict:
     import torch
     import transformers
 
-    family = name.partition("For")[0]
+    family = name.partition("For")[0].removesuffix("LMHeadModel")
     model = getattr(transformers, name)(getattr(transformers, f"{family}Config")(**CASES[name]))
     shapes = {weight: list(value.shape) for weight, value in model.named_parameters()}
     model.load_state_dict({n: torch.tensor(a) for n, a in draws(shapes).items()}, strict=False)
@@ -58,12 +70,12 @@ def computed_by_transformers(name: str) -> dict:
     with torch.no_grad():
         inputs = {"input_ids": torch.tensor(INPUT_IDS), "attention_mask": torch.tensor(MASK).long()}
         out = model.eval()(**inputs)
-    logits = out.prediction_logits if "PreTraining" in name else out.logits
+    logits = out.prediction_logits if "prediction_logits" in out else out.logits
     config = {word: value for word, value in model.config.to_dict().items() if value is not None}
     return {
         "config": {word: config[word] for word in sorted(config) if not word.startswith("_")},
         "shapes": shapes,
-        "logits": [[round(float(value), 5) for value in row] for row in logits[MASK]],
+        "logits": np.round(logits.numpy()[MASK].astype(float), 5).tolist(),
     }
 
 
@@ -86,5 +98,9 @@ def test_logits_are_those_of_transformers(name, regolden):
 
 def _logits(module: Pretrainer, batch):
     sequence = module.encoder(batch, train=False).sequence
+    if "rtd" in module.objectives:
+        return module.rtd.logits(module.encoder, sequence)
+    if "permutation_lm" in module.objectives:
+        return module.permutation_lm.logits(module.encoder, sequence)
     positions = jnp.broadcast_to(jnp.arange(INPUT_IDS.shape[1]), INPUT_IDS.shape)
     return module.mlm.logits(module.encoder, sequence, positions)

@@ -26,6 +26,7 @@ def test_every_architecture_keeps_the_contract():
             assert len({pair.theirs for pair in pairs}) == len(pairs)
         encoder = [pair.theirs for pair in parts[huggingface.ENCODER]]
         assert all(name.startswith(f"{architecture.PREFIX}.") for name in encoder)
+        assert all(pair.ours.startswith(f"{part}/") for part in parts for pair in parts[part])
         every = {pair.theirs for pairs in parts.values() for pair in pairs}
         assert set(architecture.SAME.values()) <= every
         assert not set(architecture.SAME) & every
@@ -104,36 +105,117 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model_type", "theirs"),
-    [
-        ("bert", FIELDS),
-        ("roberta", FIELDS | {"type_vocab_size": 1, "pad_token_id": 1}),
-        (
-            "distilbert",
-            {
-                "vocab_size": 30,
-                "dim": 8,
-                "n_layers": 1,
-                "n_heads": 2,
-                "hidden_dim": 12,
-                "activation": "relu",
-                "dropout": 0.1,
-                "attention_dropout": 0.2,
-                "max_position_embeddings": 16,
-                "initializer_range": 0.02,
-            },
-        ),
-    ],
-)
+CONFIGS = {
+    "bert": FIELDS,
+    "roberta": FIELDS | {"type_vocab_size": 1, "pad_token_id": 1},
+    "distilbert": {
+        "vocab_size": 30,
+        "dim": 8,
+        "n_layers": 1,
+        "n_heads": 2,
+        "hidden_dim": 12,
+        "activation": "relu",
+        "dropout": 0.1,
+        "attention_dropout": 0.2,
+        "max_position_embeddings": 16,
+        "initializer_range": 0.02,
+    },
+    "albert": FIELDS | {"embedding_size": 6, "num_hidden_groups": 1, "inner_group_num": 1},
+    "electra": FIELDS | {"embedding_size": 6},
+    "xlnet": {
+        "vocab_size": 30,
+        "d_model": 8,
+        "n_layer": 1,
+        "n_head": 2,
+        "d_inner": 12,
+        "ff_activation": "relu",
+        "dropout": 0.2,
+        "initializer_range": 0.02,
+        "layer_norm_eps": 1e-12,
+        "mem_len": 7,
+        "clamp_len": -1,
+    },
+}
+
+
+@pytest.mark.parametrize(("model_type", "theirs"), CONFIGS.items(), ids=CONFIGS)
 def test_a_config_goes_there_and_back(model_type, theirs):
     architecture = catalog.load(huggingface.ARCHITECTURES, model_type)
     ours = architecture.fields(theirs, ("encoder",))
-    assert ours["name"] == "bert"
-    assert ours["num_pooler_layers"] == 0
+    assert ours["name"] == (model_type if model_type in ("albert", "xlnet") else "bert")
     assert (ours["hidden_size"], ours["attention_probs_dropout_prob"]) == (8, 0.2)
+    assert model_type == "xlnet" or ours["num_pooler_layers"] == 0
     assert architecture.config(ours, ("mlm", "glue")) == theirs
     assert huggingface.model_type_of({"model": ours}) == model_type
+
+
+def test_exactly_one_architecture_describes_a_run():
+    for theirs, fields in CONFIGS.items():
+        ours = catalog.load(huggingface.ARCHITECTURES, theirs).fields(fields, ("encoder",))
+        known = catalog.names(huggingface.ARCHITECTURES)
+        describing = [
+            name
+            for name in known
+            if catalog.load(huggingface.ARCHITECTURES, name).describes({"model": ours})
+        ]
+        assert describing == [theirs]
+
+
+@pytest.mark.parametrize(
+    ("run", "model_type"),
+    [
+        ({"objectives": {"generator": {}, "rtd": {}}}, "electra"),
+        ({"objectives": {"mlm": {}}}, "bert"),
+        ({"task": {"pooler_act": "gelu"}}, "electra"),
+        ({"task": {"pooler_act": "tanh"}}, "bert"),
+    ],
+)
+def test_an_electra_as_wide_as_a_bert_is_told_by_its_heads(run, model_type):
+    model = FIELDS | {"name": "bert", "num_pooler_layers": 0}
+    assert huggingface.model_type_of(run | {"model": model}) == model_type
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"embedding_size": 6, "position_offset": 2}, {"embedding_size": 6} | {"type_vocab_size": 0}],
+)
+def test_numbers_that_no_architecture_has(model):
+    with pytest.raises(UserError, match="no architecture of transformers"):
+        huggingface.model_type_of({"model": FIELDS | {"name": "bert"} | model})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "parts", "told"),
+    [
+        ("albert", {"num_hidden_groups": 3}, (), "num_hidden_groups=3: bertjax has ALBERT with 1"),
+        ("albert", {"inner_group_num": 2}, (), "inner_group_num=2: .* inner_group_num=1 only"),
+        ("albert", {"embedding_size": 8}, (), "embedding_size=8, the same as hidden_size"),
+        ("electra", {"hidden_act": "relu"}, ("mlm",), "hidden_act='relu': .* hidden_act='gelu'"),
+        ("electra", {"is_decoder": True}, (), "is_decoder=True"),
+        ("xlnet", {"attn_type": "uni"}, (), "attn_type='uni': .* attn_type='bi' only"),
+        ("xlnet", {"same_length": True}, (), "same_length=True"),
+        ("xlnet", {"d_head": 5}, (), "d_head=5: .* d_head=4 only"),
+        ("xlnet", {"summary_type": "first"}, ("glue",), "summary_type='first'"),
+    ],
+)
+def test_a_config_of_the_family_that_asks_for_something_else(model_type, change, parts, told):
+    architecture = catalog.load(huggingface.ARCHITECTURES, model_type)
+    with pytest.raises(UserError, match=told):
+        architecture.fields(CONFIGS[model_type] | change, parts)
+
+
+def test_what_an_albert_does_not_say():
+    theirs = {word: value for word, value in CONFIGS["albert"].items() if word != "hidden_act"}
+    ours = catalog.load(huggingface.ARCHITECTURES, "albert").fields(theirs, ())
+    assert (ours["hidden_act"], ours["sharing"]) == ("gelu_new", "all")
+
+
+def test_memory_and_distances_without_a_limit():
+    """Released as null and -1, which are our zeros."""
+    architecture = catalog.load(huggingface.ARCHITECTURES, "xlnet")
+    ours = architecture.fields(CONFIGS["xlnet"] | {"mem_len": None, "clamp_len": -1}, ())
+    assert (ours["mem_len"], ours["clamp_len"]) == (0, 0)
+    assert architecture.fields(CONFIGS["xlnet"] | {"clamp_len": 9}, ())["clamp_len"] == 9
 
 
 @pytest.mark.parametrize(
@@ -168,6 +250,8 @@ def test_what_an_old_config_does_not_say():
     [
         ("roberta", {"hidden_act": "relu", "position_offset": 2}, "hidden_act='relu': RoBERTa's"),
         ("distilbert", {"type_vocab_size": 0, "layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05: a D"),
+        ("electra", {"hidden_act": "relu", "num_pooler_layers": 0}, "hidden_act='relu': the head"),
+        ("electra", {"hidden_act": "gelu", "num_pooler_layers": 1}, "num_pooler_layers=1: an ELE"),
     ],
 )
 def test_a_model_that_theirs_cannot_be(model_type, change, told):

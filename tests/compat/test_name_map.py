@@ -48,6 +48,19 @@ def test_a_kernel_is_turned_and_its_heads_are_unfolded():
     assert back.flags.c_contiguous
 
 
+def test_a_map_whose_heads_theirs_keeps_apart():
+    """XLNet's output map: [out, heads, width] of theirs is [heads, width, out] of ours."""
+    pair = Pair("a", "b.{layer}", inputs=2, apart=True)
+    ours = np.arange(2 * 5 * 7 * 3).reshape(2, 5, 7, 3)
+    theirs = pair.to_theirs(ours)
+    assert (
+        [array.shape for array in theirs] == [pair.their_shape(ours.shape)] * 2 == [(3, 5, 7)] * 2
+    )
+    assert theirs[1][2, 4, 6] == ours[1, 4, 6, 2]
+    np.testing.assert_array_equal(theirs[0], ours[0].transpose(2, 0, 1))
+    np.testing.assert_array_equal(pair.to_ours(theirs, ours.shape), ours)
+
+
 def test_both_products_are_the_same():
     theirs = draws(THEIR_SHAPES)
     ours = to_ours(PAIRS, theirs, SHAPES, "model")

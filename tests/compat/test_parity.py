@@ -27,9 +27,9 @@ COMMON = {
     "num_attention_heads": H,
     "intermediate_size": F,
 }
-DISTIL = {"vocab_size": V, "dim": D, "n_layers": N, "n_heads": H, "hidden_dim": F}
-SIZES = {
-    "Bert": COMMON | {"max_position_embeddings": LONGEST, "hidden_act": "relu"},
+WITH_POSITIONS = COMMON | {"max_position_embeddings": LONGEST}
+FIELDS = {
+    "Bert": WITH_POSITIONS | {"hidden_act": "relu"},
     # Padding is token 0 here, so positions begin at 1.
     "Roberta": COMMON
     | {
@@ -38,7 +38,25 @@ SIZES = {
         "pad_token_id": 0,
         "layer_norm_eps": 1e-5,
     },
-    "DistilBert": DISTIL | {"max_position_embeddings": LONGEST},
+    "DistilBert": {
+        "vocab_size": V,
+        "dim": D,
+        "n_layers": N,
+        "n_heads": H,
+        "hidden_dim": F,
+        "max_position_embeddings": LONGEST,
+    },
+    "Albert": WITH_POSITIONS | {"embedding_size": 7},
+    "Electra": WITH_POSITIONS | {"embedding_size": 7},
+    "XLNet": {
+        "vocab_size": V,
+        "d_model": D,
+        "n_layer": N,
+        "n_head": H,
+        "d_inner": F,
+        "clamp_len": 5,
+        "mem_len": 3,
+    },
 }
 CLASSES = [
     "BertModel",
@@ -52,15 +70,42 @@ CLASSES = [
     "DistilBertModel",
     "DistilBertForMaskedLM",
     "DistilBertForSequenceClassification",
+    "AlbertModel",
+    "AlbertForMaskedLM",
+    "AlbertForPreTraining",
+    "AlbertForSequenceClassification",
+    "ElectraModel",
+    "ElectraForMaskedLM",
+    "ElectraForPreTraining",
+    "ElectraForSequenceClassification",
+    "XLNetModel",
+    "XLNetLMHeadModel",
+    "XLNetForSequenceClassification",
 ]
+CASES = {name: (name, {}) for name in CLASSES} | {
+    "AlbertForMaskedLM-nothing_shared": ("AlbertForMaskedLM", {"num_hidden_groups": N}),
+    "ElectraForPreTraining-as_wide": ("ElectraForPreTraining", {"embedding_size": D}),
+}
 MNLI = {0: "entailment", 1: "neutral", 2: "contradiction"}
+AUTO = {
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForPreTraining": "AutoModelForPreTraining",
+    "LMHeadModel": "AutoModelForPreTraining",
+    "ForNextSentencePrediction": "AutoModelForNextSentencePrediction",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "Model": "AutoModel",
+}
+BY_TOKEN = ("sequence", "mlm", "rtd", "permutation_lm")
+"""Outputs that padding has none of."""
 
 
-def reference(class_name: str, scale: float):
+def reference(case: str, scale: float):
     """A model of theirs, every weight a draw."""
-    family = class_name.partition("For")[0].removesuffix("Model")
-    labels = {"id2label": MNLI, "label2id": {v: k for k, v in MNLI.items()}}
-    fields = SIZES[family] | (labels if class_name.endswith("SequenceClassification") else {})
+    class_name, changed = CASES[case]
+    family = next(name for name in FIELDS if class_name.startswith(name))
+    fields = FIELDS[family] | changed
+    if class_name.endswith("SequenceClassification"):
+        fields = fields | {"id2label": MNLI, "label2id": {v: k for k, v in MNLI.items()}}
     config = getattr(transformers, f"{family}Config")(**fields, finetuning_task="mnli")
     config._attn_implementation = "eager"
     torch.manual_seed(0)
@@ -72,14 +117,14 @@ def reference(class_name: str, scale: float):
     return model
 
 
-@pytest.fixture(scope="module", params=CLASSES)
-def class_name(request):
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
     return request.param
 
 
 @pytest.fixture(scope="module", params=[0.05, 0.5], ids=["usual", "magnified"])
-def theirs(class_name, request):
-    return reference(class_name, request.param)
+def theirs(case, request):
+    return reference(case, request.param)
 
 
 def batches():
@@ -94,26 +139,45 @@ def batches():
 
 def outputs_of_theirs(model, batch):
     """Everything that comes out, by our names."""
-    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-    if getattr(model.config, "type_vocab_size", 0) > 1:
+    name, mask = type(model).__name__, batch["attention_mask"]
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": mask}
+    if name.startswith("XLNet") or getattr(model.config, "type_vocab_size", 0) > 1:
         inputs["token_type_ids"] = batch["segment_ids"]
+    if name.startswith("XLNet"):
+        inputs = {word: padded_before(rows, mask) for word, rows in inputs.items()}
     with torch.no_grad():
         base = getattr(model, model.base_model_prefix, model)
-        tensors = {name: torch.tensor(array).long() for name, array in inputs.items()}
+        tensors = {word: torch.tensor(array).long() for word, array in inputs.items()}
         encoded, out = base(**tensors), model(**tensors)
     found = {"sequence": encoded.last_hidden_state}
     if getattr(encoded, "pooler_output", None) is not None:
         found["pooled"] = encoded.pooler_output
-    name = type(model).__name__
-    if name.endswith("PreTraining"):
-        found |= {"mlm": out.prediction_logits, "sentence_pair": out.seq_relationship_logits}
-    elif name.endswith("MaskedLM"):
-        found["mlm"] = out.logits
-    elif name.endswith("NextSentencePrediction"):
-        found["sentence_pair"] = out.logits
-    elif name.endswith("SequenceClassification"):
-        found["glue"] = out.logits
-    return {name: value.numpy() for name, value in found.items()}
+    if name in ("BertForPreTraining", "AlbertForPreTraining"):
+        pairs = out.sop_logits if name.startswith("Albert") else out.seq_relationship_logits
+        found |= {"mlm": out.prediction_logits, "sentence_pair": pairs}
+    heads = {
+        "MaskedLM": "mlm",
+        "ElectraForPreTraining": "rtd",
+        "LMHeadModel": "permutation_lm",
+        "NextSentencePrediction": "sentence_pair",
+        "SequenceClassification": "glue",
+    }
+    found |= {head: out.logits for end, head in heads.items() if name.endswith(end)}
+    found = {word: value.numpy() for word, value in found.items()}
+    if not name.startswith("XLNet"):
+        return found
+    return {
+        word: padded_before(value, mask, back=True) if word in BY_TOKEN else value
+        for word, value in found.items()
+    }
+
+
+def padded_before(rows, mask, *, back=False):
+    """Rows with their padding before the text, or such rows with it behind the text again."""
+    absent = (~mask).sum(axis=1)
+    return np.stack(
+        [np.roll(row, -n if back else n, axis=0) for row, n in zip(rows, absent, strict=True)]
+    )
 
 
 def outputs_of_ours(config, params, batch):
@@ -136,6 +200,11 @@ def _outputs(module: Pretrainer, rows):
     positions = jnp.broadcast_to(jnp.arange(rows["input_ids"].shape[1]), rows["input_ids"].shape)
     if "mlm" in module.objectives:
         found["mlm"] = module.mlm.logits(module.encoder, encoded.sequence, positions)
+    if "rtd" in module.objectives:
+        found["rtd"] = module.rtd.logits(module.encoder, encoded.sequence)
+    if "permutation_lm" in module.objectives:
+        logits = module.permutation_lm.logits(module.encoder, encoded.sequence)
+        found["permutation_lm"] = logits
     if "sentence_pair" in module.objectives:
         found["sentence_pair"] = module.sentence_pair.logits(module.encoder, encoded)
     if "glue" in module.objectives:
@@ -146,7 +215,7 @@ def _outputs(module: Pretrainer, rows):
 def assert_same_outputs(found, wanted, mask):
     assert wanted.keys() <= found.keys()
     for name, value in wanted.items():
-        where = mask if name in ("sequence", "mlm") else slice(None)
+        where = mask if name in BY_TOKEN else slice(None)
         np.testing.assert_allclose(
             np.asarray(found[name])[where], value[where], atol=1e-4, err_msg=name
         )
@@ -165,10 +234,10 @@ def test_what_comes_out_is_the_same(theirs):
 
 
 @pytest.fixture(scope="module")
-def saved(class_name, tmp_path_factory):
+def saved(case, tmp_path_factory):
     """What transformers saved, imported and exported again."""
     folder = tmp_path_factory.mktemp("exchange")
-    reference(class_name, 0.05).save_pretrained(folder / "theirs")
+    reference(case, 0.05).save_pretrained(folder / "theirs")
     (folder / "theirs" / "vocab.txt").write_text("\n".join([*WORDS, ""]))
     importing.write(importing.read(folder / "theirs"), folder / "run")
     exporting.write(exporting.find(str(folder / "run")), folder / "back")
@@ -187,17 +256,64 @@ def test_export_then_import_gives_the_same_run(saved, tmp_path):
     assert first.config["model"] == second.config["model"]
 
 
-def test_transformers_opens_what_was_exported(saved, class_name):
-    model = getattr(transformers, class_name).from_pretrained(saved / "back")
+def test_transformers_opens_what_was_exported(saved, case):
+    class_name, _ = CASES[case]
+    auto = next(auto for end, auto in AUTO.items() if class_name.endswith(end))
+    model = getattr(transformers, auto).from_pretrained(saved / "back").eval()
+    assert type(model).__name__ == class_name
     made = importing.read(saved / "run" / ".." / "theirs")
     for batch in batches():
         wanted = outputs_of_ours(made.config, made.params, batch)
-        found = outputs_of_theirs(model.eval(), batch)
+        found = outputs_of_theirs(model, batch)
         assert_same_outputs(wanted, found, batch["attention_mask"])
+
+
+def test_its_tokenizer_gives_the_same_ids(saved, case):
     pieces, opened = (
         tokenizer.load(saved / "run" / "tokenizer"),
         transformers.AutoTokenizer.from_pretrained(saved / "back"),
     )
     (ids,) = pieces.encode_batch(["a b q z"])
-    assert opened("a b q z")["input_ids"] == [pieces.cls_id, *ids, pieces.sep_id]
-    assert opened.model_max_length == LONGEST
+    found = opened("a b q z")["input_ids"]
+    if case.startswith("XLNet"):
+        assert found == [*ids, pieces.sep_id, pieces.cls_id]
+        assert opened.model_max_length > 10**9
+    else:
+        assert found == [pieces.cls_id, *ids, pieces.sep_id]
+        assert opened.model_max_length == LONGEST
+
+
+def test_the_second_stream_is_the_same():
+    """XLNet's learned vector is nowhere else; as many places are predicted as there are."""
+    model = reference("XLNetLMHeadModel", 0.5)
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    released = Released.of(model.config.to_dict(), weights)
+    config = importing.run_config(released, "reference")
+    with config.unlocked():
+        config.model.precision = "float32"
+    params = importing.parameters(released, config)
+    random = np.random.default_rng(0)
+    input_ids, order = random.integers(5, V, (2, 7)), random.permuted([range(7)] * 2, axis=1)
+    hidden = order[:, None, :] >= order[:, :, None]
+    with torch.no_grad():
+        wanted = model(
+            torch.tensor(input_ids),
+            perm_mask=torch.tensor(hidden).float(),
+            target_mapping=torch.eye(7).expand(2, 7, 7),
+        ).logits.numpy()
+
+    def queries(module, batch):
+        encoded = module.encoder(batch, train=False)
+        return module.permutation_lm.logits(module.encoder, encoded.queries)
+
+    batch = {
+        "input_ids": jnp.asarray(input_ids),
+        "attention_mask": jnp.ones((2, 7), bool),
+        "prediction_order": jnp.asarray(order),
+        "mlm_positions": jnp.tile(jnp.arange(7), (2, 1)),
+    }
+    variables = {"params": jax.tree.map(jnp.asarray, nested(params))}
+    found = importing.pretrainer(config).apply(variables, batch, method=queries)
+    # What is predicted first sees nothing: theirs lets it see everything alike, ours nothing.
+    later = order > 0
+    np.testing.assert_allclose(np.asarray(found)[later], wanted[later], atol=1e-4)

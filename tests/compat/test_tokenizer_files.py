@@ -36,7 +36,7 @@ def exported(request, tmp_path_factory):
     kind, options = request.param
     folder = tmp_path_factory.mktemp("exported")
     trained = tokenizer.train(TEXTS, kind=kind, vocab_size=500, **options)
-    tokenizer_files.write(folder, trained, longest=77, has_segments=True)
+    tokenizer_files.write(folder, trained, longest=77, has_segments=True, cls_last=False)
     return trained, folder
 
 
@@ -81,3 +81,21 @@ def test_only_what_transformers_reads_is_there(exported):
     assert {"tokenizer.json", "tokenizer_config.json"} <= names
     known = {"vocab.txt", "vocab.json", "merges.txt", "spiece.model"}
     assert names <= known | {"tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_a_model_that_reads_cls_last(kind, tmp_path):
+    trained = tokenizer.train(TEXTS, kind=kind, vocab_size=500)
+    tokenizer_files.write(tmp_path, trained, longest=float("inf"), has_segments=True, cls_last=True)
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    a, b = trained.encode_batch(["the name", "a value"])
+    sep, cls = trained.sep_id, trained.cls_id
+    assert library.encode("the name").ids == [*a, sep, cls]
+    both, between = library.encode("the name", "a value"), trained.pair_separators
+    assert between == (2 if kind == "bpe" else 1)
+    assert both.ids == [*a, *[sep] * between, *b, sep, cls]
+    segments = [*[0] * (len(a) + 1), *[1] * (between - 1 + len(b) + 1), 2]
+    assert both.type_ids == segments
+    words = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert (words["padding_side"], words["pad_token_type_id"]) == ("left", 3)
+    assert "model_max_length" not in words

@@ -198,6 +198,15 @@ def test_embeddings_as_wide_as_the_layers_are_not_projected(batch, random_variab
     assert run(wide, variables, batch).sequence.shape == (B, L, D)
 
 
+def test_without_a_pooler(batch, variables):
+    bare = small(num_pooler_layers=0)
+    assert shapes_of(bare).keys() == shapes_of(small()).keys() - {"pooler"}
+    encoder = {name: part for name, part in variables["params"].items() if name != "pooler"}
+    encoded = run(bare, {"params": encoder}, batch)
+    assert encoded.pooled is None
+    np.testing.assert_array_equal(encoded.sequence, run(small(), variables, batch).sequence)
+
+
 def test_longer_padding_never_changes_an_output(batch, variables):
     wanted = run(small(), variables, batch)
     longer = {name: jnp.pad(rows, ((0, 0), (0, 6))) for name, rows in batch.items()}
@@ -212,6 +221,7 @@ def test_longer_padding_never_changes_an_output(batch, variables):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"num_pooler_layers": 2}, "num_pooler_layers=2: wanted 0 or 1"),
         ({"sharing": "al"}, "no sharing 'al': did you mean 'all'?"),
         (
             {"hidden_size": 770},

@@ -8,9 +8,10 @@ A file defines
                  their word for the dropout before the classes
   CLASSIFIER_ACT the activation of the pooler before the classes
   SAME           names of theirs that repeat another array, by the name that counts
-  parts()        the pairs of names (`compat/name_map.py`) of each part of our parameters: "encoder"
-                 is always there; "encoder/pooler" and the heads, named as the objectives and tasks
-                 are, come and go; a classifier may have its own pooler
+  parts()        the pairs of names (`compat/name_map.py`) of each part of our parameters, which is
+                 a folder of them: "encoder" is always there; "encoder/pooler", others of the
+                 encoder, and the heads, named as the objectives and tasks are, come and go with
+                 the fields of our model; a classifier may have its own pooler
   fields(theirs, parts)
                  the fields of our model, of their config and the parts that the file has; refuses
                  what our model cannot be

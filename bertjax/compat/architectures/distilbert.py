@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bertjax.compat import bert_family
 from bertjax.compat.config_words import expect, take
 from bertjax.compat.name_map import Pair, dense, norm, table
 from bertjax.errors import UserError
@@ -101,6 +102,4 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
 
 def describes(run: Mapping[str, Any]) -> bool:
     """Whether a run's model is BERT without segment vectors."""
-    model = {"position_offset": 0} | run["model"]
-    numbers = model["position_offset"] == 0 and model["type_vocab_size"] == 0
-    return model["name"] == "bert" and numbers
+    return bert_family.member(run) == "distilbert"

@@ -1,0 +1,98 @@
+"""ELECTRA (`ElectraModel` and its heads): BERT with narrow embeddings and without a pooler.
+
+Theirs is one tower: the discriminator with the head that finds replaced tokens, or the generator
+with a head for masked tokens.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.compat import bert_family
+from bertjax.compat.architectures import bert
+from bertjax.compat.config_words import expect, take
+from bertjax.compat.name_map import Pair, dense, norm
+from bertjax.errors import UserError
+
+PREFIX = "electra"
+
+CLASSES = {
+    (): "ElectraModel",
+    ("mlm",): "ElectraForMaskedLM",
+    ("rtd",): "ElectraForPreTraining",
+    ("glue",): "ElectraForSequenceClassification",
+}
+
+CLASSIFIER_DROPOUT = "classifier_dropout"
+
+CLASSIFIER_ACT = "gelu"
+
+SAME = {
+    "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
+}
+
+WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
+"""Our field for each of theirs."""
+
+
+def parts() -> dict[str, list[Pair]]:
+    """Both names of all arrays; the classifier has a pooler of its own.
+
+    The map of the embeddings is there where they are narrower, or wider, than the layers.
+    """
+    return {
+        "encoder": bert.encoder(PREFIX),
+        "encoder/embeddings_project": dense(
+            "encoder/embeddings_project", "electra.embeddings_project"
+        ),
+        "mlm": [
+            *dense("mlm/transform/dense", "generator_predictions.dense"),
+            *norm("mlm/transform/norm", "generator_predictions.LayerNorm"),
+            Pair("mlm/bias", "generator_lm_head.bias"),
+        ],
+        "rtd": [
+            *dense("rtd/dense", "discriminator_predictions.dense"),
+            *dense("rtd/classifier/dense", "discriminator_predictions.dense_prediction"),
+        ],
+        "glue": [
+            *dense("glue/pooler/dense", "classifier.dense"),
+            *dense("glue/classifier/dense", "classifier.out_proj"),
+        ],
+    }
+
+
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Our model of their config.
+
+    Raises:
+      UserError: a field is missing, or asks for what our model does not compute.
+    """
+    expect(theirs, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
+    if "mlm" in parts:
+        expect(theirs, hidden_act="gelu")
+    return {"name": "bert", **take(theirs, WORDS), "num_pooler_layers": 0}
+
+
+def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """Their config of our model.
+
+    Raises:
+      UserError: an activation that their head does not follow, or a pooler.
+    """
+    ours = {"embedding_size": 0, "num_pooler_layers": 1} | dict(ours)
+    if "mlm" in heads and ours["hidden_act"] != "gelu":
+        raise UserError(
+            f"the run has config.model.hidden_act={ours['hidden_act']!r}: the head of ELECTRA's "
+            "generator in transformers is always 'gelu'; train with that"
+        )
+    if ours["num_pooler_layers"]:
+        raise UserError(
+            "the run has config.model.num_pooler_layers=1: an ELECTRA of transformers has no "
+            "pooler; train with 0"
+        )
+    made = {theirs: ours[field] for theirs, field in WORDS.items()}
+    return made | {"embedding_size": ours["embedding_size"] or ours["hidden_size"]}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model has narrow embeddings, or finds replaced tokens."""
+    return bert_family.member(run) == "electra"

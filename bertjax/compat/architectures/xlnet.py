@@ -1,0 +1,100 @@
+"""XLNet (`XLNetModel` and its heads): relative positions, a second stream, a memory.
+
+Their classifier reads the last place of a sequence, where [CLS] is when padding comes first: so an
+exported tokenizer pads on the left. Positions being relative, the side changes no output.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.compat.config_words import expect, take
+from bertjax.compat.name_map import Pair, dense, norm, table
+
+PREFIX = "transformer"
+
+CLASSES = {
+    (): "XLNetModel",
+    ("permutation_lm",): "XLNetLMHeadModel",
+    ("glue",): "XLNetForSequenceClassification",
+}
+
+CLASSIFIER_DROPOUT = "summary_last_dropout"
+
+CLASSIFIER_ACT = "tanh"
+
+SAME = {"lm_loss.weight": "transformer.word_embedding.weight"}
+
+WORDS = {
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "d_inner": "intermediate_size",
+    "ff_activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "initializer_range": "initializer_range",
+    "layer_norm_eps": "layer_norm_eps",
+}
+"""Our field for each of theirs."""
+
+
+def parts() -> dict[str, list[Pair]]:
+    """Both names of all arrays; the classifier has a pooler of its own, their summary."""
+    layer, block = f"{PREFIX}.layer.{{layer}}", "encoder/layers/block"
+    attention = "encoder/layers/block/attention"
+    return {
+        "encoder": [
+            *table("encoder/word_embeddings", f"{PREFIX}.word_embedding"),
+            Pair("encoder/mask_embedding", f"{PREFIX}.mask_emb"),
+            Pair(f"{attention}/query/kernel", f"{layer}.rel_attn.q"),
+            Pair(f"{attention}/key/kernel", f"{layer}.rel_attn.k"),
+            Pair(f"{attention}/value/kernel", f"{layer}.rel_attn.v"),
+            Pair(f"{attention}/output/kernel", f"{layer}.rel_attn.o", inputs=2, apart=True),
+            Pair(f"{attention}/relative/kernel", f"{layer}.rel_attn.r"),
+            Pair(f"{attention}/content_bias", f"{layer}.rel_attn.r_w_bias"),
+            Pair(f"{attention}/position_bias", f"{layer}.rel_attn.r_r_bias"),
+            Pair(f"{attention}/segment_bias", f"{layer}.rel_attn.r_s_bias"),
+            Pair(f"{attention}/segments", f"{layer}.rel_attn.seg_embed"),
+            *norm(f"{block}/attention_norm", f"{layer}.rel_attn.layer_norm"),
+            *dense(f"{block}/feed_forward/intermediate", f"{layer}.ff.layer_1"),
+            *dense(f"{block}/feed_forward/output", f"{layer}.ff.layer_2"),
+            *norm(f"{block}/feed_forward_norm", f"{layer}.ff.layer_norm"),
+        ],
+        "permutation_lm": [Pair("permutation_lm/bias", "lm_loss.bias")],
+        "glue": [
+            *dense("glue/pooler/dense", "sequence_summary.summary"),
+            *dense("glue/classifier/dense", "logits_proj"),
+        ],
+    }
+
+
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Our model of their config; theirs has one dropout for everything.
+
+    Raises:
+      UserError: a field is missing, or asks for what our model does not compute.
+    """
+    expect(theirs, attn_type="bi", bi_data=False, same_length=False, tie_word_embeddings=True)
+    expect(theirs, untie_r=True)
+    if "glue" in parts:
+        expect(theirs, summary_type="last", summary_use_proj=True, summary_activation="tanh")
+    taken = take(theirs, WORDS)
+    expect(theirs, d_head=taken["hidden_size"] // taken["num_attention_heads"])
+    return {
+        "name": "xlnet",
+        **taken,
+        "attention_probs_dropout_prob": taken["hidden_dropout_prob"],
+        "mem_len": theirs.get("mem_len") or 0,
+        "clamp_len": max(theirs.get("clamp_len", -1), 0),
+    }
+
+
+def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """Their config of our model; its one dropout is that of our hidden states."""
+    made = {theirs: ours[field] for theirs, field in WORDS.items()}
+    return made | {"mem_len": ours["mem_len"], "clamp_len": ours["clamp_len"] or -1}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model is an XLNet."""
+    return run["model"]["name"] == "xlnet"

@@ -1,0 +1,125 @@
+"""Which parts of a run become a model of transformers, which stay here, and why.
+
+released    config, arrays -> Released, and a reason for every part that is left behind
+"""
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bertjax.compat import huggingface, name_map
+from bertjax.compat.huggingface import CLASSIFIER, ENCODER, OWN_POOLER, POOLER, Released, any_under
+from bertjax.data.glue_table import glue_task
+from bertjax.errors import UserError
+
+_TRAIN_THE_POOLER = ("sentence_pair",)
+"""Objectives that learn from the pooled output; every task does."""
+
+_NO_PLACE = "transformers has no place for it"
+_UNTRAINED = "this run has not trained it"
+_OWN_MODEL = {"generator": "it is a model of its own, which --generator exports"}
+
+
+def released(
+    model_type: str,
+    run: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    pieces: Any,
+    what: str,
+) -> tuple[Released, dict[str, str]]:
+    """A run's arrays as a model of theirs, and why a part of them is not in it.
+
+    Args:
+      model_type: The architecture of theirs.
+      run: Its config.
+      arrays: Its parameters by name.
+      pieces: Its tokenizer.
+      what: Names the run in the error.
+
+    Raises:
+      UserError: the model has what theirs cannot have.
+    """
+    made = Released(model_type, {}, {}, run.get("imported", {}).get("dtype", "float32"))
+    architecture = made.architecture
+    subtrees = list(dict.fromkeys(name.partition("/")[0] for name in arrays))
+    left_behind = dict.fromkeys(_untrained(run, arrays), _UNTRAINED)
+    heads = huggingface.heads_of_a_class(architecture, set(subtrees) - left_behind.keys())
+    for part in subtrees:
+        if part not in (ENCODER, *heads):
+            left_behind.setdefault(part, _OWN_MODEL.get(part, _NO_PLACE))
+    arrays = {n: array for n, array in arrays.items() if not _is_under(left_behind, n)}
+    if CLASSIFIER in heads:
+        arrays = _with_their_pooler(architecture, run, arrays)
+    config = architecture.config(run["model"], heads) | {
+        "model_type": model_type,
+        "architectures": [architecture.CLASSES[heads]],
+        "bos_token_id": pieces.cls_id,
+        "eos_token_id": pieces.sep_id,
+        **(_classes(run, architecture.CLASSIFIER_DROPOUT) if CLASSIFIER in heads else {}),
+    }
+    if config.setdefault("pad_token_id", pieces.pad_id) != pieces.pad_id:
+        raise UserError(
+            f"position_offset={run['model']['position_offset']} makes pad_token_id="
+            f"{config['pad_token_id']} in transformers; the tokenizer pads with {pieces.pad_id}"
+        )
+    pairs = huggingface.pairs_of(architecture, huggingface.parts_of(architecture, arrays))
+    theirs = name_map.to_theirs(pairs, arrays, what)
+    return dataclasses.replace(made, config=config, arrays=theirs), left_behind
+
+
+def _untrained(run: Mapping[str, Any], arrays: Collection[str]) -> list[str]:
+    """The parts that no loss of the run has reached."""
+    if "imported" in run:
+        return []
+    objectives = run.get("objectives", {})
+    if "task" not in run:
+        taught = any(name in _TRAIN_THE_POOLER for name in objectives)
+        return [POOLER] if any_under(POOLER, arrays) and not taught else []
+    scored = [fields.get("of") for fields in objectives.values()]
+    if run["task"].get("weight", 1.0) or run["task"]["name"] in scored:
+        return []
+    return [part for part in (POOLER, CLASSIFIER) if any_under(part, arrays)]
+
+
+def _is_under(parts: Collection[str], name: str) -> bool:
+    return any(any_under(part, [name]) for part in parts)
+
+
+def _with_their_pooler(
+    architecture: ModuleType,
+    run: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """The arrays of a classifier, with its pooler where theirs has it.
+
+    Raises:
+      UserError: the pooler has another activation than theirs.
+    """
+    came, wanted = (OWN_POOLER, POOLER) if any_under(OWN_POOLER, arrays) else (POOLER, OWN_POOLER)
+    activation = {"pooler_act": "tanh"} | (run["task"] if came == OWN_POOLER else {})
+    if activation["pooler_act"] != architecture.CLASSIFIER_ACT:
+        raise UserError(
+            f"the run's pooler has {activation['pooler_act']!r}, a classifier of this architecture "
+            f"has {architecture.CLASSIFIER_ACT!r} in transformers: fine-tune an encoder without a "
+            f"pooler with --config.task.pooler_act={architecture.CLASSIFIER_ACT}"
+        )
+    if huggingface.has_own_pooler(architecture) == (came == OWN_POOLER):
+        return dict(arrays)
+    return {re.sub(f"^{came}/", f"{wanted}/", name): array for name, array in arrays.items()}
+
+
+def _classes(run: Mapping[str, Any], dropout: str) -> dict[str, Any]:
+    """What their config says of a classifier."""
+    task = glue_task(run["task"]["dataset"])
+    labels = task.labels or ("LABEL_0",)
+    return {
+        "finetuning_task": task.name,
+        "problem_type": "single_label_classification" if task.labels else "regression",
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+        dropout: run["task"]["classifier_dropout"],
+    }

@@ -1,0 +1,306 @@
+"""Runs of every recipe of the family leave as models of transformers and come back as they went."""
+
+import json
+import pydoc_data.topics
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import config as configs
+from bertjax import exporting, importing
+from bertjax.compat import weights_file
+from bertjax.data import pairs, tokenizer
+from bertjax.errors import UserError
+from bertjax.train import named_arrays, restore
+from bertjax.train.checkpoint import Checkpoints
+
+pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
+
+NO_POOLER = {"encoder/pooler"}
+# For each recipe the class of transformers, and what stays behind.
+RUNS = {
+    "albert": ("AlbertForPreTraining", set()),
+    "electra": ("ElectraForPreTraining", {"generator"}),
+    "xlnet": ("XLNetLMHeadModel", set()),
+    "bert_wwm": ("BertForPreTraining", set()),
+    "bert_masks30": ("BertForPreTraining", set()),
+    "roberta": ("RobertaForMaskedLM", NO_POOLER),
+    "spanbert": ("BertForMaskedLM", {"sbo"} | NO_POOLER),
+    "tinybert": ("BertModel", {"layer_matching"} | NO_POOLER),
+    "distilbert": ("DistilBertForMaskedLM", set()),
+}
+SHRUNK = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 40,
+    "embedding_size": 6,
+    "precision": "float32",
+}
+TAUGHT = ("layer_matching", "soft_targets", "hidden_cosine")
+TEXT = [text[:4000] for _, text in sorted(pydoc_data.topics.topics.items())[:6]]
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    """A small tokenizer of a kind, trained once."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            made[kind] = tokenizer.train(TEXT, kind=kind, vocab_size=320)
+        return made[kind]
+
+    return of
+
+
+def write_run(folder, config, pieces, more=None) -> dict[str, np.ndarray]:
+    """A run of a config with weights that are draws; returns them."""
+    shapes = importing.parameter_shapes(importing.pretrainer(config, pieces)) | (more or {})
+    random = np.random.default_rng(0)
+    params = {
+        name: (random.normal(size=shape) / 3 + name.endswith("scale")).astype(np.float32)
+        for name, shape in sorted(shapes.items())
+    }
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(configs.to_json(config))
+    pieces.save(str(folder / "tokenizer"))
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.save({"params": jax.tree.map(jnp.asarray, named_arrays.nested(params))}, step=7)
+    return params
+
+
+def shrunk(recipe, vocabulary):
+    """The `tiny` config of a recipe, smaller still, and a tokenizer of its kind."""
+    config = configs.load_config(f"configs/{recipe}.py:tiny", [])
+    pieces = vocabulary(config.tokenizer.kind)
+    with config.unlocked():
+        fields = {name: value for name, value in SHRUNK.items() if name in config.model}
+        config.model.update(fields, vocab_size=pieces.vocab_size)
+    return config, pieces
+
+
+def pretrained(folder, recipe, vocabulary, **model):
+    config, pieces = shrunk(recipe, vocabulary)
+    with config.unlocked():
+        config.model.update(model)
+        matched = "layer_matching" in config.objectives
+        for name in set(TAUGHT) & set(config.objectives):
+            del config.objectives[name]  # its teacher would have to be there; it is not exported
+    more = {"layer_matching/hidden_projection/kernel": (16, 20)} if matched else {}
+    return write_run(folder, config, pieces, more)
+
+
+def finetuned(folder, recipe, vocabulary, **task):
+    config, pieces = shrunk(recipe, vocabulary)
+    sections = {"name": "glue", "dataset": "mnli", "classifier_dropout": 0.1, "pooler_act": "tanh"}
+    with config.unlocked():
+        del config.objectives
+        config.task = sections | task
+    return write_run(folder, config, pieces)
+
+
+def export(run, target, **options):
+    return exporting.write(exporting.find(str(run)), target, **options)
+
+
+def assert_comes_back(first, folder):
+    """Imported and exported again, weights and configs are the same to the last byte."""
+    importing.write(importing.read(first), folder / "run_again")
+    export(folder / "run_again", folder / "back")
+    for name in ("model.safetensors", "config.json", "tokenizer_config.json"):
+        assert (folder / "back" / name).read_bytes() == (first / name).read_bytes(), name
+    before, after = (
+        json.loads((f / "tokenizer.json").read_text()) for f in (first, folder / "back")
+    )
+    assert before == after
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_a_run_goes_there_and_back(recipe, vocabulary, tmp_path):
+    class_name, left_behind = RUNS[recipe]
+    params = pretrained(tmp_path / "run", recipe, vocabulary)
+    made = export(tmp_path / "run", tmp_path / "theirs")
+    assert (made.class_name, set(made.left_behind)) == (class_name, left_behind)
+    arrays = weights_file.read(tmp_path / "theirs")
+    kept = {n: a for n, a in params.items() if not n.startswith(tuple(left_behind) or "-")}
+    assert sum(a.size for a in arrays.values()) == sum(a.size for a in kept.values())
+    assert_comes_back(tmp_path / "theirs", tmp_path)
+
+
+def test_either_tower_of_electra(vocabulary, tmp_path):
+    params = pretrained(tmp_path / "run", "electra", vocabulary)
+    made = export(tmp_path / "run", tmp_path / "theirs", generator=True)
+    assert (made.class_name, made.left_behind) == ("ElectraForMaskedLM", {})
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert (config["hidden_size"], config["embedding_size"]) == (8, 6)
+    arrays = weights_file.read(tmp_path / "theirs")
+    words = params["encoder/word_embeddings/embedding"]
+    np.testing.assert_array_equal(arrays["electra.embeddings.word_embeddings.weight"], words)
+    kernel = params["generator/encoder/layers/block/feed_forward/output/kernel"]
+    name = "electra.encoder.layer.1.output.dense.weight"
+    np.testing.assert_array_equal(arrays[name], kernel[1].T)
+    assert "| tower | generator |" in (tmp_path / "theirs" / "README.md").read_text()
+    assert_comes_back(tmp_path / "theirs", tmp_path)
+    with pytest.raises(UserError, match="--scores are those of the discriminator"):
+        export(tmp_path / "run", tmp_path / "other", generator=True, scores=["runs/mrpc"])
+
+
+def test_a_run_without_a_generator(vocabulary, tmp_path):
+    pretrained(tmp_path / "run", "bert_masks30", vocabulary)
+    with pytest.raises(UserError, match="run has no generator: leave --generator out"):
+        export(tmp_path / "run", tmp_path / "theirs", generator=True)
+
+
+def test_layers_that_share_nothing_are_groups(vocabulary, tmp_path):
+    pretrained(tmp_path / "run", "albert", vocabulary, sharing="none")
+    export(tmp_path / "run", tmp_path / "theirs")
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["num_hidden_groups"] == config["num_hidden_layers"] == 2
+    assert_comes_back(tmp_path / "theirs", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ({"sharing": "attention"}, "sharing='attention': an ALBERT of transformers shares all"),
+        ({"embedding_size": 16}, "embedding_size=16, the same as hidden_size: an ALBERT of"),
+    ],
+)
+def test_an_albert_that_theirs_cannot_be(model, told, vocabulary, tmp_path):
+    pretrained(tmp_path / "run", "albert", vocabulary, **model)
+    with pytest.raises(UserError, match=told):
+        export(tmp_path / "run", tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_pairs_alone_have_no_class(vocabulary, tmp_path):
+    config, pieces = shrunk("albert", vocabulary)
+    with config.unlocked():
+        del config.objectives.mlm
+    write_run(tmp_path / "run", config, pieces)
+    made = export(tmp_path / "run", tmp_path / "theirs")
+    assert made.class_name == "AlbertModel"
+    assert made.left_behind == {"sentence_pair": "transformers has no place for it"}
+    assert "pooler.weight" in weights_file.read(tmp_path / "theirs")
+
+
+def test_a_classifier_that_was_not_trained_stays_here(vocabulary, tmp_path):
+    """As between the two stages of TinyBERT."""
+    config, pieces = shrunk("tinybert", vocabulary)
+    with config.unlocked():
+        config.objectives = {}
+        config.task = {"name": "glue", "dataset": "mnli", "weight": 0.0, "pooler_act": "tanh"}
+    write_run(tmp_path / "run", config, pieces)
+    made = export(tmp_path / "run", tmp_path / "theirs")
+    assert (made.class_name, set(made.left_behind)) == ("BertModel", {"glue", "encoder/pooler"})
+    assert set(made.left_behind.values()) == {"this run has not trained it"}
+
+
+CLASSIFIERS = [("albert", "tanh"), ("electra", "gelu"), ("xlnet", "tanh")]
+
+
+@pytest.mark.parametrize(("recipe", "pooler_act"), CLASSIFIERS)
+def test_a_classifier_goes_there_and_back(recipe, pooler_act, vocabulary, tmp_path):
+    finetuned(tmp_path / "run", recipe, vocabulary, pooler_act=pooler_act)
+    made = export(tmp_path / "run", tmp_path / "theirs")
+    assert made.class_name.endswith("ForSequenceClassification")
+    assert made.class_name.lower().startswith(recipe)
+    assert made.left_behind == {}
+    assert_comes_back(tmp_path / "theirs", tmp_path)
+
+
+def test_electra_wants_its_own_activation(vocabulary, tmp_path):
+    finetuned(tmp_path / "run", "electra", vocabulary, pooler_act="tanh")
+    with pytest.raises(UserError, match=r"'tanh', .* 'gelu' in .*--config.task.pooler_act=gelu"):
+        export(tmp_path / "run", tmp_path / "theirs")
+
+
+FIRST = ["the value of an expression", "a name", "import the module and call it"]
+SECOND = ["is it an object", "the statement that binds it is a list of names", "no"]
+
+
+@pytest.mark.parametrize("texts", [[FIRST], [FIRST, SECOND]], ids=["one text", "two texts"])
+@pytest.mark.parametrize(("recipe", "pooler_act"), CLASSIFIERS)
+def test_transformers_reads_texts_as_we_do(recipe, pooler_act, texts, vocabulary, tmp_path):
+    """From text to the scores of classes, by their tokenizer and model alone, and by ours."""
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    params = finetuned(tmp_path / "run", recipe, vocabulary, pooler_act=pooler_act)
+    export(tmp_path / "run", tmp_path / "theirs")
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "theirs")
+    inputs = opened(*texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        wanted = model.eval()(**inputs).logits.numpy()
+
+    config, pieces = (
+        configs.from_json((tmp_path / "run" / "config.json").read_text()),
+        tokenizer.load(tmp_path / "run" / "tokenizer"),
+    )
+    encoded = pairs.encode(texts, pieces, 40, cls_last=recipe == "xlnet")
+    rows = encoded.rows(np.arange(3), int(encoded.lengths.max()))
+    there = inputs["attention_mask"].numpy().astype(bool)
+    for ours, theirs in (("input_ids", "input_ids"), ("segment_ids", "token_type_ids")):
+        np.testing.assert_array_equal(
+            rows[ours][rows["attention_mask"]], inputs[theirs].numpy()[there]
+        )
+    # Padding lies where the last token of every row, or the first, is [CLS].
+    at = -1 if recipe == "xlnet" else 0
+    assert (inputs["input_ids"].numpy()[:, at] == pieces.cls_id).all()
+
+    def scores(module, batch):
+        encoded = module.encoder(batch, train=False)
+        return module.glue.scores(module.encoder, encoded, batch, train=False)[0]
+
+    variables = {"params": jax.tree.map(jnp.asarray, named_arrays.nested(params))}
+    batch = jax.tree.map(jnp.asarray, rows)
+    found = importing.pretrainer(config).apply(variables, batch, method=scores)
+    assert np.ptp(wanted, axis=0).max() > 0.05
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_the_generator_says_the_same_there(vocabulary, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    params = pretrained(tmp_path / "run", "electra", vocabulary)
+    export(tmp_path / "run", tmp_path / "theirs", generator=True)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "theirs").eval()
+    input_ids = np.random.default_rng(1).integers(5, 300, (2, 9))
+    there = np.arange(9) < np.array([[9], [1]])
+    with torch.no_grad():
+        mask = torch.tensor(there).long()
+        wanted = model(torch.tensor(input_ids), attention_mask=mask).logits.numpy()
+
+    def generated(module, batch):
+        prepared = module.generator.prepare(module.encoder, batch, train=False)
+        return prepared["generator_logits"]
+
+    batch = {
+        "input_ids": jnp.asarray(input_ids),
+        "attention_mask": jnp.asarray(there),
+        "mlm_positions": jnp.tile(jnp.arange(9), (2, 1)),
+        "mlm_labels": jnp.asarray(input_ids),
+        "mlm_weights": jnp.asarray(there, jnp.float32),
+        "example_key": jax.random.split(jax.random.key(0), 2),
+    }
+    config = configs.from_json((tmp_path / "run" / "config.json").read_text())
+    variables = {"params": jax.tree.map(jnp.asarray, named_arrays.nested(params))}
+    pieces = tokenizer.load(tmp_path / "run" / "tokenizer")
+    found = importing.pretrainer(config, pieces).apply(variables, batch, method=generated)
+    np.testing.assert_allclose(np.asarray(found)[there], wanted[there], atol=1e-4)
+
+
+def test_the_tower_is_read_back_with_its_own_weights(vocabulary, tmp_path):
+    """What an import of the discriminator gives is the run's own encoder, bit for bit."""
+    params = pretrained(tmp_path / "run", "electra", vocabulary)
+    export(tmp_path / "run", tmp_path / "theirs")
+    importing.write(importing.read(tmp_path / "theirs"), tmp_path / "again")
+    checkpoint = exporting.find(str(tmp_path / "again")).origin.checkpoint
+    again = named_arrays.named(restore.load_numpy(checkpoint, "params"))
+    assert again.keys() == {n for n in params if not n.startswith("generator/")}
+    for name, array in again.items():
+        np.testing.assert_array_equal(array, params[name], err_msg=name)
