@@ -30,7 +30,7 @@ def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
     assert said.returncode == 0, said.stderr
     assert said.stderr == ""
     first, following = said.stdout.splitlines()
-    assert first.endswith(": bert with 7,201 parameters; heads: mlm, sentence_pair")
+    assert first.endswith(": bert with 6,033 parameters; heads: mlm, sentence_pair")
     assert f"finetune --config configs/glue.py:mrpc --init {tmp_path / 'run'}" in following
 
     told = run_bertjax("inspect", tmp_path / "run", "--json")
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
     assert said.returncode == 2
     assert said.stdout == ""
     error, *rows = said.stderr.splitlines()
-    assert error.startswith(f"bertjax import: error: {source}: 3 of 42 arrays do not fit")
+    assert error.startswith(f"bertjax import: error: {source}: 3 of 47 arrays do not fit")
     assert [row.split()[:2] for row in rows] == [
         ["missing", "bert.encoder.layer.1.output.dense.bias"],
         ["wrong", "shape"],
