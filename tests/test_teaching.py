@@ -233,7 +233,8 @@ def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     assert any(np.any(before[name] != after[name]) for name in after)
     # The maps of the width go on too: what follows the text is still the same objective.
     assert finetuning.taken_over(job) == ["encoder", "layer_matching"]
-    begun, _ = finetuning.begin(job, job.trainer(0), Checkpoints(home / "begun"))
+    with Checkpoints(home / "begun") as checkpoints:
+        begun, _ = finetuning.begin(job, job.trainer(0), checkpoints)
     for name, leaf in newest(home / "tiny", "layer_matching").items():
         own = named_arrays.named(begun.params["layer_matching"])[name]
         np.testing.assert_array_equal(own, leaf)
