@@ -15,9 +15,6 @@ from bertjax.data.tokenizer_folder import METADATA
 
 _ROLES = ("pad", "unk", "cls", "sep", "mask")
 
-_PADDING_SEGMENT = 3
-"""Of padding before a text whose [CLS], which comes last, is segment 2: as XLNet was released."""
-
 CONFIG, DEFINITION = "tokenizer_config.json", "tokenizer.json"
 
 
@@ -62,7 +59,7 @@ def write(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": inputs,
         **({"model_max_length": longest} if math.isfinite(longest) else {}),
-        **({"padding_side": "left", "pad_token_type_id": _PADDING_SEGMENT} if cls_last else {}),
+        **({"padding_side": "left"} if cls_last else {}),
         **names,
     }
     write_json(folder / CONFIG, content)
