@@ -44,6 +44,21 @@ def test_every_phase_is_measured(capsys):
     assert progress.count("s a step") == 6
 
 
+def test_a_phase_that_memory_does_not_hold_is_told_beside_the_others(capsys):
+    """Scores of 131,072 x 131,072 tokens, 128 GiB a head and example."""
+    long = [
+        "--config.model.max_position_embeddings=131072",
+        "--config.data.phases=((6, 16, 8), (4, 131072, 8))",
+    ]
+    bench.main([*SMALL, *long, "--steps", "1", "--repeats", "1", "--warmup", "1"])
+    out, progress = capsys.readouterr()
+    measured, failed = json.loads(out)["phases"]
+    assert measured["tokens_per_second"] > 0
+    assert (failed["max_seq_length"], failed["batch_size"]) == (131072, 8)
+    assert "raise --config.data.microbatches or set remat" in failed["out_of_memory"]
+    assert failed["out_of_memory"] in progress
+
+
 @pytest.mark.parametrize("option", ["--steps", "--repeats", "--warmup"])
 def test_nothing_is_no_measurement(option):
     with pytest.raises(UserError, match=f"{option} 0: wanted 1 or more"):
