@@ -171,6 +171,9 @@ def test_it_learns_when_it_is_small(spec, teacher):
         for name, fields in load_config(spec).objectives.items()
         if "teacher" in fields
     }
+    if taught:
+        # As the teacher's.
+        taught["model.max_position_embeddings"] = "512"
     config = load_config(spec, (SHRUNK | taught).items())
     trainer, rows = trainer_of(config)
     mesh, state = trainer.mesh, trainer.create_state()

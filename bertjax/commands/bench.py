@@ -107,7 +107,7 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
     trainer = build.trainer(config, pretrainer, mesh, rows, **made)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     start = time.perf_counter()
-    step = trainer.train_step.lower(state, batch).compile()
+    step = trainer.train_step.compile(state, batch)
     compile_seconds = time.perf_counter() - start
 
     def seconds_per_step(count: int) -> float:
@@ -139,7 +139,7 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
         "model_flops_per_step": counted,
         "model_flops_utilisation": counted / seconds / peak if peak else None,
         "compile_seconds": compile_seconds,
-        **_memory(step),
+        **_memory(step.function),
     }
 
 
@@ -147,12 +147,12 @@ def _text(phase) -> str:
     return f"{phase.batch_size} x {phase.max_seq_length} tokens"
 
 
-def _memory(step) -> dict:
+def _memory(compiled) -> dict:
     """The device's own peak where it keeps one, else the process's; and the compiler's figures."""
     import jax
 
     stats = jax.local_devices()[0].memory_stats() or {}
-    analysis = step.memory_analysis()
+    analysis = compiled.memory_analysis()
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "peak_memory_bytes": stats.get("peak_bytes_in_use", resident),

@@ -68,9 +68,9 @@ class Held:
     def __call__(self, *arguments):
         return self.function(*arguments, *self.arguments)
 
-    def lower(self, *arguments):
-        """As of the function itself."""
-        return self.function.lower(*arguments, *self.arguments)
+    def compile(self, *arguments) -> "Held":
+        """The same for arguments of these shapes alone; `function` then tells what it needs."""
+        return Held(self.function.lower(*arguments, *self.arguments).compile(), self.arguments)
 
 
 def make_trainer(
