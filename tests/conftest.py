@@ -1,5 +1,6 @@
 """What all tests share. The environment is set before anything can import jax."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -20,7 +21,8 @@ os.environ.pop("BERTJAX_PYTHON", None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from jaxtyping import install_import_hook  # noqa: E402 - may import jax: after the environment
+import jax  # noqa: E402 - after the environment
+from jaxtyping import install_import_hook  # noqa: E402 - may import jax
 
 install_import_hook(
     [f"bertjax.{part}" for part in ("layers", "models", "objectives", "tasks", "interfaces")],
@@ -28,6 +30,14 @@ install_import_hook(
 )
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_compiled_programs():
+    """No file needs another's programs, which came to gigabytes, and slowed collecting garbage."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 def pytest_addoption(parser):
