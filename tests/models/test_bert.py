@@ -193,54 +193,6 @@ def test_attend_scores_with_the_word_embeddings(batch, variables):
     assert small().embedding_size == D
 
 
-ELECTRA_TREE = """
-embeddings/norm/bias 6
-embeddings/norm/scale 6
-embeddings_project/bias 15
-embeddings_project/kernel 6x15
-position_embeddings/embedding 13x6
-word_embeddings/embedding 53x6
-"""
-
-
-def test_a_model_may_go_without_segments_and_pooler_and_with_narrower_embeddings(batch):
-    fields = {"embedding_size": 6, "type_vocab_size": 0, "num_pooler_layers": 0}
-    shapes = nn.meta.unbox(shapes_of(small(**fields)))
-    lines = [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), "x".join(map(str, leaf.shape)))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)
-        if path[0].key != "layers"
-    ]
-    assert sorted(lines) == [tuple(line.split()) for line in ELECTRA_TREE.strip().splitlines()]
-    layers = nn.meta.unbox(shapes_of(small()))["layers"]
-    assert shapes["layers"] == layers
-
-    def outputs():
-        encoded, _ = small(**fields).init_with_output(jax.random.key(0), batch, train=False)
-        return encoded.sequence, encoded.pooled
-
-    sequence, pooled = jax.eval_shape(outputs)
-    assert sequence.shape == (B, L, D)
-    assert pooled is None
-    assert small(**fields).clone().embedding_size == 6
-
-
-@pytest.mark.parametrize(
-    ("fields", "count"),
-    [
-        ({"hidden_size": 256, "embedding_size": 128, "num_attention_heads": 4}, 13_483_008),
-        ({}, 108_891_648),
-        ({"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}, 334_092_288),
-        ({"num_hidden_layers": 6, "type_vocab_size": 0}, 66_362_880),
-    ],
-    ids=["electra-small", "electra-base", "electra-large", "distilbert"],
-)
-def test_published_parameter_counts_without_a_pooler(fields, count):
-    width = fields.get("hidden_size", 768)
-    model = Model(**fields, intermediate_size=4 * width, num_pooler_layers=0)
-    assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes_of(model))) == count
-
-
 def test_scores_of_attention_are_those_of_the_layer(batch, variables):
     states = run(small(output_hidden_states=True), variables, batch).hidden_states
     for layer in range(N):
