@@ -18,9 +18,10 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import catalog
-from bertjax.data import streams
+from bertjax.data import streams, token_windows
 from bertjax.data.assembly import Specials
 from bertjax.data.examples import FORMATS, Examples
+from bertjax.data.tokenizer_specials import end_of_text
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
@@ -190,7 +191,7 @@ def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer) -> None:
 
 def examples(
     config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
-) -> Examples | streams.Streams:
+) -> Examples | streams.Streams | token_windows.TokenWindows:
     """The examples of a split at one length, in the format that the config asks for.
 
     Args:
@@ -209,6 +210,16 @@ def examples(
     if paired and data.pair == "none":
         raise UserError(
             "objective sentence_pair needs labelled pairs: set config.data.pair to next or order"
+        )
+    if data.format in token_windows.FORMATS:
+        _check_stream(data, mlm)
+        return token_windows.TokenWindows(
+            corpus,
+            format=data.format,
+            max_seq_length=length,
+            seed=config.seed,
+            separator=end_of_text(tokenizer),
+            pad_id=tokenizer.pad_id,
         )
     if data.format in streams.FORMATS:
         _check_stream(data, mlm)
@@ -246,14 +257,14 @@ def _needs_words(config: ConfigDict) -> bool:
 
 
 def _check_stream(data: ConfigDict, mlm: Mapping[str, Any]) -> None:
-    """Refuses what the formats of whole examples know and streams do not."""
+    """Refuses what the formats of whole examples know and streams and windows do not."""
     unknown = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
     unknown["objectives.mlm.static"] = mlm.get("static", False)
     for field, asked in unknown.items():
         if asked:
             raise UserError(
-                f"config.{field} does not go with format {data.format}, which reads documents "
-                "piece by piece: leave it at none or False, or choose another format"
+                f"config.{field} does not go with format {data.format}, which cuts documents "
+                "anywhere: leave it at none or False, or choose another format"
             )
 
 
@@ -263,7 +274,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: naming the first.
     """
-    known = (*FORMATS, *streams.FORMATS)
+    known = (*FORMATS, *streams.FORMATS, *token_windows.FORMATS)
     if config.data.format not in known:
         raise UserError(
             f"config.data.format={config.data.format!r}: {nearest(config.data.format, known)}"
@@ -360,6 +371,9 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
         rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
     if _needs_words(config):
         rows["word_starts"] = random.random(shape) < 0.8
+    if config.data.format == "packed-apart":
+        rows["pack_ids"] = np.ones(shape, np.int32)
+        rows["position_ids"] = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
     if config.data.format in streams.FORMATS:
         rows["remembered"] = rows["attention_mask"]
         rows["continues"] = np.ones(phase.batch_size, bool)

@@ -43,6 +43,26 @@ def bert_model(size: str) -> ConfigDict:
     )
 
 
+def gpt_model(name: str, size: str, layers: int, width: int, heads: int) -> ConfigDict:
+    """GPT's fields in BERT's words, but for vocabulary and positions, which are GPT-2's."""
+    model = bert_model("base")
+    for absent in ("type_vocab_size", "position_offset"):
+        del model[absent]
+    model.update(
+        name=name,
+        size=size,
+        vocab_size=50257,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        hidden_act="gelu_new",
+        max_position_embeddings=1024,
+        layer_norm_eps=1e-5,
+    )
+    return model
+
+
 def tokenizer(kind: str = "wordpiece", vocab_size: int = 30522) -> ConfigDict:
     """A tokenizer: one that exists (`path`), or one that is trained on the run's own text."""
     return ConfigDict({"path": "", "kind": kind, "vocab_size": vocab_size, "lowercase": True})
@@ -132,6 +152,11 @@ def mlm() -> ConfigDict:
 def sentence_pair() -> ConfigDict:
     """Next sentence or sentence order, as `data.pair` says."""
     return ConfigDict({"weight": 1.0})
+
+
+def causal_lm() -> ConfigDict:
+    """Every token from those before it; an eighth of the positions at a time."""
+    return ConfigDict({"weight": 1.0, "positions_at_once": 0})
 
 
 def in_seconds(config: ConfigDict) -> ConfigDict:

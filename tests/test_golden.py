@@ -60,6 +60,8 @@ PRETRAINING = (
     "albert.py:tiny",
     "electra.py:tiny",
     "xlnet.py:tiny",
+    "gpt1.py:tiny",
+    "gpt2.py:tiny",
 )
 OWN = {
     # Two microbatches on eight devices; two rows before the first position; 256 bytes and five
@@ -77,6 +79,14 @@ OWN = {
         "model.vocab_size": "60",
         "tokenizer.vocab_size": "60",
         "model.mem_len": "24",
+    },
+    # Byte pairs, as roberta.py; and documents that are packed, but kept apart.
+    "gpt1.py:tiny": {"model.vocab_size": "300", "tokenizer.vocab_size": "300"},
+    "gpt2.py:tiny": {
+        "data.batch_size": "16",
+        "data.format": "packed-apart",
+        "model.vocab_size": "300",
+        "tokenizer.vocab_size": "300",
     },
 }
 """What a recipe needs beside SHRUNK."""

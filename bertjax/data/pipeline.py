@@ -17,9 +17,12 @@ from jaxtyping import Int
 
 from bertjax.data.examples import Examples, HostBatch
 from bertjax.data.streams import Streams
+from bertjax.data.token_windows import TokenWindows
 from bertjax.errors import UserError
 
 Rows = slice | Int[np.ndarray, " n"] | None
+
+AnyExamples = Examples | Streams | TokenWindows
 """Which rows of the global batch a host builds; `None` for all of them."""
 
 _ROWS_PER_JOB = 1024
@@ -37,7 +40,7 @@ class Phase(NamedTuple):
     """
 
     steps: int | None
-    examples: Examples | Streams
+    examples: AnyExamples
     batch_size: int
     rows: Rows = None
 
@@ -109,7 +112,7 @@ class Batches(Iterator[tuple[int, HostBatch]]):
 
 
 def batches(
-    examples: Examples | Streams,
+    examples: AnyExamples,
     *,
     batch_size: int,
     start_step: int = 0,
@@ -154,7 +157,7 @@ def phased_batches(
 
 
 def evaluation_batches(
-    examples: Examples | Streams,
+    examples: AnyExamples,
     *,
     batch_size: int,
     rows: Rows = None,
@@ -212,7 +215,7 @@ def _training_steps(phase: Phase, begin: int, step: int, stop: int) -> list[tupl
 
 
 def _evaluation_jobs(
-    examples: Examples | Streams, batch_size: int, rows: Rows, group: int
+    examples: AnyExamples, batch_size: int, rows: Rows, group: int
 ) -> Iterator[Callable]:
     end = -(-examples.num_examples // batch_size)
     for step in range(0, end, group):
@@ -221,7 +224,7 @@ def _evaluation_jobs(
 
 
 def _evaluation_steps(
-    examples: Examples | Streams, batch_size: int, rows: Rows, step: int, stop: int
+    examples: AnyExamples, batch_size: int, rows: Rows, step: int, stop: int
 ) -> list[tuple[int, HostBatch]]:
     numbers = _numbers(batch_size, rows)
     steps = np.arange(step, stop, dtype=np.int64)[:, None]
@@ -231,7 +234,7 @@ def _evaluation_steps(
     return _in_steps(built, step, len(numbers))
 
 
-def _build(examples: Examples | Streams, position: Int[np.ndarray, " n"]) -> HostBatch:
+def _build(examples: AnyExamples, position: Int[np.ndarray, " n"]) -> HostBatch:
     """Builds the examples at places of the endless epochs."""
     size = examples.num_examples
     epochs, inside = np.divmod(position, size)

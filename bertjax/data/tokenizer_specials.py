@@ -7,6 +7,7 @@ spell one of them is text.
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 SPELLINGS = {
     "pad": ("[PAD]", "<pad>"),
@@ -25,6 +26,12 @@ BYTE_LEVEL_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 SENTENCEPIECE_SPECIALS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 
 KNOWN_SPECIALS = frozenset(sum(SPELLINGS.values(), (END_OF_TEXT,)))
+
+
+def end_of_text(tokenizer: Any) -> int | None:
+    """The token between documents, which ends one and begins the next; None if there is none."""
+    spelled = dict(zip(tokenizer.pieces(tokenizer.special_ids), tokenizer.special_ids, strict=True))
+    return spelled.get(END_OF_TEXT, tokenizer.sep_id)
 
 
 @dataclasses.dataclass(frozen=True)

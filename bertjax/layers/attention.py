@@ -11,6 +11,9 @@ from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.precision import Precision
 
+Past = tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]
+"""Keys and values of tokens that were read before."""
+
 
 class SelfAttention(nn.Module):
     """Attention of a sequence to itself.
@@ -20,17 +23,34 @@ class SelfAttention(nn.Module):
       dropout_rate: Dropout of the attention weights.
       initializer_range: Standard deviation of all kernels at the start.
       precision: Types of operands and results; the softmax is float32.
+      output_range: Standard deviation of the output's kernel instead; 0 for the same.
     """
 
     num_heads: int
     dropout_rate: float = 0.1
     initializer_range: float = 0.02
     precision: Precision = Precision()
+    output_range: float = 0.0
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B L D"], mask: Bool[Array, "B 1 #L L"], *, train: bool
+        self,
+        x: Float[Array, "B L D"],
+        mask: Bool[Array, "B 1 #L M"],
+        past: Past | None = None,
+        *,
+        train: bool,
     ) -> Float[Array, "B L D"]:
+        """Attends to the sequence, and to what came before it.
+
+        Where the collection "cache" may be written, the keys and values of x are left there.
+
+        Args:
+          x: The sequence.
+          mask: Who sees whom; columns of the past come first.
+          past: Keys and values of earlier tokens.
+          train: Whether dropout is applied; nothing is trained on a past.
+        """
         width = x.shape[-1]
 
         def project(name):
@@ -39,7 +59,13 @@ class SelfAttention(nn.Module):
             return self._dense(features, axes, name=name)(x)
 
         query, key, value = project("query"), project("key"), project("value")
-        context = attend(query, key, value, mask, Dropout(self.dropout_rate), train=train)
+        if self.is_mutable_collection("cache") and not self.is_initializing():
+            self.put_variable("cache", "key", key)
+            self.put_variable("cache", "value", value)
+        if past is None:
+            context = attend(query, key, value, mask, Dropout(self.dropout_rate), train=train)
+        else:
+            context = attend_onward(query, past, (key, value), mask)
         return self._dense((width,), ("heads", "kv", "embed"), contracted=2, name="output")(context)
 
     @nn.compact
@@ -59,7 +85,7 @@ class SelfAttention(nn.Module):
             features,
             axes,
             contracted=contracted,
-            initializer_range=self.initializer_range,
+            initializer_range=(name == "output" and self.output_range) or self.initializer_range,
             precision=self.precision,
             name=name,
         )
@@ -82,6 +108,23 @@ def attend(
     weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(value.dtype)
     weights_BHLM = dropout(weights_BHLM, train=train)
     return jnp.einsum("bhlm,bmhk->blhk", weights_BHLM, value)
+
+
+def attend_onward(
+    query: Float[Array, "B L H K"], past: Past, own: Past, mask: Bool[Array, "B 1 #L M"]
+) -> Float[Array, "B L H K"]:
+    """`attend`, where keys and values lie in two places: M counts the past's, then their own.
+
+    They are not put together: the past is long, and one token more is not worth a copy of it.
+    """
+    scores_BHLM = jnp.concatenate([scaled_scores(query, key) for key, _ in (past, own)], axis=-1)
+    scores_BHLM = jnp.where(mask, scores_BHLM, jnp.finfo(jnp.float32).min)
+    weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(query.dtype)
+    parts = jnp.split(weights_BHLM, [past[0].shape[1]], axis=-1)
+    return sum(
+        jnp.einsum("bhlm,bmhk->blhk", weights, value)
+        for weights, (_, value) in zip(parts, (past, own), strict=True)
+    )
 
 
 def scaled_scores(

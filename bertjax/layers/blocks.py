@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from bertjax.errors import UserError, nearest
 from bertjax.layers.dense import Dense
@@ -51,12 +51,14 @@ class FeedForward(nn.Module):
       hidden_act: Name of the nonlinearity.
       initializer_range: Standard deviation of both kernels at the start.
       precision: Types of operands and results.
+      output_range: Standard deviation of the second kernel instead; 0 for the same.
     """
 
     intermediate_size: int
     hidden_act: str = "gelu"
     initializer_range: float = 0.02
     precision: Precision = Precision()
+    output_range: float = 0.0
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
@@ -64,7 +66,8 @@ class FeedForward(nn.Module):
             return Dense(
                 (features,),
                 axes,
-                initializer_range=self.initializer_range,
+                initializer_range=(name == "output" and self.output_range)
+                or self.initializer_range,
                 precision=self.precision,
                 name=name,
             )
@@ -91,10 +94,15 @@ class PostNormBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B L D"], mask: Bool[Array, "B 1 #L L"], *, train: bool
+        self,
+        x: Float[Array, "B L D"],
+        mask: Bool[Array, "B 1 #L M"],
+        *past: PyTree,
+        train: bool,
     ) -> Float[Array, "B L D"]:
+        """`past`, where there is one, is what the attention knows of earlier tokens."""
         dropout = Dropout(self.dropout_rate)
-        attended = dropout(self.attention(x, mask, train=train), train=train)
+        attended = dropout(self.attention(x, mask, *past, train=train), train=train)
         x = LayerNorm(self.layer_norm_eps, name="attention_norm")(x + attended)
         changed = dropout(self.feed_forward(x), train=train)
         return LayerNorm(self.layer_norm_eps, name="feed_forward_norm")(x + changed)

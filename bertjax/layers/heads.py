@@ -2,7 +2,7 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from bertjax.layers.blocks import activation
 from bertjax.layers.dense import Dense
@@ -33,6 +33,12 @@ class Pooler(nn.Module):
             name="dense",
         )
         return activation(self.hidden_act)(dense(sequence[:, 0]))
+
+
+def last_token(sequence: Float[Array, "B L D"], there: Bool[Array, "B L"]) -> Float[Array, "B D"]:
+    """The vector of the last token that is there, which has seen all others of its text."""
+    last = there.shape[1] - 1 - jnp.argmax(there[:, ::-1], axis=1)
+    return jnp.take_along_axis(sequence, last[:, None, None], axis=1)[:, 0]
 
 
 class PredictionTransform(nn.Module):

@@ -25,6 +25,11 @@ def packed(pack_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
     return (same & (pack_ids[:, None, :] != 0))[:, None, :, :]
 
 
+def causal(length: int) -> Bool[Array, "1 1 L L"]:
+    """Query l sees the tokens up to itself (Vaswani et al. 2017, section 3.2.3)."""
+    return jnp.tri(length, dtype=bool)[None, None]
+
+
 def seen(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
     """Which tokens are there: those that any query may attend to."""
     return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask

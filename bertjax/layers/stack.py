@@ -65,7 +65,7 @@ class Stack(nn.Module):
             )
         scan = nn.scan(
             layer,
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, "cache": 0},
             split_rngs={"params": True, "dropout": True},
             length=self.num_layers,
             # Initialising runs once: there a loop, which compiles faster, is better.

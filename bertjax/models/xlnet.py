@@ -7,7 +7,6 @@ layer also attends to what it was given in the batch before, for rows that go on
 """
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -17,6 +16,7 @@ from bertjax.layers import masks
 from bertjax.layers.dense import truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
+from bertjax.layers.heads import last_token
 from bertjax.layers.memory import Memory
 from bertjax.layers.precision import named
 from bertjax.layers.relative_attention import RelativeAttention, View, Views, distance_signals
@@ -115,7 +115,7 @@ class Model(nn.Module):
             sequence,
             hidden_states=tuple(states) if self.output_hidden_states else None,
             queries=queries[0] if queries else None,
-            summary=_last(sequence, batch["attention_mask"]),
+            summary=last_token(sequence, masks.seen(batch["attention_mask"])),
         )
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
@@ -172,12 +172,3 @@ class Model(nn.Module):
             raise UserError(
                 f"mem_len={self.mem_len} and clamp_len={self.clamp_len} must be at least 0"
             )
-
-
-def _last(
-    sequence: Float[Array, "B L D"], attention_mask: Bool[Array, "B *L M"]
-) -> Float[Array, "B D"]:
-    """The vector of the last token that is there: [CLS]."""
-    there = attention_mask if attention_mask.ndim == 2 else attention_mask.any(axis=1)
-    last = there.shape[1] - 1 - jnp.argmax(there[:, ::-1], axis=1)
-    return jax.vmap(lambda row, at: row[at])(sequence, last)

@@ -1,0 +1,127 @@
+"""GPT-2 (Radford et al. 2019): a stack of pre-norm blocks in which no token sees what follows it.
+
+GPT-3 (Brown et al. 2020) is this module with other numbers.
+"""
+
+import math
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from bertjax.interfaces import Batch, Encoded
+from bertjax.layers import masks
+from bertjax.layers.attention import SelfAttention
+from bertjax.layers.blocks import FeedForward
+from bertjax.layers.cache import Cache
+from bertjax.layers.dense import truncated_normal
+from bertjax.layers.embeddings import Embedding
+from bertjax.layers.heads import last_token
+from bertjax.layers.norm import LayerNorm
+from bertjax.layers.positions import position_initializer
+from bertjax.layers.pre_norm import PreNormBlock
+from bertjax.layers.precision import named
+from bertjax.layers.reader import Reader
+from bertjax.layers.stack import Stack
+from bertjax.models.bert import check_heads, check_length
+
+
+class Model(nn.Module):
+    """Fields are BERT's words for what GPT-2's config names otherwise; defaults are the 124M's.
+
+    Attributes:
+      vocab_size: V.
+      hidden_size: D.
+      num_hidden_layers: N.
+      num_attention_heads: H; divides `hidden_size`.
+      intermediate_size: F.
+      hidden_act: Activation of the feed-forward nets.
+      hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
+      attention_probs_dropout_prob: Dropout of the attention weights.
+      max_position_embeddings: Longest sequence.
+      initializer_range: Standard deviation of kernels and tables at the start; of the kernels that
+        end on the residual path it is this over sqrt(2 N) (section 2.3).
+      position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`).
+      layer_norm_eps: Epsilon of every LayerNorm.
+      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,
+        before the last LayerNorm.
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      remat: What the backward pass computes again (`layers/stack.py`).
+      unroll: Layers compiled in one piece (`layers/stack.py`).
+    """
+
+    vocab_size: int = 50257
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 1024
+    initializer_range: float = 0.02
+    position_initializer: str = "normal"
+    layer_norm_eps: float = 1e-5
+    output_hidden_states: bool = False
+    precision: str = "float32"
+    remat: str = "none"
+    unroll: int = 1
+
+    cls_last = True  # only the last token sees all others: `build.py` has examples made accordingly
+
+    def setup(self):
+        check_heads(self.hidden_size, self.num_attention_heads)
+        precision, deviation = named(self.precision), self.initializer_range
+        residual = deviation / math.sqrt(2 * self.num_hidden_layers)
+        table = (self.hidden_size, ("vocab", "embed"), truncated_normal(deviation), precision)
+        self.word_embeddings = Embedding(self.vocab_size, *table)
+        positions = position_initializer(self.position_initializer, deviation)
+        table = (self.hidden_size, (None, "embed"), positions, precision)
+        self.position_embeddings = Embedding(self.max_position_embeddings, *table)
+        attention = SelfAttention(
+            self.num_attention_heads,
+            self.attention_probs_dropout_prob,
+            deviation,
+            precision,
+            residual,
+        )
+        feed_forward = FeedForward(
+            self.intermediate_size, self.hidden_act, deviation, precision, residual
+        )
+        self.layers = Stack(
+            PreNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps),
+            self.num_hidden_layers,
+            remat=self.remat,
+            unroll=self.unroll,
+            keep_hidden_states=self.output_hidden_states,
+        )
+        self.reader = Reader(
+            self.word_embeddings, self.position_embeddings, self.layers, self.hidden_dropout_prob
+        )
+        self.norm = LayerNorm(self.layer_norm_eps)
+
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        check_length(batch["input_ids"].shape[1], self.max_position_embeddings)
+        sequence, embedded, states = self.reader(batch, train=train)
+        sequence = self.norm(sequence)
+        hidden_states = None if states is None else (embedded, *states)
+        summary = last_token(sequence, masks.seen(batch["attention_mask"]))
+        return Encoded(sequence, hidden_states=hidden_states, summary=summary)
+
+    def begin(self, batch: Batch, room: int) -> tuple[Float[Array, "B L D"], Cache]:
+        """Reads the beginnings of texts; what follows is read with the cache."""
+        sequence, cache = self.reader.begin(batch, room)
+        return self.norm(sequence), cache
+
+    def extend(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
+        """Reads what follows."""
+        sequence, cache = self.reader.extend(batch, cache)
+        return self.norm(sequence), cache
+
+    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """Scores of the vocabulary: products with the word embeddings."""
+        return self.word_embeddings.attend(hidden)
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of the word embeddings."""
+        return self.hidden_size

@@ -1,0 +1,84 @@
+"""Causal language model (Radford et al. 2018, section 3.1): predict each token from those before.
+
+Every token is predicted, and still the vocabulary's scores of a whole batch [B L V] never exist:
+they are made for an eighth of the positions at a time, and again in the backward pass.
+"""
+
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses, masks
+
+_PARTS = 8
+"""As few of the positions meet the vocabulary at once as with masked tokens, which are 15%."""
+
+
+class Objective(nn.Module):
+    """Predicts every token but the first one of a row.
+
+    The model has to hide what follows a token: `models/gpt1.py` and `models/gpt2.py` do.
+
+    Attributes:
+      weight: Share in the total loss.
+      positions_at_once: Positions of every row that meet the vocabulary at the same time; 0 stands
+        for an eighth of the sequence length, rounded up.
+    """
+
+    weight: float = 1.0
+    positions_at_once: int = 0
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the tokens that follow."""
+        labels, weights = following(batch)
+        size = self.positions_at_once or math.ceil(labels.shape[1] / _PARTS)
+
+        def add(encoder: Encoder, sums: tuple[Array, Array], part: tuple) -> tuple[tuple, None]:
+            hidden, labels, weights = part
+            logits = encoder.attend(hidden).astype(jnp.float32)
+            entropy = losses.cross_entropy(logits, labels, weights)
+            correct = losses.correct(logits, labels, weights)
+            return (sums[0] + entropy, sums[1] + correct), None
+
+        over_parts = nn.scan(
+            nn.remat(add, prevent_cse=False),
+            variable_broadcast="params",
+            split_rngs={"params": False},
+        )
+        parts = [_parted(rows, size) for rows in (encoded.sequence, labels, weights)]
+        zeros = (jnp.zeros(()), jnp.zeros(()))
+        (entropy, correct), _ = over_parts(encoder, zeros, tuple(parts))
+        weight_sum = weights.sum()
+        return entropy, weight_sum, {"accuracy": (correct, weight_sum)}
+
+    def logits(self, encoder: Encoder, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """Scores of what follows each vector's token."""
+        return encoder.attend(hidden).astype(jnp.float32)
+
+
+def following(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+    """The token after each one, and how much its prediction counts."""
+    input_ids, there = batch["input_ids"], masks.seen(batch["attention_mask"])
+    labels = jnp.roll(input_ids, -1, axis=1)
+    weights = (there & jnp.roll(there, -1, axis=1)).astype(jnp.float32).at[:, -1].set(0.0)
+    example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
+    return labels, weights * example_weight[:, None]
+
+
+def _parted(rows: Array, size: int) -> Array:
+    """[B L ...] becomes [parts B size ...], filled up with zeros."""
+    length = rows.shape[1]
+    parts = -(-length // size)
+    padding = [(0, 0), (0, parts * size - length)] + [(0, 0)] * (rows.ndim - 2)
+    rows = jnp.pad(rows, padding).reshape(len(rows), parts, size, *rows.shape[2:])
+    return jnp.swapaxes(rows, 0, 1)
