@@ -14,6 +14,7 @@ import numpy as np
 from bertjax.compat import huggingface, name_map
 from bertjax.compat.huggingface import CLASSIFIER, ENCODER, OWN_POOLER, POOLER, Released, any_under
 from bertjax.data.glue_table import glue_task
+from bertjax.data.tokenizer_specials import end_of_text
 from bertjax.errors import UserError
 
 _TRAIN_THE_POOLER = ("sentence_pair",)
@@ -47,7 +48,8 @@ def released(
     architecture = made.architecture
     subtrees = list(dict.fromkeys(name.partition("/")[0] for name in arrays))
     left_behind = dict.fromkeys(_untrained(run, arrays), _UNTRAINED)
-    heads = huggingface.heads_of_a_class(architecture, set(subtrees) - left_behind.keys())
+    bare = huggingface.bare_heads(architecture) & set(run.get("objectives", ()))
+    heads = huggingface.heads_of_a_class(architecture, bare | set(subtrees) - left_behind.keys())
     for part in subtrees:
         if part not in (ENCODER, *heads):
             left_behind.setdefault(part, _OWN_MODEL.get(part, _NO_PLACE))
@@ -58,7 +60,7 @@ def released(
         "model_type": model_type,
         "architectures": [architecture.CLASSES[heads]],
         "bos_token_id": pieces.cls_id,
-        "eos_token_id": pieces.sep_id,
+        "eos_token_id": end_of_text(pieces),
         **(_classes(run, architecture.CLASSIFIER_DROPOUT) if CLASSIFIER in heads else {}),
     }
     if config.setdefault("pad_token_id", pieces.pad_id) != pieces.pad_id:

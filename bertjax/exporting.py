@@ -141,6 +141,7 @@ def write(
             # XLNet, which has no table of them, tells any two segments apart.
             has_segments=({"type_vocab_size": 2} | run["model"])["type_vocab_size"] > 1,
             cls_last=build.cls_last(run["model"]),
+            writes="causal_lm" in run.get("objectives", ()),
         )
         write_text(folder / "README.md", card.text())
     return Export(card.class_name, card.parameters, left_behind)

@@ -31,7 +31,10 @@ CLASSIFIER = "glue"
 OWN_POOLER = f"{CLASSIFIER}/pooler"
 """What a task puts on an encoder without a pooler."""
 
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_BUFFERS = (
+    *("embeddings.position_ids", "embeddings.token_type_ids"),
+    *(".attn.bias", ".attn.masked_bias"),
+)
 """Older releases keep these constants among the weights."""
 
 _OLD_WORDS = {"gamma": "weight", "beta": "bias"}
@@ -66,6 +69,7 @@ class Released:
         types = {array.dtype.name for array in kept.values()}
         architecture = catalog.load(ARCHITECTURES, model_type)
         named = _by_the_names_that_count(kept, architecture.PREFIX, architecture.SAME)
+        named = _in_parts(named, architecture)
         return cls(model_type, config, named, types.pop() if len(types) == 1 else "float32")
 
     @property
@@ -77,7 +81,11 @@ class Released:
     def parts(self) -> list[str]:
         """The parts of our parameters that the arrays hold; the encoder is taken for granted."""
         parts = self.architecture.parts()
-        return [part for part in parts if part == ENCODER or _any_there(parts[part], self.arrays)]
+        return [
+            part
+            for part, pairs in parts.items()
+            if part == ENCODER or not pairs or _any_there(pairs, self.arrays)
+        ]
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -111,9 +119,10 @@ def read(folder: pathlib.Path) -> Released:
 
 def write(folder: pathlib.Path, released: Released) -> None:
     """Writes the two files; without heads, names lose their prefix, as in transformers."""
-    arrays = dict(released.arrays)
+    arrays = _in_one(released.arrays, released.architecture)
     prefix = f"{released.architecture.PREFIX}."
-    if all(name.startswith(prefix) for name in arrays):
+    bare = released.config["architectures"] == [released.architecture.CLASSES[()]]
+    if bare and all(name.startswith(prefix) for name in arrays):
         arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
     write_json(folder / "config.json", released.config)
     dtype = released.dtype
@@ -141,6 +150,11 @@ def model_type_of(run: Mapping[str, Any]) -> str:
 def has_own_pooler(architecture: ModuleType) -> bool:
     """Whether their classifier has a pooler that is not the encoder's."""
     return any(pair.ours.startswith(OWN_POOLER) for pair in architecture.parts()[CLASSIFIER])
+
+
+def bare_heads(architecture: ModuleType) -> set[str]:
+    """The heads that have no arrays of their own."""
+    return {part for part, pairs in architecture.parts().items() if not pairs}
 
 
 def heads_of_a_class(architecture: ModuleType, found: Collection[str]) -> tuple[str, ...]:
@@ -199,6 +213,27 @@ def _by_the_names_that_count(
                 "transformers makes them one"
             )
     return named
+
+
+def _in_parts(arrays: Mapping[str, np.ndarray], architecture: ModuleType) -> dict[str, np.ndarray]:
+    """Linear maps that are several of ours in one, each by itself."""
+    made = dict(arrays)
+    for whole, parts in getattr(architecture, "FUSED", {}).items():
+        for name in [name for name in made if f".{whole}." in name]:
+            pieces = np.split(made.pop(name), len(parts), axis=-1)
+            names = [name.replace(f".{whole}.", f".{part}.") for part in parts]
+            made |= zip(names, pieces, strict=True)
+    return made
+
+
+def _in_one(arrays: Mapping[str, np.ndarray], architecture: ModuleType) -> dict[str, np.ndarray]:
+    """What `_in_parts` took apart, together again."""
+    made = dict(arrays)
+    for whole, parts in getattr(architecture, "FUSED", {}).items():
+        for name in [name for name in made if f".{parts[0]}." in name]:
+            pieces = [made.pop(name.replace(f".{parts[0]}.", f".{part}.")) for part in parts]
+            made[name.replace(f".{parts[0]}.", f".{whole}.")] = np.concatenate(pieces, axis=-1)
+    return made
 
 
 def _any_there(pairs: Iterable[Pair], arrays: Collection[str]) -> bool:

@@ -33,6 +33,7 @@ class Pair:
       flat: Whether theirs is a vector whatever the shape of ours.
       apart: Whether theirs keeps the inputs of a linear map on axes of their own, behind those of
         the outputs.
+      first: Whether theirs keeps the inputs of a linear map before the outputs, as their Conv1D.
     """
 
     ours: str
@@ -40,6 +41,7 @@ class Pair:
     inputs: int = 0
     flat: bool = False
     apart: bool = False
+    first: bool = False
 
     def names(self, shape: Shape) -> list[str]:
         """Their name of the array, or of every layer of it, where ours has this shape."""
@@ -53,13 +55,15 @@ class Pair:
         inputs, outputs = shape[: self.inputs], shape[self.inputs :]
         if self.apart:
             return *outputs, *inputs
+        if self.first:
+            return math.prod(inputs), math.prod(outputs)
         if self.inputs:
             return math.prod(outputs), math.prod(inputs)
         return (math.prod(shape),) if self.flat else shape
 
     def to_ours(self, arrays: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
         """Makes our array, of this shape, of theirs, in the order of `names`."""
-        if self.inputs:
+        if self.inputs and not self.first:
             inputs = math.prod((shape[1:] if LAYER in self.theirs else shape)[: self.inputs])
             arrays = [array.reshape(-1, inputs).T for array in arrays]
         return np.stack(arrays).reshape(shape)
@@ -68,7 +72,7 @@ class Pair:
         """Makes their arrays, in the order of `names`, of ours."""
         shape = self.their_shape(array.shape)
         layers = list(array) if LAYER in self.theirs else [array]
-        if self.inputs:
+        if self.inputs and not self.first:
             outputs = math.prod(layers[0].shape[self.inputs :])
             layers = [layer.reshape(-1, outputs).T for layer in layers]
         return [np.ascontiguousarray(layer.reshape(shape)) for layer in layers]
@@ -78,6 +82,14 @@ def dense(ours: str, theirs: str, inputs: int = 1) -> list[Pair]:
     """A linear map with a bias; `inputs` axes of our kernel are summed over."""
     return [
         Pair(f"{ours}/kernel", f"{theirs}.weight", inputs),
+        Pair(f"{ours}/bias", f"{theirs}.bias", flat=True),
+    ]
+
+
+def conv(ours: str, theirs: str, inputs: int = 1) -> list[Pair]:
+    """A linear map with a bias that is a Conv1D of theirs."""
+    return [
+        Pair(f"{ours}/kernel", f"{theirs}.weight", inputs, first=True),
         Pair(f"{ours}/bias", f"{theirs}.bias", flat=True),
     ]
 

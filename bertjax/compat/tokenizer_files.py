@@ -19,7 +19,13 @@ CONFIG, DEFINITION = "tokenizer_config.json", "tokenizer.json"
 
 
 def write(
-    folder: pathlib.Path, tokenizer: Any, *, longest: float, has_segments: bool, cls_last: bool
+    folder: pathlib.Path,
+    tokenizer: Any,
+    *,
+    longest: float,
+    has_segments: bool,
+    cls_last: bool,
+    writes: bool = False,
 ) -> None:
     """Writes the tokenizer into a model's folder.
 
@@ -30,6 +36,8 @@ def write(
       has_segments: Whether the model tells segments apart.
       cls_last: Whether [CLS] ends a sequence; padding comes before it then, so that it is the last
         of every row, which is what transformers' classifiers of such models read.
+      writes: Whether the model goes on with texts: nothing is added to these then, and padding
+        comes before them.
 
     Raises:
       UserError: a `tokenizer.json` cannot say what the tokenizer does.
@@ -42,8 +50,8 @@ def write(
 
             model = (saved / "spiece.model").read_bytes()
             write_json(saved / DEFINITION, definition(model, tokenizer))
-        if cls_last:
-            ends = {"post_processor": template(tokenizer, cls_last=True)}
+        if cls_last or writes:
+            ends = {"post_processor": None if writes else template(tokenizer, cls_last=True)}
             write_json(saved / DEFINITION, read_json(saved / DEFINITION) | ends)
         for path in saved.iterdir():
             if path.name not in (METADATA, CONFIG):
@@ -59,7 +67,7 @@ def write(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": inputs,
         **({"model_max_length": longest} if math.isfinite(longest) else {}),
-        **({"padding_side": "left"} if cls_last else {}),
+        **({"padding_side": "left"} if cls_last or writes else {}),
         **names,
     }
     write_json(folder / CONFIG, content)

@@ -169,7 +169,8 @@ def _begins_word(definition: Definition) -> Callable[[str], bool]:
         return lambda piece: piece.startswith("Ġ")
     if "▁" in _around_model(definition):
         return lambda piece: piece.startswith("▁")
-    if model["type"] == "WordLevel":
+    if model["type"] == "WordLevel" or model.get("end_of_word_suffix"):
+        # GPT's pieces say where words end; where one begins, a piece by itself does not say.
         return lambda piece: True
     raise UserError(
         "a tokenizer.json whose pieces mark no beginnings of words cannot be used: bertjax reads "

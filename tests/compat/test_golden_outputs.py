@@ -44,6 +44,8 @@ CASES |= {
         "d_inner": 10,
     },
 }
+GPT = {"vocab_size": V, "n_embd": D, "n_layer": 2, "n_head": 3, "n_positions": 9}
+CASES |= {"GPT2LMHeadModel": GPT, "OpenAIGPTLMHeadModel": GPT}
 INPUT_IDS = np.array([[2, 7, 5, 11, 3], [4, 12, 6, 1, 1]])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
@@ -52,9 +54,13 @@ def draws(shapes):
     """Weights of these shapes, which any machine draws alike."""
     random = np.random.default_rng(0)
     return {
-        name: (random.normal(size=shapes[name]) / 2 + ("orm.weight" in name)).astype(np.float32)
+        name: (random.normal(size=shapes[name]) / 2 + is_scale(name)).astype(np.float32)
         for name in sorted(shapes)
     }
+
+
+def is_scale(name: str) -> bool:
+    return "orm.weight" in name or (".ln_" in name and name.endswith("weight"))
 
 
 def computed_by_transformers(name: str) -> dict:
@@ -103,4 +109,6 @@ def _logits(module: Pretrainer, batch):
     if "permutation_lm" in module.objectives:
         return module.permutation_lm.logits(module.encoder, sequence)
     positions = jnp.broadcast_to(jnp.arange(INPUT_IDS.shape[1]), INPUT_IDS.shape)
+    if "causal_lm" in module.objectives:
+        return module.causal_lm.logits(module.encoder, sequence)
     return module.mlm.logits(module.encoder, sequence, positions)

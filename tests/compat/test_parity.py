@@ -28,6 +28,7 @@ COMMON = {
     "intermediate_size": F,
 }
 WITH_POSITIONS = COMMON | {"max_position_embeddings": LONGEST}
+GPT = {"vocab_size": V, "n_embd": D, "n_layer": N, "n_head": H, "n_positions": LONGEST}
 FIELDS = {
     "Bert": WITH_POSITIONS | {"hidden_act": "relu"},
     # Padding is token 0 here, so positions begin at 1.
@@ -57,6 +58,8 @@ FIELDS = {
         "clamp_len": 5,
         "mem_len": 3,
     },
+    "GPT2": GPT | {"n_inner": F},
+    "OpenAIGPT": GPT,
 }
 CLASSES = [
     "BertModel",
@@ -81,6 +84,8 @@ CLASSES = [
     "XLNetModel",
     "XLNetLMHeadModel",
     "XLNetForSequenceClassification",
+    "GPT2LMHeadModel",
+    "OpenAIGPTLMHeadModel",
 ]
 CASES = {name: (name, {}) for name in CLASSES} | {
     "AlbertForMaskedLM-nothing_shared": ("AlbertForMaskedLM", {"num_hidden_groups": N}),
@@ -95,7 +100,7 @@ AUTO = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "Model": "AutoModel",
 }
-BY_TOKEN = ("sequence", "mlm", "rtd", "permutation_lm")
+BY_TOKEN = ("sequence", "mlm", "rtd", "permutation_lm", "causal_lm")
 """Outputs that padding has none of."""
 
 
@@ -112,7 +117,8 @@ def reference(case: str, scale: float):
     model = getattr(transformers, class_name)(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            center = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
+            is_norm = "norm" in name.lower() or ".ln_" in name
+            center = 1.0 if is_norm and name.endswith("weight") else 0.0
             weight.copy_(center + scale * torch.randn(weight.shape))
     return model
 
@@ -158,7 +164,9 @@ def outputs_of_theirs(model, batch):
     heads = {
         "MaskedLM": "mlm",
         "ElectraForPreTraining": "rtd",
-        "LMHeadModel": "permutation_lm",
+        "XLNetLMHeadModel": "permutation_lm",
+        "GPT2LMHeadModel": "causal_lm",
+        "OpenAIGPTLMHeadModel": "causal_lm",
         "NextSentencePrediction": "sentence_pair",
         "SequenceClassification": "glue",
     }
@@ -205,6 +213,8 @@ def _outputs(module: Pretrainer, rows):
     if "permutation_lm" in module.objectives:
         logits = module.permutation_lm.logits(module.encoder, encoded.sequence)
         found["permutation_lm"] = logits
+    if "causal_lm" in module.objectives:
+        found["causal_lm"] = module.causal_lm.logits(module.encoder, encoded.sequence)
     if "sentence_pair" in module.objectives:
         found["sentence_pair"] = module.sentence_pair.logits(module.encoder, encoded)
     if "glue" in module.objectives:
@@ -278,6 +288,9 @@ def test_its_tokenizer_gives_the_same_ids(saved, case):
     if case.startswith("XLNet"):
         assert found == [*ids, pieces.sep_id, pieces.cls_id]
         assert opened.model_max_length > 10**9
+    elif "GPT" in case:
+        assert found == ids
+        assert opened.padding_side == "left"
     else:
         assert found == [pieces.cls_id, *ids, pieces.sep_id]
         assert opened.model_max_length == LONGEST

@@ -7,11 +7,14 @@ A file defines
   CLASSIFIER_DROPOUT
                  their word for the dropout before the classes
   CLASSIFIER_ACT the activation of the pooler before the classes
+  FUSED          where theirs is one linear map that ours has in parts: what its name ends in, and
+                 the names of its parts, side by side along the outputs; may be left out
   SAME           names of theirs that repeat another array, by the name that counts
   parts()        the pairs of names (`compat/name_map.py`) of each part of our parameters, which is
                  a folder of them: "encoder" is always there; "encoder/pooler", others of the
                  encoder, and the heads, named as the objectives and tasks are, come and go with
-                 the fields of our model; a classifier may have its own pooler
+                 the fields of our model; a classifier may have its own pooler; a head without
+                 arrays is always there
   fields(theirs, parts)
                  the fields of our model, of their config and the parts that the file has; refuses
                  what our model cannot be
