@@ -25,6 +25,20 @@ def packed(pack_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
     return (same & (pack_ids[:, None, :] != 0))[:, None, :, :]
 
 
+def causal(length: int) -> Bool[Array, "1 1 L L"]:
+    """Every token sees itself and those before it."""
+    return jnp.tril(jnp.ones((length, length), bool))[None, None]
+
+
+def prefix(first: Bool[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
+    """A prefix sees itself whole, the rest sees it and what came before (Dong et al. 2019, 3.3).
+
+    Args:
+      first: Which tokens are of the prefix; they stand before all others.
+    """
+    return first[:, None, None, :] | causal(first.shape[1])
+
+
 def seen(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
     """Which tokens are there: those that any query may attend to."""
     return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask
