@@ -25,7 +25,10 @@ import jax  # noqa: E402 - after the environment
 from jaxtyping import install_import_hook  # noqa: E402 - may import jax
 
 install_import_hook(
-    [f"bertjax.{part}" for part in ("layers", "models", "objectives", "tasks", "interfaces")],
+    [
+        f"bertjax.{part}"
+        for part in ("layers", "decoding", "models", "objectives", "tasks", "interfaces")
+    ],
     "beartype.beartype",
 )
 

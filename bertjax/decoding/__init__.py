@@ -1,0 +1,1 @@
+"""How tokens are chosen one after the other, whatever the model: sampling, greedy, beams."""
