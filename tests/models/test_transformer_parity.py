@@ -22,7 +22,7 @@ def reference(request):
     """torch's model without the LayerNorms that it adds behind the last layers."""
     torch.manual_seed(0)
     model = torch.nn.Transformer(D, H, N, N, F, batch_first=True, layer_norm_eps=1e-6).eval()
-    model.encoder.enable_nested_tensor = False  # a prototype, it warns
+    model.encoder.use_nested_tensor = False  # a prototype, which warns
     model.encoder.norm = model.decoder.norm = None
     with torch.no_grad():
         for name, weight in model.named_parameters():
