@@ -30,6 +30,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   decoder_positions int [B T]    optional; where these stand; 0, 1, 2 ... otherwise
   target_ids     int   [B T]     what an encoder-decoder says
   target_mask    bool  [B T]     True where a target is
+  lm_kind        int   [B]       how each example of a unified language model sees itself
   original_ids   int   [B L]     input_ids before a generator replaced some of them
   generator_logits float [B P V] what the generator believes of each prediction
   teacher_*      float            what a teacher makes of the batch: see the objectives that ask one

@@ -177,8 +177,12 @@ class Model(nn.Module):
         """Each layer of the decoder as a function: one token needs no loop over a stack."""
         block = self._decoder_block(named(self.precision), parent=None)
         stacked = nn.meta.unbox(self.decoder_layers.variables["params"]["block"])
-        layers = [jax.tree.map(lambda x: x[i], stacked) for i in range(self.num_hidden_layers)]
-        return [functools.partial(block.apply, {"params": layer}) for layer in layers]
+
+        def layer(number: int) -> Callable:
+            own = jax.tree.map(lambda x: x[number], stacked)
+            return functools.partial(block.apply, {"params": own})
+
+        return [layer(number) for number in range(self.num_hidden_layers)]
 
     def _encoder_block(self, precision: Precision) -> PostNormBlock:
         attention = SelfAttention(*self._attention_fields(precision))
