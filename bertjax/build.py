@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import catalog
-from bertjax.data import streams, token_windows
+from bertjax.data import source_targets, streams, token_windows
 from bertjax.data.assembly import Specials
 from bertjax.data.examples import FORMATS, Examples
 from bertjax.data.tokenizer_specials import end_of_text
@@ -31,6 +31,12 @@ from bertjax.train.trainer import Trainer, make_trainer
 
 _LABELS = ("name", "size")
 """Fields of `config.model` that name it and are none of its module's."""
+
+
+ExampleSource = (
+    Examples | streams.Streams | token_windows.TokenWindows | source_targets.SourceTargets
+)
+"""How documents become examples: one class for each kind of format."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +132,8 @@ def facts(config: ConfigDict, tokenizer: Tokenizer | None = None) -> dict[str, A
         "vocab_size": config.model.vocab_size,
         "mask_id": tokenizer.mask_id if tokenizer else 4,
         "special_ids": tokenizer.special_ids if tokenizer else (0, 1, 2, 3, 4),
+        "pad_id": tokenizer.pad_id if tokenizer else 0,
+        "sep_id": tokenizer.sep_id if tokenizer else 3,
         "seed": config.seed,
     }
 
@@ -180,18 +188,27 @@ def _check_carry(config: ConfigDict, found: Sequence[Phase]) -> None:
         )
 
 
-def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer) -> None:
-    """Raises `UserError` unless the model's vocabulary is the tokenizer's."""
-    if config.model.vocab_size != tokenizer.vocab_size:
+def extra_ids(config: Mapping[str, Any]) -> int:
+    """How many ids a model has beside its tokenizer's: the sentinels of T5."""
+    if "objectives" not in config:
+        return config.get("init", {}).get("extra_ids", 0)
+    return sum(fields.get("num_sentinels", 0) for fields in config["objectives"].values())
+
+
+def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, extra: int = 0) -> None:
+    """Raises `UserError` unless the model's vocabulary is the tokenizer's, and `extra` ids."""
+    if config.model.vocab_size != tokenizer.vocab_size + extra:
+        beside = f" and {extra} sentinels stand behind them" if extra else ""
         raise UserError(
             f"config.model.vocab_size={config.model.vocab_size}, the tokenizer has "
-            f"{tokenizer.vocab_size} pieces: set --config.model.vocab_size={tokenizer.vocab_size}"
+            f"{tokenizer.vocab_size} pieces{beside}: set "
+            f"--config.model.vocab_size={tokenizer.vocab_size + extra}"
         )
 
 
 def examples(
     config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
-) -> Examples | streams.Streams | token_windows.TokenWindows:
+) -> ExampleSource:
     """The examples of a split at one length, in the format that the config asks for.
 
     Args:
@@ -220,6 +237,10 @@ def examples(
             seed=config.seed,
             separator=end_of_text(tokenizer),
             pad_id=tokenizer.pad_id,
+        )
+    if data.format in source_targets.FORMATS:
+        return source_targets.SourceTargets(
+            corpus, specials, max_seq_length=length, seed=config.seed
         )
     if data.format in streams.FORMATS:
         _check_stream(data, mlm)
@@ -274,7 +295,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: naming the first.
     """
-    known = (*FORMATS, *streams.FORMATS, *token_windows.FORMATS)
+    known = (*FORMATS, *streams.FORMATS, *token_windows.FORMATS, *source_targets.FORMATS)
     if config.data.format not in known:
         raise UserError(
             f"config.data.format={config.data.format!r}: {nearest(config.data.format, known)}"
@@ -377,6 +398,8 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
     if config.data.format in streams.FORMATS:
         rows["remembered"] = rows["attention_mask"]
         rows["continues"] = np.ones(phase.batch_size, bool)
+    if config.data.format in source_targets.FORMATS:
+        rows |= {"target_ids": rows["input_ids"], "target_mask": rows["attention_mask"]}
     return rows
 
 

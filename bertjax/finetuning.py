@@ -134,7 +134,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     origin = transfer.find(init)
     config = _with_origin(recipe, origin)
     pieces = tokenizer.load(tokenizer_folder(origin))
-    build.check_vocabulary(config, pieces)
+    build.check_vocabulary(config, pieces, build.extra_ids(origin.config))
     examples = glue.read(data, task)
     graph = _graph(config, data)
     batches = {
@@ -286,6 +286,8 @@ def _with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
             model[name] = value
         config.model = model
         config.init = origin.description()
+        if extra := build.extra_ids(origin.config):
+            config.init.extra_ids = extra
     longest = build.positions(model)
     if config.data.max_seq_length > longest:
         raise UserError(

@@ -3,6 +3,7 @@
 Dimension key, used in every shape annotation:
 
   B      examples in the (global) batch        L, M   query and key/value positions
+  T      positions of a decoder
   P      predicted positions per example       D, E   hidden width; embedding width when factorised
   F      feed-forward width                    H, K   heads, width of a head
   N      layers                                V      vocabulary
@@ -25,6 +26,11 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   mlm_labels     int   [B P]     what they were
   mlm_weights    float [B P]     1 for a prediction, 0 for padding
   mlm_spans      int   [B P 2]   masked spans: first and last token of the one it is part of
+  decoder_input_ids int [B T]    what a decoder has read when it predicts each of `target_ids`
+  decoder_positions int [B T]    optional; where these stand; 0, 1, 2 ... otherwise
+  target_ids     int   [B T]     what an encoder-decoder says
+  target_mask    bool  [B T]     True where a target is
+  lm_kind        int   [B]       how each example of a unified language model sees itself
   original_ids   int   [B L]     input_ids before a generator replaced some of them
   generator_logits float [B P V] what the generator believes of each prediction
   teacher_*      float            what a teacher makes of the batch: see the objectives that ask one
@@ -60,7 +66,8 @@ class Encoded:
       pooled: A vector for the whole, where the encoder was taught one.
       hidden_states: Of all layers, on request.
       queries: What a second stream, which does not see the tokens there, makes of `mlm_positions`.
-      summary: The vector of [CLS] where that is not the first token.
+      summary: The vector of [CLS] where that is not the first token, or of what a decoder ends on.
+      decoded: What a decoder makes of `decoder_input_ids`.
     """
 
     sequence: Float[Array, "B L D"]
@@ -68,6 +75,7 @@ class Encoded:
     hidden_states: tuple[Float[Array, "B L D"], ...] | None = None
     queries: Float[Array, "B P D"] | None = None
     summary: Float[Array, "B D"] | None = None
+    decoded: Float[Array, "B T D"] | None = None
 
 
 @runtime_checkable

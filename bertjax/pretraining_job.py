@@ -85,7 +85,7 @@ def prepare(
     build.check(config)
     teachers = teaching.find(config.objectives)
     pieces, corpus_path = _text(config, say, progress)
-    build.check_vocabulary(config, pieces)
+    build.check_vocabulary(config, pieces, build.extra_ids(config))
     corpus = open_corpus(corpus_path)
     check_tokenizer(corpus, pieces)
     longest = max(phase.max_seq_length for phase in phases)

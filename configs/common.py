@@ -63,6 +63,29 @@ def gpt_model(name: str, size: str, layers: int, width: int, heads: int) -> Conf
     return model
 
 
+def transformer_model(size: str, layers: int, width: int, heads: int) -> ConfigDict:
+    """The encoder-decoder of Vaswani et al. 2017 in some shape; `layers` are of each side."""
+    return ConfigDict(
+        {
+            "name": "transformer",
+            "size": size,
+            "vocab_size": 32_000,
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "intermediate_size": 4 * width,
+            "hidden_act": "relu",
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.0,
+            "initializer_range": width**-0.5,
+            "layer_norm_eps": 1e-6,
+            "precision": "auto",
+            "remat": "none",
+            "unroll": 0,
+        }
+    )
+
+
 def tokenizer(kind: str = "wordpiece", vocab_size: int = 30522) -> ConfigDict:
     """A tokenizer: one that exists (`path`), or one that is trained on the run's own text."""
     return ConfigDict({"path": "", "kind": kind, "vocab_size": vocab_size, "lowercase": True})

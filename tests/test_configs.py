@@ -21,6 +21,7 @@ from bertjax.train.sharding import to_global
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
 FACTS = {"mask_id": 4, "special_ids": (0, 1, 2, 3, 4), "seed": 0}
+FACTS |= {"pad_id": 0, "sep_id": 3}
 SHRUNK = {
     "model.vocab_size": "61",
     "model.hidden_size": "24",
@@ -206,4 +207,13 @@ def random_rows(config, batch_size: int, length: int) -> dict[str, np.ndarray]:
         "pair_label": random.integers(0, 2, batch_size, np.int32),
         "remembered": np.ones(shape, bool),
         "continues": np.zeros(batch_size, bool),
+        **targets(config, shape, random),
     }
+
+
+def targets(config, shape, random) -> dict[str, np.ndarray]:
+    """What is to be said, where the host knows it."""
+    if config.data.format != "source-target":
+        return {}
+    target_ids = random.integers(5, config.model.vocab_size, shape, np.int32)
+    return {"target_ids": target_ids, "target_mask": np.ones(shape, bool)}

@@ -17,6 +17,8 @@ inputs:
   'wiki/*.gz'            WikiExtractor's output; .gz .bz2 .xz .zst are read as they are
   'data/*.jsonl.zst'     JSON lines, each with a "text"
   tfds:lm1b:train        a dataset that TensorFlow Datasets prepared as array_record
+  'pairs/*.tsv'          with --format source-target: a source, a tab and its target, or JSON lines
+                         with "source" and "target"; likewise a dataset of TFDS
   python-docs            Python's own documentation: 13 MB of English on every machine
 
 examples:
@@ -100,7 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--format",
         default="auto",
-        help="how files are laid out: text, lines, jsonl, wikiextractor (default: auto, looks)",
+        help="how files are laid out: text, lines, jsonl, wikiextractor, source-target (default: "
+        "auto, looks)",
     )
     add(
         "--errors",

@@ -21,7 +21,16 @@ In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, toke
 end, summary.json.
 """
 
-_PREDICTIONS = {"mlm": "MLM", "sbo": "SBO", "permutation_lm": "PLM"}
+_PREDICTIONS = {
+    "mlm": "MLM",
+    "sbo": "SBO",
+    "permutation_lm": "PLM",
+    "seq2seq": "target",
+    "span_corruption": "span",
+    "infilling": "text",
+    "mass": "MASS",
+    "unified_lm": "LM",
+}
 """Objectives that predict tokens, which word frequencies can be asked for too."""
 
 
@@ -114,7 +123,8 @@ def _print_summary(summary: dict, workdir: str) -> None:
 
 
 def _print_scores(summary: dict, objective: str, name: str) -> None:
-    loss, accuracy = summary[f"{objective}_loss"], summary[f"{objective}_accuracy"]
+    loss = summary.get(f"{objective}_text_loss", summary[f"{objective}_loss"])
+    accuracy = summary[f"{objective}_accuracy"]
     gain = summary["unigram_loss"] - loss
     print("\nheld-out text     this model   word frequencies alone")
     print(

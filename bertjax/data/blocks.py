@@ -56,11 +56,13 @@ class Packer:
 
     Args:
       tokenizer_path: A tokenizer's folder or file.
+      whole_lines: Whether a line is one sentence, whatever is in it, as in pairs.
     """
 
-    def __init__(self, tokenizer_path: str):
+    def __init__(self, tokenizer_path: str, whole_lines: bool = False):
         self._tokenizer: Encoder = tokenizers.load(tokenizer_path)
         self._dtype = id_dtype(self._tokenizer.vocab_size)
+        self._whole_lines = whole_lines
         self._joint = " " if sees_spaces(self._tokenizer) else ""
 
     def __call__(self, documents: list[str]) -> Packed:
@@ -82,6 +84,9 @@ class Packer:
         )
 
     def _sentences(self, document: str) -> Iterator[str]:
+        if self._whole_lines:
+            yield from document.split("\n")
+            return
         for line in paragraphs(document):
             for number, sentence in enumerate(line):
                 sentence = self._joint + sentence if number else sentence

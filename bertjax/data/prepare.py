@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import bertjax
-from bertjax.data import text
+from bertjax.data import source_target_text, text
 from bertjax.data import tokenizer as tokenizers
 from bertjax.data.blocks import Packed, Packer
 from bertjax.data.reading import Block, Stream, blocks
@@ -109,7 +109,8 @@ def prepare(
                 for split, state in corpus.states.items()
             }
             report = _Reporter(corpus, streams, progress)
-            with Workers(Packer, (str(tokenizer_path),), workers) as pool:
+            packing = str(tokenizer_path), format == source_target_text.FORMAT
+            with Workers(Packer, packing, workers) as pool:
                 for stream in streams:
                     _write(stream, read, pool, writers, corpus, report)
             if not corpus.states["train"].totals["tokens"]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from bertjax.data import source_target_text
 from bertjax.data.lines import LONGEST_LINE, lines
 from bertjax.errors import UserError, nearest
 
@@ -124,14 +125,18 @@ def read(
     """Yields every document of a source in order, empty ones too, so that they can be counted."""
     if format not in formats():
         raise UserError(f"no format {format!r}: {nearest(format, formats())}")
+    paired = format == source_target_text.FORMAT
     if source.name == "python-docs":
+        if paired:
+            raise UserError("python-docs is text, no pairs: give files of pairs, or tfds:...")
         from bertjax.data import python_docs
 
         yield from map(Document, python_docs.documents())
     elif source.name.startswith("tfds:"):
         from bertjax.data import tfds_text
 
-        raw = enumerate(tfds_text.texts(source.name, data_dir=tfds_data_dir))
+        read_texts = tfds_text.pairs if paired else tfds_text.texts
+        raw = enumerate(read_texts(source.name, data_dir=tfds_data_dir))
         yield from _bounded(_decode(f"{source.name} #{n}", 0, text, errors) for n, text in raw)
     else:
         layout = _FORMATS[_detect(source.name) if format == "auto" else format]
@@ -228,11 +233,18 @@ def _wikiextractor(path: str, errors: str) -> Iterator[Document]:
         raise UserError(f"{path} ends inside a document: no </doc>; replace the truncated file")
 
 
+def _source_target(path: str, errors: str) -> Iterator[Document]:
+    """Every line is a source and its target."""
+    for source, target in source_target_text.pairs(path):
+        yield Document(source_target_text.document(source, target))
+
+
 _FORMATS: dict[str, Callable[[str, str], Iterator[Document]]] = {
     "text": _plain_text,
     "lines": _one_a_line,
     "jsonl": _json_lines,
     "wikiextractor": _wikiextractor,
+    source_target_text.FORMAT: _source_target,
 }
 
 

@@ -27,17 +27,45 @@ def texts(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
     Raises:
       UserError: the name cannot be read, or there is no such dataset, split or text.
     """
+    builder, split = _open(source, data_dir)
+    keys = _text_features(source, builder.info.features)
+    for example in _in_batches(_examples(source, builder, split)):
+        yield b"\n".join(example[key] for key in keys)
+
+
+def pairs(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
+    """Yields source and target of each example of `tfds:NAME:SPLIT`, as `texts` yields text.
+
+    They are what the dataset is supervised with, in this order, or its two string features.
+
+    Raises:
+      UserError: there is no such dataset or split, or it has no pairs.
+    """
+    builder, split = _open(source, data_dir)
+    strings = _string_features(builder.info.features)
+    keys = builder.info.supervised_keys or strings
+    if len(keys) != 2 or not set(keys) <= set(strings):
+        raise UserError(
+            f"{source} has no pairs: wanted two string features, it has {', '.join(strings)}"
+        )
+    for example in _in_batches(_examples(source, builder, split)):
+        yield b"\n".join(b" ".join(example[key].splitlines()) for key in keys)
+
+
+def _open(source: str, data_dir: str | None) -> tuple[Any, str]:
+    """The dataset that `tfds:NAME:SPLIT` names, and the split."""
     parts = re.fullmatch(r"tfds:([\w./-]+(?::[\d.*]+)?):(.+)", source)
     if not parts:
         raise UserError(f"{source!r} is not tfds:NAME:SPLIT; write, for example, tfds:lm1b:train")
     name, split = parts.groups()
-    builder = _builder(source, name, data_dir)
-    keys = _text_features(source, builder.info.features)
-    examples = _examples(source, builder, split)
+    return _builder(source, name, data_dir), split
+
+
+def _in_batches(examples: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All examples, read some at a time."""
     for start in range(0, len(examples), _BATCH):
         numbers = list(range(start, min(start + _BATCH, len(examples))))
-        for example in examples.__getitems__(numbers):
-            yield b"\n".join(example[key] for key in keys)
+        yield from examples.__getitems__(numbers)
 
 
 def _builder(source: str, name: str, data_dir: str | None) -> Any:
@@ -74,7 +102,11 @@ def _examples(source: str, builder: Any, split: str) -> Sequence[dict[str, Any]]
 
 
 def _text_features(source: str, features: Any) -> list[str]:
-    strings = [key for key, feature in features.items() if type(feature).__name__ == "Text"]
+    strings = _string_features(features)
     if not strings:
         raise UserError(f"{source} has no text: its features are {', '.join(sorted(features))}")
-    return ["text"] if "text" in strings else sorted(strings)
+    return ["text"] if "text" in strings else strings
+
+
+def _string_features(features: Any) -> list[str]:
+    return sorted(key for key, feature in features.items() if type(feature).__name__ == "Text")

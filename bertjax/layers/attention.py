@@ -95,7 +95,7 @@ def attend(
     query: Float[Array, "B L H K"],
     key: Float[Array, "B M H K"],
     value: Float[Array, "B M H K"],
-    mask: Bool[Array, "B 1 #L M"],
+    mask: Bool[Array, "#B 1 #L M"],
     dropout: Dropout,
     *,
     train: bool,

@@ -30,6 +30,34 @@ def causal(length: int) -> Bool[Array, "1 1 L L"]:
     return jnp.tri(length, dtype=bool)[None, None]
 
 
+def prefix(first: Bool[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
+    """A prefix sees itself whole, the rest sees it and what came before (Dong et al. 2019, 3.3).
+
+    Args:
+      first: Which tokens are of the prefix; they stand before all others.
+    """
+    return first[:, None, None, :] | causal(first.shape[1])
+
+
+def unified(
+    kind: Int[Array, " B"], there: Bool[Array, "B L"], segments: Int[Array, "B L"]
+) -> Bool[Array, "B L L"]:
+    """Who sees whom in each of the ways of a unified language model (Dong et al. 2019, 2.3).
+
+    Args:
+      kind: Of each example: 0 bidirectional, 1 from left to right, 2 from right to left, 3 from
+        the first segment to the second.
+      there: Which tokens are there.
+      segments: 0 for the first segment, 1 for the second.
+    """
+    before = causal(there.shape[1])
+    after = before.swapaxes(2, 3)
+    views = jnp.ones_like(before), before, after, prefix((segments == 0) & there)
+    chosen = kind[:, None, None, None] == jnp.arange(4)
+    seen_BLM = sum(view[:, 0] & chosen[..., n] for n, view in enumerate(views)) > 0
+    return seen_BLM & there[:, None, :]
+
+
 def seen(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
     """Which tokens are there: those that any query may attend to."""
     return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask

@@ -1,6 +1,7 @@
 """AdamW and LAMB, with weight decay on matrices alone and clipping by the global norm."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from bertjax.interfaces import Params
 
 NO_DECAY = ("bias", "scale")
 STACKED = ("layers", "block")
-"""Parameters below these two names carry a leading layer axis (`layers/stack.py`)."""
+"""Parameters below two names that end so carry a leading layer axis (`layers/stack.py`)."""
 
 
 def decay_mask(params: Params) -> Params:
@@ -86,7 +87,9 @@ def _trusted(path: tuple, update: Array, parameter: Array) -> Array:
     names = _names(path)
     if names[-1] in NO_DECAY:
         return update
-    stacked = any(names[i : i + 2] == list(STACKED) for i in range(len(names)))
+    stacked = any(
+        folder.endswith(STACKED[0]) and name == STACKED[1] for folder, name in pairwise(names)
+    )
     axes = tuple(range(1 if stacked else 0, update.ndim))
 
     def norm(x):

@@ -1,0 +1,86 @@
+"""Say the target of every source: lines of text in, lines of text out."""
+
+import argparse
+import sys
+import time
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  bertjax translate --init runs/transformer --input sources.txt > targets.txt
+  echo 'a b c' | bertjax translate --init runs/reversal
+  bertjax translate --init runs/reversal --input reversals/unseen.tsv
+
+--init is the folder of a run with the objective seq2seq: RUN is its newest checkpoint, RUN@STEP or
+RUN@best another one. Every line is a source; where a tab and the true target follow it, standard
+error tells how many were said exactly.
+"""
+
+_BATCHES_AT_ONCE = 16
+"""Sources are sorted by length among so many batches."""
+
+
+def main(argv: list[str]) -> None:
+    """Answers each line."""
+    arguments = _parser().parse_args(argv)
+    if arguments.batch_size < 1:
+        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
+    from bertjax import translation
+
+    translator = translation.load(
+        arguments.init, beams=arguments.beams, length_penalty=arguments.length_penalty
+    )
+    start, lines, told, right = time.monotonic(), 0, 0, 0
+    size = arguments.batch_size * _BATCHES_AT_ONCE
+    for group in translation.in_groups(_lines(arguments.input), size):
+        pairs = [line.split("\t") for line in group]
+        said = translator.translate([pair[0] for pair in pairs], arguments.batch_size)
+        print("\n".join(said), flush=True)
+        known = [(one, pair[1]) for one, pair in zip(said, pairs, strict=True) if len(pair) == 2]
+        if known:
+            right += translation.exact(*zip(*known, strict=True), translator.tokenizer)
+        lines, told = lines + len(group), told + len(known)
+    print(f"{lines:,} lines in {time.monotonic() - start:.1f} s", file=sys.stderr)
+    if told:
+        share = right / told
+        print(f"exact match: {right:,} of {told:,} targets, {share:.1%}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax translate",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--init", required=True, help="RUN, RUN@STEP or RUN@best")
+    add("--input", metavar="FILE", help="sources, one a line (default: standard input)")
+    add("--beams", type=int, default=4, help="candidates at a time; 1 is greedy (default 4)")
+    add(
+        "--length_penalty",
+        type=float,
+        default=0.6,
+        help="alpha of ((5 + length) / 6) ** alpha, which a score is divided by (default 0.6)",
+    )
+    add("--batch_size", type=int, default=32, help="sources at a time (default 32)")
+    return parser
+
+
+def _lines(path: str | None):
+    """The lines of a file, compressed or not, or of standard input."""
+    from bertjax.data.lines import lines
+
+    where = path or "standard input"
+    found = (line for _, line in lines(path)) if path else iter(sys.stdin.buffer)
+    for number, line in enumerate(found, start=1):
+        try:
+            text = line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{where}, line {number}, byte {error.start}: not UTF-8; convert the text"
+            ) from None
+        if not text.strip():
+            raise UserError(f"{where}, line {number}: an empty source; remove the line")
+        yield text

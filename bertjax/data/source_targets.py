@@ -1,0 +1,87 @@
+"""Examples out of a corpus of pairs: a source and its target (`source_target_text.py`)."""
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from bertjax.data.assembly import Specials
+from bertjax.data.examples import Corpus, HostBatch
+from bertjax.data.permutation import permute
+from bertjax.data.ragged import offsets, ranges
+from bertjax.data.source_target_text import FORMAT
+from bertjax.errors import UserError
+
+FORMATS = (FORMAT,)
+
+
+class SourceTargets:
+    """All pairs of a split of a corpus, at one length.
+
+    Pairs that became nothing, or more than a record holds, are left out.
+
+    Attributes:
+      seed: What the order depends on, beside the epoch.
+      max_seq_length: L, of sources and of targets, [SEP] included; longer ones lose their ends.
+      num_examples: How many pairs there are.
+    """
+
+    def __init__(self, corpus: Corpus, specials: Specials, *, max_seq_length: int, seed: int):
+        """Finds the pairs; no record is read.
+
+        Raises:
+          UserError: the tokenizer cannot end a text, nothing would fit, or there is no pair.
+        """
+        if specials.sep_id is None:
+            raise UserError(
+                f"format {FORMAT} needs a tokenizer with [SEP] or </s>, which ends a text; use "
+                "another tokenizer"
+            )
+        if max_seq_length < 2:
+            raise UserError(f"max_seq_length={max_seq_length}: wanted 2 or more for {FORMAT}")
+        self.seed, self.max_seq_length = seed, max_seq_length
+        self._corpus, self._specials = corpus, specials
+        whole = np.bincount(corpus.document)[corpus.document] == 1
+        self._records = np.flatnonzero(whole & (corpus.sentences == 2))
+        self.num_examples = len(self._records)
+        if not self.num_examples:
+            raise UserError(
+                f"the corpus holds no pairs: prepare it with --format {FORMAT}, or set "
+                f"--config.data.text_format={FORMAT}"
+            )
+
+    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Which example comes where in an epoch: each once, in random order."""
+        return permute(place, self.num_examples, self.seed, "order", epoch)
+
+    def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
+        """Builds examples by number; they are the same in every epoch.
+
+        Returns:
+          `input_ids`, `target_ids` (int32 [n L]), `attention_mask`, `target_mask` (bool [n L])
+          and `example_id` (uint32 [n], the numbers).
+        """
+        example = np.asarray(example, np.int64)
+        records = self._records[example]
+        values = np.frombuffer(b"".join(self._corpus.read(records)), self._corpus.dtype)
+        sizes = self._corpus.tokens[records].astype(np.int64)
+        begin = offsets(sizes + 2)[:-1]
+        first = values[begin + sizes].astype(np.int64)
+        input_ids, attention_mask = self._rows(values, begin, first)
+        target_ids, target_mask = self._rows(values, begin + first, sizes - first)
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "target_ids": target_ids,
+            "target_mask": target_mask,
+            "example_id": example.astype(np.uint32),
+        }
+
+    def _rows(
+        self, values: np.ndarray, begin: Int[np.ndarray, " n"], length: Int[np.ndarray, " n"]
+    ) -> tuple[Int[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]:
+        """Texts, each with [SEP] behind it, and where they are."""
+        length = np.minimum(length, self.max_seq_length - 1)
+        mask = np.arange(self.max_seq_length) < length[:, None] + 1
+        ids = np.where(mask, np.int32(self._specials.sep_id), np.int32(self._specials.pad_id))
+        at = np.arange(len(begin)) * self.max_seq_length
+        ids.reshape(-1)[ranges(at, length)] = values[ranges(begin, length)]
+        return ids, mask

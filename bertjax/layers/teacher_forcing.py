@@ -1,0 +1,96 @@
+"""Teaching a decoder: it reads the true tokens so far, and predicts the next one."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses
+
+LENGTHS = 16
+"""Lengths that a corruption makes are multiples of this, so that they divide over a mesh."""
+
+_OF_THE_SOURCE = ("segment_ids", "position_ids", "word_starts", "remembered", "continues")
+"""What is known of each token of the text, and not of what is left of it."""
+
+
+def rounded_up(length: int) -> int:
+    """The next multiple of `LENGTHS`."""
+    return -(-length // LENGTHS) * LENGTHS
+
+
+def shifted(target_ids: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
+    """What has been read when each target is predicted: a start token and the targets before."""
+    return jnp.pad(target_ids, ((0, 0), (1, 0)), constant_values=start_id)[:, :-1]
+
+
+def corrupted(
+    batch: Batch,
+    input_ids: Int[Array, "B L"],
+    attention_mask: Bool[Array, "B L"],
+    target_ids: Int[Array, "B T"],
+    target_mask: Bool[Array, "B T"],
+    start_id: int,
+) -> Batch:
+    """The batch with another source, and what is to be said of it."""
+    kept = {name: rows for name, rows in batch.items() if name not in _OF_THE_SOURCE}
+    return {
+        **kept,
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+        "decoder_input_ids": shifted(target_ids, start_id),
+        "target_ids": target_ids,
+        "target_mask": target_mask,
+    }
+
+
+def loss(
+    encoder: Encoder,
+    encoded: Encoded,
+    batch: Batch,
+    *,
+    text: Bool[Array, "B T"],
+    label_smoothing: float = 0.0,
+) -> tuple[Array, Array, dict[str, Sum]]:
+    """Cross entropy of the targets; all of them, and nothing else, meet the vocabulary.
+
+    Args:
+      encoder: Scores the vocabulary.
+      encoded: Of the batch.
+      batch: With its targets.
+      text: Which of them are tokens of the text: `text_loss` is theirs, in nats, for comparison
+        with what word frequencies give.
+      label_smoothing: See `losses.smoothed_cross_entropy`.
+    """
+    if encoded.decoded is None:
+        raise UserError(
+            "an objective that says something needs a model with a decoder: set "
+            "--config.model.name=transformer"
+        )
+    logits_BTV = encoder.attend(encoded.decoded).astype(jnp.float32)
+    labels, there = batch["target_ids"], batch["target_mask"]
+    weights = there * batch.get("example_weight", jnp.ones(len(labels)))[:, None]
+    weight_sum, of_text = weights.sum(), weights * text
+    metrics = {
+        "accuracy": (losses.correct(logits_BTV, labels, weights), weight_sum),
+        "text_loss": (losses.cross_entropy(logits_BTV, labels, of_text), of_text.sum()),
+    }
+    smoothed = losses.smoothed_cross_entropy(logits_BTV, labels, weights, label_smoothing)
+    return smoothed, weight_sum, metrics
+
+
+def is_text(target_ids: Int[Array, "B T"], special_ids: tuple[int, ...]) -> Bool[Array, "B T"]:
+    """Which targets are none of the special tokens."""
+    return ~jnp.isin(target_ids, jnp.asarray(special_ids, target_ids.dtype))
+
+
+def smoothed_share(label_smoothing: float, *, train: bool) -> float:
+    """Smoothing is for learning: what is measured is the plain cross entropy."""
+    if not 0 <= label_smoothing < 1:
+        raise UserError(f"label_smoothing={label_smoothing}: wanted at least 0 and less than 1")
+    return label_smoothing if train else 0.0
+
+
+def there_of(lengths: Int[Array, " B"], length: int) -> Bool[Array, "B L"]:
+    """The first so many of `length` places."""
+    return jnp.arange(length) < lengths[:, None]

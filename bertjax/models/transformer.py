@@ -1,0 +1,223 @@
+"""Transformer (Vaswani et al. 2017): an encoder that reads, a decoder that says token by token.
+
+One table of embeddings serves source, target and output (section 3.4). A batch without
+`decoder_input_ids` is read by the decoder too: so a task gets the vector of the last token, which
+has seen all, as in BART (Lewis et al. 2020, section 3.1).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded
+from bertjax.layers import masks
+from bertjax.layers.attention import SelfAttention
+from bertjax.layers.blocks import FeedForward, PostNormBlock
+from bertjax.layers.cross_attention import CrossAttention, KeysValues
+from bertjax.layers.decoder_block import DecoderBlock, Kept, Source
+from bertjax.layers.dense import truncated_normal
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.embeddings import Embedding
+from bertjax.layers.positions import sinusoids
+from bertjax.layers.precision import Precision, named
+from bertjax.layers.stack import Stack
+
+
+class Said(NamedTuple):
+    """What a decoder keeps from token to token.
+
+    Attributes:
+      kept: Of each layer.
+      mask: Which tokens of the source are there.
+      length: How many tokens have been said.
+    """
+
+    kept: tuple[Kept, ...]
+    mask: Bool[Array, "B M"]
+    length: Int[Array, " B"]
+
+
+class Model(nn.Module):
+    """Fields are BERT's words for those of table 3; the defaults are the base model's.
+
+    Attributes:
+      vocab_size: V.
+      hidden_size: D.
+      num_hidden_layers: N, of the encoder and of the decoder.
+      num_attention_heads: H; divides `hidden_size`.
+      intermediate_size: F.
+      hidden_act: Activation of the feed-forward nets.
+      hidden_dropout_prob: Dropout of embeddings and of the outputs of attention and feed-forward.
+      attention_probs_dropout_prob: Dropout of the attention weights.
+      initializer_range: Standard deviation of all kernels and of the table at the start; D ** -0.5
+        is what Glorot's rule gives square kernels, and the published start of the table.
+      layer_norm_eps: Epsilon of every LayerNorm.
+      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer
+        of the encoder.
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      remat: What the backward pass computes again (`layers/stack.py`).
+      unroll: Layers compiled in one piece (`layers/stack.py`).
+    """
+
+    vocab_size: int = 37000
+    hidden_size: int = 512
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    hidden_act: str = "relu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.0
+    initializer_range: float = 512**-0.5
+    layer_norm_eps: float = 1e-6
+    output_hidden_states: bool = False
+    precision: str = "float32"
+    remat: str = "none"
+    unroll: int = 1
+
+    def setup(self):
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"hidden_size={self.hidden_size} does not divide into "
+                f"num_attention_heads={self.num_attention_heads} equal heads"
+            )
+        precision = named(self.precision)
+        self.word_embeddings = Embedding(
+            self.vocab_size,
+            self.hidden_size,
+            ("vocab", "embed"),
+            truncated_normal(self.initializer_range),
+            precision,
+        )
+        self.dropout = Dropout(self.hidden_dropout_prob)
+        self.layers = Stack(
+            self._encoder_block(precision),
+            self.num_hidden_layers,
+            remat=self.remat,
+            unroll=self.unroll,
+            keep_hidden_states=self.output_hidden_states,
+        )
+        self.decoder_layers = Stack(
+            self._decoder_block(precision),
+            self.num_hidden_layers,
+            remat=self.remat,
+            unroll=self.unroll,
+        )
+
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        embedded = self._embed(batch["input_ids"], train=train)
+        memory, states = self.layers(embedded, masks.from_batch(batch), train=train)
+        there = masks.seen(batch["attention_mask"])
+        ids = batch.get("decoder_input_ids", batch["input_ids"])
+        said = self._embed(ids, batch.get("decoder_positions"), memory.shape[1], train=train)
+        source = Source(masks.causal(ids.shape[1]), memory, masks.padding(there))
+        decoded, _ = self.decoder_layers(said, source, train=train)
+        return Encoded(
+            memory,
+            hidden_states=None if states is None else (embedded, *states),
+            summary=None if "decoder_input_ids" in batch else _last(decoded, there),
+            decoded=decoded,
+        )
+
+    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """Scores of the vocabulary: products with the word embeddings."""
+        return self.word_embeddings.attend(hidden)
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of the word embeddings."""
+        return self.hidden_size
+
+    def begin(self, batch: Batch, length: int) -> Said:
+        """Reads the source of `step`, for targets of up to `length` tokens."""
+        embedded = self._embed(batch["input_ids"], train=False)
+        memory, _ = self.layers(embedded, masks.from_batch(batch), train=False)
+        size, heads = len(memory), self.num_attention_heads
+        nothing = jnp.zeros((size, length, heads, self.hidden_size // heads), memory.dtype)
+        kept = tuple(
+            Kept(KeysValues(nothing, nothing), block(memory, method="read"))
+            for block in self._decoder_blocks()
+        )
+        there = masks.seen(batch["attention_mask"])
+        return Said(kept, there, jnp.zeros(size, jnp.int32))
+
+    def step(self, said: Said, tokens: Int[Array, " B"]) -> tuple[Float[Array, "B V"], Said]:
+        """Scores of what follows once one more token has been said."""
+        at, longest = said.length[0], said.kept[0].past.key.shape[1]
+        visible = (jnp.arange(longest) <= at)[None, None, None]
+        x = self._embed(tokens[:, None], at[None, None], longest, train=False)
+        kept = []
+        for block, own in zip(self._decoder_blocks(), said.kept, strict=True):
+            x, past = block(x, own, at, visible, masks.padding(said.mask), method="step")
+            kept.append(own._replace(past=past))
+        scores = self.attend(x[:, 0]).astype(jnp.float32)
+        return scores, Said(tuple(kept), said.mask, said.length + 1)
+
+    def _embed(
+        self,
+        ids: Int[Array, "B L"],
+        positions: Int[Array, "#B L"] | None = None,
+        longest: int = 0,
+        *,
+        train: bool,
+    ) -> Float[Array, "B L D"]:
+        """Words, as strong as their table is wide, and positions (sections 3.4 and 3.5)."""
+        words = self.word_embeddings(ids) * self.hidden_size**0.5
+        longest = ids.shape[1] if positions is None else longest
+        signals = jnp.asarray(sinusoids(longest, self.hidden_size), words.dtype)
+        signals = signals[None] if positions is None else signals[positions]
+        return self.dropout(words + signals, train=train)
+
+    def _decoder_blocks(self) -> list[Callable]:
+        """Each layer of the decoder as a function: one token needs no loop over a stack."""
+        block = self._decoder_block(named(self.precision), parent=None)
+        stacked = nn.meta.unbox(self.decoder_layers.variables["params"]["block"])
+
+        def layer(number: int) -> Callable:
+            own = jax.tree.map(lambda x: x[number], stacked)
+            return functools.partial(block.apply, {"params": own})
+
+        return [layer(number) for number in range(self.num_hidden_layers)]
+
+    def _encoder_block(self, precision: Precision) -> PostNormBlock:
+        attention = SelfAttention(*self._attention_fields(precision))
+        return PostNormBlock(
+            attention,
+            self._feed_forward(precision),
+            self.hidden_dropout_prob,
+            self.layer_norm_eps,
+        )
+
+    def _decoder_block(self, precision: Precision, **options) -> DecoderBlock:
+        fields = self._attention_fields(precision)
+        return DecoderBlock(
+            CrossAttention(*fields, **options),
+            CrossAttention(*fields, **options),
+            self._feed_forward(precision, **options),
+            self.hidden_dropout_prob,
+            self.layer_norm_eps,
+            **options,
+        )
+
+    def _attention_fields(self, precision: Precision) -> tuple:
+        return (
+            self.num_attention_heads,
+            self.attention_probs_dropout_prob,
+            self.initializer_range,
+            precision,
+        )
+
+    def _feed_forward(self, precision: Precision, **options) -> FeedForward:
+        fields = (self.intermediate_size, self.hidden_act, self.initializer_range, precision)
+        return FeedForward(*fields, **options)
+
+
+def _last(decoded: Float[Array, "B L D"], there: Bool[Array, "B L"]) -> Float[Array, "B D"]:
+    """The vector of the last token that is there."""
+    last = there.shape[1] - 1 - jnp.argmax(there[:, ::-1], axis=1)
+    return jnp.take_along_axis(decoded, last[:, None, None], axis=1)[:, 0]

@@ -1,0 +1,53 @@
+"""Text infilling (Lewis et al. 2020, section 2.2): BART says a text of which spans were hidden."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import spans, teacher_forcing
+
+
+class Objective(nn.Module):
+    """Each span, even one without tokens, becomes one [MASK]; the target is the whole text.
+
+    Spans are drawn inside the jitted step, anew in every step.
+
+    Attributes:
+      mask_id: The [MASK] token.
+      pad_id: Fills up what is left of a text.
+      sep_id: What the decoder reads first, as in the published code.
+      special_ids: Tokens that are no text.
+      weight: Share in the total loss.
+      masked_share: Share of the text that is in spans.
+      mean_span_length: Of the Poisson distribution that the spans' lengths are drawn from.
+    """
+
+    mask_id: int
+    pad_id: int
+    sep_id: int
+    special_ids: tuple[int, ...]
+    weight: float = 1.0
+    masked_share: float = 0.3
+    mean_span_length: float = 3.0
+
+    rewrites_input = True
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """Hides spans; a batch that has its targets already passes unchanged."""
+        if "target_ids" in batch:
+            return batch
+        ids, there = batch["input_ids"], batch["attention_mask"]
+        shares = {"share": self.masked_share, "mean": self.mean_span_length}
+        text = spans.text_of(ids, there, self.special_ids)
+        drawn = spans.poisson_spans(batch["example_key"], text, ids.shape[1], **shares)
+        masks = jnp.full(drawn.begin.shape, self.mask_id, ids.dtype)
+        source = spans.replaced(ids, there, drawn, masks, ids.shape[1], self.pad_id)
+        return teacher_forcing.corrupted(batch, *source, ids, there, self.sep_id)
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the whole text."""
+        text = teacher_forcing.is_text(batch["target_ids"], self.special_ids)
+        return teacher_forcing.loss(encoder, encoded, batch, text=text)

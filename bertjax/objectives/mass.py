@@ -1,0 +1,77 @@
+"""Masked sequence to sequence (Song et al. 2019): MASS says a long fragment that was hidden."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import corruption, spans, teacher_forcing
+
+
+class Objective(nn.Module):
+    """One fragment of the text is hidden from the encoder, and is all that the decoder sees.
+
+    The fragment is drawn inside the jitted step, anew in every step. The decoder is told where in
+    the text the fragment stands, and begins with [MASK] (section 3.2).
+
+    Attributes:
+      mask_id: The [MASK] token.
+      special_ids: Tokens that are no text.
+      vocab_size: V, of which random replacements are drawn.
+      weight: Share in the total loss.
+      fragment_share: Share of the text that is the fragment (section 4.1).
+      mask_share: Share of the fragment's tokens that become [MASK].
+      random_share: Share of them that become a random token; the rest stays.
+    """
+
+    mask_id: int
+    special_ids: tuple[int, ...]
+    vocab_size: int
+    weight: float = 1.0
+    fragment_share: float = 0.5
+    mask_share: float = 0.8
+    random_share: float = 0.1
+
+    rewrites_input = True
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """Hides a fragment; a batch that has its targets already passes unchanged."""
+        if "target_ids" in batch:
+            return batch
+        ids, there = batch["input_ids"], batch["attention_mask"]
+        longest = ids.shape[1]
+        placing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
+        text = spans.text_of(ids, there, self.special_ids)
+        size = spans.share_of(text.size, self.fragment_share, longest)
+        draws = jax.vmap(jax.random.uniform)(placing)
+        begin = text.begin + (draws * (text.size - size + 1)).astype(jnp.int32)
+        length = teacher_forcing.rounded_up(math.ceil(self.fragment_share * longest))
+        length = min(length, longest)
+        places = jnp.minimum(begin[:, None] + jnp.arange(length), longest - 1)
+        target_mask = teacher_forcing.there_of(size, length)
+        hidden = corruption.hide(
+            hiding,
+            ids,
+            places,
+            target_mask.astype(jnp.float32),
+            mask_id=self.mask_id,
+            vocab_size=self.vocab_size,
+            special_ids=self.special_ids,
+            mask_share=self.mask_share,
+            random_share=self.random_share,
+        )
+        target_ids = jnp.take_along_axis(ids, places, axis=1)
+        corrupted = teacher_forcing.corrupted(
+            batch, hidden, there, target_ids, target_mask, self.mask_id
+        )
+        return {**corrupted, "decoder_positions": places}
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the fragment."""
+        text = teacher_forcing.is_text(batch["target_ids"], self.special_ids)
+        return teacher_forcing.loss(encoder, encoded, batch, text=text)

@@ -1,0 +1,48 @@
+"""Sources and their targets (Vaswani et al. 2017): saying what belongs to what was read."""
+
+import flax.linen as nn
+from jaxtyping import Array
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import teacher_forcing
+
+
+class Objective(nn.Module):
+    """Teacher forcing: each token of the target is predicted from the true ones before it.
+
+    Attributes:
+      pad_id: What the decoder reads first.
+      special_ids: Tokens that are no text.
+      weight: Share in the total loss.
+      label_smoothing: Share of each label that is spread over the vocabulary (section 5.4). Held
+        out, the loss is measured without it.
+    """
+
+    pad_id: int
+    special_ids: tuple[int, ...]
+    weight: float = 1.0
+    label_smoothing: float = 0.1
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        if "target_ids" not in batch:
+            raise UserError(
+                "objective seq2seq needs sources and targets: set --config.data.format and "
+                "--config.data.text_format to source-target"
+            )
+        said = teacher_forcing.shifted(batch["target_ids"], self.pad_id)
+        return {**batch, "decoder_input_ids": said}
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the target, its end included."""
+        return teacher_forcing.loss(
+            encoder,
+            encoded,
+            batch,
+            text=teacher_forcing.is_text(batch["target_ids"], self.special_ids),
+            label_smoothing=teacher_forcing.smoothed_share(self.label_smoothing, train=train),
+        )

@@ -1,0 +1,74 @@
+"""Span corruption (Raffel et al. 2020, section 3.1.4): T5 says what was cut out of a text."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import spans, teacher_forcing
+
+
+class Objective(nn.Module):
+    """Each span of the text becomes a sentinel; the target is every sentinel with its span behind.
+
+    Spans are drawn inside the jitted step, anew in every step. Sentinels are the last ids of the
+    vocabulary, behind the tokenizer's own, the first one last, as T5's `<extra_id_0>` is.
+
+    Attributes:
+      pad_id: What the decoder reads first.
+      sep_id: Ends a target.
+      special_ids: Tokens that are no text.
+      vocab_size: V, sentinels included.
+      weight: Share in the total loss.
+      num_sentinels: Ids that the model's vocabulary has beside the tokenizer's.
+      noise_density: Share of the text that is cut out.
+      mean_noise_span_length: Tokens of a span, on average.
+    """
+
+    pad_id: int
+    sep_id: int
+    special_ids: tuple[int, ...]
+    vocab_size: int
+    weight: float = 1.0
+    num_sentinels: int = 100
+    noise_density: float = 0.15
+    mean_noise_span_length: float = 3.0
+
+    rewrites_input = True
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """Cuts spans out; a batch that has its targets already passes unchanged."""
+        if "target_ids" in batch:
+            return batch
+        ids, there = batch["input_ids"], batch["attention_mask"]
+        longest = ids.shape[1]
+        shares = {"share": self.noise_density, "mean": self.mean_noise_span_length}
+        text = spans.text_of(ids, there, self.special_ids)
+        drawn = spans.random_spans(batch["example_key"], text, longest, **shares)
+        count = drawn.begin.shape[1]
+        self._check(count)
+        sentinels = jnp.broadcast_to(self.vocab_size - 1 - jnp.arange(count), drawn.begin.shape)
+        # Up to two special tokens of a full row are no text.
+        left = longest - round(self.noise_density * (longest - 2)) + count
+        left = min(teacher_forcing.rounded_up(left), longest)
+        source = spans.replaced(ids, there, drawn, sentinels, left, self.pad_id)
+        length = teacher_forcing.rounded_up(round(self.noise_density * longest) + count + 1)
+        target = spans.gathered(ids, drawn, sentinels, self.sep_id, length, self.pad_id)
+        return teacher_forcing.corrupted(batch, *source, *target, self.pad_id)
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the target, sentinels and end included."""
+        target_ids = batch["target_ids"]
+        text = teacher_forcing.is_text(target_ids, self.special_ids)
+        text = text & (target_ids < self.vocab_size - self.num_sentinels)
+        return teacher_forcing.loss(encoder, encoded, batch, text=text)
+
+    def _check(self, count: int) -> None:
+        if count > self.num_sentinels:
+            raise UserError(
+                f"{count} spans need as many sentinels, num_sentinels={self.num_sentinels}: raise "
+                "it and config.model.vocab_size by the same number, or shorten the text"
+            )

@@ -1,0 +1,91 @@
+"""Unified language model (Dong et al. 2019): one encoder learns four ways to see a text."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses, masks
+from bertjax.objectives import mlm
+
+KINDS = ("bidirectional", "left_to_right", "right_to_left", "seq2seq")
+
+
+class Objective(nn.Module):
+    """Predicts hidden tokens from what each example's kind, drawn in the step, lets them see.
+
+    All tokens (bidirectional), those on one side, or of two segments the first whole and of the
+    second what came before (section 2.3). Segments have numbers of their own for each kind, six
+    in all, so that the model knows which it is, as in the published code.
+
+    Attributes:
+      mask_id: The [MASK] token.
+      special_ids: Tokens that are never predicted, and never drawn as a replacement.
+      vocab_size: V, of which random replacements are drawn.
+      weight: Share in the total loss.
+      shares: How likely each of `KINDS` is (section 2.3).
+      masked_lm_prob: Share of the tokens to predict.
+      max_predictions_per_seq: P; 0 stands for `masked_lm_prob` of the sequence length, rounded up.
+      masking: What is hidden together; see `objectives/mlm.py`.
+    """
+
+    mask_id: int
+    special_ids: tuple[int, ...]
+    vocab_size: int
+    weight: float = 1.0
+    shares: tuple[float, ...] = (1 / 3, 1 / 6, 1 / 6, 1 / 3)
+    masked_lm_prob: float = 0.15
+    max_predictions_per_seq: int = 0
+    masking: str = "token"
+
+    rewrites_input = True
+
+    def setup(self):
+        if len(self.shares) != len(KINDS) or min(self.shares) < 0 or sum(self.shares) <= 0:
+            raise UserError(f"shares={self.shares}: wanted one for each of {', '.join(KINDS)}")
+        self.mlm = mlm.Objective(
+            self.mask_id,
+            self.special_ids,
+            self.vocab_size,
+            masked_lm_prob=self.masked_lm_prob,
+            max_predictions_per_seq=self.max_predictions_per_seq,
+            masking=self.masking,
+        )
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        """Draws what is seen and what is hidden; a batch that has both passes unchanged."""
+        if "lm_kind" in batch:
+            return batch
+        drawing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
+        kind = self._draw(drawing)
+        hidden = self.mlm.prepare(encoder, {**batch, "example_key": hiding}, train=train)
+        there, segments = batch["attention_mask"], batch["segment_ids"]
+        number = jnp.asarray([0, 2, 3, 4])[kind][:, None]
+        whole = (kind == 0) | (kind == 3)
+        return {
+            **hidden,
+            "example_key": batch["example_key"],
+            "lm_kind": kind,
+            "attention_mask": masks.unified(kind, there, segments),
+            "segment_ids": number + segments * whole[:, None],
+        }
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of the hidden tokens, of all kinds and of each."""
+        logits_BPV, weights = self.mlm.scores(encoder, encoded, batch, train=train)
+        labels, weight_sum = batch["mlm_labels"], weights.sum()
+        metrics = {"accuracy": (losses.correct(logits_BPV, labels, weights), weight_sum)}
+        for number, name in enumerate(KINDS):
+            own = weights * (batch["lm_kind"] == number)[:, None]
+            metrics[f"{name}_loss"] = losses.cross_entropy(logits_BPV, labels, own), own.sum()
+        return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, metrics
+
+    def _draw(self, keys: Array) -> Int[Array, " B"]:
+        limits = np.cumsum(np.asarray(self.shares) / sum(self.shares))[:-1].astype(np.float32)
+        draws = jax.vmap(jax.random.uniform)(keys)
+        return jnp.searchsorted(jnp.asarray(limits), draws, side="right").astype(jnp.int32)
