@@ -252,6 +252,7 @@ def _batch() -> dict[str, jax.Array]:
         "original_ids": tokens,
         "segment_ids": tokens,
         "attention_mask": jnp.ones(tokens.shape, bool),
+        "char_ids": jnp.zeros((*tokens.shape, 50), jnp.int32),
         "word_starts": jnp.ones(tokens.shape, bool),
         "example_id": rows.astype(jnp.uint32),
         "example_key": jax.random.split(jax.random.key(0), 1),

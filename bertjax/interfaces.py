@@ -21,6 +21,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   prediction_order int [B L]     optional; when a token is predicted, -1 = never: all see it
   remembered     bool  [B L]     optional; True where a model with a memory remembers the token
   continues      bool  [B]       beside it; True where a row goes on with the last batch's text
+  char_ids       int   [B L W]   the characters of each word, for models that read these
   mlm_positions  int   [B P]     which tokens are predicted
   mlm_labels     int   [B P]     what they were
   mlm_weights    float [B P]     1 for a prediction, 0 for padding
@@ -61,6 +62,7 @@ class Encoded:
       hidden_states: Of all layers, on request.
       queries: What a second stream, which does not see the tokens there, makes of `mlm_positions`.
       summary: The vector of [CLS] where that is not the first token.
+      layers: All layers, of a model that is made for tasks to weigh these.
     """
 
     sequence: Float[Array, "B L D"]
@@ -68,6 +70,7 @@ class Encoded:
     hidden_states: tuple[Float[Array, "B L D"], ...] | None = None
     queries: Float[Array, "B P D"] | None = None
     summary: Float[Array, "B D"] | None = None
+    layers: tuple[Float[Array, "B L D"], ...] | None = None
 
 
 @runtime_checkable
