@@ -17,8 +17,8 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import catalog
-from bertjax.data import characters, streams
+from bertjax import catalog, model_input
+from bertjax.data import streams
 from bertjax.data.assembly import Specials
 from bertjax.data.examples import FORMATS, Examples
 from bertjax.errors import UserError, nearest
@@ -58,14 +58,6 @@ def encoder(fields: Mapping[str, Any]) -> Any:
 def cls_last(fields: Mapping[str, Any]) -> bool:
     """Whether the model that `config.model` describes reads [CLS] at the end of a sequence."""
     return getattr(catalog.load("models", fields["name"]).Model, "cls_last", False)
-
-
-def max_chars_per_word(fields: Mapping[str, Any]) -> int:
-    """How many characters of a word the model reads; 0 for one that reads none."""
-    module = catalog.load("models", fields["name"]).Model
-    if not getattr(module, "reads_characters", False):
-        return 0
-    return fields.get("max_chars_per_word", module.max_chars_per_word)
 
 
 def model_fields(fields: Mapping[str, Any]) -> list[str]:
@@ -199,15 +191,6 @@ def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer) -> None:
 
 def examples(
     config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
-) -> Examples | streams.Streams | characters.Spelled:
-    """The examples of a split at one length, with what the model reads of its words."""
-    made = _examples(config, corpus, tokenizer, length, batch_size)
-    width = max_chars_per_word(config.model)
-    return characters.Spelled(made, characters.vocabulary(tokenizer, width)) if width else made
-
-
-def _examples(
-    config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int
 ) -> Examples | streams.Streams:
     """The examples of a split at one length, in the format that the config asks for.
 
@@ -381,10 +364,7 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
     if config.data.format in streams.FORMATS:
         rows["remembered"] = rows["attention_mask"]
         rows["continues"] = np.ones(phase.batch_size, bool)
-    width = max_chars_per_word(config.model)
-    if width:
-        rows["char_ids"] = random.integers(0, 256, (*shape, width), np.int16)
-    return rows
+    return model_input.random(config.model, rows, random)
 
 
 def parameter_count(shapes: PyTree) -> int:

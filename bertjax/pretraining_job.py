@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, teaching
+from bertjax import build, model_input, teaching
 from bertjax import config as configs
 from bertjax.data import cache, tokenizer
 from bertjax.data.examples import Examples
@@ -65,7 +65,8 @@ class Job:
     def examples(self, corpus: Corpus, phase: build.Phase) -> Examples:
         """The examples of a split at the length of a phase."""
         rows = phase.batch_size if corpus is self.corpus else 1
-        return build.examples(self.config, corpus, self.tokenizer, phase.max_seq_length, rows)
+        made = build.examples(self.config, corpus, self.tokenizer, phase.max_seq_length, rows)
+        return model_input.completed(self.config.model, made, self.tokenizer)
 
 
 def prepare(
@@ -95,6 +96,7 @@ def prepare(
     unseen = open_corpus(corpus_path, "validation") if "validation" in splits else None
     last = phases[-1]
     examples = build.examples(config, corpus, pieces, last.max_seq_length)
+    examples = model_input.completed(config.model, examples, pieces)
     rows = examples.build(0, np.zeros(1, np.int64))
     rows["example_weight"] = np.ones(1, np.float32)
     objectives = teaching.objectives(config.objectives, build.facts(config, pieces), teachers)

@@ -81,6 +81,10 @@ class Spelling:
         self._known = vocabulary(tokenizer, max_chars_per_word)
         self._unknown: dict[str, int] = {}
 
+    def forget(self) -> None:
+        """Forgets the words of no vocabulary, so that other texts need no memory for these."""
+        self._unknown.clear()
+
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """A number for each token of each text."""
         return [self._of(*self._tokenizer.encode_with_offsets(text), text) for text in texts]

@@ -56,7 +56,10 @@ def outputs(folder, loaded):
     streams = json.loads((folder / "sentences.json").read_text())
     width = model.max_chars_per_word
     lead, each = (STREAMS, model.num_hidden_layers, 2), model.hidden_size // 2
-    state = {"cell": jnp.zeros((*lead, model.intermediate_size)), "hidden": jnp.zeros((*lead, each))}
+    state = {
+        "cell": jnp.zeros((*lead, model.intermediate_size)),
+        "hidden": jnp.zeros((*lead, each)),
+    }
     carry = {"state": state}
 
     @jax.jit
