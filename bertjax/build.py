@@ -17,8 +17,8 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import catalog, model_input
-from bertjax.data import streams
+from bertjax import catalog
+from bertjax.data import images, streams
 from bertjax.data.assembly import Specials
 from bertjax.data.examples import FORMATS, Examples
 from bertjax.errors import UserError, nearest
@@ -122,7 +122,7 @@ def _fields(module: type) -> list[str]:
 def facts(config: ConfigDict, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
     """What objectives may ask of a run and its tokenizer; without one, of a likely one."""
     return {
-        "vocab_size": config.model.vocab_size,
+        "vocab_size": config.model.get("vocab_size", 0),
         "mask_id": tokenizer.mask_id if tokenizer else 4,
         "unk_id": tokenizer.unk_id if tokenizer else 1,
         "special_ids": tokenizer.special_ids if tokenizer else (0, 1, 2, 3, 4),
@@ -264,7 +264,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: naming the first.
     """
-    known = (*FORMATS, *streams.FORMATS)
+    known = (*FORMATS, *streams.FORMATS, images.FORMAT)
     if config.data.format not in known:
         raise UserError(
             f"config.data.format={config.data.format!r}: {nearest(config.data.format, known)}"
@@ -350,6 +350,8 @@ def trainer(
 def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
     """A host batch of a phase's shapes with random tokens, for measuring without a corpus."""
     random = np.random.default_rng(config.seed)
+    if config.data.format == images.FORMAT:
+        return images.random(config.model, phase.batch_size, random)
     shape = (phase.batch_size, phase.max_seq_length)
     rows = {
         "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
@@ -364,7 +366,10 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
     if config.data.format in streams.FORMATS:
         rows["remembered"] = rows["attention_mask"]
         rows["continues"] = np.ones(phase.batch_size, bool)
-    return model_input.random(config.model, rows, random)
+    if "max_chars_per_word" in config.model:
+        width = config.model.max_chars_per_word
+        rows["char_ids"] = random.integers(0, 256, (*shape, width), np.int16)
+    return rows
 
 
 def parameter_count(shapes: PyTree) -> int:

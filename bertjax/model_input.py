@@ -1,12 +1,12 @@
-"""What a model reads beside the tokens: so far the characters of words."""
+"""What a model reads: images, or tokens and, beside these, the characters of words."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+from ml_collections import ConfigDict
 
-from bertjax import catalog
-from bertjax.data import characters
+from bertjax import build, catalog
+from bertjax.data import characters, images
 from bertjax.interfaces import Tokenizer
 
 
@@ -16,20 +16,20 @@ def max_chars_per_word(model: Mapping[str, Any]) -> int:
     return model["max_chars_per_word"] if getattr(module, "reads_characters", False) else 0
 
 
-def completed(model: Mapping[str, Any], examples: Any, tokenizer: Tokenizer) -> Any:
-    """Examples of a corpus, with all that the model reads."""
-    width = max_chars_per_word(model)
-    if not width:
-        return examples
-    return characters.Spelled(examples, characters.vocabulary(tokenizer, width))
+def examples(
+    config: ConfigDict, split: Any, tokenizer: Tokenizer | None, length: int, rows: int = 1
+) -> Any:
+    """The examples of a split, with all that the model reads.
 
-
-def random(
-    model: Mapping[str, Any], rows: Mapping[str, np.ndarray], generator: np.random.Generator
-) -> dict[str, np.ndarray]:
-    """A host batch with all that the model reads, at random."""
-    width = max_chars_per_word(model)
-    if not width:
-        return dict(rows)
-    shape = (*rows["input_ids"].shape, width)
-    return {**rows, "char_ids": generator.integers(0, 256, shape, np.int16)}
+    Args:
+      config: Of the run.
+      split: A corpus, or images.
+      tokenizer: Of the run; none for images.
+      length: Tokens of an example.
+      rows: Rows that go on from step to step, where the format has such.
+    """
+    if tokenizer is None:
+        return images.ImageExamples(split, config.seed)
+    made = build.examples(config, split, tokenizer, length, rows)
+    width = max_chars_per_word(config.model)
+    return characters.Spelled(made, characters.vocabulary(tokenizer, width)) if width else made

@@ -151,6 +151,8 @@ def make_trainer(
 
 def _extent(name: str, values: np.ndarray, batch_size: int, length: int) -> tuple[int, ...]:
     """The shape of an array in a batch of other examples and another length."""
+    if name == "pixel_values":
+        return batch_size, *values.shape[1:]
     if name == "char_ids":
         return batch_size, length, values.shape[2]
     return batch_size, *[length] * (values.ndim - 1)
