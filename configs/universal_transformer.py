@@ -8,8 +8,8 @@ The encoder of the paper with BERT's masked tokens for an objective: one block t
 token halts; a step costs 0.01, the default of tensor2tensor.
 
     size    steps  width  heads  feed-forward   parameters
-    base        6   1024     16         4,096   43,852,801
-    tiny        4    128      2           512      300,000   (a demonstration of seconds)
+    base        6   1024     16         4,096   43,851,777
+    tiny        4    128      2           512      329,473   (a demonstration of seconds)
 
 Published for translation (WMT14, base, which also has a decoder): BLEU 28.9, the Transformer 28.0.
 
