@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import catalog
-from bertjax.data import source_targets, streams, token_windows
+from bertjax.data import images, source_targets, streams, token_windows
 from bertjax.data.assembly import Specials
 from bertjax.data.examples import FORMATS, Examples
 from bertjax.data.tokenizer_specials import end_of_text
@@ -129,8 +129,9 @@ def _fields(module: type) -> list[str]:
 def facts(config: ConfigDict, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
     """What objectives may ask of a run and its tokenizer; without one, of a likely one."""
     return {
-        "vocab_size": config.model.vocab_size,
+        "vocab_size": config.model.get("vocab_size", 0),
         "mask_id": tokenizer.mask_id if tokenizer else 4,
+        "unk_id": tokenizer.unk_id if tokenizer else 1,
         "special_ids": tokenizer.special_ids if tokenizer else (0, 1, 2, 3, 4),
         "pad_id": tokenizer.pad_id if tokenizer else 0,
         "sep_id": tokenizer.sep_id if tokenizer else 3,
@@ -296,6 +297,7 @@ def check(config: ConfigDict) -> None:
       UserError: naming the first.
     """
     known = (*FORMATS, *streams.FORMATS, *token_windows.FORMATS, *source_targets.FORMATS)
+    known = (*known, images.FORMAT)
     if config.data.format not in known:
         raise UserError(
             f"config.data.format={config.data.format!r}: {nearest(config.data.format, known)}"
@@ -381,6 +383,8 @@ def trainer(
 def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
     """A host batch of a phase's shapes with random tokens, for measuring without a corpus."""
     random = np.random.default_rng(config.seed)
+    if config.data.format == images.FORMAT:
+        return images.random(config.model, phase.batch_size, random)
     shape = (phase.batch_size, phase.max_seq_length)
     rows = {
         "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
@@ -400,6 +404,9 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
         rows["continues"] = np.ones(phase.batch_size, bool)
     if config.data.format in source_targets.FORMATS:
         rows |= {"target_ids": rows["input_ids"], "target_mask": rows["attention_mask"]}
+    if "max_chars_per_word" in config.model:
+        width = config.model.max_chars_per_word
+        rows["char_ids"] = random.integers(0, 256, (*shape, width), np.int16)
     return rows
 
 

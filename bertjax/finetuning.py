@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog, scoring, teaching
+from bertjax import build, catalog, model_input, scoring, teaching
 from bertjax import config as configs
 from bertjax.data import glue, knowledge, pairs, tokenizer
 from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
@@ -360,8 +360,13 @@ def _encoded(
 ) -> pairs.Pairs:
     data = config.data
     if graph is None:
-        last = build.cls_last(config.model)
-        return pairs.encode(examples.texts, pieces, data.max_seq_length, cls_last=last)
+        return pairs.encode(
+            examples.texts,
+            pieces,
+            data.max_seq_length,
+            cls_last=build.cls_last(config.model),
+            max_chars_per_word=model_input.max_chars_per_word(config.model),
+        )
     each = data.triples_per_entity
     return knowledge.encode(
         examples.texts, pieces, graph, data.max_seq_length, triples_per_entity=each

@@ -1,4 +1,4 @@
-"""From a folder of Hugging Face to a run that everything else reads as if it was trained here.
+"""From a released model to a run that everything else reads as if it was trained here.
 
 read         folder -> Import: their arrays as our parameters, with a config and a tokenizer
   run_config   Released -> config of a run
@@ -22,10 +22,12 @@ from ml_collections import ConfigDict
 
 from bertjax import build, catalog
 from bertjax import config as configs
-from bertjax.compat import huggingface, name_map
+from bertjax.compat import elmo, huggingface, name_map
 from bertjax.compat.huggingface import CLASSIFIER, POOLER, Released
-from bertjax.data import tokenizer
+from bertjax.data import tokenizer, tokenizer_definitions
 from bertjax.data.glue_table import glue_task
+from bertjax.data.tokenizer_specials import WORDPIECE_SPECIALS
+from bertjax.data.tokenizer_subword import SubwordTokenizer
 from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.train import named_arrays
@@ -61,7 +63,7 @@ def read(source: pathlib.Path, *, task: str = "", vocabulary: str = "") -> Impor
     """Reads a model, whole or not at all.
 
     Args:
-      source: What `save_pretrained` wrote.
+      source: What `save_pretrained` wrote, or a released ELMo.
       task: The task of GLUE whose classifier the model has; empty: as its config says; `NO_TASK`
         leaves it behind.
       vocabulary: Where the tokenizer lies; empty: with the model.
@@ -69,6 +71,8 @@ def read(source: pathlib.Path, *, task: str = "", vocabulary: str = "") -> Impor
     Raises:
       UserError: something is missing, or does not fit.
     """
+    if elmo.is_released(source):
+        return _read_elmo(source, vocabulary)
     released, left_behind = _without_superfluous(huggingface.read(source), task)
     pieces = tokenizer.load(vocabulary or source)
     config = run_config(released, source.resolve().name, task)
@@ -84,6 +88,38 @@ def read(source: pathlib.Path, *, task: str = "", vocabulary: str = "") -> Impor
     return Import(config, pieces, params, left_behind)
 
 
+def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
+    """ELMo as released; without a vocabulary, its tokenizer knows no word, and spells each."""
+    released = elmo.read(source)
+    specials = {piece: number for number, piece in enumerate(WORDPIECE_SPECIALS)}
+    bare = tokenizer_definitions.words(specials, punctuation=False)
+    pieces = tokenizer.load(vocabulary) if vocabulary else SubwordTokenizer(bare)
+    model = elmo.fields(released.options) | {"vocab_size": pieces.vocab_size}
+    about = {"name": source.resolve().name, "model_type": "elmo", "dtype": "float32"}
+    config = _run(model | {"precision": "auto", "unroll": 0}, about, {"objectives": {}})
+    params = elmo.parameters(released, parameter_shapes(pretrainer(config)), source)
+    with config.unlocked():
+        config.imported.parameters = named_arrays.fingerprint(named_arrays.nested(params))
+    return Import(config, pieces, params, ())
+
+
+def _run(
+    model: Mapping[str, Any], about: Mapping[str, Any], heads: Mapping[str, Any]
+) -> ConfigDict:
+    """The config of a run that took no step here."""
+    sections = {
+        "seed": 0,
+        "num_train_steps": 0,
+        "best_metric": "held_out/mlm/loss",
+        "best_mode": "min",
+        "model": dict(model),
+        "tokenizer": {"path": ""},
+        "data": {"corpus": ""},
+        "imported": dict(about),
+    }
+    return configs.from_json(json.dumps(sections | heads))
+
+
 def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
     """What `config.json` of the run says: the model, its heads, and where it is from.
 
@@ -95,26 +131,19 @@ def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
     Raises:
       UserError: our model cannot be theirs, or a task cannot be named.
     """
-    sections: dict[str, Any] = {
-        "seed": 0,
-        "num_train_steps": 0,
-        "best_metric": "held_out/mlm/loss",
-        "best_mode": "min",
-        "model": released.fields | _TRAINED_WITH,
-        "tokenizer": {"path": ""},
-        "data": {"corpus": ""},
-        "imported": {"name": name, "model_type": released.model_type, "dtype": released.dtype},
-    }
     heads = [part for part in released.parts if huggingface.is_head(part)]
     if CLASSIFIER in heads:
-        sections["task"] = _task(released, task)
+        sections = {"task": _task(released, task)}
     else:
-        sections["objectives"] = {head: {} for head in heads}
-    return configs.from_json(json.dumps(sections))
+        sections = {"objectives": {head: {} for head in heads}}
+    about = {"name": name, "model_type": released.model_type, "dtype": released.dtype}
+    return _run(released.fields | _TRAINED_WITH, about, sections)
 
 
 def classifier_act(config: ConfigDict) -> str:
     """The activation before the classes of what is fine-tuned and exported again."""
+    if config.model.name == "elmo":
+        return "tanh"
     return catalog.load(huggingface.ARCHITECTURES, config.imported.model_type).CLASSIFIER_ACT
 
 
@@ -252,6 +281,7 @@ def _batch() -> dict[str, jax.Array]:
         "original_ids": tokens,
         "segment_ids": tokens,
         "attention_mask": jnp.ones(tokens.shape, bool),
+        "char_ids": jnp.zeros((*tokens.shape, 50), jnp.int32),
         "word_starts": jnp.ones(tokens.shape, bool),
         "example_id": rows.astype(jnp.uint32),
         "example_key": jax.random.split(jax.random.key(0), 1),

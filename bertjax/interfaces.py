@@ -22,6 +22,8 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   prediction_order int [B L]     optional; when a token is predicted, -1 = never: all see it
   remembered     bool  [B L]     optional; True where a model with a memory remembers the token
   continues      bool  [B]       beside it; True where a row goes on with the last batch's text
+  char_ids       int   [B L W]   the characters of each word, for models that read these
+  pixel_values   float [B Y X C] images, in place of tokens
   mlm_positions  int   [B P]     which tokens are predicted
   mlm_labels     int   [B P]     what they were
   mlm_weights    float [B P]     1 for a prediction, 0 for padding
@@ -53,6 +55,12 @@ Batch = Mapping[str, Array]
 
 Params = PyTree[Any]
 
+
+def extent(batch: Batch) -> tuple[int, int]:
+    """Examples of a batch and tokens of each; an image counts as one."""
+    return batch["input_ids"].shape if "input_ids" in batch else (len(batch["pixel_values"]), 1)
+
+
 Sum = tuple[Array, Array]
 """A weighted sum and the sum of its weights: what can be added up over microbatches and hosts."""
 
@@ -68,6 +76,8 @@ class Encoded:
       queries: What a second stream, which does not see the tokens there, makes of `mlm_positions`.
       summary: The vector of [CLS] where that is not the first token, or of what a decoder ends on.
       decoded: What a decoder makes of `decoder_input_ids`.
+      layers: All layers, of a model that is made for tasks to weigh these.
+      ponder: How many steps each token took, and what was left of its last one.
     """
 
     sequence: Float[Array, "B L D"]
@@ -76,6 +86,8 @@ class Encoded:
     queries: Float[Array, "B P D"] | None = None
     summary: Float[Array, "B D"] | None = None
     decoded: Float[Array, "B T D"] | None = None
+    layers: tuple[Float[Array, "B L D"], ...] | None = None
+    ponder: Float[Array, "B L"] | None = None
 
 
 @runtime_checkable

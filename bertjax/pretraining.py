@@ -39,7 +39,7 @@ def finished(job: Job) -> dict[str, Any] | None:
 def pretrain(job: Job, interrupt: Interrupt, say: Callable[[str], None]) -> dict[str, Any] | None:
     """Trains to the end of the run and sums it up; None where it was interrupted."""
     config, trainer = job.config, job.trainer
-    if jax.process_index() == 0:
+    if jax.process_index() == 0 and job.tokenizer is not None:
         _keep_tokenizer(job)
     checkpoints = Checkpoints(
         job.workdir,
@@ -142,7 +142,7 @@ def _summarise(
     summary |= {
         name.removeprefix(held_out.PREFIX).replace("/", "_"): value for name, value in means.items()
     }
-    if job.held_out is not None:
+    if job.held_out is not None and job.tokenizer is not None:
         summary |= held_out.unigram(job.corpus, job.held_out, job.tokenizer.special_ids)
     summary |= {
         "tokens": report.tokens,

@@ -7,14 +7,15 @@ description  Job -> what a person wants to know before it runs
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, teaching
+from bertjax import build, model_input, teaching
 from bertjax import config as configs
-from bertjax.data import cache, tokenizer
-from bertjax.data.examples import Examples
+from bertjax.data import cache, images, tokenizer
+from bertjax.data.images import Images
 from bertjax.data.prepare import Progress
 from bertjax.data.records import Corpus, check_tokenizer, open_corpus, read_manifest
 from bertjax.errors import UserError
@@ -33,9 +34,9 @@ class Job:
     Attributes:
       workdir: Where everything goes.
       config: Of the run.
-      tokenizer: Its own copy lies in the workdir.
-      corpus: The text that is learned from.
-      held_out: The text that is measured on, if there is any.
+      tokenizer: Its own copy lies in the workdir; none for images.
+      corpus: The text or the images that are learned from.
+      held_out: Those that are measured on, if there are any.
       phases: The run's parts, of one shape each.
       teachers: Whom objectives learn from, by their names.
       trainer: What is compiled.
@@ -44,9 +45,9 @@ class Job:
 
     workdir: pathlib.Path
     config: ConfigDict
-    tokenizer: Tokenizer
-    corpus: Corpus
-    held_out: Corpus | None
+    tokenizer: Tokenizer | None
+    corpus: Corpus | Images
+    held_out: Corpus | Images | None
     phases: list[build.Phase]
     teachers: teaching.Teachers
     trainer: Trainer
@@ -57,15 +58,16 @@ class Job:
         """Fingerprints of what the run learns from: a checkpoint of others is not its own."""
         return {
             "corpus": self.corpus.fingerprint,
-            "tokenizer": self.tokenizer.fingerprint,
+            **({"tokenizer": self.tokenizer.fingerprint} if self.tokenizer else {}),
             "config": configs.fingerprint(self.config, ignoring=_NOT_LEARNED_FROM),
             **teaching.provenance(self.teachers),
         }
 
-    def examples(self, corpus: Corpus, phase: build.Phase) -> Examples:
+    def examples(self, corpus: Corpus | Images, phase: build.Phase) -> Any:
         """The examples of a split at the length of a phase."""
         rows = phase.batch_size if corpus is self.corpus else 1
-        return build.examples(self.config, corpus, self.tokenizer, phase.max_seq_length, rows)
+        length = phase.max_seq_length
+        return model_input.examples(self.config, corpus, self.tokenizer, length, rows)
 
 
 def prepare(
@@ -84,17 +86,12 @@ def prepare(
     mesh = build.make_mesh(config, *zip(*shapes, strict=True))
     build.check(config)
     teachers = teaching.find(config.objectives)
-    pieces, corpus_path = _text(config, say, progress)
-    build.check_vocabulary(config, pieces, build.extra_ids(config))
-    corpus = open_corpus(corpus_path)
-    check_tokenizer(corpus, pieces)
+    pieces, corpus, unseen = _learned_from(config, say, progress)
     longest = max(phase.max_seq_length for phase in phases)
     for teacher in teachers.values():
         teacher.check(config, pieces, longest)
-    splits = read_manifest(corpus_path)["splits"]
-    unseen = open_corpus(corpus_path, "validation") if "validation" in splits else None
     last = phases[-1]
-    examples = build.examples(config, corpus, pieces, last.max_seq_length)
+    examples = model_input.examples(config, corpus, pieces, last.max_seq_length)
     rows = examples.build(0, np.zeros(1, np.int64))
     rows["example_weight"] = np.ones(1, np.float32)
     objectives = teaching.objectives(config.objectives, build.facts(config, pieces), teachers)
@@ -122,16 +119,14 @@ def prepare(
 
 def description(job: Job) -> str:
     """What is about to run: text, shapes, parameters, mesh, FLOPs."""
-    corpus, mesh, trainer = job.corpus, job.trainer.mesh, job.trainer
+    mesh, trainer = job.trainer.mesh, job.trainer
     parameters = trainer.shapes.params
     parts = ", ".join(
         f"{name} {build.parameter_count(tree):,}" for name, tree in parameters.items()
     )
     axes = " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1)
     lines = [
-        f"corpus      {corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} "
-        f"tokens; held out {job.held_out.num_documents if job.held_out else 0:,} documents",
-        f"tokenizer   {job.tokenizer.vocab_size:,} pieces, {job.tokenizer.fingerprint[:16]}",
+        *_description_of_data(job),
         f"parameters  {build.parameter_count(parameters):,}: {parts}",
         f"mesh        {mesh.size} {mesh.devices.flat[0].device_kind} device(s) {axes}".rstrip(),
         f"precision   {build.precision(job.config.model.precision)}",
@@ -148,6 +143,37 @@ def description(job: Job) -> str:
             f"{flops / 1e9:,.1f} GFLOPs a step, {phase.steps / per_epoch:.2f} epochs"
         )
     return "\n".join(lines)
+
+
+def _description_of_data(job: Job) -> list[str]:
+    corpus, held_out = job.corpus, job.held_out
+    if job.tokenizer is None:
+        unseen = len(held_out) if held_out else 0
+        return [f"images      {corpus.path}: {len(corpus):,}; held out {unseen:,}"]
+    return [
+        f"corpus      {corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} "
+        f"tokens; held out {held_out.num_documents if held_out else 0:,} documents",
+        f"tokenizer   {job.tokenizer.vocab_size:,} pieces, {job.tokenizer.fingerprint[:16]}",
+    ]
+
+
+def _learned_from(
+    config: ConfigDict, say: Callable[[str], None], progress: Callable[[Progress], None] | None
+) -> tuple[Tokenizer | None, Corpus | Images, Corpus | Images | None]:
+    """The run's tokenizer if it reads text, what it learns from, and what is held out."""
+    if config.data.format == images.FORMAT:
+        data = config.data
+        held_out = {name: data[name] for name in ("validation_input", "validation_fraction")}
+        learned, unseen = images.read(data.input, **held_out)
+        for split in filter(None, (learned, unseen)):
+            images.check_labels(split, config.objectives.image_class.num_labels)
+        return None, learned, unseen
+    pieces, path = _text(config, say, progress)
+    build.check_vocabulary(config, pieces, build.extra_ids(config))
+    corpus = open_corpus(path)
+    check_tokenizer(corpus, pieces)
+    splits = read_manifest(path)["splits"]
+    return pieces, corpus, open_corpus(path, "validation") if "validation" in splits else None
 
 
 def _text(

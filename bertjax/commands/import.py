@@ -1,4 +1,4 @@
-"""Make a run of a model that Hugging Face transformers saved, to fine-tune or inspect it."""
+"""Make a run of a model that transformers saved, or of a released ELMo, to fine-tune it."""
 
 import argparse
 import os
@@ -18,6 +18,10 @@ or `hf download NAME --local-dir DIR` fetches it. Every array must find its plac
 that do not fit are listed, and nothing is written. Known are BERT, RoBERTa, ALBERT, ELECTRA (either
 of its two models), DistilBERT and XLNet, with the heads that they were pretrained with or a
 classifier.
+
+ELMo is a folder with options.json and lm_weights.hdf5, or longer names that end so; reading it
+needs h5py (pip install 'bertjax[elmo]'). It reads any word by its characters; text is split at
+white space, as released, unless --tokenizer names a tokenizer of whole words.
 """
 
 

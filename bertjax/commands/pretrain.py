@@ -29,6 +29,7 @@ _PREDICTIONS = {
     "span_corruption": "span",
     "infilling": "text",
     "mass": "MASS",
+    "bidirectional_lm": "BiLM",
     "unified_lm": "LM",
 }
 """Objectives that predict tokens, which word frequencies can be asked for too."""
@@ -84,10 +85,11 @@ def run(config, arguments: argparse.Namespace) -> None:
         print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
     _print_summary(summary, arguments.workdir)
     print(f"extend it  {command} {extension(config, summary['steps'])}")
-    print(
-        f"next       bertjax finetune --config configs/glue.py:mrpc,small --init "
-        f"{arguments.workdir} --data GLUE_FOLDER --workdir {arguments.workdir}_mrpc"
-    )
+    if "tokenizer" in config:
+        print(
+            f"next       bertjax finetune --config configs/glue.py:mrpc,small --init "
+            f"{arguments.workdir} --data GLUE_FOLDER --workdir {arguments.workdir}_mrpc"
+        )
 
 
 def extension(config, steps: int) -> str:
@@ -112,6 +114,8 @@ def _print_summary(summary: dict, workdir: str) -> None:
         print(f"  as its teacher  {agreement:10.1%}   of all predictions")
     if "layer_matching_loss" in summary:
         _print_matching(summary)
+    if "image_class_accuracy" in summary:
+        print(f"\nheld-out images\n  accuracy        {summary['image_class_accuracy']:10.1%}")
     for guess in summary["guesses"]:
         _print_guess(guess)
     print(
@@ -119,7 +123,9 @@ def _print_summary(summary: dict, workdir: str) -> None:
         f"{summary['seconds']:.0f} s in training\n"
     )
     print(f"figures    {workdir}/summary.json, {workdir}/metrics.jsonl, {workdir}/tensorboard/")
-    print(f"model      {workdir}/checkpoints/, {workdir}/tokenizer/, {workdir}/config.json")
+    kept = ["checkpoints/", *(["tokenizer/"] if "tokenizer" in summary["config"] else [])]
+    kept = ", ".join(f"{workdir}/{name}" for name in [*kept, "config.json"])
+    print(f"model      {kept}")
 
 
 def _print_scores(summary: dict, objective: str, name: str) -> None:

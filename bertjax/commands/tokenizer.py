@@ -24,6 +24,7 @@ kinds:
   bpe                GPT-2's and RoBERTa's byte-level BPE, which spells any text
   unigram            SentencePiece's unigram model, as in ALBERT, XLNet and T5
   sentencepiece_bpe  SentencePiece's BPE
+  words              the most frequent words, for models that read characters (ELMo)
 
 The same text in the same order gives the same tokenizer at every run. The folder also holds the
 files that Hugging Face's libraries read (tokenizer.json with vocab.txt or vocab.json and
@@ -101,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         "--character_coverage",
         type=float,
         metavar="SHARE",
-        help="share of the text whose characters get pieces (default: 0.9999); not for bpe",
+        help="share of the text whose characters get pieces (default: 0.9999); not for bpe, words",
     )
     add("--max_documents", type=int, metavar="N", help="learn from the first N documents only")
     add(

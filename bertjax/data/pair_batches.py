@@ -72,6 +72,7 @@ class PairBatches:
         arrays = {"tokens": self.pairs.tokens, "lengths": self.pairs.lengths}
         arrays["first_lengths"] = self.pairs.first_lengths
         arrays |= self.pairs.columns
+        arrays |= {f"{name}_table": table for name, table in self.pairs.tables.items()}
         return arrays if self.labels is None else arrays | {"labels": self.labels}
 
     def training_batches(

@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64
 
+from bertjax.data.characters import Spelling
 from bertjax.errors import UserError
 
 
@@ -26,6 +27,7 @@ class Pairs:
       pad_id: What fills a batch behind a sequence.
       cls_last: Whether [CLS] ends each.
       columns: Further numbers of each token, by batch key; 0 in padding.
+      tables: What the numbers of a column stand for, by batch key: a row of each.
     """
 
     tokens: Int32[np.ndarray, " T"]
@@ -35,6 +37,7 @@ class Pairs:
     pad_id: int
     cls_last: bool = False
     columns: Mapping[str, Int32[np.ndarray, " T"]] = dataclasses.field(default_factory=dict)
+    tables: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -48,16 +51,23 @@ class Pairs:
         segment_ids = second.astype(np.int32)
         if self.cls_last:
             segment_ids[column == self.lengths[examples, None] - 1] = 2
+        numbers = {name: np.where(mask, values[places], 0) for name, values in self.columns.items()}
+        numbers |= {name: table[numbers[name]] for name, table in self.tables.items()}
         return {
             "input_ids": np.where(mask, self.tokens[places], np.int32(self.pad_id)),
             "segment_ids": segment_ids,
             "attention_mask": mask,
-            **{name: np.where(mask, values[places], 0) for name, values in self.columns.items()},
+            **numbers,
         }
 
 
 def encode(
-    texts: Sequence[list[str]], tokenizer, max_seq_length: int, *, cls_last: bool = False
+    texts: Sequence[list[str]],
+    tokenizer,
+    max_seq_length: int,
+    *,
+    cls_last: bool = False,
+    max_chars_per_word: int = 0,
 ) -> Pairs:
     """Tokenizes one or two texts an example and puts them together.
 
@@ -66,6 +76,7 @@ def encode(
       tokenizer: An `interfaces.Tokenizer` with [CLS] and [SEP].
       max_seq_length: Longer sequences lose the ends of their texts, the longer text first.
       cls_last: Whether [CLS] ends the sequences.
+      max_chars_per_word: Characters of each word, as `char_ids`; 0 for none.
 
     Raises:
       UserError: the tokenizer has no [CLS] or [SEP], or not even one token of each text would fit.
@@ -84,15 +95,26 @@ def encode(
     kept = truncated(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
     first_lengths = kept[0] + (1 if cls_last else 2)
     lengths = sum(kept) + specials
+    total = int(lengths.sum())
+    columns, tables = {}, {}
+    if max_chars_per_word:
+        spelling = Spelling(tokenizer, max_chars_per_word)
+        numbers = [spelling.numbers(column) for column in texts]
+        ends = spelling.number(tokenizer.cls_id), spelling.number(tokenizer.sep_id)
+        spelled = _chained(numbers, kept, *ends, tokenizer.pair_separators, cls_last)
+        columns["char_ids"] = np.fromiter(spelled, np.int32, total)
+        tables["char_ids"] = spelling.table()
+    ends = tokenizer.cls_id, tokenizer.sep_id
+    chained = _chained(encoded, kept, *ends, tokenizer.pair_separators, cls_last)
     return Pairs(
-        tokens=np.fromiter(
-            _chained(encoded, kept, tokenizer, cls_last), np.int32, int(lengths.sum())
-        ),
+        tokens=np.fromiter(chained, np.int32, total),
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
         first_lengths=first_lengths,
         pad_id=tokenizer.pad_id,
         cls_last=cls_last,
+        columns=columns,
+        tables=tables,
     )
 
 
@@ -108,10 +130,17 @@ def truncated(
     return np.minimum(first, budget - kept_second), kept_second
 
 
-def _chained(encoded: list[list[list[int]]], kept: Sequence[np.ndarray], tokenizer, cls_last: bool):
+def _chained(
+    encoded: list[list[list[int]]],
+    kept: Sequence[np.ndarray],
+    cls_id: int,
+    sep_id: int,
+    pair_separators: int,
+    cls_last: bool,
+):
     """All tokens of all sequences."""
-    cls, sep = (tokenizer.cls_id,), (tokenizer.sep_id,)
-    between = sep * tokenizer.pair_separators
+    cls, sep = (cls_id,), (sep_id,)
+    between = sep * pair_separators
     before, after = ((), cls) if cls_last else (cls, ())
     columns = [
         [ids[:size] for ids, size in zip(column, sizes.tolist(), strict=True)]

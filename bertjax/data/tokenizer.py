@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from bertjax.data.tokenizer_sentencepiece import SentencePieceTokenizer
     from bertjax.data.tokenizer_subword import SubwordTokenizer
 
-KINDS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe")
+KINDS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe", "words")
+
+_WITHOUT_ALPHABET = ("bpe", "words")
+"""Kinds for which no share of the characters has to be chosen."""
 
 _RELEASED = ("tokenizer.json", "vocab.txt", "encoder.json", "vocab.json", "spiece.model")
 """What is looked for in a folder that is not ours, the most complete description first."""
@@ -70,7 +73,8 @@ def train(
     Args:
       texts: documents, read once.
       kind: one of KINDS. `wordpiece` is BERT's, `bpe` the byte-level BPE of GPT-2 and RoBERTa,
-        `unigram` SentencePiece's as in ALBERT, XLNet and T5, `sentencepiece_bpe` its BPE.
+        `unigram` SentencePiece's as in ALBERT, XLNet and T5, `sentencepiece_bpe` its BPE, `words`
+        whole words for models that read characters.
       vocab_size: how many pieces, special tokens included. A text too small for so many gives
         fewer: compare `vocab_size` of the result.
       lowercase: None lowercases with `wordpiece` alone.
@@ -79,7 +83,7 @@ def train(
       normalization: none, nfc, nfd, nfkc or nfkd; with SentencePiece none or nfkc. None is `none`,
         and `nfkc` with SentencePiece.
       character_coverage: the share of the running text whose characters get pieces; None is
-        `tokenizer_words.CHARACTER_COVERAGE`. Not for `bpe`, which spells any byte.
+        `tokenizer_words.CHARACTER_COVERAGE`. Not for `bpe`, which spells any byte, and `words`.
 
     Raises:
       UserError: a setting is impossible or the texts hold nothing.
@@ -91,17 +95,17 @@ def train(
     if strip_accents is None:
         strip_accents = kind == "wordpiece" and lowercase
     if normalization is None:
-        normalization = "none" if kind in ("wordpiece", "bpe") else "nfkc"
+        normalization = "none" if kind in ("wordpiece", *_WITHOUT_ALPHABET) else "nfkc"
     settings: dict[str, Any] = {
         "vocab_size": vocab_size,
         "lowercase": lowercase,
         "strip_accents": strip_accents,
         "normalization": normalization,
     }
-    if kind == "bpe":
+    if kind in _WITHOUT_ALPHABET:
         if character_coverage is not None:
-            raise UserError("character_coverage is not for kind='bpe', which spells any byte")
-        return _train_byte_level(_not_empty(texts), settings)
+            raise UserError(f"character_coverage is not for kind={kind!r}, which has no alphabet")
+        return _train_without_alphabet(_not_empty(texts), kind, settings)
     settings["character_coverage"] = _checked_coverage(character_coverage)
     if kind == "wordpiece":
         return _train_wordpiece(_not_empty(texts), settings)
@@ -184,11 +188,14 @@ def _train_wordpiece(texts: Iterable[str], settings: dict[str, Any]) -> "Subword
     return SubwordTokenizer(train_wordpiece(texts, **settings))
 
 
-def _train_byte_level(texts: Iterable[str], settings: dict[str, Any]) -> "SubwordTokenizer":
+def _train_without_alphabet(
+    texts: Iterable[str], kind: str, settings: dict[str, Any]
+) -> "SubwordTokenizer":
     from bertjax.data.tokenizer_subword import SubwordTokenizer
-    from bertjax.data.tokenizer_training import train_byte_level
+    from bertjax.data.tokenizer_training import train_byte_level, train_words
 
-    return SubwordTokenizer(train_byte_level(texts, **settings))
+    trainer = {"bpe": train_byte_level, "words": train_words}[kind]
+    return SubwordTokenizer(trainer(texts, **settings))
 
 
 def _train_sentencepiece(

@@ -99,6 +99,33 @@ def byte_level(
     return definition
 
 
+def words(
+    pieces: Mapping[str, int],
+    *,
+    lowercase: bool = False,
+    strip_accents: bool = False,
+    normalization: str = "none",
+    punctuation: bool = True,
+) -> Definition:
+    """Whole words; all others are one unknown word, of which a model may read the characters.
+
+    Args:
+      pieces: word to id.
+      lowercase: whether text is lowercased.
+      strip_accents: whether accents are dropped.
+      normalization: a Unicode form applied before everything else.
+      punctuation: whether each mark of punctuation is a word; else words end at white space alone.
+    """
+    steps = _unicode_form(normalization)
+    if strip_accents:
+        steps += [{"type": "NFD"}, {"type": "StripAccents"}]
+    if lowercase:
+        steps.append({"type": "Lowercase"})
+    model = {"type": "WordLevel", "vocab": dict(pieces), "unk_token": "[UNK]"}
+    splitter = {"type": "BertPreTokenizer" if punctuation else "WhitespaceSplit"}
+    return _definition(model, _sequence(steps), splitter)
+
+
 def vocabulary(model: Definition) -> dict[str, int]:
     """Piece to id, of any type of model."""
     if isinstance(model["vocab"], dict):

@@ -1,4 +1,4 @@
-"""Learns WordPiece and byte-level BPE vocabularies, the same ones at every run."""
+"""Learns vocabularies of WordPiece, byte-level BPE and words, the same ones at every run."""
 
 import functools
 import json
@@ -94,10 +94,45 @@ def train_byte_level(
     return define(model["vocab"], model["merges"])
 
 
+def train_words(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    lowercase: bool,
+    strip_accents: bool,
+    normalization: str,
+) -> Definition:
+    """Learns which words are the most frequent; they are numbered from there on.
+
+    Raises:
+      UserError: `vocab_size` has no room for a word.
+    """
+    define = functools.partial(
+        tokenizer_definitions.words,
+        lowercase=lowercase,
+        strip_accents=strip_accents,
+        normalization=normalization,
+    )
+    room = vocab_size - len(WORDPIECE_SPECIALS)
+    if room < 1:
+        raise UserError(
+            f"vocab_size={vocab_size} has no room for a word beside the special tokens: wanted "
+            f"{len(WORDPIECE_SPECIALS) + 1} or more"
+        )
+    counts = count_words(texts, _splitter(define({"[UNK]": 0})))
+    for special in WORDPIECE_SPECIALS:
+        counts.pop(special, None)
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:room]
+    return define({word: number for number, word in enumerate([*WORDPIECE_SPECIALS, *frequent])})
+
+
 def _splitter(definition: Definition) -> Callable[[str], list[str]]:
     """Cuts a stretch of text into words as the finished tokenizer will."""
     library = Tokenizer.from_str(json.dumps(definition))
-    normalize, split = library.normalizer.normalize_str, library.pre_tokenizer.pre_tokenize_str
+    split = library.pre_tokenizer.pre_tokenize_str
+    if library.normalizer is None:
+        return lambda chunk: [word for word, _ in split(chunk)]
+    normalize = library.normalizer.normalize_str
     return lambda chunk: [word for word, _ in split(normalize(chunk))]
 
 

@@ -36,6 +36,7 @@ class Dense(nn.Module):
       contracted: How many trailing axes of the input are summed over.
       use_bias: Whether a bias of shape `features` is added.
       initializer_range: Standard deviation of the kernel's truncated normal initialiser.
+      bias_start: What every element of the bias is at first.
       precision: Types of operands and results.
     """
 
@@ -44,6 +45,7 @@ class Dense(nn.Module):
     contracted: int = 1
     use_bias: bool = True
     initializer_range: float = 0.02
+    bias_start: float = 0.0
     precision: Precision = Precision()
 
     @nn.compact
@@ -60,8 +62,8 @@ class Dense(nn.Module):
         y = contract("ni,io->no", x.reshape(-1, width), kernel.reshape(width, -1), self.precision)
         y = y.reshape(*lead, *self.features)
         if self.use_bias:
-            zeros = nn.with_logical_partitioning(
-                nn.initializers.zeros, self.axes[self.contracted :]
+            start = nn.with_logical_partitioning(
+                nn.initializers.constant(self.bias_start), self.axes[self.contracted :]
             )
-            y = y + self.param("bias", zeros, self.features).astype(y.dtype)
+            y = y + self.param("bias", start, self.features).astype(y.dtype)
         return y

@@ -6,7 +6,7 @@ A mask has the shape [B 1 L M] or [B 1 1 M]; masks are combined with `&`.
 from collections.abc import Mapping
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 def padding(tokens: Bool[Array, "B M"]) -> Bool[Array, "B 1 1 M"]:
@@ -61,6 +61,15 @@ def unified(
 def seen(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
     """Which tokens are there: those that any query may attend to."""
     return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask
+
+
+def mean(
+    sequence: Float[Array, "B L D"], attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]
+) -> Float[Array, "B D"]:
+    """The mean of the vectors of all tokens that are there."""
+    there = seen(attention_mask)[..., None]
+    total = jnp.where(there, sequence, 0).sum(axis=1)
+    return total / jnp.maximum(there.sum(axis=1), 1)
 
 
 def sentence_trees(

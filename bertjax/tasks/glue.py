@@ -8,27 +8,32 @@ from jaxtyping import Array, Float, Num
 from bertjax import metrics
 from bertjax.data.glue_table import glue_task
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import losses
+from bertjax.layers import losses, masks
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import Classifier, Pooler
+from bertjax.layers.scalar_mix import ScalarMix
 
 
 class Task(nn.Module):
     """Devlin et al. 2019, section 4.1 and appendix A.3: dropout, then classes or one score.
 
-    An encoder without a pooler gets one here, as RoBERTa's classification head has it.
+    An encoder without a pooler gets one here, as RoBERTa's classification head has it. It reads the
+    first token or, of an encoder whose layers are there to be weighed such as ELMo, the mean over
+    all tokens of the weighted sum of all layers.
 
     Attributes:
       dataset: Name of the task in `data/glue_table.py`; it decides labels and metrics.
       classifier_dropout: Dropout of the pooled output.
       pooler_act: Activation of the pooler that an encoder without one gets: tanh as in RoBERTa; in
         transformers a DistilBERT has relu, an ELECTRA gelu.
+      mix_layer_norm: Whether layers that are weighed are normalised (`layers/scalar_mix.py`).
       weight: Share in the total loss.
     """
 
     dataset: str
     classifier_dropout: float = 0.1
     pooler_act: str = "tanh"
+    mix_layer_norm: bool = False
     weight: float = 1.0
 
     rewrites_input = False
@@ -72,10 +77,16 @@ class Task(nn.Module):
         """Scores of the classes, or one score, and how much each example counts."""
         pooled = encoded.pooled
         if pooled is None:
-            first = encoded.sequence if encoded.summary is None else encoded.summary[:, None]
             pooler = Pooler(encoder.initializer_range, hidden_act=self.pooler_act, name="pooler")
-            pooled = pooler(first)
+            pooled = pooler(self._first(encoded, batch))
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
         logits_BC = Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
         return logits_BC, batch.get("example_weight", jnp.ones(len(logits_BC)))
+
+    def _first(self, encoded: Encoded, batch: Batch) -> Float[Array, "B L D"]:
+        """A sequence whose first token stands for the whole."""
+        if encoded.layers is not None:
+            mixed = ScalarMix(self.mix_layer_norm, name="mix")(encoded.layers)
+            return masks.mean(mixed, batch["attention_mask"])[:, None]
+        return encoded.sequence if encoded.summary is None else encoded.summary[:, None]

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from bertjax.interfaces import extent
 from bertjax.train.report import Work
 from bertjax.train.sharding import to_global
 
@@ -38,7 +39,7 @@ class Feed:
         start = time.monotonic()
         for before, rows in self._batches:
             batch = to_global(rows, self._mesh)
-            self._shapes[before + 1] = batch["input_ids"].shape
+            self._shapes[before + 1] = extent(batch)
             self.wait_seconds += time.monotonic() - start
             yield before, batch
             start = time.monotonic()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from bertjax.interfaces import Batch, Params, Pretrainer, Sum
+from bertjax.interfaces import Batch, Params, Pretrainer, Sum, extent
 from bertjax.train.state import TrainState
 
 Metrics = dict[str, Array]
@@ -59,7 +59,7 @@ def make_train_step(
     def train_step(
         state: TrainState, batch: Batch, frozen: Params = NOTHING
     ) -> tuple[TrainState, Metrics]:
-        batch = {**batch, "example_key": example_keys(seed, state.step, len(batch["input_ids"]))}
+        batch = {**batch, "example_key": example_keys(seed, state.step, extent(batch)[0])}
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         if microbatches == 1:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(

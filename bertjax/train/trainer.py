@@ -43,7 +43,7 @@ class Trainer:
         """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
         batch_size, length = shape
         rows = {
-            name: jax.ShapeDtypeStruct((batch_size, *[length] * (values.ndim - 1)), values.dtype)
+            name: jax.ShapeDtypeStruct(_extent(name, values, batch_size, length), values.dtype)
             for name, values in batch.items()
         }
         rows["example_key"] = jax.eval_shape(lambda: _keys(batch_size))
@@ -147,6 +147,15 @@ def make_trainer(
             (frozen,),
         ),
     )
+
+
+def _extent(name: str, values: np.ndarray, batch_size: int, length: int) -> tuple[int, ...]:
+    """The shape of an array in a batch of other examples and another length."""
+    if name == "pixel_values":
+        return batch_size, *values.shape[1:]
+    if name == "char_ids":
+        return batch_size, length, values.shape[2]
+    return batch_size, *[length] * (values.ndim - 1)
 
 
 def _keys(batch_size: int) -> jax.Array:

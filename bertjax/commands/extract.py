@@ -1,0 +1,82 @@
+"""Write what a trained encoder makes of texts: a vector for each token, or for each text."""
+
+import argparse
+import pathlib
+import sys
+
+EPILOG = """\
+examples:
+  bertjax extract --init runs/bert --input sentences.txt --out features.npz
+  bertjax extract --init runs/bert --input sentences.txt --layers -4,-3,-2,-1 --out features.npz
+  bertjax extract --init runs/elmo --input sentences.txt --layers all --out features.parquet
+  bertjax extract --init runs/bert --input sentences.txt --pool mean --out sentences.parquet
+
+--input has one text a line. Layer 0 is what the first layer reads, -1 the last one. Without
+pooling, each token of a text has a row, special tokens have none, and two numbers say which
+characters of the text the token covers; mean is over these rows.
+
+An .npz holds features [rows, layers, width], layers, and of tokens ids, spans [rows, 2] and begins:
+text i has the rows begins[i] to begins[i + 1]. A .parquet has the columns text, layer_N, and of
+tokens token, piece, begin, end. Memory stays the same however long the input is.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Reads, computes, writes, and tells what was written."""
+    arguments = _parser().parse_args(argv)
+    out, source = pathlib.Path(arguments.out), pathlib.Path(arguments.input)
+
+    from bertjax import extracting
+    from bertjax.data import feature_files
+    from bertjax.data.feature_texts import read_lines
+    from bertjax.errors import UserError
+
+    feature_files.check(out)
+    if arguments.batch_size < 1:
+        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
+    texts = read_lines(source)
+    encoding = extracting.open_run(
+        arguments.init,
+        layers=arguments.layers,
+        pool=arguments.pool,
+        max_seq_length=arguments.max_seq_length,
+        truncate=arguments.truncate,
+    )
+    tokens, count, shape = arguments.pool == "none", 0, ()
+    with feature_files.writer(out, encoding.layers, encoding.tokenizer) as file:
+        for chunk, features in extracting.extract(
+            encoding, texts, str(source), batch_size=arguments.batch_size
+        ):
+            file.add(chunk, features, tokens=tokens)
+            count, shape = count + len(features), features.shape[1:]
+            done = chunk.first + len(chunk.counts)
+            print(f"{done:,} texts", file=sys.stderr, flush=True)
+        if not count:
+            raise UserError(f"{source} holds no text: wanted one a line")
+    rows = "tokens" if tokens else "texts"
+    print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {shape[-1]:,}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax extract",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
+    add("--input", required=True, metavar="FILE", help="text, one a line")
+    add("--out", required=True, metavar="FILE", help="a new .npz or .parquet")
+    add("--layers", default="-1", help="numbers with commas between, or all (default: -1)")
+    add("--pool", default="none", choices=["none", "mean", "cls"], help="one row a text")
+    add("--batch_size", type=int, default=64, metavar="N", help="texts at a time (default: 64)")
+    add(
+        "--max_seq_length",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tokens of a text with special ones (default: what the model reads, or 512)",
+    )
+    add("--truncate", action="store_true", help="cut longer texts instead of refusing them")
+    return parser

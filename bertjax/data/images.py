@@ -1,0 +1,156 @@
+"""Labelled images: scikit-learn's digits, or an `.npz` with `images` and `labels`."""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float32, Int, Int32
+
+from bertjax.data.permutation import permute
+from bertjax.errors import UserError
+
+FORMAT = "images"
+DIGITS = "digits"
+
+_BRIGHTEST_DIGIT = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """One split.
+
+    Attributes:
+      path: Where they are from.
+      pixels: From -1 to 1.
+      labels: Classes from 0 on.
+    """
+
+    path: str
+    pixels: Float32[np.ndarray, "n Y X C"]
+    labels: Int32[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells these images from others."""
+        digest = hashlib.sha256(repr(self.pixels.shape).encode())
+        digest.update(np.ascontiguousarray(self.pixels).data)
+        digest.update(np.ascontiguousarray(self.labels).data)
+        return digest.hexdigest()
+
+    def take(self, rows: Int[np.ndarray, " m"]) -> "Images":
+        """Some of them."""
+        return Images(self.path, self.pixels[rows], self.labels[rows])
+
+
+class ImageExamples:
+    """Images in an order of their own in every epoch.
+
+    Attributes:
+      seed: Of the order.
+      max_seq_length: 1: an image counts as one token.
+      num_examples: How many there are in an epoch.
+    """
+
+    max_seq_length = 1
+
+    def __init__(self, images: Images, seed: int):
+        self.seed, self.num_examples, self._images = seed, len(images), images
+
+    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Which example comes where in an epoch."""
+        return permute(place, self.num_examples, self.seed, "images", epoch)
+
+    def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
+        """`pixel_values` (float32 [n Y X C]), `labels` (int32 [n]) and `example_id`."""
+        example = np.asarray(example, np.int64)
+        return {
+            "pixel_values": self._images.pixels[example],
+            "labels": self._images.labels[example],
+            "example_id": example.astype(np.uint32),
+        }
+
+
+def read(
+    inputs: Sequence[str], *, validation_input: Sequence[str], validation_fraction: float
+) -> tuple[Images, Images | None]:
+    """Reads images to learn from, and others to measure on.
+
+    Args:
+      inputs: One name, `digits` or that of an `.npz`.
+      validation_input: Likewise, or none.
+      validation_fraction: Without it, the share of `inputs` that is not learned from; which images
+        these are does not depend on a seed.
+
+    Raises:
+      UserError: there are no such images.
+    """
+    images = _read_one(inputs)
+    if validation_input:
+        return images, _read_one(validation_input)
+    count = round(validation_fraction * len(images))
+    mixed = permute(np.arange(len(images)), len(images), 0, "held out", 0)
+    held_out = images.take(mixed[:count]) if count else None
+    return images.take(mixed[count:]), held_out
+
+
+def check_labels(images: Images, num_labels: int) -> None:
+    """Raises `UserError` unless all labels are classes."""
+    low, high = int(images.labels.min()), int(images.labels.max())
+    if low < 0 or high >= num_labels:
+        raise UserError(
+            f"{images.path} has labels from {low} to {high}, wanted 0 to {num_labels - 1}: set "
+            f"--config.objectives.image_class.num_labels={high + 1}, or number classes from 0"
+        )
+
+
+def random(model, batch_size: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """A host batch for a model with random images, all of the first class."""
+    shape = (batch_size, model["image_size"], model["image_size"], model["num_channels"])
+    return {
+        "pixel_values": generator.uniform(-1, 1, shape).astype(np.float32),
+        "labels": np.zeros(batch_size, np.int32),
+        "example_id": np.arange(batch_size, dtype=np.uint32),
+    }
+
+
+def _read_one(inputs: Sequence[str]) -> Images:
+    if len(inputs) != 1:
+        raise UserError(
+            f"config.data.input={tuple(inputs)}: wanted one name, digits or that of an .npz with "
+            "images and labels"
+        )
+    (name,) = inputs
+    return _digits() if name == DIGITS else _npz(pathlib.Path(name))
+
+
+def _digits() -> Images:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    pixels = bunch.images[..., None] / (_BRIGHTEST_DIGIT / 2) - 1
+    return Images(DIGITS, pixels.astype(np.float32), bunch.target.astype(np.int32))
+
+
+def _npz(path: pathlib.Path) -> Images:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            pixels, labels = file["images"], file["labels"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: wanted {DIGITS}, or an .npz with images [n height width channels] and labels "
+            f"[n] ({error})"
+        ) from None
+    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
+    if pixels.ndim != 4 or labels.shape != pixels.shape[:1] or not len(labels):
+        raise UserError(
+            f"{path}: images {list(pixels.shape)} and labels {list(labels.shape)}: wanted [n "
+            "height width channels] and [n]"
+        )
+    if pixels.dtype == np.uint8:
+        pixels = pixels / 127.5 - 1
+    return Images(str(path), pixels.astype(np.float32), labels.astype(np.int32))

@@ -1,0 +1,136 @@
+"""Words from their characters: convolutions, the largest of each filter, highway layers.
+
+Kim et al. 2016, as ELMo uses it (Peters et al. 2018, section 3.4). A word needs no place in any
+vocabulary.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bertjax.layers.blocks import activation
+from bertjax.layers.dense import Dense
+from bertjax.layers.precision import Precision, contract
+
+NUM_CHARACTERS = 261
+"""256 bytes; beginning and end of a sentence and of a word; padding (`data/characters.py`)."""
+
+_UNIFORM = 0.05 / math.sqrt(3)
+"""Deviation of the published start of the filters, uniform from -0.05 to 0.05."""
+
+
+def _between(limit: float):
+    def initialize(key, shape, dtype=jnp.float32):
+        return jax.random.uniform(key, shape, dtype, -limit, limit)
+
+    return initialize
+
+
+class Convolution(nn.Module):
+    """One width of filters over the characters of a word, and the largest value of each.
+
+    Attributes:
+      width: Characters that a filter reads.
+      features: Filters.
+      precision: Types of operands and results.
+    """
+
+    width: int
+    features: int
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, characters: Float[Array, "n W E"]) -> Float[Array, "n F"]:
+        places = characters.shape[1] - self.width + 1
+        windows = [characters[:, start : start + places] for start in range(self.width)]
+        dense = Dense(
+            (self.features,),
+            (None, "mlp"),
+            initializer_range=_UNIFORM,
+            precision=self.precision,
+            name="dense",
+        )
+        return dense(jnp.concatenate(windows, axis=-1)).max(axis=1)
+
+
+class Highway(nn.Module):
+    """A gate between a layer and its input (Srivastava et al. 2015); closed at first.
+
+    Attributes:
+      precision: Types of operands and results.
+    """
+
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n F"]) -> Float[Array, "n F"]:
+        width = x.shape[-1]
+
+        def dense(name, bias_start):
+            return Dense(
+                (width,),
+                (None, "mlp"),
+                initializer_range=width**-0.5,
+                bias_start=bias_start,
+                precision=self.precision,
+                name=name,
+            )(x)
+
+        gate = jax.nn.sigmoid(dense("carry", -2.0))
+        return gate * jax.nn.relu(dense("transform", 0.0)) + (1 - gate) * x
+
+
+class CharacterCNN(nn.Module):
+    """A vector of each word.
+
+    Attributes:
+      features: Width of the vectors.
+      filters: (width, number) of each kind of filter.
+      char_embedding_size: Width of the vector of a character.
+      num_highway_layers: Highway layers between filters and projection.
+      hidden_act: Activation of the filters; one that grows with its input.
+      precision: Types of operands and results.
+    """
+
+    features: int
+    filters: tuple[tuple[int, int], ...]
+    char_embedding_size: int = 16
+    num_highway_layers: int = 2
+    hidden_act: str = "relu"
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, char_ids: Int[Array, "B L W"]) -> Float[Array, "B L D"]:
+        table = self.param(
+            "characters",
+            nn.with_logical_partitioning(_between(1.0), (None, None)),
+            (NUM_CHARACTERS, self.char_embedding_size),
+        )
+        words = char_ids.reshape(-1, char_ids.shape[-1])
+        x = self._looked_up(table, words)
+        found = [
+            Convolution(width, number, self.precision, name=f"filters_{index}")(x)
+            for index, (width, number) in enumerate(self.filters)
+        ]
+        x = activation(self.hidden_act)(jnp.concatenate(found, axis=-1))
+        for layer in range(self.num_highway_layers):
+            x = Highway(self.precision, name=f"highway_{layer}")(x)
+        project = Dense(
+            (self.features,),
+            (None, "embed"),
+            initializer_range=x.shape[-1] ** -0.5,
+            precision=self.precision,
+            name="project",
+        )
+        return project(x).reshape(*char_ids.shape[:-1], self.features)
+
+    def _looked_up(
+        self, table: Float[Array, "C E"], ids: Int[Array, "n W"]
+    ) -> Float[Array, "n W E"]:
+        """Rows of a small table: as a product, whose gradient is a product, not a scatter."""
+        chosen = jax.nn.one_hot(ids.reshape(-1), NUM_CHARACTERS, dtype=self.precision.operands)
+        rows = contract("nc,ce->ne", chosen, table, self.precision)
+        return rows.reshape(*ids.shape, table.shape[-1])

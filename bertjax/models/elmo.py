@@ -1,0 +1,137 @@
+"""ELMo (Peters et al. 2018): words read by their characters, LSTMs forward and backward.
+
+The two directions share what reads a word and never meet above it. A vector of a token is the
+forward one, then the backward one. Where a batch says which rows go on (`continues`), the states of
+all LSTMs do, in both directions as in the released code.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded
+from bertjax.layers import masks
+from bertjax.layers.char_cnn import CharacterCNN
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.precision import named
+from bertjax.layers.recurrent import BidirectionalStack, CarriedState
+
+
+class Model(nn.Module):
+    """Defaults are those of the released model of 93.6 million parameters.
+
+    Attributes:
+      vocab_size: V, the words that the tokenizer knows; the model itself reads any word.
+      hidden_size: D, both directions together (`projection_dim` of the released options, twice).
+      num_hidden_layers: N, LSTMs in each direction (`n_layers`).
+      intermediate_size: F, inner state of an LSTM (`dim`).
+      filters: (width, number) of each kind of character filter.
+      char_embedding_size: Width of the vector of a character.
+      num_highway_layers: Highway layers above the filters (`n_highway`).
+      max_chars_per_word: W, characters of a word with its two ends; more are not read.
+      hidden_act: Activation of the filters.
+      hidden_dropout_prob: Dropout of the input of each LSTM and of the output.
+      cell_clip: Largest magnitude of an inner state.
+      proj_clip: Largest magnitude of an LSTM's output.
+      initializer_range: Standard deviation of what tasks put on top; the model starts as published.
+      output_hidden_states: Whether `Encoded.hidden_states` is filled: words, then each layer.
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      unroll: Tokens that the compiled recurrence reads in one piece.
+    """
+
+    vocab_size: int = 793471
+    hidden_size: int = 1024
+    num_hidden_layers: int = 2
+    intermediate_size: int = 4096
+    filters: tuple[tuple[int, int], ...] = (
+        (1, 32),
+        (2, 32),
+        (3, 64),
+        (4, 128),
+        (5, 256),
+        (6, 512),
+        (7, 1024),
+    )
+    char_embedding_size: int = 16
+    num_highway_layers: int = 2
+    max_chars_per_word: int = 50
+    hidden_act: str = "relu"
+    hidden_dropout_prob: float = 0.1
+    cell_clip: float = 3.0
+    proj_clip: float = 3.0
+    initializer_range: float = 0.02
+    output_hidden_states: bool = False
+    precision: str = "float32"
+    unroll: int = 1
+
+    layer_norm_eps = 1e-12  # of heads; the model has no LayerNorm
+    reads_characters = True  # `build.py` has words spelled accordingly
+
+    def setup(self):
+        self._check()
+        precision, each = named(self.precision), self.hidden_size // 2
+        self.words = CharacterCNN(
+            each,
+            self.filters,
+            self.char_embedding_size,
+            self.num_highway_layers,
+            self.hidden_act,
+            precision,
+        )
+        self.recurrent = BidirectionalStack(
+            self.num_hidden_layers,
+            self.intermediate_size,
+            each,
+            self.cell_clip,
+            self.proj_clip,
+            self.hidden_dropout_prob,
+            self.unroll,
+            precision,
+        )
+        self.state = CarriedState(
+            self.num_hidden_layers, self.intermediate_size, each, precision.activations
+        )
+        self.dropout = Dropout(self.hidden_dropout_prob)
+
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        there = masks.seen(batch["attention_mask"])
+        words = self.words(batch["char_ids"]) * there[..., None]
+        before = self.state.recall(batch, len(words))
+        layers, after = self.recurrent(words, there, before, train=train)
+        self.state.keep(batch, after)
+        layers = (jnp.concatenate([words, words], axis=-1), *layers)
+        return Encoded(
+            self.dropout(layers[-1], train=train),
+            hidden_states=layers if self.output_hidden_states else None,
+            layers=layers,
+        )
+
+    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """There are no word embeddings to be shared.
+
+        Raises:
+          UserError: always.
+        """
+        raise UserError(
+            "model elmo reads characters and has no word embeddings to predict words with: "
+            "pretrain it with objective bidirectional_lm"
+        )
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of a word's vector."""
+        return self.hidden_size // 2
+
+    def _check(self) -> None:
+        if self.hidden_size % 2:
+            raise UserError(
+                f"hidden_size={self.hidden_size} does not divide into two directions: wanted an "
+                "even number"
+            )
+        widest = max(width for width, _ in self.filters)
+        if widest > self.max_chars_per_word:
+            raise UserError(
+                f"filters of {widest} characters exceed max_chars_per_word="
+                f"{self.max_chars_per_word}: raise that or leave them out"
+            )

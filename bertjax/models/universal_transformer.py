@@ -1,0 +1,106 @@
+"""The Universal Transformer's encoder (Dehghani et al. 2019): one block, as often as needed."""
+
+import math
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded
+from bertjax.layers import masks
+from bertjax.layers.attention import SelfAttention
+from bertjax.layers.blocks import FeedForward, PostNormBlock
+from bertjax.layers.dense import truncated_normal
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.embeddings import Embedding
+from bertjax.layers.pondering import Pondering
+from bertjax.layers.precision import named
+from bertjax.models.bert import check_heads
+
+
+class Model(nn.Module):
+    """Fields are BERT's words where the paper has no other; the defaults are its base model's.
+
+    Attributes:
+      vocab_size: V.
+      hidden_size: D.
+      num_hidden_layers: T, how often the block is applied at most.
+      num_attention_heads: H; divides `hidden_size`.
+      intermediate_size: F.
+      hidden_act: Activation of the feed-forward net.
+      hidden_dropout_prob: Dropout of embeddings and of the two outputs of the block.
+      attention_probs_dropout_prob: Dropout of the attention weights.
+      halting_threshold: A token halts once its halting probabilities add up to more; 0: every token
+        has T steps.
+      initializer_range: Standard deviation of all kernels at the start.
+      layer_norm_eps: Epsilon of every LayerNorm.
+      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each step.
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      unroll: Steps compiled in one piece.
+    """
+
+    vocab_size: int = 32000
+    hidden_size: int = 1024
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 16
+    intermediate_size: int = 4096
+    hidden_act: str = "relu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    halting_threshold: float = 0.99
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-6
+    output_hidden_states: bool = False
+    precision: str = "float32"
+    unroll: int = 1
+
+    def setup(self):
+        self._check()
+        precision = named(self.precision)
+        # Scaled up as they are read, words are as strong as the signals that are added to them.
+        start = truncated_normal(self.hidden_size**-0.5)
+        self.word_embeddings = Embedding(
+            self.vocab_size, self.hidden_size, ("vocab", "embed"), start, precision
+        )
+        self.dropout = Dropout(self.hidden_dropout_prob)
+        attention = SelfAttention(
+            self.num_attention_heads,
+            self.attention_probs_dropout_prob,
+            self.initializer_range,
+            precision,
+        )
+        feed_forward = FeedForward(
+            self.intermediate_size, self.hidden_act, self.initializer_range, precision
+        )
+        self.pondering = Pondering(
+            PostNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps),
+            self.num_hidden_layers,
+            self.halting_threshold,
+            unroll=self.unroll,
+        )
+
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        embedded = self.word_embeddings(batch["input_ids"]) * math.sqrt(self.hidden_size)
+        embedded = self.dropout(embedded, train=train)
+        sequence, ponder, states = self.pondering(embedded, masks.from_batch(batch), train=train)
+        return Encoded(
+            sequence,
+            hidden_states=(embedded, *states) if self.output_hidden_states else None,
+            ponder=ponder,
+        )
+
+    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """Scores of the vocabulary: products with the word embeddings."""
+        return self.word_embeddings.attend(hidden)
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of the word embeddings."""
+        return self.hidden_size
+
+    def _check(self) -> None:
+        check_heads(self.hidden_size, self.num_attention_heads)
+        if not 0 <= self.halting_threshold < 1:
+            raise UserError(
+                f"halting_threshold={self.halting_threshold}: wanted at least 0 and less than 1"
+            )

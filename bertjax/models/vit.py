@@ -1,0 +1,159 @@
+"""ViT (Dosovitskiy et al. 2021): an image as a sequence of patches, after a token for the whole."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded
+from bertjax.layers.attention import SelfAttention
+from bertjax.layers.blocks import FeedForward
+from bertjax.layers.dense import Dense, truncated_normal
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.heads import Pooler
+from bertjax.layers.norm import LayerNorm
+from bertjax.layers.pre_norm import PreNormBlock
+from bertjax.layers.precision import named
+from bertjax.layers.stack import Stack
+from bertjax.models.bert import check_heads, check_pooler
+
+
+class Model(nn.Module):
+    """Fields are the words of the published config; the defaults are ViT-Base's.
+
+    Attributes:
+      image_size: Pixels of either side.
+      patch_size: Pixels of either side of a patch; divides `image_size`.
+      num_channels: Numbers of a pixel.
+      hidden_size: D.
+      num_hidden_layers: N.
+      num_attention_heads: H; divides `hidden_size`.
+      intermediate_size: F.
+      hidden_act: Activation of the feed-forward nets.
+      hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
+      attention_probs_dropout_prob: Dropout of the attention weights.
+      num_pooler_layers: 0: classes are read from the first token, as published; 1 as in the
+        `ViTModel` of transformers.
+      initializer_range: Standard deviation of all kernels and tables at the start.
+      layer_norm_eps: Epsilon of every LayerNorm.
+      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      remat: What the backward pass computes again (`layers/stack.py`).
+      unroll: Layers compiled in one piece (`layers/stack.py`).
+    """
+
+    image_size: int = 224
+    patch_size: int = 16
+    num_channels: int = 3
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.0
+    num_pooler_layers: int = 0
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-6
+    output_hidden_states: bool = False
+    precision: str = "float32"
+    remat: str = "none"
+    unroll: int = 1
+
+    vocab_size = 0  # an image has no words
+
+    @nn.compact
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        self._check()
+        embedded = self._embedded(batch["pixel_values"])
+        embedded = Dropout(self.hidden_dropout_prob)(embedded, train=train)
+        everywhere = jnp.ones((len(embedded), 1, 1, embedded.shape[1]), bool)
+        stack = Stack(
+            self._block(),
+            self.num_hidden_layers,
+            remat=self.remat,
+            unroll=self.unroll,
+            keep_hidden_states=self.output_hidden_states,
+            name="layers",
+        )
+        sequence, states = stack(embedded, everywhere, train=train)
+        sequence = LayerNorm(self.layer_norm_eps, name="norm")(sequence)
+        pooled = None
+        if self.num_pooler_layers:
+            pooled = Pooler(self.initializer_range, named(self.precision), name="pooler")(sequence)
+        return Encoded(sequence, pooled, None if states is None else (embedded, *states))
+
+    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """There are no words.
+
+        Raises:
+          UserError: always.
+        """
+        raise UserError("model vit reads images and has no words to predict: use image_class")
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of a patch's vector."""
+        return self.hidden_size
+
+    def _embedded(self, images: Float[Array, "B Y X C"]) -> Float[Array, "B L D"]:
+        """The class token, then the patches row by row, each with its position."""
+        project = Dense(
+            (self.hidden_size,),
+            (None, "embed"),
+            initializer_range=self.initializer_range,
+            precision=named(self.precision),
+            name="patches",
+        )
+        x = project(self._patches(images))
+        normal = truncated_normal(self.initializer_range)
+
+        def table(name, *shape):
+            axes = (*(None,) * (len(shape) - 1), "embed")
+            return self.param(name, nn.with_logical_partitioning(normal, axes), shape)
+
+        first = table("cls", 1, 1, self.hidden_size).astype(x.dtype)
+        x = jnp.concatenate([jnp.broadcast_to(first, (len(x), 1, self.hidden_size)), x], axis=1)
+        return x + table("positions", x.shape[1], self.hidden_size).astype(x.dtype)
+
+    def _patches(self, images: Float[Array, "B Y X C"]) -> Float[Array, "B L E"]:
+        wanted = (self.image_size, self.image_size, self.num_channels)
+        if images.shape[1:] != wanted:
+            came = " x ".join(map(str, images.shape[1:3]))
+            raise UserError(
+                f"images of {came} pixels with {images.shape[3]} channels came, wanted "
+                f"{self.image_size} x {self.image_size} with {self.num_channels}: resize them, or "
+                "set config.model.image_size and num_channels"
+            )
+        side, size = self.image_size // self.patch_size, self.patch_size
+        x = images.reshape(-1, side, size, side, size, self.num_channels)
+        return x.transpose(0, 1, 3, 2, 4, 5).reshape(len(images), side * side, -1)
+
+    def _block(self) -> PreNormBlock:
+        precision = named(self.precision)
+        attention = SelfAttention(
+            self.num_attention_heads,
+            self.attention_probs_dropout_prob,
+            self.initializer_range,
+            precision,
+            parent=None,
+        )
+        feed_forward = FeedForward(
+            self.intermediate_size,
+            self.hidden_act,
+            self.initializer_range,
+            precision,
+            parent=None,
+        )
+        return PreNormBlock(
+            attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps, parent=None
+        )
+
+    def _check(self) -> None:
+        check_heads(self.hidden_size, self.num_attention_heads)
+        check_pooler(self.num_pooler_layers)
+        if self.image_size % self.patch_size:
+            raise UserError(
+                f"image_size={self.image_size} does not divide into patches of patch_size="
+                f"{self.patch_size} pixels: change one"
+            )

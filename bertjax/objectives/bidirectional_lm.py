@@ -1,0 +1,105 @@
+"""Bidirectional language model (Peters et al. 2018, section 3.1): every word, from either side."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import masks
+from bertjax.layers.dense import truncated_normal
+from bertjax.layers.precision import named
+from bertjax.layers.softmax_pieces import cross_entropy_and_correct
+
+
+class Objective(nn.Module):
+    """Predicts each word from those before it, and from those after it, with one softmax.
+
+    The vector of a token must be the one of its forward direction, then that of its backward one.
+    The softmax is exact (published: 8,192 sampled words), and a rare word is predicted as unknown.
+
+    Attributes:
+      special_ids: Tokens that are never predicted, but for the unknown word.
+      unk_id: The unknown word.
+      weight: Share in the total loss.
+      softmax_size: Words that are predicted, the first of the vocabulary; all others are read by
+        their characters and predicted as unknown. 0 stands for the whole vocabulary.
+      positions_at_a_time: Of each example, so many meet the vocabulary together.
+    """
+
+    special_ids: tuple[int, ...]
+    unk_id: int | None = None
+    weight: float = 1.0
+    softmax_size: int = 0
+    positions_at_a_time: int = 8
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    @nn.compact
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """The mean over both directions of the cross entropy of a word."""
+        size = self._size(encoder)
+        width = encoded.sequence.shape[-1] // 2
+        table = self.param(
+            "table",
+            nn.with_logical_partitioning(truncated_normal(width**-0.5), ("vocab", "embed")),
+            (size, width),
+        )
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        bias = self.param("bias", zeros, (size,))
+        labels, weights = self._wanted(batch, size)
+        losses, correct, metrics = [], [], {}
+        for name, hidden in self._hidden(encoded.sequence, width).items():
+            loss, right = cross_entropy_and_correct(
+                hidden,
+                table,
+                bias,
+                labels,
+                weights,
+                positions=self.positions_at_a_time,
+                precision=named(encoder.precision),
+            )
+            losses, correct = [*losses, loss], [*correct, right]
+            metrics[f"{name}_loss"] = (loss, weights.sum())
+        weight_sum = 2 * weights.sum()
+        metrics["accuracy"] = (sum(correct), weight_sum)
+        return sum(losses), weight_sum, metrics
+
+    def _hidden(
+        self, sequence: Float[Array, "B L D"], width: int
+    ) -> dict[str, Float[Array, "B L P"]]:
+        """For each token, what is known of it from the left and from the right."""
+        edge = jnp.zeros_like(sequence[:, :1, :width])
+        return {
+            "forward": jnp.concatenate([edge, sequence[:, :-1, :width]], axis=1),
+            "backward": jnp.concatenate([sequence[:, 1:, width:], edge], axis=1),
+        }
+
+    def _wanted(self, batch: Batch, size: int) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+        ids, there = batch["input_ids"], masks.seen(batch["attention_mask"])
+        weights = (there & ~self._never(ids)).astype(jnp.float32)
+        example_weight = batch.get("example_weight", jnp.ones(len(ids)))
+        labels = ids if self.unk_id is None else jnp.where(ids < size, ids, self.unk_id)
+        return labels, weights * example_weight[:, None]
+
+    def _size(self, encoder: Encoder) -> int:
+        if self.softmax_size > encoder.vocab_size:
+            raise UserError(
+                f"softmax_size={self.softmax_size} exceeds the vocabulary of {encoder.vocab_size} "
+                "words: lower it, or 0 for all"
+            )
+        if self.softmax_size and self.unk_id is None:
+            raise UserError(
+                f"softmax_size={self.softmax_size} needs a tokenizer with an unknown word: set it "
+                "to 0"
+            )
+        return self.softmax_size or encoder.vocab_size
+
+    def _never(self, ids: Int[Array, "B L"]) -> Bool[Array, "B L"]:
+        never = [special for special in self.special_ids if special != self.unk_id]
+        return jnp.isin(ids, jnp.asarray(never, ids.dtype))

@@ -1,0 +1,39 @@
+"""Image classification (Dosovitskiy et al. 2021, section 3.1): which class an image is of."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses
+from bertjax.layers.heads import Classifier
+
+
+class Objective(nn.Module):
+    """A linear map of the first token, or of what a pooler makes of it.
+
+    Attributes:
+      num_labels: C.
+      weight: Share in the total loss.
+    """
+
+    num_labels: int
+    weight: float = 1.0
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    @nn.compact
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy in nats."""
+        first = encoded.sequence[:, 0] if encoded.pooled is None else encoded.pooled
+        logits_BC = Classifier(self.num_labels, encoder.initializer_range, name="classifier")(first)
+        labels = batch["labels"]
+        weights = batch.get("example_weight", jnp.ones(len(labels)))
+        weight_sum = weights.sum()
+        accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
+        return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}

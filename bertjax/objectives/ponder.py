@@ -1,0 +1,38 @@
+"""Ponder cost (Graves 2016, section 2.1): thinking longer than is worth it costs."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import masks
+
+
+class Objective(nn.Module):
+    """The mean over all tokens of the steps that each took, and of what was left when it halted.
+
+    Attributes:
+      weight: Share in the total loss: what a step costs.
+    """
+
+    weight: float = 0.01
+
+    rewrites_input = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Steps, of the tokens that are there."""
+        if encoded.ponder is None:
+            raise UserError(
+                "objective ponder needs a model that halts: set "
+                "--config.model.name=universal_transformer"
+            )
+        there = masks.seen(batch["attention_mask"])
+        example_weight = batch.get("example_weight", jnp.ones(len(there)))
+        weights = there * example_weight[:, None]
+        return jnp.sum(weights * encoded.ponder), weights.sum(), {}

@@ -1,0 +1,116 @@
+"""`bertjax extract`: rows that line up with texts, whatever their order, length and company."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import extracting, importing
+from bertjax.commands import extract
+from bertjax.errors import UserError
+
+TEXTS = ["a b c d e f g h i j k l m n o p q r", "x y", "", "a", "q w e r t y"]
+
+
+@pytest.fixture(scope="module")
+def run(save_pretrained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("extract")
+    importing.write(importing.read(save_pretrained(folder / "theirs")), folder / "run")
+    config = json.loads((folder / "run" / "config.json").read_text())
+    config["model"]["precision"] = "float32"
+    (folder / "run" / "config.json").write_text(json.dumps(config))
+    (folder / "texts.txt").write_text("\n".join([*TEXTS, ""]))
+    return folder / "run"
+
+
+def extracted(run, out, *options):
+    source = run.parent / "texts.txt"
+    arguments = ["--init", str(run), "--input", str(source), "--out", str(out), *options]
+    extract.main(arguments)
+    if out.suffix == ".npz":
+        with np.load(out) as file:
+            return dict(file)
+    from pyarrow import parquet
+
+    return parquet.read_table(out).to_pydict()
+
+
+@pytest.fixture(scope="module")
+def tokens(run, tmp_path_factory):
+    return extracted(run, tmp_path_factory.mktemp("npz") / "f.npz", "--layers", "all")
+
+
+def test_a_row_for_each_token(tokens):
+    assert tokens["layers"].tolist() == [0, 1, 2]
+    assert tokens["features"].shape == (27, 3, 16)
+    assert tokens["begins"].tolist() == [0, 18, 20, 20, 21, 27]
+    words = [text[b:e] for text, rows in rows_of(tokens) for b, e in rows]
+    assert words == " ".join(TEXTS).split()
+
+
+def rows_of(tokens):
+    begins = tokens["begins"]
+    return [
+        (text, tokens["spans"][begins[number] : begins[number + 1]])
+        for number, text in enumerate(TEXTS)
+    ]
+
+
+def test_company_and_chunks_do_not_matter(run, tokens):
+    encoding = extracting.open_run(str(run), layers="-1,0")
+    reader = encoding.reader.__class__(encoding.tokenizer, 24, texts_per_chunk=2)
+    alone = extracting.dataclasses.replace(encoding, reader=reader)
+    found = np.concatenate(
+        [rows for _, rows in extracting.extract(alone, TEXTS, "x", batch_size=1)]
+    )
+    np.testing.assert_allclose(found, tokens["features"][:, [2, 0]], atol=1e-5)
+
+
+def test_pooled_rows(run, tokens, tmp_path):
+    mean = extracted(run, tmp_path / "mean.npz", "--pool", "mean")["features"]
+    for number, row in enumerate(mean):
+        begin, end = tokens["begins"][number : number + 2]
+        own = tokens["features"][begin:end, -1]
+        wanted = own.mean(axis=0) if len(own) else np.zeros(16)
+        np.testing.assert_allclose(row[0], wanted, atol=1e-5)
+    first = extracted(run, tmp_path / "cls.npz", "--pool", "cls")["features"]
+    assert first.shape == mean.shape
+    assert np.abs(first - mean).max() > 0.01
+
+
+def test_parquet_says_the_same(run, tokens, tmp_path):
+    pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'bertjax[parquet]'")
+    table = extracted(run, tmp_path / "f.parquet", "--layers", "2,1")
+    assert list(table) == ["text", "token", "piece", "begin", "end", "layer_2", "layer_1"]
+    assert table["piece"] == " ".join(TEXTS).split()
+    assert table["text"] == [0] * 18 + [1] * 2 + [3] + [4] * 6
+    np.testing.assert_array_equal(table["begin"], tokens["spans"][:, 0])
+    np.testing.assert_allclose(table["layer_1"], tokens["features"][:, 1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--layers", "3"], "the model has layers 0 .* to 2, or -3 to -1"),
+        (["--layers", "top"], "wanted numbers as in -1"),
+        (["--max_seq_length", "25"], "the model reads at most 24 tokens"),
+        (["--max_seq_length", "12"], "texts.txt, line 1: 18 tokens, more than the 10"),
+    ],
+)
+def test_what_cannot_be_is_one_line(run, tmp_path, options, told):
+    with pytest.raises(UserError, match=told):
+        extracted(run, tmp_path / "f.npz", *options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_longer_texts_are_cut_on_request(run, tmp_path):
+    found = extracted(run, tmp_path / "f.npz", "--max_seq_length", "12", "--truncate")
+    assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]
+
+
+def test_files_are_not_overwritten(run, tmp_path):
+    (tmp_path / "f.npz").write_text("mine")
+    with pytest.raises(UserError, match="exists: name a new file"):
+        extracted(run, tmp_path / "f.npz")
+    with pytest.raises(UserError, match=r"ends in \.npz or \.parquet"):
+        extracted(run, tmp_path / "f.txt")

@@ -1,0 +1,67 @@
+"""Words as characters: by hand, and the same of texts as of a corpus."""
+
+import numpy as np
+import pytest
+
+from bertjax.data import characters, pairs, tokenizer
+from bertjax.data.tokenizer_training import train_words
+from bertjax.errors import UserError
+
+P = characters.PADDING
+
+
+@pytest.fixture(scope="module")
+def words():
+    texts = ["the cat sees the dog .", "the dog , the cat"]
+    return tokenizer.train(texts, kind="words", vocab_size=9)
+
+
+def test_a_word_by_hand():
+    rows = characters.spell(["ab", "", "ä€", "abcdefgh"], 6)
+    assert rows.tolist() == [
+        [258, 97, 98, 259, P, P],
+        [258, 259, P, P, P, P],
+        [258, 0xC3, 0xA4, 0xE2, 0x82, 259],
+        [258, 97, 98, 99, 100, 259],
+    ]
+
+
+def test_a_tokenizer_of_words(words):
+    assert words.kind == "words"
+    # Frequent ones first, then by spelling.
+    assert words.pieces(list(range(5, 9))) == ["the", "cat", "dog", ","]
+    assert words.encode_batch(["the dog flies, [CLS]"]) == [[5, 7, 1, 8, 1, 1, 1]]
+    assert words.decode([5, 7]) == "the dog"
+    assert words.word_starts.all()
+    with pytest.raises(UserError, match="vocab_size=5 has no room for a word"):
+        settings = {"lowercase": False, "strip_accents": False, "normalization": "none"}
+        train_words(["a"], vocab_size=5, **settings)
+
+
+def test_it_is_saved_and_read_again(words, tmp_path):
+    words.save(str(tmp_path / "words"))
+    again = tokenizer.load(tmp_path / "words")
+    assert (again.kind, again.fingerprint) == ("words", words.fingerprint)
+
+
+def test_a_vocabulary_has_marks(words):
+    rows = characters.vocabulary(words, 6)
+    assert rows[words.cls_id].tolist() == [258, 256, 259, P, P, P]
+    assert rows[words.sep_id].tolist() == [258, 257, 259, P, P, P]
+    assert rows[words.pad_id].tolist() == [P] * 6
+    assert rows[6].tolist() == [258, *b"cat", 259, P]
+
+
+def test_words_of_no_vocabulary_are_spelled(words):
+    encoded = pairs.encode((["the bird", "dog"],), words, 6, max_chars_per_word=8)
+    batch = encoded.rows(np.array([0, 1]), 5)
+    assert batch["input_ids"].tolist()[0] == [2, 5, 1, 3, 0]
+    wanted = [characters.marked(256, 8), *characters.spell(["the", "bird"], 8)]
+    wanted += [characters.marked(257, 8), np.full(8, P)]
+    np.testing.assert_array_equal(batch["char_ids"][0], wanted)
+    np.testing.assert_array_equal(batch["char_ids"][1, 3:], P)
+
+
+def test_too_short_words_are_one_line():
+    with pytest.raises(UserError, match="max_chars_per_word=2: wanted 3 or more"):
+        characters.spell(["a"], 2)

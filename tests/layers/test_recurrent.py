@@ -1,0 +1,94 @@
+"""The recurrence against a loop over numbers; padding, clipping and what goes on."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers.recurrent import BidirectionalStack, State
+
+B, L, N, F, P = 3, 7, 2, 5, 4
+STACK = BidirectionalStack(N, F, P, cell_clip=0.8, proj_clip=0.6)
+LENGTHS = np.array([7, 4, 1])
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def one_direction(params, x, cell, hidden):
+    """A layer over one text, token by token."""
+    outputs = []
+    for token in x:
+        gates = np.einsum("e,egf->gf", token, params["input"]["kernel"]) + params["input"]["bias"]
+        gates = gates + np.einsum("p,pgf->gf", hidden, params["recurrent"])
+        admit, candidate, forget, emit = gates
+        cell = sigmoid(forget + 1) * cell + sigmoid(admit) * np.tanh(candidate)
+        cell = np.clip(cell, -0.8, 0.8)
+        hidden = np.clip((sigmoid(emit) * np.tanh(cell)) @ params["project"], -0.6, 0.6)
+        outputs.append(hidden)
+    return np.array(outputs), cell, hidden
+
+
+@pytest.fixture(scope="module")
+def given():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(B, L, P)).astype(np.float32)
+    there = np.arange(L) < LENGTHS[:, None]
+    cell, hidden = (generator.normal(size=(B, N, 2, width)) for width in (F, P))
+    state = State(jnp.asarray(cell, jnp.float32), jnp.asarray(hidden, jnp.float32))
+    return jnp.asarray(x), jnp.asarray(there), state
+
+
+@pytest.fixture(scope="module")
+def variables(given):
+    shapes = jax.eval_shape(lambda: STACK.init(jax.random.key(0), *given, train=False))
+    generator = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(generator.normal(size=leaf.shape), jnp.float32),
+        nn.meta.unbox(shapes),
+    )
+
+
+@pytest.fixture(scope="module")
+def run(variables):
+    return jax.jit(lambda *arguments: STACK.apply(variables, *arguments, train=False))
+
+
+def test_it_is_the_loop_over_tokens(variables, run, given):
+    x, state = np.asarray(given[0]), given[2]
+    layers, after = run(*given)
+    for row, length in enumerate(LENGTHS):
+        inputs = [x[row, :length], x[row, :length]]
+        for layer in range(N):
+            for side, name in enumerate(("forward", "backward")):
+                params = jax.tree.map(np.asarray, variables["params"][f"{name}_{layer}"])
+                text = inputs[side][:: -1 if side else 1]
+                begin = (np.asarray(s[row, layer, side]) for s in (state.cell, state.hidden))
+                made, cell, hidden = one_direction(params, text, *begin)
+                made = made[:: -1 if side else 1]
+                inputs[side] = made + inputs[side] if layer else made
+                np.testing.assert_allclose(after.cell[row, layer, side], cell, atol=1e-5)
+                np.testing.assert_allclose(after.hidden[row, layer, side], hidden, atol=1e-5)
+            wanted = np.concatenate(inputs, axis=-1)
+            np.testing.assert_allclose(layers[layer][row, :length], wanted, atol=1e-5)
+
+
+def test_padding_is_nothing(run, given):
+    x, there, state = given
+    layers, after = run(x, there, state)
+    other, same = run(jnp.where(there[..., None], x, 9.0), there, state)
+    np.testing.assert_array_equal(layers[-1], other[-1])
+    np.testing.assert_array_equal(after.cell, same.cell)
+    assert not np.asarray(layers[-1])[~np.asarray(there)].any()
+
+
+def test_two_pieces_are_one_text_for_the_forward_direction(run, given):
+    x, there, state = given
+    there = jnp.ones_like(there)
+    whole, _ = run(x, there, state)
+    first, after = run(x, there & (jnp.arange(L) < 4), state)
+    rest, _ = run(jnp.roll(x, -4, axis=1), there & (jnp.arange(L) < 3), after)
+    np.testing.assert_allclose(first[-1][:, :4, :P], whole[-1][:, :4, :P], atol=1e-6)
+    np.testing.assert_allclose(rest[-1][:, :3, :P], whole[-1][:, 4:, :P], atol=1e-6)

@@ -1,0 +1,39 @@
+"""The same loss and gradient as with all scores at once, which never exist."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers import losses
+from bertjax.layers.precision import Precision
+from bertjax.layers.softmax_pieces import cross_entropy_and_correct
+
+B, L, D, V = 3, 7, 5, 11
+
+
+@pytest.fixture(scope="module")
+def given():
+    generator = np.random.default_rng(0)
+    hidden, table, bias = (generator.normal(size=s) for s in ((B, L, D), (V, D), (V,)))
+    labels, weights = generator.integers(0, V, (B, L)), generator.random((B, L)) < 0.7
+    floats = (jnp.asarray(x, jnp.float32) for x in (hidden, table, bias))
+    return *floats, jnp.asarray(labels), jnp.asarray(weights, jnp.float32)
+
+
+def whole(hidden, table, bias, labels, weights):
+    scores = hidden @ table.T + bias
+    return losses.cross_entropy(scores, labels, weights), losses.correct(scores, labels, weights)
+
+
+@pytest.mark.parametrize("positions", [1, 3, 8])
+def test_pieces_are_the_whole(given, positions):
+    def pieces(*arguments):
+        how = {"positions": positions, "precision": Precision()}
+        return cross_entropy_and_correct(*arguments, **how)
+
+    grad = [jax.jit(jax.value_and_grad(f, (0, 1, 2), has_aux=True)) for f in (pieces, whole)]
+    (got, gradients), (wanted, others) = (f(*given) for f in grad)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    for one, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

@@ -1,0 +1,86 @@
+"""ELMo's laws: neither direction sees the other side, padding is nothing, states go on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models.elmo import Model
+
+B, L, W, D, N, F = 2, 6, 5, 8, 2, 7
+MODEL = Model(31, D, N, F, ((1, 3), (2, 4)), 3, 1, W, output_hidden_states=True)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    there = np.arange(L) < np.array([[L], [4]])
+    return {
+        "char_ids": jnp.asarray(np.random.default_rng(0).integers(0, 261, (B, L, W))),
+        "attention_mask": jnp.asarray(there),
+    }
+
+
+@pytest.fixture(scope="module")
+def variables(random_variables, batch):
+    return {"params": random_variables(MODEL, batch)["params"]}
+
+
+@pytest.fixture(scope="module")
+def apply(variables):
+    return jax.jit(lambda batch: MODEL.apply(variables, batch, train=False))
+
+
+def test_each_direction_sees_its_own_side(apply, batch):
+    plain = np.asarray(apply(batch).sequence)
+    for place in range(L):
+        changed = batch["char_ids"].at[:, place].add(7) % 261
+        moved = np.asarray(apply(batch | {"char_ids": changed}).sequence) != plain
+        forward, backward = moved[..., : D // 2].any(-1), moved[..., D // 2 :].any(-1)
+        there, at = np.asarray(batch["attention_mask"]), np.arange(L)
+        seen = there & there[:, [place]]
+        np.testing.assert_array_equal(forward, seen & (at >= place))
+        np.testing.assert_array_equal(backward, seen & (at <= place))
+
+
+def test_padding_changes_nothing(apply, batch):
+    longer = {
+        name: jnp.pad(rows, [(0, 0), (0, 3), (0, 0)][: rows.ndim]) for name, rows in batch.items()
+    }
+    short, long = apply(batch), apply(longer)
+    for got, wanted in zip(long.layers, short.layers, strict=True):
+        np.testing.assert_allclose(np.asarray(got)[:, :L], wanted, atol=1e-6)
+        assert not np.asarray(got)[:, L:].any()
+
+
+def test_rows_go_on_and_others_begin(variables, batch):
+    """The forward direction of two pieces that go on is that of one text."""
+    whole = batch | {"attention_mask": jnp.ones((B, L), bool)}
+    joined = np.asarray(MODEL.apply(variables, whole, train=False).sequence)
+    lead = (B, N, 2)
+    state = {"cell": jnp.ones((*lead, F)), "hidden": jnp.ones((*lead, D // 2))}
+    carry, parts = {"state": state}, []
+    for begin, going_on in ((0, [False, False]), (3, [True, False])):
+        rows = {name: value[:, begin : begin + 3] for name, value in whole.items()}
+        rows["continues"] = jnp.asarray(going_on)
+        encoded, changed = MODEL.apply(
+            variables | {"carry": carry}, rows, train=False, mutable=["carry"]
+        )
+        carry, parts = changed["carry"], [*parts, np.asarray(encoded.sequence)]
+    forward = np.concatenate(parts, axis=1)[..., : D // 2]
+    np.testing.assert_allclose(forward[0], joined[0, :, : D // 2], atol=1e-6)
+    alone = {name: value[1:, 3:] for name, value in whole.items()}
+    fresh = MODEL.apply(variables, alone, train=False).sequence
+    np.testing.assert_allclose(parts[1][1], fresh[0], atol=1e-6)
+
+
+def test_impossible_fields_are_one_line(batch):
+    for fields, told in (
+        ({"hidden_size": 7}, "hidden_size=7 does not divide into two directions"),
+        ({"max_chars_per_word": 1}, "filters of 2 characters exceed max_chars_per_word=1"),
+    ):
+        model = MODEL.clone(**fields)
+        with pytest.raises(UserError, match=told):
+            jax.eval_shape(lambda: model.init(jax.random.key(0), batch, train=False))  # noqa: B023
+    with pytest.raises(UserError, match="use objective|pretrain it with objective"):
+        MODEL.attend(jnp.zeros((1, D)))

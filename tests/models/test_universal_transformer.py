@@ -1,0 +1,121 @@
+"""The Universal Transformer: a stack of copies, halting by hand, padding is nothing."""
+
+import dataclasses
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.layers import masks
+from bertjax.layers.pondering import signals_of
+from bertjax.models.universal_transformer import Model
+
+B, L, V, D, T = 2, 7, 31, 12, 4
+MODEL = Model(V, D, T, 3, 20, output_hidden_states=True)
+EVERY_STEP = dataclasses.replace(MODEL, halting_threshold=0.0)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return {
+        "input_ids": jnp.asarray(np.random.default_rng(0).integers(0, V, (B, L))),
+        "attention_mask": jnp.asarray(np.arange(L) < np.array([[L], [4]])),
+    }
+
+
+@pytest.fixture(scope="module")
+def variables(random_variables, batch):
+    return random_variables(MODEL, batch)
+
+
+@pytest.fixture(scope="module")
+def apply(variables):
+    return jax.jit(lambda batch: MODEL.apply(variables, batch, train=False))
+
+
+@pytest.fixture(scope="module")
+def halted(apply, batch):
+    return apply(batch)
+
+
+def unrolled(variables, batch, steps):
+    """What a stack of blocks gives that all have copies of the same weights."""
+    params = variables["params"]
+    x = params["word_embeddings"]["embedding"][batch["input_ids"]] * math.sqrt(D)
+    signals, given, states = signals_of(T, L, D), [], []
+    block = MODEL.bind(variables).pondering.block.clone(parent=None)
+    for step in range(steps):
+        given.append(x + signals[step])
+        own = {"params": jax.tree.map(jnp.copy, params["pondering"]["block"])}
+        x = block.apply(own, given[-1], masks.from_batch(batch), train=False)
+        states.append(x)
+    return given, states
+
+
+def test_without_halting_it_is_a_stack_of_copies(variables, batch):
+    params = {**variables["params"]["pondering"]}
+    params.pop("halting")
+    plain = {"params": variables["params"] | {"pondering": params}}
+    encoded = jax.jit(lambda: EVERY_STEP.apply(plain, batch, train=False))()
+    _, states = unrolled(variables, batch, T)
+    np.testing.assert_allclose(encoded.sequence, states[-1], atol=1e-5)
+    np.testing.assert_array_equal(encoded.ponder, np.full((B, L), T))
+
+
+def test_halting_is_the_papers(variables, batch, halted):
+    """Token by token, by the rule of appendix C; while none has halted, states are the stack's."""
+    dense = variables["params"]["pondering"]["halting"]
+    signals = signals_of(T, L, D)
+    states = [np.asarray(state) for state in halted.hidden_states]
+    steps_taken = set()
+    for row, place in np.ndindex(B, L):
+        total = output = steps = remainder = 0.0
+        for step in range(T):
+            given = states[step][row, place] + signals[step, place]
+            logit = given @ np.asarray(dense["kernel"])[:, 0] + np.asarray(dense["bias"])[0]
+            probability = 1 / (1 + np.exp(-logit))
+            steps += 1
+            halts = total + probability > 0.99
+            share = 1 - total if halts else probability
+            output = share * states[step + 1][row, place] + (1 - share) * output
+            if halts:
+                remainder = 1 - total
+                for later in states[step + 2 :]:
+                    np.testing.assert_array_equal(later[row, place], states[step + 1][row, place])
+                break
+            total += probability
+        steps_taken.add(steps)
+        np.testing.assert_allclose(halted.sequence[row, place], output, atol=1e-5)
+        np.testing.assert_allclose(halted.ponder[row, place], steps + remainder, atol=1e-5)
+    assert len(steps_taken) > 1
+
+
+def test_padding_and_its_halting_change_nothing(apply, batch, halted):
+    for token in (1, 17):
+        there = batch["attention_mask"]
+        other = batch | {"input_ids": jnp.where(there, batch["input_ids"], token)}
+        encoded = apply(other)
+        there = np.asarray(there)
+        got, wanted = (np.asarray(e.sequence)[there] for e in (encoded, halted))
+        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(
+            np.asarray(encoded.ponder)[there], np.asarray(halted.ponder)[there]
+        )
+
+
+def test_longer_rows_change_nothing(variables, batch, halted):
+    longer = {name: jnp.pad(rows, ((0, 0), (0, 3))) for name, rows in batch.items()}
+    encoded = MODEL.apply(variables, longer, train=False)
+    there = np.asarray(batch["attention_mask"])
+    got = np.asarray(encoded.sequence)[:, :L][there]
+    np.testing.assert_allclose(got, np.asarray(halted.sequence)[there], atol=1e-5)
+
+
+def test_an_impossible_threshold_is_one_line(batch):
+    with pytest.raises(UserError, match="halting_threshold=1.0: wanted at least 0"):
+        model = dataclasses.replace(MODEL, halting_threshold=1.0)
+        jax.eval_shape(lambda: nn.meta.unbox(model.init(jax.random.key(0), batch, train=False)))
