@@ -1,6 +1,7 @@
 """What a model knows of text that it was not trained on, and what word frequencies know of it."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,11 +16,16 @@ from bertjax.train.trainer import Trainer
 
 PREFIX = "held_out/"
 
+_LARGEST_EXPONENT = 700
+"""Beyond it a float64 overflows; no model is that bad for long."""
+
 
 def measure(
     trainer: Trainer, params: Params, examples: Examples, *, batch_size: int, limit: int = 0
 ) -> dict[str, float]:
     """Losses and metrics, with the same masks at every call; each name begins with `PREFIX`.
+
+    The losses of predicted tokens, in nats, have their perplexity beside them.
 
     Args:
       trainer: Of the run.
@@ -33,6 +39,8 @@ def measure(
         count = -(-limit // batch_size) if limit else None
         batches = (batch for _, batch in itertools.islice(numbered, count))
         means = evaluate(trainer.eval_step, params, batches, trainer.mesh)
+    for name in trainer.pretrainer.token_losses():
+        means[f"{name}/perplexity"] = math.exp(min(means[f"{name}/loss"], _LARGEST_EXPONENT))
     return {PREFIX + name: value for name, value in means.items()}
 
 

@@ -119,6 +119,8 @@ class Objective(Protocol):
     weight: float
     rewrites_input: bool
     """Whether `prepare` changes `input_ids`; at most one objective of a run may."""
+    predicts_tokens: bool
+    """Whether its loss is the negative log-probability of tokens, which has a perplexity."""
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Works on the batch before the encoder reads it: corruption, sampling, a teacher."""
@@ -239,6 +241,11 @@ class Pretrainer(nn.Module):
             if isinstance(objective, Beginning):
                 params = objective.begin(params, frozen[name])
         return params
+
+    @nn.nowrap
+    def token_losses(self) -> list[str]:
+        """Names of the objectives that predict tokens."""
+        return [name for name, make in self.objectives.items() if make().predicts_tokens]
 
     @nn.nowrap
     def loss_weights(self) -> dict[str, float]:

@@ -1,25 +1,25 @@
-"""Students of BERT-mini, and the same without a teacher: `configs/students.py:STUDENT`.
+"""Students of a small BERT, and the same without a teacher: `configs/students.py:STUDENT`.
 
     bertjax pretrain --config configs/students.py:distilbert --workdir runs/distilbert \
-        --config.objectives.soft_targets.teacher=runs/mini \
-        --config.tokenizer.path=runs/mini/tokenizer --config.data.input="('enwiki/*.gz',)"
+        --config.objectives.soft_targets.teacher=runs/family/bert \
+        --config.tokenizer.path=runs/family/bert/tokenizer --config.data.input="('enwiki/*.gz',)"
     bertjax pretrain --config configs/students.py:distilbert_alone --workdir runs/alone \
-        --config.tokenizer.path=runs/mini/tokenizer --config.data.input="('enwiki/*.gz',)"
+        --config.tokenizer.path=runs/family/bert/tokenizer --config.data.input="('enwiki/*.gz',)"
     bertjax pretrain --config configs/students.py:tinybert --workdir runs/tinybert \
-        --config.objectives.layer_matching.teacher=runs/mini \
-        --config.tokenizer.path=runs/mini/tokenizer --config.data.input="('enwiki/*.gz',)"
+        --config.objectives.layer_matching.teacher=runs/family/bert \
+        --config.tokenizer.path=runs/family/bert/tokenizer --config.data.input="('enwiki/*.gz',)"
 
-The teacher is the run of `configs/bert_mini_hour.py`: 4 layers, 256 wide. DistilBERT's student has
-2 of these layers; TinyBERT's has 2 layers of half the width, and its task-specific stages are those
-of `configs/tinybert_glue.py`. Objectives are those of `configs/distilbert.py` and
+The teacher is the run of `configs/family.py:bert`: 2 layers, 128 wide. DistilBERT's student has one
+of these layers; TinyBERT's has two of half the width, and its task-specific stages are those of
+`configs/tinybert_glue.py`. Objectives are those of `configs/distilbert.py` and
 `configs/tinybert.py`, of the students without a teacher MLM alone; all have 1,000 steps of 64
 sequences of 64 tokens. What came of it stands in experiments/LOG.md.
 
     student            parameters
-    distilbert          3,808,256
-    distilbert_alone    3,808,256
-    tinybert            1,527,680
-    tinybert_alone      1,527,680
+    distilbert          1,312,640
+    distilbert_alone    1,312,640
+    tinybert              661,440
+    tinybert_alone        661,440
 """
 
 from ml_collections import ConfigDict
@@ -42,10 +42,10 @@ def get_config(student: str) -> ConfigDict:
     config.eval_every, config.checkpoint_every, config.eval_examples = 500, 250, 1024
     config.model.vocab_size = config.tokenizer.vocab_size = 8192
     config.model.hidden_dropout_prob = config.model.attention_probs_dropout_prob = 0.0
-    config.model.initializer_range = 0.08 if name == "tinybert" else 0.04
+    config.model.initializer_range = 0.08
     config.model.position_initializer = "sinusoidal"
     config.data.update(max_seq_length=64, batch_size=64)
-    config.optimizer = common.adamw(learning_rate=1e-3, warmup_steps=100)
+    config.optimizer = common.adamw(learning_rate=3e-3, warmup_steps=100)
     if alone:
         config.objectives = ConfigDict({"mlm": common.mlm()})
         config.best_metric = "held_out/mlm/loss"
@@ -53,20 +53,21 @@ def get_config(student: str) -> ConfigDict:
 
 
 def _distilbert() -> ConfigDict:
-    """Half of BERT-mini, as wide."""
+    """Half of BERT-tiny's layers, as wide."""
     config = distilbert.get_config("base")
-    mini = common.bert_model("mini")
+    tiny = common.bert_model("tiny")
     for field in ("size", "hidden_size", "num_attention_heads", "intermediate_size"):
-        config.model[field] = mini[field]
-    config.model.num_hidden_layers = mini.num_hidden_layers // 2
+        config.model[field] = tiny[field]
+    config.model.num_hidden_layers = tiny.num_hidden_layers // 2
     return config
 
 
 def _tinybert() -> ConfigDict:
-    """BERT-tiny's shape: two layers, half as wide as BERT-mini."""
+    """As many layers as BERT-tiny, half as wide."""
     config = tinybert.get_config("4")
     tiny = common.bert_model("tiny")
-    shape = ("size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    for field in shape:
+    for field in ("num_hidden_layers", "num_attention_heads"):
         config.model[field] = tiny[field]
+    for field in ("hidden_size", "intermediate_size"):
+        config.model[field] = tiny[field] // 2
     return config

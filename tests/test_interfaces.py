@@ -39,6 +39,7 @@ class Adding(nn.Module):
     factor: float = 1.0
     weight: float = 1.0
     rewrites_input = False
+    predicts_tokens = False
 
     def prepare(self, encoder, batch, *, train):
         return {**batch, "input_ids": self.factor_of(train) * batch["input_ids"] + self.number}

@@ -50,6 +50,7 @@ class Objective(nn.Module):
     mask_share: float = 0.85
 
     rewrites_input = True
+    predicts_tokens = True
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:

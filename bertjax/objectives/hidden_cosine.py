@@ -22,6 +22,7 @@ class Objective(nn.Module):
     weight: float = 1.0
 
     rewrites_input = False
+    predicts_tokens = False
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "teacher_sequence" not in batch:

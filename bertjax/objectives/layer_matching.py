@@ -31,6 +31,7 @@ class Objective(nn.Module):
     layer_map: tuple[int, ...] = ()
 
     rewrites_input = False
+    predicts_tokens = False
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:

@@ -46,6 +46,7 @@ class Objective(nn.Module):
     static: bool = False
 
     rewrites_input = True
+    predicts_tokens = True
 
     @nn.compact
     def loss(

@@ -36,6 +36,7 @@ class Objective(nn.Module):
     whole_word: bool = True
 
     rewrites_input = True  # the predictions of a batch are its own: no other objective may choose
+    predicts_tokens = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Draws targets and their order; a batch that has them already passes unchanged."""

@@ -25,6 +25,7 @@ class Objective(nn.Module):
     weight: float = 50.0
 
     rewrites_input = False
+    predicts_tokens = False
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "original_ids" not in batch:

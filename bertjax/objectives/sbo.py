@@ -30,6 +30,7 @@ class Objective(nn.Module):
     position_embedding_size: int = 200
 
     rewrites_input = False
+    predicts_tokens = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

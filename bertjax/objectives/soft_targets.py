@@ -40,6 +40,7 @@ class Objective(nn.Module):
     begin_from_teacher: bool = True
 
     rewrites_input = False
+    predicts_tokens = False
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:

@@ -37,6 +37,7 @@ class Task(nn.Module):
     weight: float = 1.0
 
     rewrites_input = False
+    predicts_tokens = False
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

@@ -1,6 +1,5 @@
 """Measuring a state on held-out examples: every example counts once."""
 
-import math
 from collections.abc import Iterable, Mapping
 
 import jax
@@ -15,7 +14,7 @@ from bertjax.train.step import EvalStep
 def evaluate(
     eval_step: EvalStep, params: Params, batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh
 ) -> dict[str, float]:
-    """Means over all examples of all batches, by name; losses have a perplexity beside them.
+    """Means over all examples of all batches, by name.
 
     Args:
       eval_step: Gives sums and weights.
@@ -29,9 +28,4 @@ def evaluate(
         for name, (value, weight) in sums.items():
             # float64 on the host: thousands of batches add up without loss.
             totals[name] = totals.get(name, 0) + np.array([value, weight], np.float64)
-    means = {name: float(value / max(weight, 1e-6)) for name, (value, weight) in totals.items()}
-    return means | {
-        name.replace("/loss", "/perplexity"): math.exp(min(mean, 700))
-        for name, mean in means.items()
-        if name.endswith("/loss")
-    }
+    return {name: float(value / max(weight, 1e-6)) for name, (value, weight) in totals.items()}

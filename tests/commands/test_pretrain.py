@@ -1,6 +1,7 @@
 """`bertjax pretrain`, as a person runs, kills, extends and misuses it."""
 
 import json
+import math
 import random
 import shlex
 import signal
@@ -99,6 +100,15 @@ def test_the_summary_stands_beside_the_unigram_baseline(uninterrupted):
     assert 0 < summary["mlm_loss"] < 7
     assert 0 < summary["unigram_loss"] < 7
     assert len(summary["guesses"]) == 3
+
+
+def test_only_predicted_tokens_have_a_perplexity(uninterrupted):
+    lines = (uninterrupted / "metrics.jsonl").read_text().splitlines()
+    (*_, held_out) = (row for row in map(json.loads, lines) if "held_out/mlm/loss" in row)
+    wanted = math.exp(held_out["held_out/mlm/loss"])
+    assert held_out["held_out/mlm/perplexity"] == pytest.approx(wanted)
+    assert "held_out/sentence_pair/loss" in held_out
+    assert "held_out/sentence_pair/perplexity" not in held_out
 
 
 def test_a_second_start_says_that_the_run_is_complete(uninterrupted, corpus, run_bertjax):

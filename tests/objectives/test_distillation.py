@@ -315,6 +315,7 @@ class Peers(nn.Module):
 
     weight: float = 0.0
     rewrites_input = False
+    predicts_tokens = False
 
     def prepare(self, encoder, batch, *, train):
         return batch

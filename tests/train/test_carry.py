@@ -16,7 +16,17 @@ from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.trainer import make_trainer
 
 B, L, V, T = 8, 14, 36, 6
-MODEL = Model(V, 16, 2, 4, 24, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, mem_len=T)
+MODEL = Model(
+    V,
+    16,
+    2,
+    4,
+    24,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.2,  # ten times the published: memory has to matter to the loss
+    mem_len=T,
+)
 PRETRAINER = Pretrainer(
     MODEL,
     {"permutation_lm": lambda: permutation_lm.Objective((0, 2, 3), whole_word=False)},
@@ -97,7 +107,7 @@ def test_the_next_step_reads_what_the_last_one_left(made, whole):
             state = state.replace(carry=jax.tree.map(jnp.zeros_like, state.carry))
         losses += steps(made, state, 3, 4)[1]
     assert losses[0] == whole[1][3]
-    assert abs(losses[0] - losses[1]) > 1e-6
+    assert abs(losses[0] - losses[1]) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class Mean(nn.Module):
 
     weight: float = 1.0
     rewrites_input = False
+    predicts_tokens = False
 
     def prepare(self, encoder, batch, *, train):
         return batch
