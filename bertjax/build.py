@@ -18,10 +18,7 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import catalog
-from bertjax.data import images, source_targets, streams, token_windows
-from bertjax.data.assembly import Specials
-from bertjax.data.examples import FORMATS, Examples
-from bertjax.data.tokenizer_specials import end_of_text
+from bertjax.data import images, source_targets, streams
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
@@ -31,12 +28,6 @@ from bertjax.train.trainer import Trainer, make_trainer
 
 _LABELS = ("name", "size")
 """Fields of `config.model` that name it and are none of its module's."""
-
-
-ExampleSource = (
-    Examples | streams.Streams | token_windows.TokenWindows | source_targets.SourceTargets
-)
-"""How documents become examples: one class for each kind of format."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,101 +198,12 @@ def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, extra: int = 0) -
         )
 
 
-def examples(
-    config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
-) -> ExampleSource:
-    """The examples of a split at one length, in the format that the config asks for.
-
-    Args:
-      config: Of the run.
-      corpus: The split.
-      tokenizer: Of the run.
-      length: Tokens of an example.
-      batch_size: Rows that go on from step to step, where the format has such.
-    """
-    data, mlm = config.data, config.objectives.get("mlm", {})
-    word_starts = tokenizer.word_starts if _needs_words(config) else None
-    specials = Specials(
-        tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, cls_last(config.model)
-    )
-    paired = "sentence_pair" in config.objectives
-    if paired and data.pair == "none":
-        raise UserError(
-            "objective sentence_pair needs labelled pairs: set config.data.pair to next or order"
-        )
-    if data.format in token_windows.FORMATS:
-        _check_stream(data, mlm)
-        return token_windows.TokenWindows(
-            corpus,
-            format=data.format,
-            max_seq_length=length,
-            seed=config.seed,
-            separator=end_of_text(tokenizer),
-            pad_id=tokenizer.pad_id,
-        )
-    if data.format in source_targets.FORMATS:
-        return source_targets.SourceTargets(
-            corpus, specials, max_seq_length=length, seed=config.seed
-        )
-    if data.format in streams.FORMATS:
-        _check_stream(data, mlm)
-        return streams.Streams(
-            corpus,
-            specials,
-            format=data.format,
-            max_seq_length=length,
-            batch_size=batch_size,
-            seed=config.seed,
-            word_starts=word_starts,
-        )
-    return Examples(
-        corpus,
-        format=data.format,
-        pair=data.pair,
-        max_seq_length=length,
-        short_seq_prob=data.short_seq_prob,
-        seed=config.seed,
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        pad_id=tokenizer.pad_id,
-        word_starts=word_starts,
-        resegment=not mlm.get("static", False),
-        cls_last=specials.cls_last,
-    )
-
-
-def _needs_words(config: ConfigDict) -> bool:
-    """Whether masks are made of words, so that batches must say where these begin."""
-    return any(
-        fields.get("masking", "token") != "token" or fields.get("whole_word")
-        for fields in config.objectives.values()
-    )
-
-
-def _check_stream(data: ConfigDict, mlm: Mapping[str, Any]) -> None:
-    """Refuses what the formats of whole examples know and streams and windows do not."""
-    unknown = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
-    unknown["objectives.mlm.static"] = mlm.get("static", False)
-    for field, asked in unknown.items():
-        if asked:
-            raise UserError(
-                f"config.{field} does not go with format {data.format}, which cuts documents "
-                "anywhere: leave it at none or False, or choose another format"
-            )
-
-
 def check(config: ConfigDict) -> None:
     """Finds the mistakes that can be found before any text is read.
 
     Raises:
       UserError: naming the first.
     """
-    known = (*FORMATS, *streams.FORMATS, *token_windows.FORMATS, *source_targets.FORMATS)
-    known = (*known, images.FORMAT)
-    if config.data.format not in known:
-        raise UserError(
-            f"config.data.format={config.data.format!r}: {nearest(config.data.format, known)}"
-        )
     make_schedule(config)
     make_optimizer(config)
     encoder(config.model)

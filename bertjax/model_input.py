@@ -1,4 +1,4 @@
-"""What a model reads: images, or tokens and, beside these, the characters of words."""
+"""What a model reads: how documents become examples, the characters of words, or images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,27 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax import build, catalog
-from bertjax.data import characters, images
+from bertjax.data import characters, images, source_targets, streams, token_windows
+from bertjax.data import examples as whole
+from bertjax.data.assembly import Specials
+from bertjax.data.tokenizer_specials import end_of_text
+from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Tokenizer
+
+FORMATS = (
+    *whole.FORMATS,
+    *streams.FORMATS,
+    *token_windows.FORMATS,
+    *source_targets.FORMATS,
+    images.FORMAT,
+)
+"""What `config.data.format` may be."""
+
+
+def check_format(data: ConfigDict) -> None:
+    """Raises `UserError` unless the format is one of `FORMATS`."""
+    if data.format not in FORMATS:
+        raise UserError(f"config.data.format={data.format!r}: {nearest(data.format, FORMATS)}")
 
 
 def max_chars_per_word(model: Mapping[str, Any]) -> int:
@@ -30,6 +49,81 @@ def examples(
     """
     if tokenizer is None:
         return images.ImageExamples(split, config.seed)
-    made = build.examples(config, split, tokenizer, length, rows)
+    made = _of_tokens(config, split, tokenizer, length, rows)
     width = max_chars_per_word(config.model)
     return characters.Spelled(made, characters.vocabulary(tokenizer, width)) if width else made
+
+
+def _of_tokens(
+    config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
+) -> Any:
+    """The examples of a corpus, in the format that the config asks for."""
+    data, mlm = config.data, config.objectives.get("mlm", {})
+    word_starts = tokenizer.word_starts if _needs_words(config) else None
+    specials = Specials(
+        tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, build.cls_last(config.model)
+    )
+    paired = "sentence_pair" in config.objectives
+    if paired and data.pair == "none":
+        raise UserError(
+            "objective sentence_pair needs labelled pairs: set config.data.pair to next or order"
+        )
+    if data.format in token_windows.FORMATS:
+        _check_stream(data, mlm)
+        return token_windows.TokenWindows(
+            corpus,
+            format=data.format,
+            max_seq_length=length,
+            seed=config.seed,
+            separator=end_of_text(tokenizer),
+            pad_id=tokenizer.pad_id,
+        )
+    if data.format in source_targets.FORMATS:
+        return source_targets.SourceTargets(
+            corpus, specials, max_seq_length=length, seed=config.seed
+        )
+    if data.format in streams.FORMATS:
+        _check_stream(data, mlm)
+        return streams.Streams(
+            corpus,
+            specials,
+            format=data.format,
+            max_seq_length=length,
+            batch_size=batch_size,
+            seed=config.seed,
+            word_starts=word_starts,
+        )
+    return whole.Examples(
+        corpus,
+        format=data.format,
+        pair=data.pair,
+        max_seq_length=length,
+        short_seq_prob=data.short_seq_prob,
+        seed=config.seed,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        pad_id=tokenizer.pad_id,
+        word_starts=word_starts,
+        resegment=not mlm.get("static", False),
+        cls_last=specials.cls_last,
+    )
+
+
+def _needs_words(config: ConfigDict) -> bool:
+    """Whether masks are made of words, so that batches must say where these begin."""
+    return any(
+        fields.get("masking", "token") != "token" or fields.get("whole_word")
+        for fields in config.objectives.values()
+    )
+
+
+def _check_stream(data: ConfigDict, mlm: Mapping[str, Any]) -> None:
+    """Refuses what the formats of whole examples know and streams and windows do not."""
+    unknown = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
+    unknown["objectives.mlm.static"] = mlm.get("static", False)
+    for field, asked in unknown.items():
+        if asked:
+            raise UserError(
+                f"config.{field} does not go with format {data.format}, which cuts documents "
+                "anywhere: leave it at none or False, or choose another format"
+            )

@@ -84,6 +84,7 @@ def prepare(
     phases = build.phases(config)
     shapes = [(phase.batch_size, phase.max_seq_length) for phase in phases]
     mesh = build.make_mesh(config, *zip(*shapes, strict=True))
+    model_input.check_format(config.data)
     build.check(config)
     teachers = teaching.find(config.objectives)
     pieces, corpus, unseen = _learned_from(config, say, progress)

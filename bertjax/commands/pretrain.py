@@ -25,6 +25,7 @@ _PREDICTIONS = {
     "mlm": "MLM",
     "sbo": "SBO",
     "permutation_lm": "PLM",
+    "causal_lm": "LM",
     "seq2seq": "target",
     "span_corruption": "span",
     "infilling": "text",

@@ -34,6 +34,7 @@ class Objective(nn.Module):
     positions_at_a_time: int = 8
 
     rewrites_input = False
+    predicts_tokens = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

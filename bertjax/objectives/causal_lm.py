@@ -32,6 +32,7 @@ class Objective(nn.Module):
     positions_at_once: int = 0
 
     rewrites_input = False
+    predicts_tokens = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

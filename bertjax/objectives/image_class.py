@@ -21,6 +21,7 @@ class Objective(nn.Module):
     weight: float = 1.0
 
     rewrites_input = False
+    predicts_tokens = False
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

@@ -32,6 +32,7 @@ class Objective(nn.Module):
     mean_span_length: float = 3.0
 
     rewrites_input = True
+    predicts_tokens = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Hides spans; a batch that has its targets already passes unchanged."""

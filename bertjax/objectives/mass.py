@@ -36,6 +36,7 @@ class Objective(nn.Module):
     random_share: float = 0.1
 
     rewrites_input = True
+    predicts_tokens = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Hides a fragment; a batch that has its targets already passes unchanged."""

@@ -19,6 +19,7 @@ class Objective(nn.Module):
     weight: float = 0.01
 
     rewrites_input = False
+    predicts_tokens = False
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

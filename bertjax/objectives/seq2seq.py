@@ -25,6 +25,7 @@ class Objective(nn.Module):
     label_smoothing: float = 0.1
 
     rewrites_input = False
+    predicts_tokens = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "target_ids" not in batch:

@@ -36,6 +36,7 @@ class Objective(nn.Module):
     mean_noise_span_length: float = 3.0
 
     rewrites_input = True
+    predicts_tokens = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Cuts spans out; a batch that has its targets already passes unchanged."""

@@ -42,6 +42,7 @@ class Objective(nn.Module):
     masking: str = "token"
 
     rewrites_input = True
+    predicts_tokens = True
 
     def setup(self):
         if len(self.shares) != len(KINDS) or min(self.shares) < 0 or sum(self.shares) <= 0:
