@@ -282,6 +282,14 @@ def trainer(
     )
 
 
+def needs_words(config: ConfigDict) -> bool:
+    """Whether masks are made of words, so that batches must say where these begin."""
+    return any(
+        fields.get("masking", "token") != "token" or fields.get("whole_word")
+        for fields in config.objectives.values()
+    )
+
+
 def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
     """A host batch of a phase's shapes with random tokens, for measuring without a corpus."""
     random = np.random.default_rng(config.seed)
@@ -296,7 +304,7 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
     }
     if "sentence_pair" in config.objectives:
         rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
-    if _needs_words(config):
+    if needs_words(config):
         rows["word_starts"] = random.random(shape) < 0.8
     if config.data.format == "packed-apart":
         rows["pack_ids"] = np.ones(shape, np.int32)

@@ -59,7 +59,7 @@ def _of_tokens(
 ) -> Any:
     """The examples of a corpus, in the format that the config asks for."""
     data, mlm = config.data, config.objectives.get("mlm", {})
-    word_starts = tokenizer.word_starts if _needs_words(config) else None
+    word_starts = tokenizer.word_starts if build.needs_words(config) else None
     specials = Specials(
         tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, build.cls_last(config.model)
     )
@@ -106,14 +106,6 @@ def _of_tokens(
         word_starts=word_starts,
         resegment=not mlm.get("static", False),
         cls_last=specials.cls_last,
-    )
-
-
-def _needs_words(config: ConfigDict) -> bool:
-    """Whether masks are made of words, so that batches must say where these begin."""
-    return any(
-        fields.get("masking", "token") != "token" or fields.get("whole_word")
-        for fields in config.objectives.values()
     )
 
 
