@@ -21,7 +21,7 @@ In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, toke
 end, summary.json.
 """
 
-_PREDICTIONS = {"mlm": "MLM", "sbo": "SBO", "permutation_lm": "PLM"}
+_PREDICTIONS = {"mlm": "MLM", "sbo": "SBO", "permutation_lm": "PLM", "causal_lm": "LM"}
 """Objectives that predict tokens, which word frequencies can be asked for too."""
 
 
@@ -75,6 +75,9 @@ def run(config, arguments: argparse.Namespace) -> None:
         print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
     _print_summary(summary, arguments.workdir)
     print(f"extend it  {command} {extension(config, summary['steps'])}")
+    if "causal_lm_loss" in summary:
+        print(f"next       bertjax generate --init {arguments.workdir} 'The first words of a text'")
+        return
     print(
         f"next       bertjax finetune --config configs/glue.py:mrpc,small --init "
         f"{arguments.workdir} --data GLUE_FOLDER --workdir {arguments.workdir}_mrpc"

@@ -61,10 +61,10 @@ class Packer:
     def __init__(self, tokenizer_path: str):
         self._tokenizer: Encoder = tokenizers.load(tokenizer_path)
         self._dtype = id_dtype(self._tokenizer.vocab_size)
-        self._joint = " " if sees_spaces(self._tokenizer) else ""
+        self._joint = joint(self._tokenizer)
 
     def __call__(self, documents: list[str]) -> Packed:
-        texts = [list(self._sentences(document)) for document in documents]
+        texts = [list(sentence_texts(document, self._joint)) for document in documents]
         ids = self._encode(list(itertools.chain.from_iterable(texts)))
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         tokens = np.fromiter(itertools.chain.from_iterable(ids), self._dtype, int(lengths.sum()))
@@ -81,20 +81,33 @@ class Packer:
             characters=sum(len(documents[number]) for number in np.flatnonzero(sizes)),
         )
 
-    def _sentences(self, document: str) -> Iterator[str]:
-        for line in paragraphs(document):
-            for number, sentence in enumerate(line):
-                sentence = self._joint + sentence if number else sentence
-                if len(sentence) <= LONGEST_SENTENCE:
-                    yield sentence
-                else:
-                    yield from _pieces(sentence)
-
     def _encode(self, texts: list[str]) -> list[list[int]]:
         ids = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             ids += self._tokenizer.encode_batch(texts[start : start + _TEXTS_AT_ONCE])
         return ids
+
+
+def document_ids(tokenizer: Encoder, document: str) -> list[int]:
+    """The ids of a document as a corpus has them: sentence by sentence, without line breaks."""
+    texts = list(sentence_texts(document, joint(tokenizer)))
+    return list(itertools.chain.from_iterable(tokenizer.encode_batch(texts)))
+
+
+def sentence_texts(document: str, joint: str) -> Iterator[str]:
+    """The sentences of a document; all but the first of a line begin with `joint`."""
+    for line in paragraphs(document):
+        for number, sentence in enumerate(line):
+            sentence = joint + sentence if number else sentence
+            if len(sentence) <= LONGEST_SENTENCE:
+                yield sentence
+            else:
+                yield from _pieces(sentence)
+
+
+def joint(tokenizer: Encoder) -> str:
+    """What stands between the sentences of a line."""
+    return " " if sees_spaces(tokenizer) else ""
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
