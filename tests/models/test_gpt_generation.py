@@ -53,6 +53,7 @@ def prompts(reference):
 
 
 def theirs(reference, prompts, **options):
+    """What they write; -1 behind the end, where they fill up with one token or another."""
     with torch.no_grad():
         found = reference.generate(
             torch.tensor(np.maximum(prompts, 0)),
@@ -62,17 +63,18 @@ def theirs(reference, prompts, **options):
             **options,
         )
     made = found[:, prompts.shape[1] :].numpy()
-    return np.pad(made, ((0, 0), (0, NEW - made.shape[1])))
+    made = np.pad(made, ((0, 0), (0, NEW - made.shape[1])), constant_values=-1)
+    ended = np.cumsum(made == END, axis=1) - (made == END) > 0
+    return np.where(ended, -1, made)
 
 
 def ours(model, prompts, follow):
-    """Theirs has padding 0 behind the end."""
     history = jnp.asarray(prompts, jnp.int32)
 
     def run(params):
         return follow(model.decoder(params), model.begin(params, history, NEW), history)
 
-    return np.maximum(np.asarray(jax.jit(run)(model.params)), 0)
+    return np.asarray(jax.jit(run)(model.params))
 
 
 @pytest.mark.parametrize("choice", [search.GREEDY, CONTROL], ids=["plain", "controlled"])
