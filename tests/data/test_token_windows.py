@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from bertjax.data import tokenizer
 from bertjax.data.token_windows import TokenWindows
+from bertjax.data.tokenizer_specials import end_of_text
 from bertjax.errors import UserError
 
 SEP, PAD = 90_000, 90_001
@@ -95,3 +97,9 @@ def test_a_corpus_shorter_than_a_window_is_padded(corpus, documents):
 def test_a_window_of_one_token_is_refused(corpus):
     with pytest.raises(UserError, match="max_seq_length=1: nothing is predicted"):
         make(corpus, max_seq_length=1)
+
+
+def test_the_separator_is_the_end_of_text_or_a_sep(shared_data):
+    assert end_of_text(tokenizer.load(shared_data / "vocab/gpt2")) == 50256
+    bert = tokenizer.load(shared_data / "vocab/bert-base-uncased")
+    assert end_of_text(bert) == bert.sep_id
