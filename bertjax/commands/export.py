@@ -21,8 +21,8 @@ README.md: steps, corpus, held-out loss, config, and the scores of the fine-tuni
 names.
 
 BERT (with SpanBERT, TinyBERT and whatever else is BERT with other objectives), RoBERTa, ALBERT,
-ELECTRA, DistilBERT and XLNet have a place in transformers. Heads that have none there are left
-behind, and told. Of an ELECTRA the discriminator is exported, which fine-tuning takes.
+ELECTRA, DistilBERT, XLNet, GPT and GPT-2 have a place in transformers. Heads that have none there
+are left behind, and told. Of an ELECTRA the discriminator is exported, which fine-tuning takes.
 """
 
 

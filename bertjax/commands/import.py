@@ -16,8 +16,8 @@ examples:
 --from is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes it
 or `hf download NAME --local-dir DIR` fetches it. Every array must find its place: names and shapes
 that do not fit are listed, and nothing is written. Known are BERT, RoBERTa, ALBERT, ELECTRA (either
-of its two models), DistilBERT and XLNet, with the heads that they were pretrained with or a
-classifier.
+of its two models), DistilBERT, XLNet, GPT and GPT-2, with the heads that they were pretrained with
+or, but for GPT's, a classifier.
 
 ELMo is a folder with options.json and lm_weights.hdf5, or longer names that end so; reading it
 needs h5py (pip install 'bertjax[elmo]'). It reads any word by its characters; text is split at
@@ -43,6 +43,9 @@ def main(argv: list[str]) -> None:
         f"{target}: {made.config.imported.model_type} with {num_parameters(dict(made.params)):,} "
         f"parameters; heads: {heads or 'none'}"
     )
+    if "objectives" in made.config and "causal_lm" in made.config.objectives:
+        print(f"next  bertjax generate --init {target} 'The first words of a text'")
+        return
     activation = importing.classifier_act(made.config)
     option = "" if activation == "tanh" else f" --config.task.pooler_act={activation}"
     print(

@@ -86,7 +86,9 @@ def run(config, arguments: argparse.Namespace) -> None:
         print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
     _print_summary(summary, arguments.workdir)
     print(f"extend it  {command} {extension(config, summary['steps'])}")
-    if "tokenizer" in config:
+    if "causal_lm_loss" in summary:
+        print(f"next       bertjax generate --init {arguments.workdir} 'The first words of a text'")
+    elif "tokenizer" in config:
         print(
             f"next       bertjax finetune --config configs/glue.py:mrpc,small --init "
             f"{arguments.workdir} --data GLUE_FOLDER --workdir {arguments.workdir}_mrpc"

@@ -7,7 +7,7 @@ keeps that space: the ids are then those of the whole line.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -63,7 +63,7 @@ class Packer:
         self._tokenizer: Encoder = tokenizers.load(tokenizer_path)
         self._dtype = id_dtype(self._tokenizer.vocab_size)
         self._whole_lines = whole_lines
-        self._joint = " " if sees_spaces(self._tokenizer) else ""
+        self._joint = joint(self._tokenizer)
 
     def __call__(self, documents: list[str]) -> Packed:
         texts = [list(self._sentences(document)) for document in documents]
@@ -83,23 +83,36 @@ class Packer:
             characters=sum(len(documents[number]) for number in np.flatnonzero(sizes)),
         )
 
-    def _sentences(self, document: str) -> Iterator[str]:
-        if self._whole_lines:
-            yield from document.split("\n")
-            return
-        for line in paragraphs(document):
-            for number, sentence in enumerate(line):
-                sentence = self._joint + sentence if number else sentence
-                if len(sentence) <= LONGEST_SENTENCE:
-                    yield sentence
-                else:
-                    yield from _pieces(sentence)
+    def _sentences(self, document: str) -> Iterable[str]:
+        return document.split("\n") if self._whole_lines else sentence_texts(document, self._joint)
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         ids = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             ids += self._tokenizer.encode_batch(texts[start : start + _TEXTS_AT_ONCE])
         return ids
+
+
+def document_ids(tokenizer: Encoder, document: str) -> list[int]:
+    """The ids of a document as a corpus has them: sentence by sentence, without line breaks."""
+    texts = list(sentence_texts(document, joint(tokenizer)))
+    return list(itertools.chain.from_iterable(tokenizer.encode_batch(texts)))
+
+
+def sentence_texts(document: str, joint: str) -> Iterator[str]:
+    """The sentences of a document; all but the first of a line begin with `joint`."""
+    for line in paragraphs(document):
+        for number, sentence in enumerate(line):
+            sentence = joint + sentence if number else sentence
+            if len(sentence) <= LONGEST_SENTENCE:
+                yield sentence
+            else:
+                yield from _pieces(sentence)
+
+
+def joint(tokenizer: Encoder) -> str:
+    """What stands between the sentences of a line."""
+    return " " if sees_spaces(tokenizer) else ""
 
 
 def id_dtype(vocab_size: int) -> np.dtype:

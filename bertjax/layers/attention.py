@@ -111,7 +111,10 @@ def attend(
 
 
 def attend_onward(
-    query: Float[Array, "B L H K"], past: Past, own: Past, mask: Bool[Array, "B 1 #L M"]
+    query: Float[Array, "B L H K"],
+    past: Past,
+    own: tuple[Float[Array, "B L H K"], Float[Array, "B L H K"]],
+    mask: Bool[Array, "B 1 #L M"],
 ) -> Float[Array, "B L H K"]:
     """`attend`, where keys and values lie in two places: M counts the past's, then their own.
 

@@ -7,11 +7,12 @@ they are made for an eighth of the positions at a time, and again in the backwar
 import math
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import losses, masks
+from bertjax.layers import masks
 
 _PARTS = 8
 """As few of the positions meet the vocabulary at once as with masked tokens, which are 15%."""
@@ -42,25 +43,33 @@ class Objective(nn.Module):
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Cross entropy of the tokens that follow."""
         labels, weights = following(batch)
+        chances, hits = self.predictions(encoder, encoded.sequence, labels)
+        weight_sum = weights.sum()
+        accuracy = (jnp.sum(weights * hits), weight_sum)
+        return -jnp.sum(weights * chances), weight_sum, {"accuracy": accuracy}
+
+    def predictions(
+        self, encoder: Encoder, sequence: Float[Array, "B L D"], labels: Int[Array, "B L"]
+    ) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
+        """The log probability of each label, and whether no other token is as likely."""
         size = self.positions_at_once or math.ceil(labels.shape[1] / _PARTS)
 
-        def add(encoder: Encoder, sums: tuple[Array, Array], part: tuple) -> tuple[tuple, None]:
-            hidden, labels, weights = part
-            logits = encoder.attend(hidden).astype(jnp.float32)
-            entropy = losses.cross_entropy(logits, labels, weights)
-            correct = losses.correct(logits, labels, weights)
-            return (sums[0] + entropy, sums[1] + correct), None
+        def look(encoder: Encoder, nothing: None, part: tuple) -> tuple[None, tuple]:
+            hidden, labels = part
+            logits = self.logits(encoder, hidden)
+            chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+            chances = chosen - jax.nn.logsumexp(logits, axis=-1)
+            return nothing, (chances, logits.argmax(axis=-1) == labels)
 
         over_parts = nn.scan(
-            nn.remat(add, prevent_cse=False),
+            nn.remat(look, prevent_cse=False),
             variable_broadcast="params",
             split_rngs={"params": False},
         )
-        parts = [_parted(rows, size) for rows in (encoded.sequence, labels, weights)]
-        zeros = (jnp.zeros(()), jnp.zeros(()))
-        (entropy, correct), _ = over_parts(encoder, zeros, tuple(parts))
-        weight_sum = weights.sum()
-        return entropy, weight_sum, {"accuracy": (correct, weight_sum)}
+        _, made = over_parts(encoder, None, (_parted(sequence, size), _parted(labels, size)))
+        length = labels.shape[1]
+        chances, hits = (jnp.concatenate(list(rows), axis=1)[:, :length] for rows in made)
+        return chances, hits
 
     def logits(self, encoder: Encoder, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Scores of what follows each vector's token."""

@@ -75,7 +75,7 @@ def test_one_type_is_remembered_and_several_are_float32():
     assert Released.of(BERT, half | {"bert.b": np.zeros(1, np.float32)}).dtype == "float32"
 
 
-@pytest.mark.parametrize("config", [{"model_type": "gpt2"}, {}])
+@pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}])
 def test_other_architectures_are_refused(config, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"model_type=\S+: bertjax exchanges .*bert, .*roberta"):
@@ -105,6 +105,18 @@ FIELDS = {
 }
 
 
+GPT = {
+    "vocab_size": 30,
+    "n_embd": 8,
+    "n_layer": 1,
+    "n_head": 2,
+    "n_positions": 16,
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "attn_pdrop": 0.2,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-5,
+}
 CONFIGS = {
     "bert": FIELDS,
     "roberta": FIELDS | {"type_vocab_size": 1, "pad_token_id": 1},
@@ -135,16 +147,20 @@ CONFIGS = {
         "mem_len": 7,
         "clamp_len": -1,
     },
+    "gpt2": GPT | {"activation_function": "gelu_new", "n_inner": 12},
+    "openai-gpt": GPT | {"afn": "gelu"},
 }
+OURS = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt1"}
+"""Our model for theirs, where it is not BERT's."""
 
 
 @pytest.mark.parametrize(("model_type", "theirs"), CONFIGS.items(), ids=CONFIGS)
 def test_a_config_goes_there_and_back(model_type, theirs):
     architecture = catalog.load(huggingface.ARCHITECTURES, model_type)
     ours = architecture.fields(theirs, ("encoder",))
-    assert ours["name"] == (model_type if model_type in ("albert", "xlnet") else "bert")
+    assert ours["name"] == OURS.get(model_type, "bert")
     assert (ours["hidden_size"], ours["attention_probs_dropout_prob"]) == (8, 0.2)
-    assert model_type == "xlnet" or ours["num_pooler_layers"] == 0
+    assert ours.get("num_pooler_layers", 0) == 0
     assert architecture.config(ours, ("mlm", "glue")) == theirs
     assert huggingface.model_type_of({"model": ours}) == model_type
 
@@ -263,3 +279,14 @@ def test_a_model_that_theirs_cannot_be(model_type, change, told):
 def test_a_model_that_none_of_theirs_is():
     with pytest.raises(UserError, match=r"no architecture of transformers .* model 'vit'"):
         huggingface.model_type_of({"model": FIELDS | {"name": "vit"}})
+
+
+def test_a_linear_map_that_is_three_of_ours_is_taken_apart():
+    """GPT-2's Conv1D: inputs first, then query, key and value side by side."""
+    weight = np.arange(2 * 6, dtype=np.float32).reshape(2, 6)
+    arrays = {"transformer.h.0.attn.c_attn.weight": weight, "transformer.h.0.attn.bias": weight}
+    released = Released.of({"model_type": "gpt2"}, arrays)
+    layer = "transformer.h.0.attn"
+    assert list(released.arrays) == [f"{layer}.{part}.weight" for part in ("query", "key", "value")]
+    np.testing.assert_array_equal(released.arrays[f"{layer}.key.weight"], weight[:, 2:4])
+    assert released.parts == ["encoder", "causal_lm"]

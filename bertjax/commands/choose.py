@@ -1,0 +1,59 @@
+"""Score a decoder on multiple-choice questions, without training: zero-shot and few-shot."""
+
+import argparse
+import json
+import pathlib
+
+EPILOG = """\
+examples:
+  bertjax choose --init runs/gpt2 --input questions.jsonl
+  bertjax choose --init runs/gpt2 --input dev.jsonl --shots 4 --shots_from train.jsonl
+
+--input holds one question a line: {"question": "Water is", "choices": ["wet", "dry"], "answer": 0}.
+The answer that is likeliest behind the question counts: by its log probability (accuracy), and by
+that over the bytes of the answer (accuracy_per_byte), which does not favour short ones. With
+--shots, so many answered questions come before each, other ones for each, drawn with --seed from
+--shots_from, or from the questions themselves.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Asks, and prints the share of right answers."""
+    arguments = _parser().parse_args(argv)
+    from bertjax import choosing, language_model
+
+    questions = choosing.read(arguments.input)
+    examples = choosing.read(arguments.shots_from) if arguments.shots_from else questions
+    before = choosing.preambles(questions, examples, arguments.shots, arguments.seed)
+    model = language_model.load(arguments.init, arguments.precision)
+    scores = choosing.choose(model, questions, before, batch_size=arguments.batch_size)
+    found = choosing.accuracies(questions, scores) | {"questions": len(questions)}
+    found |= {"shots": arguments.shots}
+    if arguments.out:
+        rows = [json.dumps({"log_probabilities": row}) for row in scores]
+        pathlib.Path(arguments.out).write_text("\n".join([*rows, ""]), encoding="utf-8")
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        print(f"{name:<18} {value if isinstance(value, int) else f'{value:.4f}':>10}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax choose",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
+    add("--input", required=True, metavar="FILE", help="questions, as JSON lines")
+    add("--shots", type=int, default=0, help="answered examples before each (default 0)")
+    add("--shots_from", metavar="FILE", default="", help="where they are drawn from")
+    add("--seed", type=int, default=0, help="of their draw (default 0)")
+    add("--batch_size", type=int, default=8, help="answers at a time (default 8)")
+    add("--precision", default="auto", help="as config.model.precision (default auto)")
+    add("--out", metavar="FILE", default="", help="writes the log probability of every answer")
+    add("--json", action="store_true", help="print one JSON object")
+    return parser

@@ -1,0 +1,65 @@
+"""Measure what a trained decoder knows of texts: perplexity and bits per byte."""
+
+import argparse
+import json
+
+EPILOG = """\
+examples:
+  bertjax perplexity --init runs/gpt2 --input 'held_out/*'
+  bertjax perplexity --init runs/gpt2 --input wiki.test.txt --stride 256 --json
+
+--input is what bertjax prepare reads: globs of text, JSONL or WikiExtractor files, tfds:NAME:SPLIT.
+Windows of --length tokens move over each document by --stride: a smaller stride gives every token
+more of what comes before it, and takes longer. Every token is predicted once. Bits per byte compare
+models whatever their tokenizers; perplexity only those with the same one.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Measures and prints."""
+    arguments = _parser().parse_args(argv)
+    from bertjax import language_model, perplexity
+    from bertjax.data import text
+
+    model = language_model.load(arguments.init, arguments.precision)
+    known = perplexity.measure(
+        model,
+        text.documents(arguments.input, format=arguments.format),
+        length=arguments.length,
+        stride=arguments.stride,
+        batch_size=arguments.batch_size,
+    )
+    found = {
+        "perplexity": known.perplexity,
+        "bits_per_byte": known.bits_per_byte,
+        "nats_per_token": known.nats / known.tokens,
+        "accuracy": known.hits / known.tokens,
+        "tokens": known.tokens,
+        "bytes": known.bytes,
+        "documents": known.documents,
+    }
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        print(f"{name:<15} {shown:>15}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax perplexity",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
+    add("--input", required=True, nargs="+", help="texts")
+    add("--format", default="auto", help="how files are laid out (default: auto, looks at each)")
+    add("--length", type=int, default=0, help="tokens of a window (default: all the model reads)")
+    add("--stride", type=int, default=0, help="tokens it moves on by (default: half of it)")
+    add("--batch_size", type=int, default=8, help="windows at a time (default 8)")
+    add("--precision", default="auto", help="as config.model.precision (default auto)")
+    add("--json", action="store_true", help="print one JSON object")
+    return parser

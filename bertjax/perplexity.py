@@ -1,0 +1,154 @@
+"""How well a language model knows a text: windows that slide over documents.
+
+Each token is predicted once, from as much of what comes before it as the model reads, but for a
+stride: a window moves on by so many tokens, and only those that are new in it count.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.data import blocks
+from bertjax.errors import UserError
+from bertjax.language_model import LanguageModel, check_length
+
+
+class Window(NamedTuple):
+    """Tokens that are read, of which those from `new` on count."""
+
+    ids: Sequence[int]
+    new: int
+
+
+@dataclasses.dataclass
+class Knowledge:
+    """What a model knows of a text.
+
+    Attributes:
+      nats: The sum of -log of the probability of every token.
+      tokens: How many were predicted.
+      hits: Of how many the likeliest token was right.
+      bytes: Of the text, in UTF-8, line breaks included.
+      documents: How many there were.
+    """
+
+    nats: float = 0.0
+    tokens: int = 0
+    hits: int = 0
+    bytes: int = 0
+    documents: int = 0
+
+    @property
+    def perplexity(self) -> float:
+        """The number of tokens that would be as hard to choose from."""
+        return math.exp(self.nats / self.tokens)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The size to which the text can be compressed, which compares any two tokenizers."""
+        return self.nats / math.log(2) / self.bytes
+
+
+def windows(ids: Sequence[int], length: int, stride: int) -> Iterator[Window]:
+    """Cuts a document so that every token but the first is new in exactly one window."""
+    end = 0
+    while end < len(ids):
+        start = max(0, (end + stride if end else length) - length)
+        stop = min(start + length, len(ids))
+        yield Window(ids[start:stop], max(end - start, 1))
+        end = stop
+
+
+def measure(
+    model: LanguageModel,
+    documents: Iterable[str],
+    *,
+    length: int = 0,
+    stride: int = 0,
+    batch_size: int = 8,
+) -> Knowledge:
+    """Reads documents and adds up how likely they were.
+
+    A document begins with the end of the one before, where the tokenizer has such a token, so that
+    its first token is predicted as well.
+
+    Args:
+      model: What is measured.
+      documents: Texts.
+      length: Tokens of a window; 0 for as many as the model reads.
+      stride: Tokens by which a window moves on; 0 for half of its length.
+      batch_size: Windows at a time.
+
+    Raises:
+      UserError: the window is longer than the model reads, or the stride longer than the window;
+        or nothing was there to predict.
+    """
+    length = length or int(model.longest)
+    stride = stride or max(1, length // 2)
+    check_length(model, length, "a window", "lower --length")
+    if not 1 <= stride < length:
+        raise UserError(f"stride={stride}: wanted at least 1 and less than the window's {length}")
+    knowledge = Knowledge()
+    pieces = _pieces(model, documents, length, stride, knowledge)
+    for group in _groups(pieces, batch_size):
+        _add(model, group, length, batch_size, knowledge)
+    if not knowledge.tokens:
+        raise UserError("the input has no token that could be predicted: give a longer text")
+    return knowledge
+
+
+def _pieces(
+    model: LanguageModel, documents: Iterable[str], length: int, stride: int, knowledge: Knowledge
+) -> Iterator[Window]:
+    before = [] if model.end_id is None else [model.end_id]
+    for document in documents:
+        ids = _ids(model, document)
+        knowledge.documents += 1
+        knowledge.bytes += len(document.encode())
+        yield from windows(before + ids, length, stride)
+
+
+def _ids(model: LanguageModel, document: str) -> list[int]:
+    """As the model read its own corpus, which has no line breaks; an imported one takes all."""
+    if "imported" in model.config:
+        return model.tokenizer.encode_batch([document])[0]
+    return blocks.document_ids(model.tokenizer, document)
+
+
+def _groups(pieces: Iterator[Window], size: int) -> Iterator[list[Window]]:
+    group: list[Window] = []
+    for piece in pieces:
+        group.append(piece)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _add(
+    model: LanguageModel, group: list[Window], length: int, batch_size: int, knowledge: Knowledge
+) -> None:
+    ids, there = padded([window.ids for window in group], length, batch_size)
+    chances, hits = map(np.asarray, model.predictions(model.params, ids, there))
+    for row, window in enumerate(group):
+        counted = slice(window.new - 1, len(window.ids) - 1)
+        knowledge.nats -= float(chances[row, counted].sum(dtype=np.float64))
+        knowledge.hits += int(hits[row, counted].sum())
+        knowledge.tokens += len(window.ids) - window.new
+
+
+def padded(
+    rows: Sequence[Sequence[int]], length: int, batch_size: int
+) -> tuple[jnp.ndarray, jnp.ndarray]:
+    """Tokens and which of them are there, always of one shape."""
+    ids = np.zeros((batch_size, length), np.int32)
+    there = np.zeros((batch_size, length), bool)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
+        there[number, : len(row)] = True
+    return jnp.asarray(ids), jnp.asarray(there)

@@ -1,0 +1,109 @@
+"""bertjax generate, perplexity and choose, on a GPT that transformers would have saved."""
+
+import contextlib
+import io
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import cli, importing
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+V, D, N, LONGEST = len(WORDS), 12, 2, 24
+CONFIG = {"model_type": "gpt2", "vocab_size": V, "n_embd": D, "n_layer": N, "n_head": 3}
+CONFIG |= {"n_positions": LONGEST, "n_inner": 20}
+
+
+def shapes():
+    found = {"wte.weight": (V, D), "wpe.weight": (LONGEST, D)}
+    found |= {"ln_f.weight": (D,), "ln_f.bias": (D,)}
+    for layer in (f"h.{number}" for number in range(N)):
+        for norm in ("ln_1", "ln_2"):
+            found |= {f"{layer}.{norm}.weight": (D,), f"{layer}.{norm}.bias": (D,)}
+        maps = {"attn.c_attn": (D, 3 * D), "attn.c_proj": (D, D)}
+        maps |= {"mlp.c_fc": (D, 20), "mlp.c_proj": (20, D)}
+        for name, shape in maps.items():
+            found |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[1:]}
+    return {f"transformer.{name}": shape for name, shape in found.items()}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    library = pytest.importorskip("safetensors.numpy", reason="needs safetensors: bertjax[hf]")
+    folder = tmp_path_factory.mktemp("decoders")
+    theirs, random = folder / "theirs", np.random.default_rng(0)
+    theirs.mkdir()
+    arrays = {name: random.normal(0, 0.5, shape).astype("f") for name, shape in shapes().items()}
+    library.save_file(arrays, theirs / "model.safetensors", {"format": "pt"})
+    (theirs / "config.json").write_text(json.dumps(CONFIG))
+    (theirs / "vocab.txt").write_text("\n".join([*WORDS, ""]))
+    importing.write(importing.read(theirs), folder / "run")
+    return folder / "run"
+
+
+def typed(*words) -> tuple[int, str, str]:
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        status = cli.main([str(word) for word in words])
+    return status, out.getvalue(), errors.getvalue()
+
+
+def test_prompts_are_gone_on_with_in_their_order(run):
+    prompts = ["a b c", "q", "x y"]
+    options = ("--max_new_tokens", 5, "--batch_size", 2)
+    status, out, errors = typed("generate", "--init", run, *prompts, *options)
+    assert status == 0
+    texts = out.removesuffix("\n").split("\n\n")
+    assert [text.startswith(prompt) for text, prompt in zip(texts, prompts, strict=True)]
+    assert "tokens per second" in errors
+    status, out, _ = typed("generate", "--init", run, *prompts, *options, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["prompt"] + row["text"] for row in rows] == texts
+    alone = typed("generate", "--init", run, "x y", *options, "--json")[1]
+    assert json.loads(alone)["text"] == rows[2]["text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["generate", "--init", "RUN", ""], "prompt 1 is empty"),
+        (["generate", "--init", "RUN", "a " * 30], "prompt 1 has 30 tokens, the model reads 24"),
+        (
+            ["generate", "--init", "RUN", "a b", "--max_new_tokens", "23"],
+            "prompt 1 with max_new_tokens has 25 tokens",
+        ),
+        (
+            ["generate", "--init", "RUN", "a", "--beams", "99"],
+            "a beam of 99 came, the vocabulary has 31 tokens",
+        ),
+        (
+            ["generate", "--init", "RUN", "a", "--beams", "2", "--temperature", "1"],
+            "set one of the two",
+        ),
+        (["perplexity", "--init", "RUN", "--input", "nowhere/*"], "nowhere"),
+        (["choose", "--init", "RUN", "--input", "nowhere.jsonl"], "no file nowhere.jsonl"),
+    ],
+)
+def test_a_mistake_is_one_line(run, words, message):
+    status, out, errors = typed(*[str(run) if word == "RUN" else word for word in words])
+    assert status == 2
+    assert message in errors
+    assert out == ""
+    assert errors.count("\n") == 1
+
+
+def test_perplexity_and_questions(run, tmp_path):
+    (tmp_path / "text.txt").write_text("a b c d e f g\n\nh i j k l m n o p q r s t u v w x y z\n")
+    words = ("perplexity", "--init", run, "--input", tmp_path / "text.txt", "--length", 8, "--json")
+    found = json.loads(typed(*words)[1])
+    assert found["tokens"] == 26
+    assert found["perplexity"] == pytest.approx(np.exp(found["nats_per_token"]))
+    questions = tmp_path / "questions.jsonl"
+    rows = [{"question": "a b", "choices": ["c", "d"], "answer": 0}] * 2
+    rows += [{"question": "b c", "choices": ["c", "d", "e"], "answer": 1}]
+    questions.write_text("\n".join(map(json.dumps, rows)))
+    words = ("choose", "--init", run, "--input", questions, "--shots", 1, "--json")
+    found = json.loads(typed(*words)[1])
+    assert (found["questions"], found["shots"]) == (3, 1)
+    assert 0 <= found["accuracy"] <= 1

@@ -1,0 +1,116 @@
+"""GPT's laws: no token sees what follows it, packed neighbours are alone, a cache is no change."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models import gpt1, gpt2
+
+B, L, V, D = 2, 7, 31, 12
+SIZES = {"num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+SIZES |= {"vocab_size": V, "hidden_size": D, "max_position_embeddings": 9}
+PACKS = np.array([[1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0]])
+
+
+@pytest.fixture(scope="module", params=[gpt1, gpt2], ids=["gpt1", "gpt2"])
+def model(request):
+    return request.param.Model(**SIZES)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    ids = np.random.default_rng(0).integers(0, V, (B, L))
+    return {"input_ids": jnp.asarray(ids), "attention_mask": jnp.ones((B, L), bool)}
+
+
+@pytest.fixture(scope="module")
+def variables(model, random_variables, batch):
+    return random_variables(model, batch)
+
+
+@pytest.fixture(scope="module")
+def encode(model):
+    return jax.jit(lambda variables, batch: model.apply(variables, batch, train=False).sequence)
+
+
+def reaches(model, variables, batch):
+    """[B L L]: whether anything of the output at l moves with the word at m."""
+    words = variables["params"]["word_embeddings"]["embedding"][batch["input_ids"]]
+    ids = jnp.arange(B * L).reshape(B, L)
+    wide = type(model)(**SIZES | {"vocab_size": B * L})
+
+    def sequence(words):
+        table = {"word_embeddings": {"embedding": words.reshape(-1, D)}}
+        params = variables["params"] | table
+        return wide.apply({"params": params}, batch | {"input_ids": ids}, train=False).sequence
+
+    jacobian = np.abs(np.asarray(jax.jit(jax.jacfwd(sequence))(words))).max(axis=(2, 5))
+    assert not jacobian[0, :, 1].any()
+    assert not jacobian[1, :, 0].any()
+    return np.stack([jacobian[row, :, row] for row in range(B)]) > 0
+
+
+def test_no_token_sees_what_follows_it(model, variables, batch):
+    found = reaches(model, variables, batch)
+    np.testing.assert_array_equal(found, np.broadcast_to(np.tri(L, dtype=bool), (B, L, L)))
+
+
+def test_packed_documents_see_themselves_alone(model, variables, batch, encode):
+    packed = batch | {"pack_ids": jnp.asarray(PACKS), "attention_mask": jnp.asarray(PACKS > 0)}
+    starts = np.array([[0, 0, 0, 3, 3, 3, 3], [0, 0, 2, 2, 2, 5, 5]])
+    packed["position_ids"] = jnp.asarray(np.arange(L) - starts)
+    found = reaches(model, variables, packed)
+    wanted = (PACKS[:, :, None] == PACKS[:, None, :]) & np.tri(L, dtype=bool) & (PACKS > 0)[:, None]
+    there = PACKS > 0
+    np.testing.assert_array_equal(found[there], wanted[there])
+    alone = {"input_ids": batch["input_ids"][:1, 3:], "attention_mask": jnp.ones((1, 4), bool)}
+    whole = encode(variables, packed)
+    np.testing.assert_allclose(whole[:1, 3:], encode(variables, alone), atol=1e-5)
+
+
+def test_padding_changes_nothing(variables, batch, encode):
+    short = {name: rows[:, :5] for name, rows in batch.items()}
+    padded = batch | {"attention_mask": jnp.asarray(np.arange(L) < np.full((B, 1), 5))}
+    found = encode(variables, padded)[:, :5]
+    np.testing.assert_allclose(found, encode(variables, short), atol=1e-5)
+
+
+def test_a_cache_changes_nothing_at_any_position(model, variables, batch, encode):
+    """Row 1 begins two columns later; then tokens come one by one, and two at once."""
+    ids = np.asarray(batch["input_ids"])
+    columns = np.stack([ids[0], np.concatenate([[9, 9], ids[1, :5]])])
+    there = np.arange(L) >= np.array([[0], [2]])
+    wanted = np.asarray(encode(variables, batch))
+
+    def piece(begin, end):
+        return {
+            "input_ids": jnp.asarray(columns[:, begin:end]),
+            "attention_mask": jnp.asarray(there[:, begin:end]),
+        }
+
+    def call(method, *arguments):
+        return model.apply(variables, *arguments, method=method, mutable=["cache"])[0]
+
+    extend = jax.jit(lambda rows, cache: call("extend", rows, cache))
+    sequence, cache = call("begin", piece(0, 3), L - 3)
+    found = [sequence]
+    for begin, end in ((3, 4), (4, 5), (5, 7)):
+        sequence, cache = extend(piece(begin, end), cache)
+        found.append(sequence)
+    found = np.concatenate(found, axis=1)
+    np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)
+    np.testing.assert_allclose(found[1, 2:], wanted[1, :5], atol=1e-5)
+    assert int(cache.end) == L
+
+
+def test_a_text_that_is_too_long_is_refused(model):
+    ids = jnp.zeros((1, 10), jnp.int32)
+    batch = {"input_ids": ids, "attention_mask": jnp.ones((1, 10), bool)}
+    with pytest.raises(UserError, match="10 tokens exceeds max_position_embeddings=9"):
+        model.init(jax.random.key(0), batch, train=False)
+    with pytest.raises(UserError, match="does not divide into num_attention_heads=5"):
+        type(model)(**SIZES | {"num_attention_heads": 5}).init(
+            jax.random.key(0), batch, train=False
+        )

@@ -1,0 +1,110 @@
+"""What GPT and GPT-2 write, token for token as transformers has it: greedy, beams, no repeats."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import importing
+from bertjax.compat.huggingface import Released
+from bertjax.decoding import beam, search
+from bertjax.decoding.sampling import Choice
+from bertjax.language_model import LanguageModel
+from bertjax.train.named_arrays import nested
+
+torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
+transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
+
+V, END, NEW = 47, 3, 12
+SIZES = {"vocab_size": V, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}
+PROMPTS = np.array([[-1, -1, 7, 21, 9], [5, 40, 11, 6, 30], [-1, 8, 8, 2, 19]])
+CONTROL = Choice(repetition_penalty=1.3, no_repeat_ngram=2)
+
+
+@pytest.fixture(scope="module", params=["GPT2", "OpenAIGPT"])
+def reference(request):
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{request.param}Config")(
+        **SIZES, bos_token_id=END, eos_token_id=END, pad_token_id=0
+    )
+    model = getattr(transformers, f"{request.param}LMHeadModel")(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            center = 1.0 if ".ln_" in name and name.endswith("weight") else 0.0
+            weight.copy_(center + 0.3 * torch.randn(weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model(reference):
+    weights = {name: value.numpy() for name, value in reference.state_dict().items()}
+    released = Released.of(reference.config.to_dict(), weights)
+    config = importing.run_config(released, "reference")
+    with config.unlocked():
+        config.model.precision = "float32"
+    params = jax.tree.map(jnp.asarray, nested(importing.parameters(released, config)))
+    return LanguageModel(importing.pretrainer(config), params, None, 40, END, config)
+
+
+@pytest.fixture(scope="module")
+def prompts(reference):
+    """Of different lengths, where transformers' model can be told so."""
+    return PROMPTS if "GPT2" in type(reference).__name__ else PROMPTS[1:2]
+
+
+def theirs(reference, prompts, **options):
+    """What they write; -1 behind the end, where they fill up with one token or another."""
+    with torch.no_grad():
+        found = reference.generate(
+            torch.tensor(np.maximum(prompts, 0)),
+            attention_mask=torch.tensor(prompts >= 0).long(),
+            max_new_tokens=NEW,
+            do_sample=False,
+            **options,
+        )
+    made = found[:, prompts.shape[1] :].numpy()
+    made = np.pad(made, ((0, 0), (0, NEW - made.shape[1])), constant_values=-1)
+    ended = np.cumsum(made == END, axis=1) - (made == END) > 0
+    return np.where(ended, -1, made)
+
+
+def ours(model, prompts, follow):
+    history = jnp.asarray(prompts, jnp.int32)
+
+    def run(params):
+        return follow(model.decoder(params), model.begin(params, history, NEW), history)
+
+    return np.asarray(jax.jit(run)(model.params))
+
+
+@pytest.mark.parametrize("choice", [search.GREEDY, CONTROL], ids=["plain", "controlled"])
+def test_greedy_is_the_same(reference, model, prompts, choice):
+    wanted = theirs(
+        reference,
+        prompts,
+        repetition_penalty=choice.repetition_penalty,
+        no_repeat_ngram_size=choice.no_repeat_ngram,
+    )
+
+    def follow(*begun):
+        return search.complete(*begun, max_new_tokens=NEW, end_id=END, choice=choice)
+
+    np.testing.assert_array_equal(ours(model, prompts, follow), wanted)
+
+
+@pytest.mark.parametrize(("width", "alpha"), [(4, 1.0), (3, 0.0), (2, 2.0)])
+def test_beams_are_the_same(reference, model, prompts, width, alpha):
+    wanted = theirs(
+        reference,
+        prompts,
+        num_beams=width,
+        length_penalty=alpha,
+        no_repeat_ngram_size=CONTROL.no_repeat_ngram,
+        repetition_penalty=CONTROL.repetition_penalty,
+    )
+
+    def follow(*begun):
+        options = {"max_new_tokens": NEW, "end_id": END, "choice": CONTROL}
+        return beam.search(*begun, width=width, penalty=beam.power(alpha), **options)[0]
+
+    np.testing.assert_array_equal(ours(model, prompts, follow), wanted)

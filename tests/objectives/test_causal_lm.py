@@ -1,0 +1,66 @@
+"""The causal language model: the loss by hand, in parts of any size, and no [B L V] (law 6)."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from bertjax.interfaces import Pretrainer
+from bertjax.models.gpt2 import Model
+from bertjax.objectives.causal_lm import Objective
+
+B, L, V, D = 3, 11, 61, 6
+
+
+def pretrainer(**fields):
+    return Pretrainer(Model(V, D, 1, 2, 5), {"causal_lm": lambda: Objective(**fields)})
+
+
+@pytest.fixture(scope="module")
+def batch():
+    ids = np.random.default_rng(0).integers(0, V, (B, L))
+    return {
+        "input_ids": jnp.asarray(ids),
+        "attention_mask": jnp.asarray(np.arange(L) < np.array([[L], [4], [7]])),
+        "example_weight": jnp.asarray([1.0, 1.0, 0.0]),
+    }
+
+
+@pytest.fixture(scope="module")
+def variables(random_variables, batch):
+    return random_variables(pretrainer(), batch, train=False)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 50])
+def test_the_loss_by_hand_whatever_the_parts(size, variables, batch):
+    module = pretrainer(positions_at_once=size)
+    sequence = module.apply(
+        variables, batch, method=lambda m, b: m.encoder(b, train=False).sequence
+    )
+    table = np.asarray(variables["params"]["encoder"]["word_embeddings"]["embedding"], np.float64)
+    logits = np.asarray(sequence, np.float64) @ table.T
+    chances = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
+    ids = np.asarray(batch["input_ids"])
+    wanted, hits = 0.0, 0
+    for row, length in ((0, L), (1, 4)):
+        for place in range(length - 1):
+            wanted -= chances[row, place, ids[row, place + 1]]
+            hits += chances[row, place].argmax() == ids[row, place + 1]
+    losses, metrics = module.apply(variables, batch, train=False)
+    assert float(losses["causal_lm"][0]) == pytest.approx(wanted, rel=1e-5)
+    assert losses["causal_lm"][1] == (L - 1) + 3
+    assert metrics["causal_lm/accuracy"][0] == hits
+
+
+def test_scores_of_all_positions_never_exist_at_once(variables, batch):
+    def loss(params):
+        return pretrainer().apply({"params": params}, batch, train=False)[0]["causal_lm"][0]
+
+    program = str(jax.make_jaxpr(jax.grad(loss))(variables["params"]))
+    shapes = {tuple(map(int, s.split(","))) for s in re.findall(r"f32\[([\d,]+)\]", program)}
+    scores = {shape for shape in shapes if shape[-1] == V}
+    assert (B, 2, V) in scores
+    assert max(int(np.prod(shape[:-1])) for shape in scores) == B * 2
