@@ -18,7 +18,9 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for both files")
     parser.add_argument("--shortest", type=int, default=1)
     parser.add_argument("--longest", type=int, default=16)
-    parser.add_argument("--unseen", type=int, nargs="+", default=[5, 9, 13], help="lengths left out")
+    parser.add_argument(
+        "--unseen", type=int, nargs="+", default=[5, 9, 13], help="lengths left out"
+    )
     parser.add_argument("--letters", type=int, default=16, help="how many different ones")
     parser.add_argument("--train", type=int, default=50_000, help="sequences to learn from")
     parser.add_argument("--test", type=int, default=500, help="sequences of unseen lengths")
