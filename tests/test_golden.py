@@ -62,6 +62,12 @@ PRETRAINING = (
     "xlnet.py:tiny",
     "gpt1.py:tiny",
     "gpt2.py:tiny",
+    "transformer.py:tiny",
+    "reversal.py",
+    "t5.py:tiny",
+    "bart.py:tiny",
+    "mass.py:tiny",
+    "unilm.py:tiny",
 )
 OWN = {
     # Two microbatches on eight devices; two rows before the first position; 256 bytes and five
@@ -74,6 +80,17 @@ OWN = {
     },
     # Unlike byte pairs, SentencePiece's unigrams do not go on to whole sentences.
     "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
+    # Likewise; and sentinels behind the pieces.
+    "t5.py:tiny": {
+        "model.vocab_size": "80",
+        "tokenizer.vocab_size": "60",
+        "objectives.span_corruption.num_sentinels": "20",
+    },
+    "bart.py:tiny": {
+        "data.batch_size": "16",
+        "model.vocab_size": "300",
+        "tokenizer.vocab_size": "300",
+    },
     # Likewise; and a memory that is shorter than a document.
     "xlnet.py:tiny": {
         "model.vocab_size": "60",
@@ -128,6 +145,8 @@ def text(tmp_path_factory) -> pathlib.Path:
     documents = ["\n".join(itertools.islice(said, 12)) for _ in range(60)]
     path = tmp_path_factory.mktemp("golden") / "text.txt"
     path.write_text("\n\n".join(documents), encoding="utf-8")
+    pairs = (f"{said_now}\t{said_now[::-1]}\n" for said_now in itertools.islice(said, 300))
+    path.with_suffix(".tsv").write_text("".join(pairs), encoding="utf-8")
     return path
 
 
@@ -187,6 +206,8 @@ def pretrain(
     """A run of 20 steps on the text."""
     fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
     fields |= OWN.get(recipe, {}) | more
+    if load_config(str(ROOT / "configs" / recipe)).data.text_format == "source-target":
+        fields["data.input"] = f"({str(text.with_suffix('.tsv'))!r},)"
     config = load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())
     job = pretraining_job.prepare(config, str(workdir), say=lambda _: None)
     workdir.mkdir(exist_ok=True)

@@ -88,12 +88,11 @@ def poisson_spans(
     gaps = text.size - covered + 1
     limit = jnp.minimum(covered, gaps)[:, None]
     most = max(round(share * longest), 1)
-    shares = np.exp(-mean) * np.cumsum(np.cumprod([1.0, *(mean / np.arange(1, most))]))
+    chances = np.exp(-mean) * np.cumprod([1.0, *(mean / np.arange(1, most))])
+    limits = np.cumsum(chances).astype(np.float32)
     drawing, placing = jax.vmap(jax.random.split, out_axes=1)(keys)
     draws = jax.vmap(lambda key: jax.random.uniform(key, (most,)))(drawing)
-    ends = jnp.cumsum(
-        jnp.searchsorted(jnp.asarray(shares, jnp.float32), draws, side="right"), axis=1
-    )
+    ends = jnp.cumsum(jnp.sum(draws[..., None] >= limits, axis=-1), axis=1)
     number, total = jnp.arange(most), covered[:, None]
     ends = jnp.where(number >= limit - 1, total, jnp.minimum(ends, total))
     before = jnp.pad(ends, ((0, 0), (1, 0)))[:, :-1]

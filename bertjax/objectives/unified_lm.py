@@ -89,4 +89,4 @@ class Objective(nn.Module):
     def _draw(self, keys: Array) -> Int[Array, " B"]:
         limits = np.cumsum(np.asarray(self.shares) / sum(self.shares))[:-1].astype(np.float32)
         draws = jax.vmap(jax.random.uniform)(keys)
-        return jnp.searchsorted(jnp.asarray(limits), draws, side="right").astype(jnp.int32)
+        return jnp.sum(draws[:, None] >= limits, axis=1)

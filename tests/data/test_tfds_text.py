@@ -7,7 +7,7 @@ from bertjax.errors import UserError
 tfds = pytest.importorskip("tensorflow_datasets")
 
 
-def prepare(folder, features, examples, file_format="array_record"):
+def prepare(folder, features, examples, file_format="array_record", supervised_keys=None):
     """Prepares a dataset called `small` with one split `train`."""
 
     class Small(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -15,7 +15,9 @@ def prepare(folder, features, examples, file_format="array_record"):
 
         def _info(self):
             return tfds.core.DatasetInfo(
-                builder=self, features=tfds.features.FeaturesDict(features)
+                builder=self,
+                features=tfds.features.FeaturesDict(features),
+                supervised_keys=supervised_keys,
             )
 
         def _split_generators(self, dl_manager):
@@ -49,6 +51,23 @@ def test_without_a_text_all_strings_are_taken(tmp_path):
     features = {"sentence1": text, "sentence2": text, "label": np.int64}
     prepare(str(tmp_path), features, [{"sentence1": "One.", "sentence2": "Two.", "label": 0}])
     assert list(documents(["tfds:small:train"], tfds_data_dir=str(tmp_path))) == ["One.\nTwo."]
+
+
+@pytest.mark.parametrize("keys", [None, ("b", "a")])
+def test_two_strings_are_a_pair_in_the_order_that_they_are_learned_in(keys, tmp_path):
+    text = tfds.features.Text()
+    example = {"a": "One.\nTwo.", "b": "Three."}
+    prepare(str(tmp_path), {"a": text, "b": text}, [example], supervised_keys=keys)
+    found = list(
+        documents(["tfds:small:train"], format="source-target", tfds_data_dir=str(tmp_path))
+    )
+    assert found == ["Three.\nOne. Two." if keys else "One. Two.\nThree."]
+
+
+def test_one_string_is_no_pair(tmp_path):
+    prepare(str(tmp_path), {"a": tfds.features.Text()}, [{"a": "One."}])
+    with pytest.raises(UserError, match="has no pairs: wanted two string features, it has a"):
+        list(documents(["tfds:small:train"], format="source-target", tfds_data_dir=str(tmp_path)))
 
 
 def test_a_dataset_without_strings_is_refused(tmp_path):

@@ -18,6 +18,8 @@ KINDS = {
     "padding": masks.padding(jnp.arange(L)[None] < jnp.array([[3], [5]])),
     "packed": masks.packed(PACKS),
     "visible matrix": masks.visible_matrix(jnp.tril(jnp.ones((B, L, L), bool))),
+    "causal": jnp.broadcast_to(masks.causal(L), (B, 1, L, L)),
+    "prefix": masks.prefix(jnp.arange(L) < jnp.array([[2], [3]])),
 }
 
 
@@ -52,7 +54,7 @@ class Attend(nn.Module):
         return attend(query, key, value, mask, Dropout(self.dropout_rate), train=train)
 
 
-@pytest.mark.parametrize("kind", ["padding", "packed", "visible matrix"])
+@pytest.mark.parametrize("kind", ["padding", "packed", "visible matrix", "causal", "prefix"])
 def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, random):
     query, key, value = (random(B, L, H, K) for _ in range(3))
     probe, mask = random(H, K), KINDS[kind]

@@ -32,6 +32,13 @@ def test_packed_neighbours_see_themselves_alone():
     np.testing.assert_array_equal(mask[1, 0], np.array(wanted, bool))
 
 
+def test_a_prefix_is_seen_whole_and_the_rest_from_the_left():
+    np.testing.assert_array_equal(masks.causal(3)[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    mask = masks.prefix(jnp.array([[True, True, False, False]]))
+    wanted = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    np.testing.assert_array_equal(mask[0, 0], np.array(wanted, bool))
+
+
 def test_a_batch_asks_by_rank_and_by_packs():
     rank_two = masks.from_batch({"attention_mask": TOKENS})
     np.testing.assert_array_equal(rank_two, masks.padding(TOKENS))

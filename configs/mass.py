@@ -1,0 +1,48 @@
+"""MASS (Song et al. 2019): `configs/mass.py:SIZE`, base, and tiny.
+
+    bertjax pretrain --config configs/mass.py:base --workdir runs/mass \
+        --config.data.corpus=corpora/news --config.tokenizer.path=vocab/news
+
+Recipe (sections 3.2 and 4.1): a fragment of half of a text is hidden from the encoder, eight tokens
+out of ten by [MASK] and one by a random token, and the decoder says it, seeing nothing of the text
+but the fragment so far. A Transformer of 6 layers each, 1,024 wide; 60,000 byte pairs.
+
+    size    layers  width  heads   parameters
+    base       6+6   1024     16  237,797,376
+    tiny       2+2    128      2    1,056,768   (a demonstration of seconds, vocabulary 1,024)
+
+Where we differ: texts are of one language. Length of the run, batches and the rate are ours.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+
+SIZES = ("tiny", "base")
+_SHAPES = {"tiny": (2, 128, 2), "base": (6, 1024, 16)}
+
+
+def get_config(size: str = "base") -> ConfigDict:
+    """The recipe for one size.
+
+    Raises:
+      UserError: there is no such size.
+    """
+    common.check_argument(size, SIZES)
+    config = ConfigDict(common.run(num_train_steps=500_000))
+    config.best_metric = "held_out/mass/loss"
+    config.model = common.transformer_model(size, *_SHAPES[size])
+    config.model.update(vocab_size=60_000, hidden_act="gelu")
+    config.tokenizer = common.tokenizer("sentencepiece_bpe", vocab_size=60_000)
+    config.tokenizer.lowercase = False
+    config.data = common.data(format="doc-sentences", pair="none")
+    config.objectives = ConfigDict({"mass": _mass()})
+    config.optimizer = common.adamw(learning_rate=1e-4, warmup_steps=4_000)
+    config.optimizer.update(schedule="inverse_square_root", adam_b2=0.98)
+    config.mesh = common.mesh()
+    return common.in_seconds(config) if size == "tiny" else config
+
+
+def _mass() -> ConfigDict:
+    shares = {"fragment_share": 0.5, "mask_share": 0.8, "random_share": 0.1}
+    return ConfigDict({"weight": 1.0, **shares})

@@ -1,0 +1,69 @@
+"""T5's span corruption (Raffel et al. 2020): `configs/t5.py:SIZE`, small, base, large, and tiny.
+
+    bertjax pretrain --config configs/t5.py:base --workdir runs/t5 \
+        --config.data.corpus=corpora/c4 --config.tokenizer.path=vocab/t5/spiece.model
+
+Recipe (section 3.1): 15% of a text is cut out in spans of 3 tokens on average, each replaced by a
+sentinel, and the decoder says what was cut out; 524,288 steps of 128 sequences of 512 tokens; a
+rate that stays for 10,000 steps and then falls with the square root of the step; SentencePiece,
+32,000 pieces, and 100 sentinels.
+
+    size    layers  width  heads   parameters
+    small      6+6    512      8   60,573,696
+    base     12+12    768     12  223,128,576
+    large    24+24   1024     16  738,299,904
+    tiny       2+2    128      2    1,069,568   (a demonstration of seconds, vocabulary 1,024)
+
+Where we differ: the objective and the sizes are T5's, the model is the Transformer of
+`configs/transformer.py`, with sinusoidal positions, biases and LayerNorm behind each sum (T5:
+relative positions, no biases, scales alone, before each sum). Adam (T5: Adafactor) with a warmup,
+to a rate of 1e-3 that is ours.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+
+SIZES = ("tiny", "small", "base", "large")
+SENTINELS = 100
+_SHAPES = {
+    "tiny": (2, 128, 2),
+    "small": (6, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+
+def get_config(size: str = "base") -> ConfigDict:
+    """The recipe for one size.
+
+    Raises:
+      UserError: there is no such size.
+    """
+    common.check_argument(size, SIZES)
+    config = ConfigDict(common.run(num_train_steps=524_288))
+    config.best_metric = "held_out/span_corruption/loss"
+    config.model = common.transformer_model(size, *_SHAPES[size])
+    config.tokenizer = common.tokenizer("unigram", vocab_size=32_000)
+    config.tokenizer.lowercase = False
+    config.data = common.data(format="full-sentences", pair="none")
+    config.data.max_seq_length, config.data.batch_size = 512, 128
+    config.objectives = ConfigDict({"span_corruption": _span_corruption()})
+    config.optimizer = common.adamw(learning_rate=1e-3, warmup_steps=10_000)
+    config.optimizer.update(schedule="inverse_square_root", weight_decay=0.0)
+    config.mesh = common.mesh()
+    if size == "tiny":
+        config = common.in_seconds(config)
+    config.model.vocab_size = config.tokenizer.vocab_size + SENTINELS
+    return config
+
+
+def _span_corruption() -> ConfigDict:
+    return ConfigDict(
+        {
+            "weight": 1.0,
+            "num_sentinels": SENTINELS,
+            "noise_density": 0.15,
+            "mean_noise_span_length": 3.0,
+        }
+    )

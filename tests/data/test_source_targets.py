@@ -1,0 +1,111 @@
+"""Pairs from files to batches: every text, its end, and nothing else."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax.data import source_target_text, tokenizer
+from bertjax.data.assembly import Specials
+from bertjax.data.prepare import prepare
+from bertjax.data.records import open_corpus
+from bertjax.data.source_targets import SourceTargets
+from bertjax.data.text import documents
+from bertjax.errors import UserError
+
+PAIRS = [
+    ("one two. three four.", "four"),
+    ("two", "one. Two. three"),
+    ("four four four four four four", "two two"),
+]
+
+
+@pytest.fixture(scope="module")
+def tsv(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS * 20))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pieces(tsv):
+    texts = documents([str(tsv)], format=source_target_text.FORMAT)
+    return tokenizer.train(texts, vocab_size=60)
+
+
+@pytest.fixture(scope="module")
+def corpus(tsv, pieces, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs") / "corpus"
+    pieces.save(str(folder / "vocab"))
+    made = folder / "made"
+    prepare([str(tsv)], folder / "vocab", made, format=source_target_text.FORMAT, workers=1)
+    return open_corpus(made)
+
+
+def examples(corpus, pieces, length=12):
+    specials = Specials(pieces.cls_id, pieces.sep_id, pieces.pad_id)
+    return SourceTargets(corpus, specials, max_seq_length=length, seed=0)
+
+
+def test_both_texts_end_and_are_padded(corpus, pieces):
+    made = examples(corpus, pieces)
+    assert made.num_examples == len(PAIRS) * 20
+    batch = made.build(0, np.arange(3))
+    for row, texts in enumerate(PAIRS):
+        for name, mask, text in zip(
+            ("input_ids", "target_ids"), ("attention_mask", "target_mask"), texts, strict=True
+        ):
+            wanted = [*pieces.encode_batch([text])[0], pieces.sep_id]
+            assert batch[name][row][batch[mask][row]].tolist() == wanted
+            assert np.all(batch[name][row][~batch[mask][row]] == pieces.pad_id)
+
+
+def test_long_texts_lose_their_ends(corpus, pieces):
+    batch = examples(corpus, pieces, length=4).build(0, np.array([2]))
+    (four,) = pieces.encode_batch(["four"])[0]
+    assert batch["input_ids"][0].tolist() == [four] * 3 + [pieces.sep_id]
+
+
+def test_an_epoch_has_every_pair_once_in_its_own_order(corpus, pieces):
+    made = examples(corpus, pieces)
+    places = np.arange(made.num_examples)
+    orders = [made.order(epoch, places) for epoch in (0, 1)]
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), places)
+    assert (orders[0] != orders[1]).any()
+
+
+def test_json_lines_are_the_same_pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    rows = [dict(zip(("source", "target"), pair, strict=True)) for pair in PAIRS]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert list(source_target_text.pairs(str(path))) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("a.tsv", "only a source", r"a\.tsv:2: 1 field\(s\), wanted 2"),
+        ("a.tsv", "a\tb\tc", r"a\.tsv:2: 3 field\(s\), wanted 2"),
+        ("a.tsv", "a\t ", r"a\.tsv:2: an empty source or target"),
+        ("a.jsonl", '{"source": "a"}', r'a\.jsonl:2: wanted {"source": "\.\.\."'),
+        ("a.jsonl", '{"source": "a", "target": 3}', r"a\.jsonl:2: wanted"),
+    ],
+)
+def test_what_is_no_pair_is_told_with_its_line(name, line, message, tmp_path):
+    path = tmp_path / name
+    good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
+    path.write_text(f"{good}\n{line}\n")
+    with pytest.raises(UserError, match=message):
+        list(source_target_text.pairs(str(path)))
+
+
+def test_documents_are_no_pairs(corpus, pieces, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("One two. Three four. Five six.\n")
+    pieces.save(str(tmp_path / "vocab"))
+    prepare([str(path)], tmp_path / "vocab", tmp_path / "made", workers=1)
+    with pytest.raises(UserError, match="the corpus holds no pairs: prepare it with --format"):
+        examples(open_corpus(tmp_path / "made"), pieces)
+    with pytest.raises(UserError, match="python-docs is text, no pairs"):
+        list(documents(["python-docs"], format=source_target_text.FORMAT))

@@ -1,0 +1,40 @@
+"""Attention to another sequence: what its mask hides passes no gradient (law 7)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.layers import masks
+from bertjax.layers.attention import SelfAttention
+from bertjax.layers.cross_attention import CrossAttention
+
+B, L, M, H, K = 2, 4, 5, 3, 7
+
+
+def ask(layer, x, memory, mask):
+    return layer(x, layer.read(memory), mask, train=False)
+
+
+def test_of_a_sequence_to_itself_it_is_self_attention(random, randomized):
+    x, mask = random(B, M, H * K), masks.causal(M)
+    variables = randomized(SelfAttention(H), x, jnp.broadcast_to(mask, (B, 1, M, M)), train=False)
+    wanted = SelfAttention(H).apply(variables, x, jnp.broadcast_to(mask, (B, 1, M, M)), train=False)
+    found = CrossAttention(H).apply(variables, x, x, mask, method=ask)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_hidden_tokens_of_the_source_get_no_gradient(random, randomized):
+    x, memory, probe = random(B, L, H * K), random(B, M, H * K), random(H * K)
+    there = np.arange(M) < np.array([[3], [5]])
+    mask = masks.padding(jnp.asarray(there))
+    square = jnp.ones((B, 1, L, L), bool)
+    variables = randomized(SelfAttention(H), x, square, train=False)
+
+    def projected(memory):
+        return CrossAttention(H).apply(variables, x, memory, mask, method=ask) @ probe
+
+    slopes = np.abs(jax.jit(jax.jacrev(projected))(memory)).max(-1)
+    for b in range(B):
+        assert np.all(slopes[b, :, b][:, ~there[b]] == 0)
+        assert np.all(slopes[b, :, b][:, there[b]] > 0)
+        assert np.all(slopes[b, :, 1 - b] == 0)

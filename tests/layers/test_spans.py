@@ -1,0 +1,123 @@
+"""Spans of a text: exact shares, the published distributions, and what is put together of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers import spans
+
+L = 64
+SPECIAL = (0, 1, 2, 3, 4)
+SIZES = np.array([62, 40, 13, 2, 1])
+ROWS = 1000
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """[CLS] text [SEP], texts of a few sizes, many times over."""
+    generator = np.random.default_rng(0)
+    ids = generator.integers(5, 90, (len(SIZES) * ROWS, L))
+    sizes = np.tile(SIZES, ROWS)
+    there = np.arange(L) < sizes[:, None] + 2
+    ids[:, 0] = 2
+    ids[np.arange(len(ids)), sizes + 1] = 3
+    return jnp.asarray(np.where(there, ids, 0)), jnp.asarray(there)
+
+
+@pytest.fixture(scope="module")
+def keys(rows):
+    return jax.random.split(jax.random.key(0), len(rows[0]))
+
+
+@pytest.fixture(scope="module")
+def random_spans(rows, keys):
+    def draw(keys, ids, there):
+        text = spans.text_of(ids, there, SPECIAL)
+        return text, spans.random_spans(keys, text, L, share=0.15, mean=3.0)
+
+    return jax.tree.map(np.asarray, jax.jit(draw)(keys, *rows))
+
+
+@pytest.fixture(scope="module")
+def poisson_spans(rows, keys):
+    def draw(keys, ids, there):
+        text = spans.text_of(ids, there, SPECIAL)
+        return text, spans.poisson_spans(keys, text, L, share=0.3, mean=3.0)
+
+    return jax.tree.map(np.asarray, jax.jit(draw)(keys, *rows))
+
+
+def test_text_is_all_but_its_ends(random_spans):
+    text, _ = random_spans
+    np.testing.assert_array_equal(text.size, np.tile(SIZES, ROWS))
+    assert np.all(text.begin == 1)
+
+
+@pytest.mark.parametrize(("share", "wanted"), [(0.15, [9, 6, 2, 1, 1]), (0.3, [19, 12, 4, 1, 1])])
+def test_a_share_is_rounded_and_at_least_one(share, wanted):
+    np.testing.assert_array_equal(spans.share_of(jnp.asarray(SIZES), share, L), wanted)
+
+
+def test_random_spans_are_exact_and_end_the_text(random_spans):
+    text, found = random_spans
+    sizes = np.where(found.there, found.size, 0)
+    np.testing.assert_array_equal(sizes.sum(1), np.tile([9, 6, 2, 1, 0], ROWS))
+    np.testing.assert_array_equal(found.there.sum(1), np.tile([3, 2, 1, 1, 0], ROWS))
+    assert np.all(sizes[found.there] > 0)
+    for begin, size, there, row in zip(
+        found.begin, found.size, found.there, range(40), strict=False
+    ):
+        begin, end = begin[there], (begin + size)[there]
+        assert np.all(begin > np.append(text.begin[row], end[:-1])[: len(begin)])
+        if len(end):
+            assert end[-1] == text.begin[row] + text.size[row]
+    # All ways to cut 9 tokens into 3 parts are equally likely: 8 over 2, of which 7 begin with 1.
+    first = found.size[:: len(SIZES), 0]
+    assert np.mean(first == 1) == pytest.approx(7 / 28, abs=0.05)
+
+
+def test_poisson_spans_are_exact_and_never_touch(poisson_spans):
+    text, found = poisson_spans
+    sizes = np.where(found.there, found.size, 0)
+    np.testing.assert_array_equal(sizes.sum(1), np.tile([19, 12, 4, 1, 1], ROWS))
+    for begin, size, there, row in zip(
+        found.begin, found.size, found.there, range(40), strict=False
+    ):
+        begin, end = begin[there], (begin + size)[there]
+        assert np.all(begin[1:] > end[:-1])
+        assert begin[0] >= text.begin[row]
+        assert end[-1] <= text.begin[row] + text.size[row]
+    first = found.size[:: len(SIZES), 0]
+    assert np.mean(first == 0) == pytest.approx(np.exp(-3), abs=0.03)
+    assert np.mean(first) == pytest.approx(3, abs=0.4)
+
+
+def test_all_of_the_text_is_in_the_source_or_in_the_target(rows, random_spans):
+    ids, there = rows
+    _, found = random_spans
+    tokens = jnp.broadcast_to(99 - jnp.arange(found.begin.shape[1]), found.begin.shape)
+    source, mask = spans.replaced(ids, there, found, tokens, L, 0)
+    target, target_mask = spans.gathered(ids, found, tokens, 3, L, 0)
+    for row in range(20):
+        said = np.asarray(target[row])[np.asarray(target_mask[row])].tolist()
+        assert said.pop() == 3
+        parts, last = {}, None
+        for token in said:
+            if token > 90:
+                parts[token], last = [], token
+            else:
+                parts[last].append(token)
+        again = []
+        for token in np.asarray(source[row])[np.asarray(mask[row])].tolist():
+            again += parts[token] if token > 90 else [token]
+        assert again == np.asarray(ids[row])[np.asarray(there[row])].tolist()
+
+
+def test_a_span_without_tokens_is_a_token_more():
+    ids = jnp.asarray([[7, 8, 9, 0]])
+    there = jnp.asarray([[True, True, True, False]])
+    found = spans.Spans(*(jnp.asarray([rows]) for rows in ([0, 1, 3], [0, 2, 0], [True] * 3)))
+    source, mask = spans.replaced(ids, there, found, jnp.full((1, 3), 4), 5, 0)
+    np.testing.assert_array_equal(source, [[4, 7, 4, 4, 0]])
+    np.testing.assert_array_equal(mask, [[True] * 4 + [False]])

@@ -1,0 +1,130 @@
+"""What an encoder-decoder is taught: keyed draws (law 1), exact targets, the loss by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Encoded, Pretrainer
+from bertjax.models.transformer import Model
+from bertjax.objectives import infilling, mass, seq2seq, span_corruption
+
+PAD, CLS, SEP, MASK, VOCABULARY = 0, 2, 3, 4, 61
+SPECIAL = (PAD, 1, CLS, SEP, MASK)
+OBJECTIVES = {
+    "span_corruption": span_corruption.Objective(PAD, SEP, SPECIAL, 71, num_sentinels=10),
+    "infilling": infilling.Objective(MASK, PAD, SEP, SPECIAL),
+    "mass": mass.Objective(MASK, SPECIAL, VOCABULARY),
+}
+
+
+@pytest.fixture(scope="module")
+def prepare(encoder):
+    """`prepare(name, batch)`, compiled once for each shape."""
+
+    def make(objective):
+        return jax.jit(
+            lambda batch: objective.apply({}, encoder, batch, train=True, method="prepare")
+        )
+
+    compiled = {name: make(objective) for name, objective in OBJECTIVES.items()}
+
+    def run(name, batch):
+        prepared = dict(compiled[name](batch))
+        del prepared["example_key"]
+        return jax.tree.map(np.asarray, prepared)
+
+    return run
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_draws_are_the_examples_own_and_new_in_every_step(name, prepare, make_batch):
+    batch = make_batch()
+    whole = prepare(name, batch)
+    half = prepare(name, jax.tree.map(lambda rows: rows[4:], batch))
+    for key, rows in half.items():
+        np.testing.assert_array_equal(whole[key][4:], rows, err_msg=key)
+    later = prepare(name, make_batch(step=1))
+    assert (later["input_ids"] != whole["input_ids"]).any()
+    assert {rows.shape[1] % 16 for key, rows in whole.items() if key.startswith("target")} <= {0, 8}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_what_is_there_already_passes(name, prepare, make_batch):
+    prepared = prepare(name, make_batch())
+    again = prepare(name, {**make_batch(step=1), **prepared})
+    for key, rows in prepared.items():
+        np.testing.assert_array_equal(again[key], rows)
+
+
+def test_infilling_says_the_whole_text(prepare, make_batch):
+    batch = make_batch()
+    prepared = prepare("infilling", batch)
+    np.testing.assert_array_equal(prepared["target_ids"], batch["input_ids"])
+    np.testing.assert_array_equal(prepared["decoder_input_ids"][:, 0], [SEP] * 8)
+    text = np.asarray(batch["attention_mask"].sum(1)) - 2
+    kept = (prepared["attention_mask"] & (prepared["input_ids"] != MASK)).sum(1) - 2
+    np.testing.assert_array_equal(text - kept, np.round(0.3 * text))
+
+
+def test_mass_says_half_of_the_text_from_its_place(prepare, make_batch):
+    batch = make_batch()
+    prepared = prepare("mass", batch)
+    there = prepared["target_mask"]
+    text = np.asarray(batch["attention_mask"].sum(1)) - 2
+    np.testing.assert_array_equal(there.sum(1), np.round(0.5 * text))
+    ids = np.asarray(batch["input_ids"])
+    said = np.take_along_axis(ids, prepared["decoder_positions"], axis=1)
+    np.testing.assert_array_equal(prepared["target_ids"][there], said[there])
+    assert not np.isin(said[there], SPECIAL).any()
+    changed = (prepared["input_ids"] != ids).sum(1)
+    assert np.all(changed <= there.sum(1))
+    assert changed.sum() > 0.7 * there.sum()
+
+
+def test_too_few_sentinels_are_told(encoder, make_batch):
+    few = span_corruption.Objective(PAD, SEP, SPECIAL, 62, num_sentinels=1)
+    with pytest.raises(UserError, match="2 spans need as many sentinels, num_sentinels=1"):
+        few.apply({}, encoder, make_batch(), train=True, method="prepare")
+
+
+def test_the_loss_by_hand_and_smoothing_for_learning_alone(random_variables, make_batch):
+    batch = make_batch(4, 6)
+    target_mask = jnp.arange(6) < jnp.array([6, 2, 5, 3])[:, None]
+    batch |= {"target_ids": batch["input_ids"][:, ::-1], "target_mask": target_mask}
+    batch["example_weight"] = jnp.asarray([1.0, 1.0, 1.0, 0.0])
+    model = Model(VOCABULARY, 6, 1, 2, 5, hidden_dropout_prob=0.0)
+    module = Pretrainer(model, {"seq2seq": lambda: seq2seq.Objective(PAD, SPECIAL)})
+    variables = random_variables(module, batch, train=False)
+
+    def decoded(module, batch):
+        batch = module.prepare(batch, train=False)
+        return module.encoder.attend(module.encoder(batch, train=False).decoded)
+
+    score = jax.jit(functools.partial(module.apply, method=decoded))
+    logits = np.asarray(score(variables, batch), np.float64)
+    chances = scipy.special.log_softmax(logits, axis=-1)
+    own = np.take_along_axis(chances, np.asarray(batch["target_ids"])[..., None], 2)[..., 0]
+    weights = np.asarray(target_mask) * np.array([1, 1, 1, 0])[:, None]
+    plain, smooth = -(weights * own).sum(), -(weights * chances.mean(-1)).sum()
+    for train, wanted in ((False, plain), (True, 0.9 * plain + 0.1 * smooth)):
+        losses, metrics = jax.jit(functools.partial(module.apply, train=train))(variables, batch)
+        assert float(losses["seq2seq"][0]) == pytest.approx(wanted, rel=1e-4)
+        assert losses["seq2seq"][1] == 13
+    of_text = weights * ~np.isin(batch["target_ids"], SPECIAL)
+    text_loss, weight = metrics["seq2seq/text_loss"]
+    assert float(text_loss) == pytest.approx(-(of_text * own).sum(), rel=1e-4)
+    assert weight == of_text.sum()
+
+
+def test_what_is_missing_is_told(encoder, make_batch):
+    objective = seq2seq.Objective(PAD, SPECIAL)
+    with pytest.raises(UserError, match="objective seq2seq needs sources and targets"):
+        objective.prepare(encoder, make_batch(), train=True)
+    batch = {"target_ids": jnp.ones((2, 3), int), "target_mask": jnp.ones((2, 3), bool)}
+    with pytest.raises(UserError, match=r"set --config\.model\.name=transformer"):
+        objective.loss(encoder, Encoded(jnp.zeros((2, 3, 6))), batch, train=True)
