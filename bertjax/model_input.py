@@ -58,7 +58,8 @@ def _of_tokens(
     config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
 ) -> Any:
     """The examples of a corpus, in the format that the config asks for."""
-    data, mlm = config.data, config.objectives.get("mlm", {})
+    data = config.data
+    mlm = config.objectives.mlm if "mlm" in config.objectives else {}
     word_starts = tokenizer.word_starts if build.needs_words(config) else None
     specials = Specials(
         tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, build.cls_last(config.model)
