@@ -24,12 +24,15 @@ class Task(nn.Module):
       pooler_act: Activation of the pooler that an encoder without one gets: tanh as in RoBERTa; in
         transformers a DistilBERT has relu, an ELECTRA gelu.
       weight: Share in the total loss.
+      task_id: Whose examples of a mixture of tasks are this one's: those of this number in
+        `task_ids`. Without that, all are.
     """
 
     dataset: str
     classifier_dropout: float = 0.1
     pooler_act: str = "tanh"
     weight: float = 1.0
+    task_id: int = 0
 
     rewrites_input = False
 
@@ -47,6 +50,7 @@ class Task(nn.Module):
             error = logits_BC[:, 0] - labels
             absolute = (jnp.sum(weights * jnp.abs(error)), weight_sum)
             return jnp.sum(weights * error**2), weight_sum, {"absolute_error": absolute}
+        labels = labels.astype(jnp.int32).clip(0, logits_BC.shape[-1] - 1)  # those of other tasks
         accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
 
@@ -78,4 +82,7 @@ class Task(nn.Module):
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
         logits_BC = Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
-        return logits_BC, batch.get("example_weight", jnp.ones(len(logits_BC)))
+        weights = batch.get("example_weight", jnp.ones(len(logits_BC)))
+        if "task_ids" in batch:
+            weights = weights * (batch["task_ids"] == self.task_id)
+        return logits_BC, weights
