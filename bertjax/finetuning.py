@@ -116,6 +116,27 @@ class Job:
         """Where a seed's files go."""
         return self.workdir / f"seed_{seed}"
 
+    def evaluate(
+        self, seed: int, state: TrainState, epoch: int, before: list[epochs.Epoch]
+    ) -> dict[str, float]:
+        """Scores of the dev splits; for an epoch that may be chosen, predictions of all splits."""
+
+        def predictions(name: str) -> np.ndarray:
+            batches = self.batches[name]
+            numbered = batches.evaluation_batches(local_rows(batches.batch_size, self.mesh))
+            size = len(self.examples[name])
+            return predict.predict(self.predict_step, state.params, numbered, size, self.mesh)
+
+        return scoring.score_epoch(
+            self.task,
+            self.config,
+            self.examples,
+            predictions,
+            epoch=epoch,
+            before=before,
+            folder=self.folder(seed),
+        )
+
 
 def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     """Reads everything, and checks it before the first step.
@@ -132,15 +153,15 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     epochs.check_rule(recipe.choose_epoch)
     task = glue_task(recipe.task.dataset)
     origin = transfer.find(init)
-    config = _with_origin(recipe, origin)
+    config = with_origin(recipe, origin)
     pieces = tokenizer.load(tokenizer_folder(origin))
     build.check_vocabulary(config, pieces, build.extra_ids(origin.config))
     examples = glue.read(data, task)
     graph = _graph(config, data)
     batches = {
-        name: _batches(config, name, split, pieces, graph) for name, split in examples.items()
+        name: batches_of(config, name, split, pieces, graph) for name, split in examples.items()
     }
-    config = _with_numbers(config, batches)
+    config = with_numbers(config, batches, batches["train"].batches_per_epoch)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     make_task = build.construct(catalog.load("tasks", config.task.name).Task, fields, "config.task")
     sections = config.objectives if "objectives" in config else {}
@@ -159,7 +180,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
         batches=batches,
         pretrainer=pretrainer,
         teachers=teachers,
-        mesh=_mesh(config),
+        mesh=mesh_of(config),
     )
     for part in taken_over(job):
         transfer.check(origin.checkpoint, job.shapes, part)
@@ -192,7 +213,7 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
         **teaching.provenance(job.teachers),
     }
     evaluation = epochs.EvaluateEpochs(
-        batches.batches_per_epoch, functools.partial(_evaluate, job, seed)
+        batches.batches_per_epoch, functools.partial(job.evaluate, seed)
     )
     checkpoints = Checkpoints(job.folder(seed), keep=keep, provenance=provenance)
     with contextlib.closing(checkpoints):
@@ -244,29 +265,7 @@ def _flops(job: Job, trainer: Trainer) -> Callable[[tuple[int, ...]], float]:
     return functools.cache(lambda shape: trainer.flops(rows, shape))
 
 
-def _evaluate(
-    job: Job, seed: int, state: TrainState, epoch: int, before: list[epochs.Epoch]
-) -> dict[str, float]:
-    """Scores of the dev splits; for an epoch that may be chosen, predictions of all splits."""
-
-    def predictions(name: str) -> np.ndarray:
-        batches = job.batches[name]
-        numbered = batches.evaluation_batches(local_rows(batches.batch_size, job.mesh))
-        size = len(job.examples[name])
-        return predict.predict(job.predict_step, state.params, numbered, size, job.mesh)
-
-    return scoring.score_epoch(
-        job.task,
-        job.config,
-        job.examples,
-        predictions,
-        epoch=epoch,
-        before=before,
-        folder=job.folder(seed),
-    )
-
-
-def _with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
+def with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
     """The recipe with the whole pretrained model in place of the few fields that it sets.
 
     Raises:
@@ -334,13 +333,14 @@ def _graph(config: ConfigDict, data: str) -> knowledge.Graph | None:
     return knowledge.read(pathlib.Path(data) / config.data.knowledge)
 
 
-def _batches(
+def batches_of(
     config: ConfigDict,
     name: str,
     examples: GlueExamples,
     pieces: Any,
     graph: knowledge.Graph | None,
 ) -> PairBatches:
+    """The batches of a split, of training or of evaluation."""
     data, is_train = config.data, name == "train"
     if is_train and config.max_train_examples:
         examples = examples.sample(config.max_train_examples, config.seed)
@@ -373,9 +373,11 @@ def _encoded(
     )
 
 
-def _with_numbers(config: ConfigDict, batches: Mapping[str, PairBatches]) -> ConfigDict:
+def with_numbers(
+    config: ConfigDict, batches: Mapping[str, PairBatches], batches_per_epoch: int
+) -> ConfigDict:
     """The config with what follows from the data: steps, warmup, a fingerprint of the examples."""
-    steps = config.num_train_epochs * batches["train"].batches_per_epoch
+    steps = config.num_train_epochs * batches_per_epoch
     if steps < 1:
         raise UserError(f"config.num_train_epochs={config.num_train_epochs}: wanted 1 or more")
     with config.unlocked():
@@ -386,6 +388,7 @@ def _with_numbers(config: ConfigDict, batches: Mapping[str, PairBatches]) -> Con
     return config
 
 
-def _mesh(config: ConfigDict) -> Mesh:
+def mesh_of(config: ConfigDict) -> Mesh:
+    """The devices of a run, over which its batches divide."""
     evaluated = config.data.eval_batch_size * config.data.microbatches
     return build.make_mesh(config, (config.data.batch_size, evaluated))

@@ -38,6 +38,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   teacher_*      float            what a teacher makes of the batch: see the objectives that ask one
   pair_label     int   [B]       sentence pairs: next-sentence (1 = random) or order (1 = swapped)
   labels         int or float [B]  what a task predicts
+  task_ids       int   [B]       of a mixture of tasks: which of them an example is of
   example_weight float [B]       0 for the padding of a short last batch, else 1
   example_id     int   [B]       the example's number in its epoch: the same in every epoch
   example_key    key   [B]       this step's own random key for every example; the trainer adds it

@@ -6,8 +6,13 @@ decay after a warmup of 10% of the steps, dropout 0.1, a rate out of 2e-5, 3e-5,
 5e-5, 1e-4, 3e-4. `tiny` ends within seconds and is for tests.
 
     bertjax finetune --config configs/glue.py:mrpc --init runs/bert --data glue --workdir runs/mrpc
+    bertjax finetune --config configs/glue.py:rte+mrpc --init runs/bert --data glue \
+        --workdir runs/rte_and_mrpc
     bertjax finetune --config configs/glue.py:cola,small --init runs/mini --data glue \
         --workdir runs/cola --seeds 5
+
+Tasks with a plus between them are learned together by one encoder with a head for each, in batches
+of one task in random order (MT-DNN, Liu et al. 2019, algorithm 1; its heads for pairs are ours).
 
 Published dev scores of BERT-base at this recipe with a rate of 2e-5 (MRPC and WNLI with 5 epochs),
 from the text classification example of Hugging Face transformers, and test scores of BERT-mini:
@@ -40,9 +45,10 @@ def get_config(argument: str) -> ConfigDict:
     Raises:
       UserError: there is no such task or recipe.
     """
-    task, _, recipe = argument.partition(",")
-    common.check_argument(task, TASKS)
-    return finetuning(task, recipe)
+    tasks, _, recipe = argument.partition(",")
+    for task in tasks.split("+"):
+        common.check_argument(task, TASKS)
+    return finetuning(tasks, recipe)
 
 
 def finetuning(task: str, recipe: str) -> ConfigDict:

@@ -14,6 +14,8 @@ examples:
   bertjax finetune --config configs/glue.py:mrpc --init runs/bert --data glue --workdir runs/mrpc
   bertjax finetune --config configs/glue.py:cola,small --init runs/mini@best --data glue \\
       --workdir runs/cola --seeds 5 --config.optimizer.learning_rate=3e-4
+  bertjax finetune --config configs/glue.py:rte+mrpc --init runs/bert --data glue \\
+      --workdir runs/rte_and_mrpc
   bertjax finetune --config configs/glue.py:rte --init random:runs/bert --data tfds:/data/tfds \\
       --workdir runs/rte_from_nothing
 
@@ -47,12 +49,13 @@ def main(argv: list[str]) -> None:
 def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Fine-tunes the seeds one after the other; what is finished is not done again."""
     from bertjax import config as configs
-    from bertjax import finetuning, scoring
+    from bertjax import finetuning, multitask, scoring
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
 
     start = time.monotonic()
-    job = finetuning.prepare(
+    together = multitask.BETWEEN in recipe.task.dataset
+    job = (multitask if together else finetuning).prepare(
         recipe, init=arguments.init, data=arguments.data, workdir=arguments.workdir
     )
     facts = {"init": {"name": arguments.init, **job.config.init}, "examples": _sizes(job)}
@@ -116,7 +119,7 @@ def _description(job, arguments: argparse.Namespace) -> str:
 
 def _sizes(job) -> dict[str, int]:
     """Examples of each split; lines that were left out are named."""
-    sizes = {name: len(split.pairs) for name, split in job.batches.items()}
+    sizes = {name: len(job.batches[name].pairs) for name in job.examples}
     left_out = {name: examples.left_out for name, examples in job.examples.items()}
     return sizes | {f"broken lines in {name}": n for name, n in left_out.items() if n}
 

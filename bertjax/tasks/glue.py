@@ -28,6 +28,8 @@ class Task(nn.Module):
         transformers a DistilBERT has relu, an ELECTRA gelu.
       mix_layer_norm: Whether layers that are weighed are normalised (`layers/scalar_mix.py`).
       weight: Share in the total loss.
+      task_id: Whose examples of a mixture of tasks are this one's: those of this number in
+        `task_ids`. Without that, all are.
     """
 
     dataset: str
@@ -35,6 +37,7 @@ class Task(nn.Module):
     pooler_act: str = "tanh"
     mix_layer_norm: bool = False
     weight: float = 1.0
+    task_id: int = 0
 
     rewrites_input = False
     predicts_tokens = False
@@ -53,6 +56,7 @@ class Task(nn.Module):
             error = logits_BC[:, 0] - labels
             absolute = (jnp.sum(weights * jnp.abs(error)), weight_sum)
             return jnp.sum(weights * error**2), weight_sum, {"absolute_error": absolute}
+        labels = labels.astype(jnp.int32).clip(0, logits_BC.shape[-1] - 1)  # those of other tasks
         accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
 
@@ -83,7 +87,10 @@ class Task(nn.Module):
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
         logits_BC = Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
-        return logits_BC, batch.get("example_weight", jnp.ones(len(logits_BC)))
+        weights = batch.get("example_weight", jnp.ones(len(logits_BC)))
+        if "task_ids" in batch:
+            weights = weights * (batch["task_ids"] == self.task_id)
+        return logits_BC, weights
 
     def _first(self, encoded: Encoded, batch: Batch) -> Float[Array, "B L D"]:
         """A sequence whose first token stands for the whole."""
