@@ -28,6 +28,12 @@ SHRUNK = {
     "model.num_hidden_layers": "2",
     "model.num_attention_heads": "3",
     "model.intermediate_size": "40",
+    "model.filters": "((1, 4), (3, 6))",
+    "model.max_chars_per_word": "12",
+    "model.num_highway_layers": "1",
+    "model.image_size": "8",
+    "model.patch_size": "4",
+    "objectives.bidirectional_lm.softmax_size": "0",
     "data.phases": "()",
     "data.max_seq_length": "16",
     "data.batch_size": "8",
@@ -58,12 +64,16 @@ def arguments(path: pathlib.Path) -> list[str | None]:
 def known(spec: str, fields: dict[str, str]) -> dict[str, str]:
     """Those fields that a recipe has: images have no words, and LSTMs no heads."""
     config = load_config(spec)
-    found = {}
-    for name, value in fields.items():
-        section, _, field = name.rpartition(".")
-        if not section or field in config.get(section, {}):
-            found[name] = value
-    return found
+
+    def has(name: str) -> bool:
+        section = config
+        for part in name.split("."):
+            if part not in section:
+                return False
+            section = section[part]
+        return True
+
+    return {name: value for name, value in fields.items() if has(name)}
 
 
 FILES = [path for path in sorted(FOLDER.glob("*.py")) if path.stem != "common"]

@@ -86,6 +86,8 @@ OWN = {
         "model.vocab_size": "30",
         "tokenizer.vocab_size": "30",
         "objectives.bidirectional_lm.softmax_size": "20",
+        "model.filters": "((1, 4), (3, 6))",
+        "model.max_chars_per_word": "12",
         "data.max_seq_length": "16",
     },
     "vit.py:tiny": {"data.input": "('digits',)", "data.max_seq_length": "1"},
