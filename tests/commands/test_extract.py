@@ -1,24 +1,45 @@
 """`bertjax extract`: rows that line up with texts, whatever their order, length and company."""
 
-import json
+import dataclasses
+import pathlib
 
 import numpy as np
 import pytest
 
 from bertjax import extracting, importing
 from bertjax.commands import extract
+from bertjax.config import load_config
+from bertjax.data import tokenizer
+from bertjax.data.feature_texts import Reader
 from bertjax.errors import UserError
 
+CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "bert.py"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+SMALL = {
+    "model.vocab_size": str(len(PIECES)),
+    "model.hidden_size": "16",
+    "model.num_hidden_layers": "2",
+    "model.num_attention_heads": "2",
+    "model.intermediate_size": "32",
+    "model.max_position_embeddings": "24",
+    "model.precision": "float32",
+}
 TEXTS = ["a b c d e f g h i j k l m n o p q r", "x y", "", "a", "q w e r t y"]
 
 
 @pytest.fixture(scope="module")
-def run(save_pretrained, tmp_path_factory):
+def run(tmp_path_factory):
+    """A BERT whose words are letters, and every number a draw."""
     folder = tmp_path_factory.mktemp("extract")
-    importing.write(importing.read(save_pretrained(folder / "theirs")), folder / "run")
-    config = json.loads((folder / "run" / "config.json").read_text())
-    config["model"]["precision"] = "float32"
-    (folder / "run" / "config.json").write_text(json.dumps(config))
+    (folder / "vocab.txt").write_text("\n".join([*PIECES, ""]))
+    config = load_config(str(CONFIG), SMALL.items())
+    random = np.random.default_rng(0)
+    params = {
+        name: random.normal(0, 0.3, shape).astype(np.float32)
+        for name, shape in importing.parameter_shapes(importing.pretrainer(config)).items()
+    }
+    pieces = tokenizer.load(folder / "vocab.txt")
+    importing.write(importing.Import(config, pieces, params, ()), folder / "run")
     (folder / "texts.txt").write_text("\n".join([*TEXTS, ""]))
     return folder / "run"
 
@@ -58,8 +79,8 @@ def rows_of(tokens):
 
 def test_company_and_chunks_do_not_matter(run, tokens):
     encoding = extracting.open_run(str(run), layers="-1,0")
-    reader = encoding.reader.__class__(encoding.tokenizer, 24, texts_per_chunk=2)
-    alone = extracting.dataclasses.replace(encoding, reader=reader)
+    reader = Reader(encoding.tokenizer, 24, texts_per_chunk=2)
+    alone = dataclasses.replace(encoding, reader=reader)
     found = np.concatenate(
         [rows for _, rows in extracting.extract(alone, TEXTS, "x", batch_size=1)]
     )

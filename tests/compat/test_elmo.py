@@ -68,7 +68,7 @@ def test_it_becomes_a_run(release, run_bertjax, tmp_path):
     folder = release()
     said = run_bertjax("import", "--from", folder, "--to", tmp_path / "run")
     assert said.returncode == 0, said.stderr
-    assert ": elmo with 1,485 parameters; heads: none" in said.stdout
+    assert ": elmo with 1,450 parameters; heads: none" in said.stdout
     origin = transfer.find(str(tmp_path / "run"))
     recurrent = restore.load_numpy(origin.checkpoint, "params/encoder/recurrent")
     with h5py.File(folder / "small_weights.hdf5") as file:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from bertjax.data import characters, pairs, tokenizer
-from bertjax.data.tokenizer_training import train_words
 from bertjax.errors import UserError
 
 P = characters.PADDING
@@ -34,8 +33,7 @@ def test_a_tokenizer_of_words(words):
     assert words.decode([5, 7]) == "the dog"
     assert words.word_starts.all()
     with pytest.raises(UserError, match="vocab_size=5 has no room for a word"):
-        settings = {"lowercase": False, "strip_accents": False, "normalization": "none"}
-        train_words(["a"], vocab_size=5, **settings)
+        tokenizer.train(["a"], kind="words", vocab_size=5)
 
 
 def test_it_is_saved_and_read_again(words, tmp_path):

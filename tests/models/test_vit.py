@@ -10,23 +10,27 @@ from bertjax.models.vit import Model
 SMALL = {"hidden_size": 6, "num_attention_heads": 2, "intermediate_size": 8, "num_channels": 1}
 
 
-def shapes(side=8, channels=1, **fields):
+def shape(side=8, channels=1, **fields):
     model = Model(**SMALL | {"image_size": 8, "patch_size": 4, "num_hidden_layers": 1} | fields)
     batch = {"pixel_values": jnp.zeros((2, side, side, channels))}
-    return jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), batch, train=False))
+
+    def sequence():
+        return model.init_with_output(jax.random.key(0), batch, train=False)[0].sequence
+
+    return jax.eval_shape(sequence).shape
 
 
 def test_a_token_for_each_patch_and_one_for_the_whole():
-    assert shapes()[0].sequence.shape == (2, 5, 6)
+    assert shape() == (2, 5, 6)
 
 
 def test_an_image_of_another_size_is_one_line():
     with pytest.raises(UserError, match="10 x 10 pixels with 1 channels came, wanted 8 x 8"):
-        shapes(side=10)
+        shape(side=10)
     with pytest.raises(UserError, match="8 x 8 pixels with 3 channels came, wanted 8 x 8 with 1"):
-        shapes(channels=3)
+        shape(channels=3)
 
 
 def test_patches_that_do_not_fit_are_one_line():
     with pytest.raises(UserError, match="image_size=8 does not divide into patches"):
-        shapes(patch_size=3)
+        shape(patch_size=3)

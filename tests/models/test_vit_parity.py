@@ -84,14 +84,14 @@ def ours(reference):
     return jax.tree.map(jnp.asarray, params)
 
 
-LAYER = "encoder.layer.{}"
+LAYER = "layers.{}"
 ATTENTION = {
-    "query": "attention.attention.query",
-    "key": "attention.attention.key",
-    "value": "attention.attention.value",
-    "output": "attention.output.dense",
+    "query": "attention.q_proj",
+    "key": "attention.k_proj",
+    "value": "attention.v_proj",
+    "output": "attention.o_proj",
 }
-FEED_FORWARD = ("intermediate.dense", "output.dense")
+FEED_FORWARD = ("mlp.fc1", "mlp.fc2")
 
 
 def test_sequence_and_pooled_output_are_equal(reference):
