@@ -183,7 +183,8 @@ def trainer_of(config):
 def teacher(tmp_path_factory) -> pathlib.Path:
     """The run of a BERT that has learned nothing yet."""
     run = tmp_path_factory.mktemp("configs") / "teacher"
-    config = load_config(f"{FOLDER / 'bert.py'}:tiny", SHRUNK.items())
+    spec = f"{FOLDER / 'bert.py'}:tiny"
+    config = load_config(spec, known(spec, SHRUNK).items())
     run.mkdir()
     (run / "config.json").write_text(to_json(config))
     with Checkpoints(run) as checkpoints:
