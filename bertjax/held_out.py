@@ -44,16 +44,37 @@ def measure(
     return {PREFIX + name: value for name, value in means.items()}
 
 
-def unigram(train: Corpus, held_out: Corpus, special_ids: Sequence[int]) -> dict[str, float]:
+def unigram(
+    train: Corpus,
+    held_out: Corpus,
+    special_ids: Sequence[int],
+    *,
+    unk_id: int | None = None,
+    softmax_size: int = 0,
+) -> dict[str, float]:
     """What a model that knows only how frequent tokens are gets on the held-out text.
 
     Frequencies are those of the training text, with one count added to each token; special tokens
     are left out. The loss is in nats a token, the accuracy that of always saying the commonest.
+
+    Args:
+      train: What frequencies are of.
+      held_out: What is said.
+      special_ids: Tokens that are never predicted.
+      unk_id: The unknown word, where that is predicted all the same.
+      softmax_size: Tokens from this one on are predicted as unknown; 0: none.
     """
-    content = np.ones(len(train.token_counts), bool)
-    content[list(special_ids)] = False
-    seen = (train.token_counts + 1)[content]
-    wanted = held_out.token_counts[content]
+    size = softmax_size or len(train.token_counts)
+    content = np.ones(size, bool)
+    content[[special for special in special_ids if special != unk_id]] = False
+
+    def counts(corpus: Corpus) -> np.ndarray:
+        folded = corpus.token_counts[:size].copy()
+        if unk_id is not None:
+            folded[unk_id] += corpus.token_counts[size:].sum()
+        return folded[content]
+
+    seen, wanted = counts(train) + 1, counts(held_out)
     loss = -(wanted * np.log(seen / seen.sum())).sum() / wanted.sum()
     return {
         "unigram_loss": float(loss),

@@ -142,7 +142,7 @@ def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
 
 def classifier_act(config: ConfigDict) -> str:
     """The activation before the classes of what is fine-tuned and exported again."""
-    if config.model.name == "elmo":
+    if config.imported.model_type == "elmo":
         return "tanh"
     return catalog.load(huggingface.ARCHITECTURES, config.imported.model_type).CLASSIFIER_ACT
 

@@ -134,6 +134,15 @@ def _measure(job: Job, state: TrainState) -> dict[str, float]:
     )
 
 
+def _unigram(job: Job) -> dict[str, float]:
+    """What word frequencies alone get of what the run predicts."""
+    parts = job.corpus, job.held_out, job.tokenizer.special_ids
+    if "bidirectional_lm" not in job.config.objectives:
+        return held_out.unigram(*parts)
+    size = job.config.objectives.bidirectional_lm.softmax_size
+    return held_out.unigram(*parts, unk_id=job.tokenizer.unk_id, softmax_size=size)
+
+
 def _summarise(
     job: Job, state: TrainState, report: Report, means: Mapping[str, float]
 ) -> dict[str, Any]:
@@ -143,7 +152,7 @@ def _summarise(
         name.removeprefix(held_out.PREFIX).replace("/", "_"): value for name, value in means.items()
     }
     if job.held_out is not None and job.tokenizer is not None:
-        summary |= held_out.unigram(job.corpus, job.held_out, job.tokenizer.special_ids)
+        summary |= _unigram(job)
     summary |= {
         "tokens": report.tokens,
         "seconds": report.seconds,

@@ -83,7 +83,8 @@ def test_the_vocabulary_has_the_size_that_was_asked(kind):
     ids = tokenizer.encode_batch(TOPICS)
     assert max(map(max, ids)) < 1009
     unknown = sum(text_ids.count(tokenizer.unk_id) for text_ids in ids)
-    assert unknown < 0.001 * sum(map(len, ids))
+    if kind != "words":  # which spell nothing
+        assert unknown < 0.001 * sum(map(len, ids))
     assert sum(map(len, ids)) < sum(map(len, TOPICS)) / 2
 
 
