@@ -52,7 +52,7 @@ class Translator:
         for start in range(0, len(order), batch_size):
             numbers = order[start : start + batch_size]
             for number, row in zip(numbers, self._decode(ids, numbers, batch_size), strict=False):
-                found[int(number)] = self._text(row.tolist())
+                found[int(number)] = self._text(row[: len(ids[number]) + LONGER].tolist())
         return [found[number] for number in range(len(sources))]
 
     def _decode(self, ids: list[list[int]], numbers: np.ndarray, batch_size: int) -> np.ndarray:

@@ -5,7 +5,9 @@
     bertjax translate --init runs/reversal --input reversals/unseen.tsv
 
 The model of `configs/transformer.py` with two layers on each side, on 50,000 sequences of up to 16
-letters, none of which has 5, 9 or 13; all 500 that are measured have. Parameters: 928,384.
+letters, none of which has 5, 9 or 13; all 500 that are measured have. Parameters: 928,384. After
+3,000 steps all 500 are said exactly, by a beam of 4 and greedily; after 2,000 steps 99 of the first
+100 are.
 """
 
 from ml_collections import ConfigDict

@@ -95,7 +95,14 @@ def pretrains(spec: str) -> bool:
 
 PRETRAINING = [spec for spec in SPECS if pretrains(spec)]
 # Sizes of one recipe are the same run once they are shrunk; one of them stands for all.
-NO_MATTER = ["model.size", "data.input", "log_every", "eval_every", "eval_examples"]
+NO_MATTER = [
+    "model.size",
+    "model.initializer_range",
+    "data.input",
+    "log_every",
+    "eval_every",
+    "eval_examples",
+]
 NO_MATTER += ["checkpoint_every", "tokenizer.vocab_size", "optimizer.end_learning_rate"]
 NO_MATTER += ["model.max_position_embeddings"]
 RECIPES = {
