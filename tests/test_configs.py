@@ -94,17 +94,12 @@ def pretrains(spec: str) -> bool:
 
 
 PRETRAINING = [spec for spec in SPECS if pretrains(spec)]
-# Sizes of one recipe are the same run once they are shrunk; one of them stands for all.
+# Recipes that compile to nearly the same step are one; one of them stands for all.
 NO_MATTER = [
-    "model.size",
-    "model.initializer_range",
-    "data.input",
-    "log_every",
-    "eval_every",
-    "eval_examples",
+    *("*_every", "eval_examples", "num_train_steps", "best_*", "seed", "data.*", "tokenizer.*"),
+    *("model.size", "model.*dropout*", "model.*initializer*", "model.max_position_embeddings"),
+    *("model.num_pooler_layers", "model.remat", "model.unroll", "optimizer.[!n]*"),
 ]
-NO_MATTER += ["checkpoint_every", "tokenizer.vocab_size", "optimizer.end_learning_rate"]
-NO_MATTER += ["model.max_position_embeddings"]
 RECIPES = {
     fingerprint(load_config(spec, known(spec, SHRUNK).items()), NO_MATTER): spec
     for spec in PRETRAINING
