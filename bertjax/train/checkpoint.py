@@ -25,7 +25,7 @@ from bertjax.errors import UserError
 from bertjax.train import checkpoint_folder, named_arrays, restore, retention
 from bertjax.train.checkpoint_folder import Record
 from bertjax.train.files import is_disk_full, make_folder
-from bertjax.train.quiet_orbax import orbax
+from bertjax.train.quiet_orbax import array_handler, orbax
 from bertjax.train.retention import Keep
 
 _HOUR = 3600
@@ -176,7 +176,7 @@ class Checkpoints:
         ocp = orbax()
         if self._orbax is None:
             self._orbax = ocp.AsyncCheckpointer(
-                ocp.PyTreeCheckpointHandler(), async_options=ocp.AsyncOptions(timeout_secs=_HOUR)
+                array_handler(), async_options=ocp.AsyncOptions(timeout_secs=_HOUR)
             )
         # Orbax refuses arrays without elements; their shape in the record is all there is to them.
         stored = {name: leaf for name, leaf in arrays.items() if leaf.size}
