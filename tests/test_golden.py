@@ -62,6 +62,7 @@ PRETRAINING = (
     "xlnet.py:tiny",
     "gpt1.py:tiny",
     "gpt2.py:tiny",
+    "gpt3.py:tiny",
     "transformer.py:tiny",
     "reversal.py",
     "t5.py:tiny",
@@ -102,6 +103,11 @@ OWN = {
     },
     # Byte pairs, as roberta.py; and documents that are packed, but kept apart.
     "gpt1.py:tiny": {"model.vocab_size": "300", "tokenizer.vocab_size": "300"},
+    "gpt3.py:tiny": {
+        "data.batch_size": "16",
+        "model.vocab_size": "300",
+        "tokenizer.vocab_size": "300",
+    },
     "gpt2.py:tiny": {
         "data.batch_size": "16",
         "data.format": "packed-apart",
