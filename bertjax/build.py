@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import catalog
-from bertjax.data import images, source_targets, streams
+from bertjax.data import images, source_targets, streams, token_windows
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
@@ -306,7 +306,7 @@ def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
         rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
     if needs_words(config):
         rows["word_starts"] = random.random(shape) < 0.8
-    if config.data.format == "packed-apart":
+    if config.data.format == token_windows.APART:
         rows["pack_ids"] = np.ones(shape, np.int32)
         rows["position_ids"] = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
     if config.data.format in streams.FORMATS:

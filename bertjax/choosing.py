@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertjax.data.lines import texts
 from bertjax.errors import UserError
 from bertjax.language_model import LanguageModel, check_length
 from bertjax.perplexity import padded
@@ -50,10 +51,7 @@ def read(path: str) -> list[Question]:
     file = pathlib.Path(path)
     if not file.is_file():
         raise UserError(f"no file {file}: wanted JSON lines of question, choices, answer")
-    lines = file.read_text(encoding="utf-8").splitlines()
-    found = [
-        _question(line, f"{file}, line {n}") for n, line in enumerate(lines, 1) if line.strip()
-    ]
+    found = [_question(line, where) for where, line in texts(path) if line.strip()]
     if not found:
         raise UserError(f"{file} is empty: wanted JSON lines of question, choices, answer")
     return found

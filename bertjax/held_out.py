@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.data.examples import Examples
-from bertjax.data.pipeline import evaluation_batches
+from bertjax.data.pipeline import AnyExamples, evaluation_batches
 from bertjax.data.records import Corpus
 from bertjax.interfaces import Params
 from bertjax.train.evaluate import evaluate
@@ -21,7 +20,7 @@ _LARGEST_EXPONENT = 700
 
 
 def measure(
-    trainer: Trainer, params: Params, examples: Examples, *, batch_size: int, limit: int = 0
+    trainer: Trainer, params: Params, examples: AnyExamples, *, batch_size: int, limit: int = 0
 ) -> dict[str, float]:
     """Losses and metrics, with the same masks at every call; each name begins with `PREFIX`.
 

@@ -9,6 +9,7 @@ from bertjax import build, catalog
 from bertjax.data import characters, images, source_targets, streams, token_windows
 from bertjax.data import examples as whole
 from bertjax.data.assembly import Specials
+from bertjax.data.pipeline import AnyExamples
 from bertjax.data.tokenizer_specials import end_of_text
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Tokenizer
@@ -37,7 +38,7 @@ def max_chars_per_word(model: Mapping[str, Any]) -> int:
 
 def examples(
     config: ConfigDict, split: Any, tokenizer: Tokenizer | None, length: int, rows: int = 1
-) -> Any:
+) -> AnyExamples:
     """The examples of a split, with all that the model reads.
 
     Args:
@@ -56,7 +57,7 @@ def examples(
 
 def _of_tokens(
     config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
-) -> Any:
+) -> AnyExamples:
     """The examples of a corpus, in the format that the config asks for."""
     data = config.data
     mlm = config.objectives.mlm if "mlm" in config.objectives else {}

@@ -5,6 +5,7 @@ stride: a window moves on by so many tokens, and only those that are new in it c
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -32,7 +33,8 @@ class Knowledge:
       nats: The sum of -log of the probability of every token.
       tokens: How many were predicted.
       hits: Of how many the likeliest token was right.
-      bytes: Of the text, in UTF-8, line breaks included.
+      bytes: Of the text that was predicted, in UTF-8: a model whose corpus has no line breaks, nor
+        spaces between sentences, is not given these for free.
       documents: How many there were.
     """
 
@@ -94,7 +96,7 @@ def measure(
         raise UserError(f"stride={stride}: wanted at least 1 and less than the window's {length}")
     knowledge = Knowledge()
     pieces = _pieces(model, documents, length, stride, knowledge)
-    for group in _groups(pieces, batch_size):
+    while group := list(itertools.islice(pieces, batch_size)):
         _add(model, group, length, batch_size, knowledge)
     if not knowledge.tokens:
         raise UserError("the input has no token that could be predicted: give a longer text")
@@ -106,28 +108,21 @@ def _pieces(
 ) -> Iterator[Window]:
     before = [] if model.end_id is None else [model.end_id]
     for document in documents:
-        ids = _ids(model, document)
+        texts = _texts(model, document)
+        ids = list(itertools.chain.from_iterable(model.tokenizer.encode_batch(texts)))
         knowledge.documents += 1
-        knowledge.bytes += len(document.encode())
+        knowledge.bytes += sum(len(text.encode()) for text in texts)
         yield from windows(before + ids, length, stride)
 
 
-def _ids(model: LanguageModel, document: str) -> list[int]:
-    """As the model read its own corpus, which has no line breaks; an imported one takes all."""
+def _texts(model: LanguageModel, document: str) -> list[str]:
+    """A document as the model's own corpus has it: sentences, without line breaks.
+
+    An imported model reads it as it is.
+    """
     if "imported" in model.config:
-        return model.tokenizer.encode_batch([document])[0]
-    return blocks.document_ids(model.tokenizer, document)
-
-
-def _groups(pieces: Iterator[Window], size: int) -> Iterator[list[Window]]:
-    group: list[Window] = []
-    for piece in pieces:
-        group.append(piece)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
+        return [document]
+    return list(blocks.sentence_texts(document, blocks.joint(model.tokenizer)))
 
 
 def _add(

@@ -7,7 +7,6 @@ description  Job -> what a person wants to know before it runs
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -16,6 +15,7 @@ from bertjax import build, model_input, teaching
 from bertjax import config as configs
 from bertjax.data import cache, images, tokenizer
 from bertjax.data.images import Images
+from bertjax.data.pipeline import AnyExamples
 from bertjax.data.prepare import Progress
 from bertjax.data.records import Corpus, check_tokenizer, open_corpus, read_manifest
 from bertjax.errors import UserError
@@ -63,7 +63,7 @@ class Job:
             **teaching.provenance(self.teachers),
         }
 
-    def examples(self, corpus: Corpus | Images, phase: build.Phase) -> Any:
+    def examples(self, corpus: Corpus | Images, phase: build.Phase) -> AnyExamples:
         """The examples of a split at the length of a phase."""
         rows = phase.batch_size if corpus is self.corpus else 1
         length = phase.max_seq_length

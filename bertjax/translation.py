@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -80,10 +80,8 @@ class Translator:
             return self.model.apply(variables, said, tokens, method="step")
 
         start = jnp.full((len(input_ids), 1), self.tokenizer.pad_id, jnp.int32)
-        decoder, limits = (
-            search.Decoder(step),
-            {"max_new_tokens": most, "end_id": self.tokenizer.sep_id},
-        )
+        decoder = search.Decoder(step)
+        limits = {"max_new_tokens": most, "end_id": self.tokenizer.sep_id}
         if self.beams == 1:
             return search.complete(decoder, said, start, **limits)
         penalty = beam.shifted_power(self.length_penalty)
@@ -121,15 +119,3 @@ def exact(said: Sequence[str], wanted: Sequence[str], pieces: Tokenizer) -> int:
     """How many targets are what was wanted, in the spelling that the tokenizer gives both."""
     spelled = [pieces.decode(ids) for ids in pieces.encode_batch([*wanted])]
     return sum(one == other for one, other in zip(said, spelled, strict=True))
-
-
-def in_groups(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    """Lines, so many at a time."""
-    group: list[str] = []
-    for line in lines:
-        group.append(line)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group

@@ -69,7 +69,7 @@ def test_a_file_of_questions(tmp_path):
     assert choosing.read(str(path)) == QUESTIONS
     for line in ("{", "[]", json.dumps(rows[0] | {"answer": 2}), '{"question": "x"}'):
         path.write_text(line)
-        with pytest.raises(UserError, match=r'line 1: wanted \{"question"'):
+        with pytest.raises(UserError, match=r'jsonl:1: wanted \{"question"'):
             choosing.read(str(path))
     with pytest.raises(UserError, match="no file"):
         choosing.read(str(tmp_path / "absent"))

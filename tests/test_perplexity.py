@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax import perplexity
+from bertjax.data import tokenizer
 from bertjax.errors import UserError
 
 
@@ -55,6 +56,13 @@ def test_sums_are_those_of_all_documents(model):
     assert (known.tokens, known.bytes, known.documents) == (13, 14, 3)
     assert known.hits == sum(letter % 2 == 0 for letter in letters)
     assert known.bits_per_byte == pytest.approx(sum(letters) / np.log(2) / 14)
+
+
+def test_line_breaks_that_a_corpus_lacks_are_no_bytes(model):
+    model.config = {}
+    model.tokenizer = tokenizer.train(["one two three"] * 3, kind="bpe", vocab_size=270)
+    known = perplexity.measure(model, ["one. two\nthree\n"], stride=2)
+    assert known.bytes == len("one. two" + "three")
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def test_greedy_says_what_the_whole_decoder_finds_likeliest(make, pieces):
         said.append(int(scores(jnp.asarray([read]))[0, place].argmax()))
     end = said.index(pieces.sep_id) if pieces.sep_id in said else most
     wanted = [token for token in said[:end] if token not in pieces.special_ids]
+    assert wanted
     found = translator.translate(SOURCES[:1], 2)[0]
     assert pieces.encode_batch([found])[0][: len(wanted)] == wanted
 

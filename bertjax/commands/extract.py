@@ -28,13 +28,12 @@ def main(argv: list[str]) -> None:
 
     from bertjax import extracting
     from bertjax.data import feature_files
-    from bertjax.data.feature_texts import read_lines
+    from bertjax.data.lines import texts
     from bertjax.errors import UserError
 
     feature_files.check(out)
     if arguments.batch_size < 1:
         raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
-    texts = read_lines(source)
     encoding = extracting.open_run(
         arguments.init,
         layers=arguments.layers,
@@ -42,10 +41,11 @@ def main(argv: list[str]) -> None:
         max_seq_length=arguments.max_seq_length,
         truncate=arguments.truncate,
     )
+    lines = (text for _, text in texts(str(source)))
     tokens, count, shape = arguments.pool == "none", 0, ()
     with feature_files.writer(out, encoding.layers, encoding.tokenizer) as file:
         for chunk, features in extracting.extract(
-            encoding, texts, str(source), batch_size=arguments.batch_size
+            encoding, lines, str(source), batch_size=arguments.batch_size
         ):
             file.add(chunk, features, tokens=tokens)
             count, shape = count + len(features), features.shape[1:]

@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _lines() -> list[str]:
-    prompts = [line.rstrip("\r\n") for line in sys.stdin]
+    from bertjax.data.lines import texts
+
+    prompts = [text for _, text in texts(None)]
     if not prompts:
         raise UserError("no prompt: name one, or give one a line on standard input")
     return prompts
@@ -133,7 +135,7 @@ class _Clock:
 
     def __init__(self):
         self._begun = self._first = self._last = time.monotonic()
-        self._tokens = 0
+        self._tokens = self._early = 0
 
     def count(self, tokens: int) -> None:
         self._last = time.monotonic()

@@ -1,8 +1,10 @@
 """Say the target of every source: lines of text in, lines of text out."""
 
 import argparse
+import itertools
 import sys
 import time
+from collections.abc import Iterator
 
 from bertjax.errors import UserError
 
@@ -33,7 +35,8 @@ def main(argv: list[str]) -> None:
     )
     start, lines, told, right = time.monotonic(), 0, 0, 0
     size = arguments.batch_size * _BATCHES_AT_ONCE
-    for group in translation.in_groups(_lines(arguments.input), size):
+    sources = _sources(arguments.input)
+    while group := list(itertools.islice(sources, size)):
         pairs = [line.split("\t") for line in group]
         said = translator.translate([pair[0] for pair in pairs], arguments.batch_size)
         print("\n".join(said), flush=True)
@@ -68,19 +71,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _lines(path: str | None):
+def _sources(path: str | None) -> Iterator[str]:
     """The lines of a file, compressed or not, or of standard input."""
-    from bertjax.data.lines import lines
+    from bertjax.data.lines import texts
 
-    where = path or "standard input"
-    found = (line for _, line in lines(path)) if path else iter(sys.stdin.buffer)
-    for number, line in enumerate(found, start=1):
-        try:
-            text = line.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{where}, line {number}, byte {error.start}: not UTF-8; convert the text"
-            ) from None
+    for where, text in texts(path):
         if not text.strip():
-            raise UserError(f"{where}, line {number}: an empty source; remove the line")
+            raise UserError(f"{where}: an empty source; remove the line")
         yield text

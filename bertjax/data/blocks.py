@@ -93,12 +93,6 @@ class Packer:
         return ids
 
 
-def document_ids(tokenizer: Encoder, document: str) -> list[int]:
-    """The ids of a document as a corpus has them: sentence by sentence, without line breaks."""
-    texts = list(sentence_texts(document, joint(tokenizer)))
-    return list(itertools.chain.from_iterable(tokenizer.encode_batch(texts)))
-
-
 def sentence_texts(document: str, joint: str) -> Iterator[str]:
     """The sentences of a document; all but the first of a line begin with `joint`."""
     for line in paragraphs(document):

@@ -6,7 +6,6 @@ tokenizer has, [CLS] text [SEP], and features are those of the text's own tokens
 
 import dataclasses
 import itertools
-import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -138,22 +137,6 @@ class Reader:
     def _surrounded(self, ids: list[int], cls: int | None, sep: int | None) -> list[int]:
         cls, sep = ([] if special is None else [special] for special in (cls, sep))
         return [*ids, *sep, *cls] if self.cls_last else [*cls, *ids, *sep]
-
-
-def read_lines(path: pathlib.Path) -> Iterator[str]:
-    """The lines of a text file, one at a time.
-
-    Raises:
-      UserError: there is none, or it is not UTF-8.
-    """
-    if not path.is_file():
-        raise UserError(f"no file {path}: wanted text, one a line")
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason})") from None
 
 
 def _joined(rows: list[list[int]]) -> Int32[np.ndarray, " T"]:

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import sys
 import zlib
 from collections.abc import Iterator
 
@@ -45,6 +46,24 @@ def lines(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]
             f"{path} is truncated or corrupt: it is good for {offset:,} bytes of text and then "
             f"fails ({error}); replace it and run the same command again, or leave it out"
         ) from error
+
+
+def texts(path: str | None) -> Iterator[tuple[str, str]]:
+    """Yields (where, text) of every line of a file, or of standard input, without line ends.
+
+    Raises:
+      UserError: as `lines` does, or a line is not UTF-8; `where` names it.
+    """
+    found = (raw for _, raw in lines(path)) if path else iter(sys.stdin.buffer)
+    for number, raw in enumerate(found, start=1):
+        where = f"{path or 'standard input'}:{number}"
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{where}: byte {error.start} is not UTF-8; convert the text to UTF-8"
+            ) from None
+        yield where, text.rstrip("\r\n")
 
 
 def _open(path: str, buffer: int) -> io.BufferedIOBase:

@@ -10,23 +10,41 @@ import concurrent.futures
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.data.examples import Examples, HostBatch
-from bertjax.data.streams import Streams
-from bertjax.data.token_windows import TokenWindows
+from bertjax.data.examples import HostBatch
 from bertjax.errors import UserError
 
 Rows = slice | Int[np.ndarray, " n"] | None
-
-AnyExamples = Examples | Streams | TokenWindows
 """Which rows of the global batch a host builds; `None` for all of them."""
 
 _ROWS_PER_JOB = 1024
 """Small batches are built several at once: the cost of a call is shared by all of its rows."""
+
+
+class AnyExamples(Protocol):
+    """What a pipeline asks of examples, whatever they are made of: text, pairs or images.
+
+    Attributes:
+      seed: Of all that is drawn.
+      max_seq_length: L.
+      num_examples: How many there are in an epoch.
+    """
+
+    seed: int
+    max_seq_length: int
+    num_examples: int
+
+    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Which example comes where in an epoch: each once."""
+        ...
+
+    def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
+        """Builds examples of an epoch by number."""
+        ...
 
 
 class Phase(NamedTuple):

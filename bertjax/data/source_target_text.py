@@ -8,7 +8,7 @@ some are held out, and a corpus of them has a fingerprint.
 import json
 from collections.abc import Iterator
 
-from bertjax.data.lines import lines
+from bertjax.data.lines import texts
 from bertjax.errors import UserError
 
 FORMAT = "source-target"
@@ -29,25 +29,14 @@ def pairs(path: str) -> Iterator[tuple[str, str]]:
     Raises:
       UserError: a line is no pair, or one of its texts is empty.
     """
-    for number, (_, raw) in enumerate(lines(path), start=1):
-        where = f"{path}:{number}"
-        if not raw.strip():
+    for where, line in texts(path):
+        if not line.strip():
             continue
-        line = _decoded(raw, where)
         is_json = path.partition(".")[2].startswith(("json", "ndjson")) or line.startswith("{")
         source, target = _of_json(line, where) if is_json else _of_tsv(line, where)
         if not (source.strip() and target.strip()):
             raise UserError(f"{where}: an empty source or target; fill it or remove the line")
         yield source, target
-
-
-def _decoded(raw: bytes, where: str) -> str:
-    try:
-        return raw.decode().rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{where}: byte {error.start} is not UTF-8; convert the file to UTF-8"
-        ) from None
 
 
 def _of_tsv(line: str, where: str) -> tuple[str, str]:

@@ -18,7 +18,8 @@ from bertjax.data.randomness import below, uniforms
 from bertjax.data.sentence_table import SentenceTable
 from bertjax.errors import UserError
 
-FORMATS = ("packed", "packed-apart")
+APART = "packed-apart"
+FORMATS = ("packed", APART)
 
 
 class TokenWindows:
@@ -61,7 +62,7 @@ class TokenWindows:
             raise UserError(
                 f"max_seq_length={max_seq_length}: nothing is predicted in it; wanted 2 or more"
             )
-        self._apart = format == "packed-apart"
+        self._apart = format == APART
         if self._apart and separator is None:
             raise UserError(
                 "packed-apart needs a tokenizer with [SEP], </s> or <|endoftext|>, which documents "

@@ -146,7 +146,7 @@ class BidirectionalStack(nn.Module):
         inputs, outputs, after = [x, x], [], []
         for layer in range(self.num_layers):
             for side, direction in enumerate(DIRECTIONS):
-                own = jax.tree.map(lambda leaf: leaf[:, layer, side], state)  # noqa: B023
+                own = State(state.cell[:, layer, side], state.hidden[:, layer, side])
                 given = Dropout(self.dropout_rate)(inputs[side], train=train)
                 lstm = self._lstm(direction, layer)
                 made, own = lstm(given, there, own)

@@ -66,7 +66,7 @@ class Model(nn.Module):
     unroll: int = 1
 
     layer_norm_eps = 1e-12  # of heads; the model has no LayerNorm
-    reads_characters = True  # `build.py` has words spelled accordingly
+    reads_characters = True  # `model_input.py` has words spelled
 
     def setup(self):
         self._check()

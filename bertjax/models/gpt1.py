@@ -57,7 +57,7 @@ class Model(nn.Module):
     remat: str = "none"
     unroll: int = 1
 
-    cls_last = True  # only the last token sees all others: `build.py` has examples made accordingly
+    cls_last = True  # only the last token sees all others: `model_input.py` acts accordingly
 
     def setup(self):
         check_heads(self.hidden_size, self.num_attention_heads)

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
@@ -24,9 +23,11 @@ from bertjax.layers.decoder_block import DecoderBlock, Kept, Source
 from bertjax.layers.dense import truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
+from bertjax.layers.heads import last_token
 from bertjax.layers.positions import sinusoids
 from bertjax.layers.precision import Precision, named
 from bertjax.layers.stack import Stack
+from bertjax.models.bert import check_heads
 
 
 class Said(NamedTuple):
@@ -81,11 +82,7 @@ class Model(nn.Module):
     unroll: int = 1
 
     def setup(self):
-        if self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"hidden_size={self.hidden_size} does not divide into "
-                f"num_attention_heads={self.num_attention_heads} equal heads"
-            )
+        check_heads(self.hidden_size, self.num_attention_heads)
         precision = named(self.precision)
         self.word_embeddings = Embedding(
             self.vocab_size,
@@ -120,7 +117,7 @@ class Model(nn.Module):
         return Encoded(
             memory,
             hidden_states=None if states is None else (embedded, *states),
-            summary=None if "decoder_input_ids" in batch else _last(decoded, there),
+            summary=None if "decoder_input_ids" in batch else last_token(decoded, there),
             decoded=decoded,
         )
 
@@ -215,9 +212,3 @@ class Model(nn.Module):
     def _feed_forward(self, precision: Precision, **options) -> FeedForward:
         fields = (self.intermediate_size, self.hidden_act, self.initializer_range, precision)
         return FeedForward(*fields, **options)
-
-
-def _last(decoded: Float[Array, "B L D"], there: Bool[Array, "B L"]) -> Float[Array, "B D"]:
-    """The vector of the last token that is there."""
-    last = there.shape[1] - 1 - jnp.argmax(there[:, ::-1], axis=1)
-    return jnp.take_along_axis(decoded, last[:, None, None], axis=1)[:, 0]

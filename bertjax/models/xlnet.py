@@ -63,7 +63,7 @@ class Model(nn.Module):
     remat: str = "none"
     unroll: int = 1
 
-    cls_last = True  # [CLS] ends a sequence: `build.py` has examples made accordingly
+    cls_last = True  # [CLS] ends a sequence: `model_input.py` acts accordingly
 
     def setup(self):
         self._check()

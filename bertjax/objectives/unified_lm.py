@@ -12,6 +12,8 @@ from bertjax.layers import losses, masks
 from bertjax.objectives import mlm
 
 KINDS = ("bidirectional", "left_to_right", "right_to_left", "seq2seq")
+NUM_SEGMENTS = 6
+"""Two for each of the first and last kind, one for the others."""
 
 
 class Objective(nn.Module):
@@ -60,6 +62,12 @@ class Objective(nn.Module):
         """Draws what is seen and what is hidden; a batch that has both passes unchanged."""
         if "lm_kind" in batch:
             return batch
+        known = getattr(encoder, "type_vocab_size", 0)
+        if known < NUM_SEGMENTS:
+            raise UserError(
+                f"objective unified_lm numbers {NUM_SEGMENTS} kinds of segments, the model has "
+                f"{known}: set --config.model.type_vocab_size={NUM_SEGMENTS}"
+            )
         drawing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
         kind = self._draw(drawing)
         hidden = self.mlm.prepare(encoder, {**batch, "example_key": hiding}, train=train)

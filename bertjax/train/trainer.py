@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from bertjax.interfaces import Params, Pretrainer
+from bertjax.interfaces import Params, Pretrainer, extent
 from bertjax.train import flops, sharding, transfer
 from bertjax.train.state import TrainState, create, frozen_of, unboxed
 from bertjax.train.step import NOTHING, EvalStep, TrainStep, make_eval_step, make_train_step
@@ -41,9 +41,13 @@ class Trainer:
 
     def flops(self, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> int:
         """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
-        batch_size, length = shape
+        (batch_size, length), own = shape, extent(batch)[1]
+
+        def longer(size: int) -> int:
+            return length if size == own else size
+
         rows = {
-            name: jax.ShapeDtypeStruct(_extent(name, values, batch_size, length), values.dtype)
+            name: jax.ShapeDtypeStruct((batch_size, *map(longer, values.shape[1:])), values.dtype)
             for name, values in batch.items()
         }
         rows["example_key"] = jax.eval_shape(lambda: _keys(batch_size))
@@ -147,15 +151,6 @@ def make_trainer(
             (frozen,),
         ),
     )
-
-
-def _extent(name: str, values: np.ndarray, batch_size: int, length: int) -> tuple[int, ...]:
-    """The shape of an array in a batch of other examples and another length."""
-    if name == "pixel_values":
-        return batch_size, *values.shape[1:]
-    if name == "char_ids":
-        return batch_size, length, values.shape[2]
-    return batch_size, *[length] * (values.ndim - 1)
 
 
 def _keys(batch_size: int) -> jax.Array:

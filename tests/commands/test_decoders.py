@@ -104,6 +104,11 @@ def test_perplexity_and_questions(run, tmp_path):
     rows += [{"question": "b c", "choices": ["c", "d", "e"], "answer": 1}]
     questions.write_text("\n".join(map(json.dumps, rows)))
     words = ("choose", "--init", run, "--input", questions, "--shots", 1, "--json")
-    found = json.loads(typed(*words)[1])
+    found = json.loads(typed(*words, "--out", tmp_path / "answers.jsonl")[1])
     assert (found["questions"], found["shots"]) == (3, 1)
-    assert 0 <= found["accuracy"] <= 1
+    answers = (tmp_path / "answers.jsonl").read_text().splitlines()
+    scores = [json.loads(line)["log_probabilities"] for line in answers]
+    assert [len(row) for row in scores] == [2, 2, 3]
+    assert np.all(np.concatenate(scores) < 0)
+    right = [np.argmax(row) == asked["answer"] for row, asked in zip(scores, rows, strict=True)]
+    assert found["accuracy"] == pytest.approx(np.mean(right))

@@ -16,6 +16,12 @@ from bertjax.objectives.unified_lm import KINDS, Objective
 SPECIAL, VOCABULARY = (0, 1, 2, 3, 4), 61
 
 
+@pytest.fixture(scope="module")
+def encoder(encoder):
+    """One that tells six kinds of segments apart."""
+    return encoder.clone(type_vocab_size=6)
+
+
 def with_segments(batch, first=15):
     there = batch["attention_mask"]
     return {**batch, "segment_ids": ((jnp.arange(there.shape[1]) >= first) & there) * 1}
@@ -84,6 +90,12 @@ def test_every_kind_has_its_loss(random_variables, make_batch):
     for number in range(2):
         total = sum(float(part[number]) for part in parts)
         assert total == pytest.approx(float(whole[number]), rel=1e-5)
+
+
+def test_a_model_that_knows_too_few_segments_is_refused(encoder, make_batch):
+    few, batch = encoder.clone(type_vocab_size=2), with_segments(make_batch())
+    with pytest.raises(UserError, match="6 kinds of segments, the model has 2"):
+        Objective(4, SPECIAL, VOCABULARY).apply({}, few, batch, train=True, method="prepare")
 
 
 def test_shares_are_one_for_each_kind(encoder, make_batch):
