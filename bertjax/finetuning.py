@@ -116,22 +116,22 @@ class Job:
         """Where a seed's files go."""
         return self.workdir / f"seed_{seed}"
 
+    def predictions(self, step: predict.PredictStep, state: TrainState, name: str) -> np.ndarray:
+        """Those of every example of a split, by the compiled `step`."""
+        batches = self.batches[name]
+        numbered = batches.evaluation_batches(local_rows(batches.batch_size, self.mesh))
+        size = len(self.examples[name])
+        return predict.predict(step, state.params, numbered, size, self.mesh)
+
     def evaluate(
         self, seed: int, state: TrainState, epoch: int, before: list[epochs.Epoch]
     ) -> dict[str, float]:
         """Scores of the dev splits; for an epoch that may be chosen, predictions of all splits."""
-
-        def predictions(name: str) -> np.ndarray:
-            batches = self.batches[name]
-            numbered = batches.evaluation_batches(local_rows(batches.batch_size, self.mesh))
-            size = len(self.examples[name])
-            return predict.predict(self.predict_step, state.params, numbered, size, self.mesh)
-
         return scoring.score_epoch(
             self.task,
             self.config,
             self.examples,
-            predictions,
+            functools.partial(self.predictions, self.predict_step, state),
             epoch=epoch,
             before=before,
             folder=self.folder(seed),

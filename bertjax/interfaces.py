@@ -57,7 +57,7 @@ Batch = Mapping[str, Array]
 Params = PyTree[Any]
 
 
-def extent(batch: Batch) -> tuple[int, int]:
+def extent(batch: Mapping[str, Array | np.ndarray]) -> tuple[int, int]:
     """Examples of a batch and tokens of each; an image counts as one."""
     return batch["input_ids"].shape if "input_ids" in batch else (len(batch["pixel_values"]), 1)
 

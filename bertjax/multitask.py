@@ -20,7 +20,6 @@ from bertjax.data.task_mixture import TaskMixture
 from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer
 from bertjax.train import epochs, predict, transfer
-from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
 
 BETWEEN = "+"
@@ -76,17 +75,12 @@ class Job(finetuning.Job):
             if name.startswith(own)
         }
 
-        def predictions(name: str) -> np.ndarray:
-            batches = self.batches[own + name]
-            numbered = batches.evaluation_batches(local_rows(batches.batch_size, self.mesh))
-            step, size = self.predict_steps[task.name], len(examples[name])
-            return predict.predict(step, state.params, numbered, size, self.mesh)
-
+        step = self.predict_steps[task.name]
         return scoring.score_epoch(
             task,
             _alone(self.config, task.name),
             examples,
-            predictions,
+            lambda name: self.predictions(step, state, own + name),
             epoch=epoch,
             before=before,
             folder=self.folder(seed),

@@ -1,53 +1,61 @@
-"""Cross entropy over a vocabulary for every position of a sequence, without all of its scores.
+"""What every position of a sequence says of a vocabulary, without all of its scores.
 
 Scores exist for a few positions at a time, in the forward pass and in the backward pass, which
 computes them again. Positions are taken along the length, so that examples stay on their devices.
 """
 
+from collections.abc import Callable
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.layers import losses
-from bertjax.layers.precision import Precision, contract
+Score = Callable[..., Float[Array, "B P V"]]
+"""(module, hidden [B P D], *shared) -> scores of the vocabulary, in float32."""
 
 
-def cross_entropy_and_correct(
+def predictions(
+    module: nn.Module,
+    score: Score,
     hidden: Float[Array, "B L D"],
-    table: Float[Array, "V D"],
-    bias: Float[Array, " V"],
     labels: Int[Array, "B L"],
-    weights: Float[Array, "B L"],
-    *,
     positions: int,
-    precision: Precision,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Weighted sums of the losses in nats and of the right answers.
+    *shared: Array,
+) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
+    """The log probability of each label in nats, and whether nothing is likelier.
 
     Args:
+      module: Whose parameters `score` reads.
+      score: From vectors to scores.
       hidden: What predicts.
-      table: A vector for each label.
-      bias: Added to the scores.
       labels: What is to be predicted.
-      weights: 0 where nothing is.
       positions: Of each example, so many are worked on at a time.
-      precision: Types of operands and results of the scores.
+      shared: Arrays that `score` gets besides.
     """
-    missing = -hidden.shape[1] % positions
 
-    def in_pieces(x):
-        x = jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
-        return x.reshape(len(x), -1, positions, *x.shape[2:]).swapaxes(0, 1)
+    def piece(module: nn.Module, nothing: None, part: tuple, *shared: Array) -> tuple[None, tuple]:
+        hidden, labels = part
+        scores = score(module, hidden, *shared)
+        chosen = jnp.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
+        chances = chosen - jax.nn.logsumexp(scores, axis=-1)
+        return nothing, (chances, scores.argmax(axis=-1) == labels)
 
-    @jax.checkpoint
-    def piece(sums, given):
-        hidden, labels, weights = given
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        scores = contract("nd,vd->nv", flat, table, precision).astype(jnp.float32) + bias
-        labels, weights = labels.reshape(-1), weights.reshape(-1)
-        loss = losses.cross_entropy(scores, labels, weights)
-        return (sums[0] + loss, sums[1] + losses.correct(scores, labels, weights)), None
+    over_pieces = nn.scan(
+        nn.remat(piece, prevent_cse=False),
+        variable_broadcast="params",
+        split_rngs={"params": False},
+        in_axes=(0, *(nn.broadcast,) * len(shared)),
+    )
+    parts = _parted(hidden, positions), _parted(labels, positions)
+    _, made = over_pieces(module, None, parts, *shared)
+    length = labels.shape[1]
+    chances, hits = (jnp.concatenate(list(rows), axis=1)[:, :length] for rows in made)
+    return chances, hits
 
-    zeros = jnp.zeros(()), jnp.zeros(())
-    return lax.scan(piece, zeros, tuple(map(in_pieces, (hidden, labels, weights))))[0]
+
+def _parted(rows: Array, size: int) -> Array:
+    """[B L ...] becomes [parts B size ...], filled up with zeros."""
+    missing = -rows.shape[1] % size
+    rows = jnp.pad(rows, ((0, 0), (0, missing)) + ((0, 0),) * (rows.ndim - 2))
+    return rows.reshape(len(rows), -1, size, *rows.shape[2:]).swapaxes(0, 1)

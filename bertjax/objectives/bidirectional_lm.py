@@ -1,15 +1,16 @@
 """Bidirectional language model (Peters et al. 2018, section 3.1): every word, from either side."""
 
+import functools
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import masks
+from bertjax.layers import masks, softmax_pieces
 from bertjax.layers.dense import truncated_normal
-from bertjax.layers.precision import named
-from bertjax.layers.softmax_pieces import cross_entropy_and_correct
+from bertjax.layers.precision import Precision, contract, named
 
 
 class Objective(nn.Module):
@@ -56,17 +57,17 @@ class Objective(nn.Module):
         labels, weights = self._wanted(batch, size)
         losses, correct, metrics = [], [], {}
         for name, hidden in self._hidden(encoded.sequence, width).items():
-            loss, right = cross_entropy_and_correct(
+            chances, hits = softmax_pieces.predictions(
+                self,
+                functools.partial(_scores, precision=named(encoder.precision)),
                 hidden,
-                table,
-                bias,
                 labels,
-                weights,
-                positions=self.positions_at_a_time,
-                precision=named(encoder.precision),
+                self.positions_at_a_time,
+                *(table, bias),
             )
-            losses, correct = [*losses, loss], [*correct, right]
-            metrics[f"{name}_loss"] = (loss, weights.sum())
+            losses.append(-jnp.sum(weights * chances))
+            correct.append(jnp.sum(weights * hits))
+            metrics[f"{name}_loss"] = (losses[-1], weights.sum())
         weight_sum = 2 * weights.sum()
         metrics["accuracy"] = (sum(correct), weight_sum)
         return sum(losses), weight_sum, metrics
@@ -104,3 +105,17 @@ class Objective(nn.Module):
     def _never(self, ids: Int[Array, "B L"]) -> Bool[Array, "B L"]:
         never = [special for special in self.special_ids if special != self.unk_id]
         return jnp.isin(ids, jnp.asarray(never, ids.dtype))
+
+
+def _scores(
+    module: nn.Module,
+    hidden: Float[Array, "B L P"],
+    table: Float[Array, "V P"],
+    bias: Float[Array, " V"],
+    *,
+    precision: Precision,
+) -> Float[Array, "B L V"]:
+    """Products with the vector of each word."""
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    scores = contract("nd,vd->nv", flat, table, precision).astype(jnp.float32) + bias
+    return scores.reshape(*hidden.shape[:-1], -1)

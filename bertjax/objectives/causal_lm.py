@@ -7,12 +7,11 @@ they are made for an eighth of the positions at a time, and again in the backwar
 import math
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import masks
+from bertjax.layers import masks, softmax_pieces
 
 _PARTS = 8
 """As few of the positions meet the vocabulary at once as with masked tokens, which are 15%."""
@@ -53,23 +52,7 @@ class Objective(nn.Module):
     ) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
         """The log probability of each label, and whether no other token is as likely."""
         size = self.positions_at_once or math.ceil(labels.shape[1] / _PARTS)
-
-        def look(encoder: Encoder, nothing: None, part: tuple) -> tuple[None, tuple]:
-            hidden, labels = part
-            logits = self.logits(encoder, hidden)
-            chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-            chances = chosen - jax.nn.logsumexp(logits, axis=-1)
-            return nothing, (chances, logits.argmax(axis=-1) == labels)
-
-        over_parts = nn.scan(
-            nn.remat(look, prevent_cse=False),
-            variable_broadcast="params",
-            split_rngs={"params": False},
-        )
-        _, made = over_parts(encoder, None, (_parted(sequence, size), _parted(labels, size)))
-        length = labels.shape[1]
-        chances, hits = (jnp.concatenate(list(rows), axis=1)[:, :length] for rows in made)
-        return chances, hits
+        return softmax_pieces.predictions(encoder, self.logits, sequence, labels, size)
 
     def logits(self, encoder: Encoder, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Scores of what follows each vector's token."""
@@ -83,12 +66,3 @@ def following(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     weights = (there & jnp.roll(there, -1, axis=1)).astype(jnp.float32).at[:, -1].set(0.0)
     example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
     return labels, weights * example_weight[:, None]
-
-
-def _parted(rows: Array, size: int) -> Array:
-    """[B L ...] becomes [parts B size ...], filled up with zeros."""
-    length = rows.shape[1]
-    parts = -(-length // size)
-    padding = [(0, 0), (0, parts * size - length)] + [(0, 0)] * (rows.ndim - 2)
-    rows = jnp.pad(rows, padding).reshape(len(rows), parts, size, *rows.shape[2:])
-    return jnp.swapaxes(rows, 0, 1)

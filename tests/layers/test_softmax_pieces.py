@@ -1,15 +1,28 @@
-"""The same loss and gradient as with all scores at once, which never exist."""
+"""The same losses, answers and gradients as with all scores at once, which never exist."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers import losses
-from bertjax.layers.precision import Precision
-from bertjax.layers.softmax_pieces import cross_entropy_and_correct
+from bertjax.layers import losses, softmax_pieces
 
 B, L, D, V = 3, 7, 5, 11
+
+
+class Predicting(nn.Module):
+    """A table of its own, and a bias that it is given."""
+
+    @nn.compact
+    def __call__(self, hidden, bias, labels, weights, positions):
+        self.param("table", nn.initializers.normal(), (V, D))
+
+        def score(module, hidden, bias):
+            return hidden @ module.variables["params"]["table"].T + bias
+
+        chances, hits = softmax_pieces.predictions(self, score, hidden, labels, positions, bias)
+        return -jnp.sum(weights * chances), jnp.sum(weights * hits)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +41,9 @@ def whole(hidden, table, bias, labels, weights):
 
 @pytest.mark.parametrize("positions", [1, 3, 8])
 def test_pieces_are_the_whole(given, positions):
-    def pieces(*arguments):
-        how = {"positions": positions, "precision": Precision()}
-        return cross_entropy_and_correct(*arguments, **how)
+    def pieces(hidden, table, bias, labels, weights):
+        arguments = hidden, bias, labels, weights, positions
+        return Predicting().apply({"params": {"table": table}}, *arguments)
 
     grad = [jax.jit(jax.value_and_grad(f, (0, 1, 2), has_aux=True)) for f in (pieces, whole)]
     (got, gradients), (wanted, others) = (f(*given) for f in grad)
