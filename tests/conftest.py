@@ -1,6 +1,7 @@
 """What all tests share. The environment is set before anything can import jax."""
 
 import gc
+import importlib.metadata
 import os
 import pathlib
 import signal
@@ -10,8 +11,11 @@ import sys
 import pytest
 
 # Tests compile many small programs and run each for a moment: LLVM's optimisations cost more than
-# they give, and what XLA itself does to a program stays as it is.
-COMPILED_QUICKLY = "--xla_backend_optimization_level=0"
+# they give, and what XLA itself does to a program stays as it is. The newer of two ways from there
+# to LLVM takes more than twice as long; from jax 0.11 on there is no other.
+COMPILED_QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    COMPILED_QUICKLY += " --xla_cpu_use_fusion_emitters=false"
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {COMPILED_QUICKLY}"

@@ -63,6 +63,7 @@ PRETRAINING = (
     "gpt1.py:tiny",
     "gpt2.py:tiny",
     "gpt3.py:tiny",
+    "language_models.py:gpt",
     "transformer.py:tiny",
     "reversal.py",
     "t5.py:tiny",
@@ -103,6 +104,7 @@ OWN = {
     },
     # Byte pairs, as roberta.py; and documents that are packed, but kept apart.
     "gpt1.py:tiny": {"model.vocab_size": "300", "tokenizer.vocab_size": "300"},
+    "language_models.py:gpt": {"model.vocab_size": "300", "tokenizer.vocab_size": "300"},
     "gpt3.py:tiny": {
         "data.batch_size": "16",
         "model.vocab_size": "300",

@@ -1,0 +1,58 @@
+"""Language models at one small size, on equally many tokens: `configs/language_models.py:SYSTEM`.
+
+    bertjax pretrain --config configs/language_models.py:gpt --workdir runs/language_models/gpt \
+        --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"
+    python tools/measure_ngrams.py --init runs/language_models/gpt --input 'heldout/*.gz'
+
+GPT-2 says what comes next, ELMo also what came before, and T5's spans say what was cut out. What
+makes a system stays its own, as in its config file; the same for all are the width of BERT-tiny,
+4,096 pieces or words that can be said, and the budget, 4,096 tokens in each of 1,500 steps. There is
+no dropout, since no text is read twice. What came of it stands in experiments/LOG.md.
+
+    system     parameters of the model
+    gpt                      1,052,160
+    elmo                       696,272
+    t5                       1,462,784
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common, elmo, gpt2, t5
+
+RECIPES = ("gpt", "elmo", "t5")
+_RECORDS = {"gpt": gpt2, "elmo": elmo, "t5": t5}
+_SAID = 4096
+
+
+def get_config(system: str) -> ConfigDict:
+    """The recipe of a system, in small.
+
+    Raises:
+      UserError: there is no such system.
+    """
+    common.check_argument(system, RECIPES)
+    config = _RECORDS[system].get_config("tiny")
+    config.num_train_steps, config.log_every = 1500, 100
+    config.eval_every, config.checkpoint_every, config.eval_examples = 250, 500, 2048
+    config.model.hidden_dropout_prob = 0.0
+    if "attention_probs_dropout_prob" in config.model:
+        config.model.attention_probs_dropout_prob = 0.0
+    if "position_initializer" in config.model:
+        config.model.initializer_range, config.model.position_initializer = 0.08, "sinusoidal"
+    config.data.input = ()
+    config.data.update(max_seq_length=64, batch_size=64, microbatches=1)
+    config.optimizer.update(learning_rate=3e-3, warmup_steps=200)
+    _say(config, system)
+    return config
+
+
+def _say(config: ConfigDict, system: str) -> None:
+    """Sets how many pieces are said; ELMo reads four words for each of these."""
+    config.tokenizer.vocab_size = _SAID
+    if system == "gpt":
+        config.model.vocab_size = _SAID
+    elif system == "t5":
+        config.model.vocab_size = _SAID + t5.SENTINELS
+    else:
+        config.model.vocab_size = config.tokenizer.vocab_size = 4 * _SAID
+        config.objectives.bidirectional_lm.softmax_size = _SAID
