@@ -87,6 +87,7 @@ def encode(model: LanguageModel, prompts: Sequence[str], settings: Settings) -> 
     for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), 1):
         if not ids:
             raise UserError(f"prompt {number} is empty ({prompt!r}): give it at least a word")
+        ids[:0] = model.beginning
         what = f"prompt {number}"
         check_length(model, len(ids), what, "shorten it")
         total, what = len(ids) + settings.max_new_tokens, f"{what} with max_new_tokens"

@@ -52,6 +52,14 @@ class LanguageModel:
         """V."""
         return self.pretrainer.encoder.vocab_size
 
+    @property
+    def beginning(self) -> list[int]:
+        """What a text begins with: in our corpora the end of the one before.
+
+        An imported model goes on with a text as it is.
+        """
+        return [] if self.end_id is None or "imported" in self.config else [self.end_id]
+
     def decoder(self, params: Params) -> Decoder:
         """What a search asks (`decoding/search.py`)."""
 

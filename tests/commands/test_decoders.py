@@ -3,11 +3,12 @@
 import contextlib
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from bertjax import cli, importing
+from bertjax import cli, generation, importing, language_model
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 V, D, N, LONGEST = len(WORDS), 12, 2, 24
@@ -62,6 +63,20 @@ def test_prompts_are_gone_on_with_in_their_order(run):
     assert [row["prompt"] + row["text"] for row in rows] == texts
     alone = typed("generate", "--init", run, "x y", *options, "--json")[1]
     assert json.loads(alone)["text"] == rows[2]["text"]
+
+
+def test_a_prompt_begins_as_the_documents_of_the_run_did(run, tmp_path):
+    own = shutil.copytree(run, tmp_path / "own")
+    config = json.loads((own / "config.json").read_text())
+    del config["imported"]
+    (own / "config.json").write_text(json.dumps(config))
+    ids = [WORDS.index(word) for word in "ab"]
+    for name, before in ((run, []), (own, [WORDS.index("[SEP]")])):
+        model = language_model.load(str(name))
+        assert generation.encode(model, ["a b"], generation.Settings(4)) == [before + ids]
+    status, out, _ = typed("generate", "--init", own, "a b", "--max_new_tokens", 5)
+    assert status == 0
+    assert out.startswith("a b")
 
 
 @pytest.mark.parametrize(
