@@ -20,11 +20,10 @@ from ml_collections import ConfigDict
 
 from bertjax import build, catalog, model_input, scoring, teaching
 from bertjax import config as configs
-from bertjax.data import glue, knowledge, pairs, tokenizer
-from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
-from bertjax.data.pair_batches import PairBatches
+from bertjax.data import tokenizer
+from bertjax.data.task_reading import Reading
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer, Tokenizer
+from bertjax.interfaces import Dataset, Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
 from bertjax.train import checkpoint_folder, epochs, named_arrays, predict, transfer
 from bertjax.train.checkpoint import Checkpoints
@@ -56,9 +55,7 @@ class Job:
       config: The recipe, completed by the pretrained model and by what the data says.
       origin: Where the encoder comes from.
       tokenizer: A copy of it lies in the workdir.
-      task: The row of GLUE's table.
-      examples: The splits that are there, by name.
-      batches: The same, encoded.
+      dataset: The examples.
       pretrainer: The encoder with the task, and with further objectives if the recipe has any.
       teachers: Whom these learn from, by their names.
       mesh: The devices.
@@ -68,22 +65,21 @@ class Job:
     config: ConfigDict
     origin: transfer.Origin
     tokenizer: Tokenizer
-    task: GlueTask
-    examples: Mapping[str, GlueExamples]
-    batches: Mapping[str, PairBatches]
+    dataset: Dataset
     pretrainer: Pretrainer
     teachers: teaching.Teachers
     mesh: Mesh
 
     @functools.cached_property
-    def predict_step(self) -> predict.PredictStep:
-        """Compiled once for all seeds."""
-        return predict.make_predict_step(self.pretrainer, self.mesh)
+    def predict_step(self) -> Callable[[str], predict.PredictStep]:
+        """What predicts a split; compiled once for all seeds."""
+        step = predict.make_predict_step(self.pretrainer, self.mesh)
+        return lambda split: step
 
     @functools.cached_property
     def trainer(self) -> Callable[[int], Trainer]:
         """What is compiled, for a seed; compiled once for all of them."""
-        _, batch = next(self.batches["train"].training_batches())
+        _, batch = next(self.dataset.batches["train"].training_batches())
         parts = self.config, self.pretrainer, self.mesh, batch
         return for_seeds(
             build.trainer(*parts, frozen=teaching.frozen(self.teachers)),
@@ -116,11 +112,11 @@ class Job:
         """Where a seed's files go."""
         return self.workdir / f"seed_{seed}"
 
-    def predictions(self, step: predict.PredictStep, state: TrainState, name: str) -> np.ndarray:
-        """Those of every example of a split, by the compiled `step`."""
-        batches = self.batches[name]
+    def predictions(self, state: TrainState, split: str) -> np.ndarray:
+        """Those of every sequence of a split."""
+        batches = self.dataset.batches[split]
         numbered = batches.evaluation_batches(local_rows(batches.batch_size, self.mesh))
-        size = len(self.examples[name])
+        step, size = self.predict_step(split), batches.num_examples
         return predict.predict(step, state.params, numbered, size, self.mesh)
 
     def evaluate(
@@ -128,10 +124,9 @@ class Job:
     ) -> dict[str, float]:
         """Scores of the dev splits; for an epoch that may be chosen, predictions of all splits."""
         return scoring.score_epoch(
-            self.task,
+            self.dataset,
             self.config,
-            self.examples,
-            functools.partial(self.predictions, self.predict_step, state),
+            functools.partial(self.predictions, state),
             epoch=epoch,
             before=before,
             folder=self.folder(seed),
@@ -144,24 +139,19 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     Args:
       recipe: As `configs/glue.py` makes it.
       init: See `transfer.find`.
-      data: See `glue.read`.
+      data: Where the task's examples are: see its file in `datasets/`.
       workdir: Where results go.
 
     Raises:
       UserError: something is missing or does not fit.
     """
     epochs.check_rule(recipe.choose_epoch)
-    task = glue_task(recipe.task.dataset)
     origin = transfer.find(init)
     config = with_origin(recipe, origin)
     pieces = tokenizer.load(tokenizer_folder(origin))
     build.check_vocabulary(config, pieces, build.extra_ids(origin.config))
-    examples = glue.read(data, task)
-    graph = _graph(config, data)
-    batches = {
-        name: batches_of(config, name, split, pieces, graph) for name, split in examples.items()
-    }
-    config = with_numbers(config, batches, batches["train"].batches_per_epoch)
+    dataset = read(config, data, pieces)
+    config = with_numbers(config, dataset)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     make_task = build.construct(catalog.load("tasks", config.task.name).Task, fields, "config.task")
     sections = config.objectives if "objectives" in config else {}
@@ -175,9 +165,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
         config=config,
         origin=origin,
         tokenizer=pieces,
-        task=task,
-        examples=examples,
-        batches=batches,
+        dataset=dataset,
         pretrainer=pretrainer,
         teachers=teachers,
         mesh=mesh_of(config),
@@ -206,7 +194,7 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
     if jax.process_index() == 0 and not (job.workdir / "tokenizer").exists():
         job.tokenizer.save(str(job.workdir / "tokenizer"))
     config, trainer = job.seeded(seed), job.trainer(seed)
-    batches = dataclasses.replace(job.batches["train"], seed=seed)
+    batches = dataclasses.replace(job.dataset.batches["train"], seed=seed)
     keep = Keep(latest=1, best=int(config.choose_epoch == "best"), metric=scoring.SCORE, mode="max")
     provenance = {
         "config": configs.fingerprint(config, ignoring=FREE_FIELDS),
@@ -261,7 +249,7 @@ def begin(
 
 
 def _flops(job: Job, trainer: Trainer) -> Callable[[tuple[int, ...]], float]:
-    _, rows = next(job.batches["train"].training_batches())
+    _, rows = next(job.dataset.batches["train"].training_batches())
     return functools.cache(lambda shape: trainer.flops(rows, shape))
 
 
@@ -317,73 +305,38 @@ def tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
     return found
 
 
-def _graph(config: ConfigDict, data: str) -> knowledge.Graph | None:
-    """The graph whose triples are put into the texts; a relative path begins at the data.
+def read(config: ConfigDict, data: str, pieces: Tokenizer) -> Dataset:
+    """The examples of the config's task, as its model reads them.
 
     Raises:
-      UserError: there is none there, or the model cannot read what is made with it.
+      UserError: something is missing or does not fit.
     """
-    if not config.data.knowledge:
-        return None
-    if "max_position_embeddings" not in config.model:
-        raise UserError(
-            f"config.data.knowledge needs a model that is given positions, {config.model.name} is "
-            "not: set --config.data.knowledge=''"
-        )
-    return knowledge.read(pathlib.Path(data) / config.data.knowledge)
-
-
-def batches_of(
-    config: ConfigDict,
-    name: str,
-    examples: GlueExamples,
-    pieces: Any,
-    graph: knowledge.Graph | None,
-) -> PairBatches:
-    """The batches of a split, of training or of evaluation."""
-    data, is_train = config.data, name == "train"
-    if is_train and config.max_train_examples:
-        examples = examples.sample(config.max_train_examples, config.seed)
-    shorter = [length for length in data.padded_lengths if length < data.max_seq_length]
-    return PairBatches(
-        pairs=_encoded(config, examples, pieces, graph),
-        labels=examples.labels,
-        batch_size=data.batch_size if is_train else data.eval_batch_size,
-        padded_lengths=(*shorter, data.max_seq_length),
-        batches_per_group=data.batches_per_group,
+    fields = config.data
+    wanted = Reading(
+        tokenizer=pieces,
+        max_seq_length=fields.max_seq_length,
+        cls_last=build.cls_last(config.model),
+        max_chars_per_word=model_input.max_chars_per_word(config.model),
+        takes_positions="max_position_embeddings" in config.model,
+        batch_size=fields.batch_size,
+        eval_batch_size=fields.eval_batch_size,
+        padded_lengths=fields.padded_lengths,
+        batches_per_group=fields.batches_per_group,
+        max_train_examples=config.max_train_examples,
         seed=config.seed,
     )
+    return catalog.load("datasets", config.task.name).Dataset(data, config.task, fields, wanted)
 
 
-def _encoded(
-    config: ConfigDict, examples: GlueExamples, pieces: Any, graph: knowledge.Graph | None
-) -> pairs.Pairs:
-    data = config.data
-    if graph is None:
-        return pairs.encode(
-            examples.texts,
-            pieces,
-            data.max_seq_length,
-            cls_last=build.cls_last(config.model),
-            max_chars_per_word=model_input.max_chars_per_word(config.model),
-        )
-    each = data.triples_per_entity
-    return knowledge.encode(
-        examples.texts, pieces, graph, data.max_seq_length, triples_per_entity=each
-    )
-
-
-def with_numbers(
-    config: ConfigDict, batches: Mapping[str, PairBatches], batches_per_epoch: int
-) -> ConfigDict:
+def with_numbers(config: ConfigDict, dataset: Dataset) -> ConfigDict:
     """The config with what follows from the data: steps, warmup, a fingerprint of the examples."""
-    steps = config.num_train_epochs * batches_per_epoch
+    steps = config.num_train_epochs * dataset.batches["train"].batches_per_epoch
     if steps < 1:
         raise UserError(f"config.num_train_epochs={config.num_train_epochs}: wanted 1 or more")
     with config.unlocked():
         config.num_train_steps = steps
         config.optimizer.warmup_steps = round(config.optimizer.warmup_share * steps)
-        contents = {name: split.contents() for name, split in batches.items()}
+        contents = {name: split.contents() for name, split in dataset.batches.items()}
         config.data.fingerprint = named_arrays.fingerprint(contents)
     return config
 

@@ -45,6 +45,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
@@ -156,14 +157,42 @@ class Beginning(Objective, Protocol):
 
 @runtime_checkable
 class Task(Objective, Protocol):
-    """What is measured: an objective that also predicts and scores."""
+    """What is measured: an objective that also predicts. A `Dataset` of its name scores."""
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
-        """Predictions of every example, ready to be collected on the host."""
+        """Predictions of every sequence, ready to be collected on the host."""
         ...
 
-    @staticmethod
-    def score(predictions: np.ndarray, references: np.ndarray) -> dict[str, float]: ...
+
+@runtime_checkable
+class Dataset(Protocol):
+    """A task's examples, on the host: what a model reads of them, and what predictions are worth.
+
+    Made of the path of the data, `config.task`, `config.data` and what the model wants
+    (`data/task_reading.py`).
+    """
+
+    name: str
+    batches: Mapping[str, Any]
+    """Of each split: `train`, which `data/pair_batches.py` shows, and those that are evaluated."""
+    dev: tuple[str, ...]
+    """Splits that are predicted and scored after every epoch."""
+    test: tuple[str, ...]
+    """Splits that only the epoch that counts predicts."""
+    left_out: Mapping[str, int]
+    """Of each split, how many examples had to be passed over."""
+
+    def score(self, split: str, predictions: np.ndarray) -> dict[str, float]:
+        """Metrics, as fractions; none where nobody knows the answers."""
+        ...
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """From all `SPLIT/METRIC` of an epoch the `dev/score` by which runs are compared."""
+        ...
+
+    def write(self, split: str, predictions: np.ndarray, folder: Path) -> None:
+        """Puts the files in which predictions are handed on under a folder."""
+        ...
 
 
 @runtime_checkable

@@ -7,84 +7,97 @@ that every task is scored.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax import build, catalog, finetuning, scoring
-from bertjax.data import glue, tokenizer
-from bertjax.data.glue_table import GlueTask, glue_task
+from bertjax.data import tokenizer
 from bertjax.data.task_mixture import TaskMixture
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer
-from bertjax.train import epochs, predict, transfer
-from bertjax.train.state import TrainState
+from bertjax.interfaces import Dataset, Pretrainer
+from bertjax.train import predict, transfer
 
 BETWEEN = "+"
 """Stands between the names of tasks in `config.task.dataset`."""
 
 
+def asked(recipe: ConfigDict) -> bool:
+    """Whether a recipe names several tasks."""
+    return "dataset" in recipe.task and BETWEEN in recipe.task.dataset
+
+
+class Tasks:
+    """The examples of several tasks as one `interfaces.Dataset`; splits are named TASK/SPLIT."""
+
+    def __init__(self, name: str, parts: Mapping[str, Dataset], seed: int):
+        """Puts them together.
+
+        Args:
+          name: What to call it.
+          parts: The tasks by name.
+          seed: Of the mixture.
+        """
+        self.name, self.parts = name, parts
+        mixture = TaskMixture(tuple(part.batches["train"] for part in parts.values()), seed)
+        self.batches = {"train": mixture} | {
+            f"{task}/{split}": batches
+            for task, part in parts.items()
+            for split, batches in part.batches.items()
+        }
+        self.dev = tuple(f"{task}/{split}" for task, part in parts.items() for split in part.dev)
+        self.test = tuple(f"{task}/{split}" for task, part in parts.items() for split in part.test)
+        self.left_out = {
+            f"{task}/{split}": count
+            for task, part in parts.items()
+            for split, count in part.left_out.items()
+        }
+
+    def score(self, split: str, predictions: np.ndarray) -> dict[str, float]:
+        """Metrics of a split of a task."""
+        task, _, own = split.partition("/")
+        return self.parts[task].score(own, predictions)
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The score of every task, and their mean."""
+        found = {}
+        for task, part in self.parts.items():
+            own = {
+                name.removeprefix(f"{task}/"): value
+                for name, value in values.items()
+                if name.startswith(f"{task}/")
+            }
+            found |= {f"{task}/{name}": value for name, value in part.headline(own).items()}
+        return found | {scoring.SCORE: float(np.mean(list(found.values())))}
+
+    def write(self, split: str, predictions: np.ndarray, folder: pathlib.Path) -> None:
+        """The files of a task."""
+        task, _, own = split.partition("/")
+        self.parts[task].write(own, predictions, folder)
+
+
 @dataclasses.dataclass(frozen=True)
 class Job(finetuning.Job):
-    """What all seeds share; `examples` and `batches` are named TASK/SPLIT, and `batches["train"]`
-    is the mixture.
+    """What all seeds share.
 
     Attributes:
-      tasks: The rows of GLUE's table.
       heads: Makes each task's head, by its name.
     """
 
-    tasks: tuple[GlueTask, ...] = ()
     heads: Mapping[str, Callable[[], Any]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
-    def predict_steps(self) -> dict[str, predict.PredictStep]:
-        """Compiled once for all seeds, for each task."""
-        return {
-            name: predict.make_predict_step(
-                Pretrainer(build.encoder(self.config.model), {name: head}), self.mesh
+    def predict_step(self) -> Callable[[str], predict.PredictStep]:
+        """What predicts a split: with the head of its task; compiled once for all seeds."""
+        steps = {
+            task: predict.make_predict_step(
+                Pretrainer(build.encoder(self.config.model), {task: head}), self.mesh
             )
-            for name, head in self.heads.items()
+            for task, head in self.heads.items()
         }
-
-    def evaluate(
-        self, seed: int, state: TrainState, epoch: int, before: list[epochs.Epoch]
-    ) -> dict[str, float]:
-        """Scores of every task, and their mean."""
-        values = {}
-        for task in self.tasks:
-            found = self._evaluate_one(task, seed, state, epoch, before)
-            values |= {f"{task.name}/{name}": value for name, value in found.items()}
-        scores = [values[f"{task.name}/{scoring.SCORE}"] for task in self.tasks]
-        return values | {scoring.SCORE: float(np.mean(scores))}
-
-    def _evaluate_one(
-        self,
-        task: GlueTask,
-        seed: int,
-        state: TrainState,
-        epoch: int,
-        before: Sequence[epochs.Epoch],
-    ) -> dict[str, float]:
-        own = f"{task.name}/"
-        examples = {
-            name.removeprefix(own): split
-            for name, split in self.examples.items()
-            if name.startswith(own)
-        }
-
-        step = self.predict_steps[task.name]
-        return scoring.score_epoch(
-            task,
-            _alone(self.config, task.name),
-            examples,
-            lambda name: self.predictions(step, state, own + name),
-            epoch=epoch,
-            before=before,
-            folder=self.folder(seed),
-        )
+        return lambda split: steps[split.partition("/")[0]]
 
 
 def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
@@ -94,32 +107,24 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
       UserError: something is missing or does not fit.
     """
     _check(recipe)
-    tasks = tuple(glue_task(name) for name in recipe.task.dataset.split(BETWEEN))
+    names = recipe.task.dataset.split(BETWEEN)
     origin = transfer.find(init)
     config = finetuning.with_origin(recipe, origin)
     pieces = tokenizer.load(finetuning.tokenizer_folder(origin))
     build.check_vocabulary(config, pieces, build.extra_ids(origin.config))
-    examples, batches = {}, {}
-    for task in tasks:
-        for name, split in glue.read(data, task).items():
-            examples[f"{task.name}/{name}"] = split
-            made = finetuning.batches_of(config, name, split, pieces, None)
-            batches[f"{task.name}/{name}"] = made
-    mixture = TaskMixture(tuple(batches[f"{task.name}/train"] for task in tasks), config.seed)
-    config = finetuning.with_numbers(config, batches, mixture.batches_per_epoch)
-    heads = {task.name: _head(config, task, number) for number, task in enumerate(tasks)}
+    parts = {name: finetuning.read(_alone(config, name), data, pieces) for name in names}
+    dataset = Tasks(recipe.task.dataset, parts, config.seed)
+    config = finetuning.with_numbers(config, dataset)
+    heads = {name: _head(config, name, number) for number, name in enumerate(names)}
     job = Job(
         workdir=pathlib.Path(workdir),
         config=config,
         origin=origin,
         tokenizer=pieces,
-        task=dataclasses.replace(tasks[0], name=recipe.task.dataset),
-        examples=examples,
-        batches={**batches, "train": mixture},
+        dataset=dataset,
         pretrainer=Pretrainer(build.encoder(config.model), heads),
         teachers={},
         mesh=finetuning.mesh_of(config),
-        tasks=tasks,
         heads=heads,
     )
     for part in finetuning.taken_over(job):
@@ -127,9 +132,9 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     return job
 
 
-def _head(config: ConfigDict, task: GlueTask, number: int) -> Callable[[], Any]:
-    fields = {name: value for name, value in config.task.items() if name != "name"}
-    fields |= {"dataset": task.name, "task_id": number}
+def _head(config: ConfigDict, name: str, number: int) -> Callable[[], Any]:
+    fields = {field: value for field, value in config.task.items() if field != "name"}
+    fields |= {"dataset": name, "task_id": number}
     return build.construct(catalog.load("tasks", config.task.name).Task, fields, "config.task")
 
 

@@ -9,68 +9,56 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import catalog, metrics
-from bertjax.data import glue_predictions
-from bertjax.data.glue_table import GlueExamples, GlueTask
+from bertjax import metrics
+from bertjax.interfaces import Dataset
 from bertjax.train import epochs
 from bertjax.train.files import read_json, write_json
 
 SCORE = "dev/score"
-"""The mean of a task's metrics on the dev split, by which epochs and seeds are compared."""
+"""The mean of a task's main metrics on the dev split, by which epochs and seeds are compared."""
 
 Result = dict[str, Any]
 """One seed: `{"seed", "epochs", "chosen_epoch", "scores"}`."""
 
 
 def score_epoch(
-    task: GlueTask,
+    dataset: Dataset,
     config: ConfigDict,
-    examples: Mapping[str, GlueExamples],
     predictions: Callable[[str], np.ndarray],
     *,
     epoch: int,
     before: Sequence[epochs.Epoch],
     folder: pathlib.Path,
 ) -> dict[str, float]:
-    """Scores the labelled splits; an epoch that may be chosen writes predictions of all splits.
+    """Scores the dev splits; an epoch that may be chosen writes predictions of all splits.
 
     Args:
-      task: The row of GLUE's table.
+      dataset: The examples.
       config: Of the run.
-      examples: The splits, by name.
       predictions: Predicts a split.
       epoch: Counted from 1.
       before: The epochs before it.
-      folder: Where `predictions/dev/` and `predictions/test/` go.
+      folder: Where `predictions/` goes.
     """
-    evaluated = [split for split in task.splits if split.name in examples and split.server]
-    made = {split.name: predictions(split.name) for split in evaluated if split.labelled}
-    values = _scores(config, examples, made)
-    dev = [value for name, value in values.items() if name.startswith("dev/")]
-    values[SCORE] = float(np.mean(dev))
+    made = {split: predictions(split) for split in dataset.dev}
+    values = _scores(dataset, made)
+    values |= dataset.headline(values)
     is_last = epoch == config.num_train_epochs
     if not epochs.is_chosen_so_far(config.choose_epoch, SCORE, values, before, is_last=is_last):
         return values
-    rest = {split.name: predictions(split.name) for split in evaluated if not split.labelled}
-    values |= _scores(config, examples, rest)
+    rest = {split: predictions(split) for split in dataset.test}
+    values |= _scores(dataset, rest)
     if jax.process_index() == 0:
-        for split in evaluated:
-            kind = "dev" if split.labelled else "test"
-            path = folder / "predictions" / kind / f"{split.server}.tsv"
-            found = (made | rest)[split.name]
-            glue_predictions.write(path, task, examples[split.name].indices, found)
+        for split, found in (made | rest).items():
+            dataset.write(split, found, folder / "predictions")
     return values
 
 
-def _scores(
-    config: ConfigDict, examples: Mapping[str, GlueExamples], made: Mapping[str, np.ndarray]
-) -> dict[str, float]:
-    task = catalog.load("tasks", config.task.name).Task(config.task.dataset)
+def _scores(dataset: Dataset, made: Mapping[str, np.ndarray]) -> dict[str, float]:
     return {
-        f"{name}/{metric}": value
-        for name, found in made.items()
-        if examples[name].labels is not None
-        for metric, value in task.score(found, examples[name].labels).items()
+        f"{split}/{metric}": value
+        for split, found in made.items()
+        for metric, value in dataset.score(split, found).items()
     }
 
 
@@ -123,7 +111,7 @@ def write(
       workdir: Where to.
       config: Of the run.
       results: Of the seeds that are finished.
-      facts: What else is to be known of the run.
+      facts: What else is to be known of the run: which task it is, and so on.
       complete: Whether these are all that were asked for.
     """
     if jax.process_index() != 0:
@@ -132,7 +120,6 @@ def write(
     seed = median_seed(results)
     rule = epochs.RULES[config.choose_epoch].format(metric=SCORE)
     common = {
-        "task": config.task.dataset,
         "status": "complete" if complete else "running",
         "seeds": len(results),
         "steps": config.num_train_steps,

@@ -14,7 +14,7 @@ FLOORS = {
     0: ["__init__", "interfaces", "catalog", "metrics", "errors"],
     1: ["layers", "data", "decoding"],
     2: ["models"],
-    3: ["objectives", "tasks", "compat"],
+    3: ["objectives", "tasks", "datasets", "compat"],
     4: ["train"],
     5: ["build", "config", "overrides"],
     6: ["commands"],

@@ -54,11 +54,10 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from bertjax.train.workdir import claim
 
     start = time.monotonic()
-    together = multitask.BETWEEN in recipe.task.dataset
-    job = (multitask if together else finetuning).prepare(
-        recipe, init=arguments.init, data=arguments.data, workdir=arguments.workdir
-    )
-    facts = {"init": {"name": arguments.init, **job.config.init}, "examples": _sizes(job)}
+    prepare = multitask.prepare if multitask.asked(recipe) else finetuning.prepare
+    job = prepare(recipe, init=arguments.init, data=arguments.data, workdir=arguments.workdir)
+    facts = {"task": job.dataset.name, "init": {"name": arguments.init, **job.config.init}}
+    facts["examples"] = _sizes(job)
     _say(_description(job, arguments))
     held = contextlib.nullcontext()
     if _is_first_host():
@@ -109,7 +108,7 @@ def _description(job, arguments: argparse.Namespace) -> str:
         source = f"{job.origin.checkpoint}, sha256 {job.config.init.encoder[:16]}"
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(job).items())
     return (
-        f"{job.task.name}: {sizes}\n"
+        f"{job.dataset.name}: {sizes}\n"
         f"encoder: {count:,} parameters from {source}\n"
         f"new: {', '.join(new)}\n"
         f"{arguments.seeds} seed(s) of {job.config.num_train_steps:,} steps in "
@@ -118,10 +117,10 @@ def _description(job, arguments: argparse.Namespace) -> str:
 
 
 def _sizes(job) -> dict[str, int]:
-    """Examples of each split; lines that were left out are named."""
-    sizes = {name: len(job.batches[name].pairs) for name in job.examples}
-    left_out = {name: examples.left_out for name, examples in job.examples.items()}
-    return sizes | {f"broken lines in {name}": n for name, n in left_out.items() if n}
+    """Sequences of each split; examples that were left out are named."""
+    sizes = {split: batches.num_examples for split, batches in job.dataset.batches.items()}
+    left_out = job.dataset.left_out
+    return sizes | {f"left out of {split}": count for split, count in left_out.items() if count}
 
 
 def _print_table(results: list[dict[str, Any]]) -> None:

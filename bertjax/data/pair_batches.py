@@ -8,6 +8,7 @@ shuffle.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -34,24 +35,31 @@ class PairBatches:
     Attributes:
       pairs: The sequences.
       labels: What they are, or None.
-      batch_size: Examples of a global batch.
+      batch_size: Sequences of a global batch.
       padded_lengths: Lengths of a batch, ascending; the last holds every sequence.
       batches_per_group: Batches among which examples are sorted by length.
       seed: Of the shuffles.
+      together: Sequences that follow each other and stay together: the choices of a question.
     """
 
     pairs: Pairs
-    labels: Num[np.ndarray, " n"] | None
+    labels: Num[np.ndarray, "n *more"] | None
     batch_size: int
     padded_lengths: tuple[int, ...]
     batches_per_group: int = 1
     seed: int = 0
+    together: int = 1
 
     def __post_init__(self):
         if self.batch_size < 1 or self.batches_per_group < 1:
             raise UserError(
                 f"batch_size={self.batch_size} and batches_per_group={self.batches_per_group} "
                 "must be at least 1"
+            )
+        if self.batch_size % self.together:
+            raise UserError(
+                f"batch_size={self.batch_size} counts sequences, of which {self.together} belong "
+                f"together: wanted a multiple of {self.together}"
             )
         longest = int(self.pairs.lengths.max())
         if list(self.padded_lengths) != sorted(set(self.padded_lengths)):
@@ -61,6 +69,11 @@ class PairBatches:
                 f"padded_lengths={self.padded_lengths} must end with max_seq_length: a sequence "
                 f"has {longest} tokens"
             )
+
+    @property
+    def num_examples(self) -> int:
+        """Sequences of an epoch."""
+        return len(self.pairs)
 
     @property
     def batches_per_epoch(self) -> int:
@@ -93,23 +106,35 @@ class PairBatches:
 
         These batches have no labels: what is predicted is scored on the host.
         """
-        by_length = np.argsort(self.pairs.lengths, kind="stable")
-        for examples in _cut(by_length, self.batch_size):
+        by_length = np.argsort(self._longest, kind="stable")
+        for groups in _cut(by_length, self.batch_size // self.together):
+            examples = self._members(groups)
             yield examples, self._unlabelled(examples, rows)
 
     def epoch_order(self, epoch: int) -> Int[np.ndarray, "S B"]:
         """The examples of each batch of an epoch: each number once, PADDING in a short batch."""
         # The raw bits of a bit generator stay the same in every release of numpy.
         bits = np.random.Philox(key=[self.seed, epoch])
-        shuffled = np.argsort(bits.random_raw(len(self.pairs)), kind="stable")
-        group_size = self.batch_size * self.batches_per_group
+        shuffled = np.argsort(bits.random_raw(len(self._longest)), kind="stable")
+        per_batch = self.batch_size // self.together
         batches = []
-        for start in range(0, len(shuffled), group_size):
-            group = shuffled[start : start + group_size]
-            by_length = np.argsort(self._padded_lengths(group), kind="stable")
-            batches.append(_cut(group[by_length], self.batch_size))
+        for start in range(0, len(shuffled), per_batch * self.batches_per_group):
+            some = shuffled[start : start + per_batch * self.batches_per_group]
+            by_length = np.argsort(self._padded(self._longest[some]), kind="stable")
+            batches.append(_cut(some[by_length], per_batch))
         order = np.concatenate(batches)
-        return order[np.argsort(bits.random_raw(len(order)), kind="stable")]
+        order = order[np.argsort(bits.random_raw(len(order)), kind="stable")]
+        return np.stack([self._members(groups) for groups in order])
+
+    @functools.cached_property
+    def _longest(self) -> Int[np.ndarray, " g"]:
+        """The length of the longest of each of those that stay together."""
+        return self.pairs.lengths.reshape(-1, self.together).max(axis=1)
+
+    def _members(self, groups: Int[np.ndarray, " b"]) -> Int[np.ndarray, " B"]:
+        """The sequences of some groups, or PADDING for each."""
+        members = groups[:, None] * self.together + np.arange(self.together)
+        return np.where(groups[:, None] == PADDING, PADDING, members).reshape(-1)
 
     def _batch(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
         batch = self._unlabelled(examples, rows)
@@ -120,17 +145,17 @@ class PairBatches:
     def _unlabelled(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
         real = examples != PADDING
         # A copy of a real example fills a short batch, so that no row is without tokens.
-        filled = np.where(real, examples, examples[0])
-        length = int(self._padded_lengths(filled).max())
+        filled = np.where(real, examples, np.resize(examples[: self.together], len(examples)))
+        length = int(self._padded(self.pairs.lengths[filled]).max())
         return self.pairs.rows(filled[rows], length) | {
             "example_id": filled[rows].astype(np.int32),
             "example_weight": real[rows].astype(np.float32),
         }
 
-    def _padded_lengths(self, examples: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The fixed length that each example needs."""
+    def _padded(self, lengths: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """The fixed length that each needs."""
         fixed = np.array(self.padded_lengths)
-        return fixed[np.searchsorted(fixed, self.pairs.lengths[examples])]
+        return fixed[np.searchsorted(fixed, lengths)]
 
 
 def _cut(examples: Int[np.ndarray, " n"], batch_size: int) -> Int[np.ndarray, "S B"]:

@@ -31,6 +31,15 @@ class TaskMixture:
         return self.parts[0].batch_size
 
     @property
+    def num_examples(self) -> int:
+        """Sequences of an epoch."""
+        return sum(part.num_examples for part in self.parts)
+
+    def contents(self) -> dict[str, np.ndarray]:
+        """Nothing that is not in its parts."""
+        return {}
+
+    @property
     def batches_per_epoch(self) -> int:
         """Steps in which every example is seen once."""
         return sum(part.batches_per_epoch for part in self.parts)

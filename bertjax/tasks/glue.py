@@ -2,10 +2,8 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Num
 
-from bertjax import metrics
 from bertjax.data.glue_table import glue_task
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, masks
@@ -66,14 +64,6 @@ class Task(nn.Module):
         if not glue_task(self.dataset).labels:
             return logits_BC[:, 0]
         return jnp.argmax(logits_BC, axis=-1)
-
-    @nn.nowrap
-    def score(
-        self, predictions: Num[np.ndarray, " n"], references: Num[np.ndarray, " n"]
-    ) -> dict[str, float]:
-        """The task's official metrics, as fractions."""
-        names = glue_task(self.dataset).metrics
-        return {name: getattr(metrics, name)(predictions, references) for name in names}
 
     @nn.compact
     def scores(

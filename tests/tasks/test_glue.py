@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.interfaces import Encoded, Pretrainer
 from bertjax.layers.heads import Pooler
 from bertjax.tasks import glue
@@ -171,27 +170,3 @@ def test_an_encoder_without_a_pooler_gets_one():
     expected = jnp.argmax(pooled @ head["kernel"] + head["bias"], axis=-1)
     predictions = module.apply({"params": params}, batch, method="predict")
     assert predictions.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize(
-    ("dataset", "expected"),
-    [
-        ("cola", {"matthews": 1 / 3}),
-        ("mrpc", {"accuracy": 2 / 3, "f1": 2 / 3}),
-        ("rte", {"accuracy": 2 / 3}),
-    ],
-)
-def test_scores_are_the_official_metrics(dataset, expected):
-    predictions, references = np.array([1, 0, 0, 1, 0, 1]), np.array([1, 0, 1, 1, 0, 0])
-    assert glue.Task(dataset).score(predictions, references) == pytest.approx(expected)
-
-
-def test_scores_of_a_regression():
-    predictions, references = np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, 3.0])
-    scored = glue.Task("stsb").score(predictions, references)
-    assert scored == pytest.approx({"pearson": 1.0, "spearman": 1.0})
-
-
-def test_an_unknown_dataset_is_refused():
-    with pytest.raises(UserError, match=r"no GLUE task 'sst-2': did you mean 'sst2'\?"):
-        glue.Task("sst-2").score(np.zeros(1), np.zeros(1))

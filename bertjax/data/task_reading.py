@@ -1,0 +1,84 @@
+"""How a model wants the examples of a task: what all kinds of tasks have in common."""
+
+import dataclasses
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from jaxtyping import Num
+
+from bertjax.data.pair_batches import PairBatches
+from bertjax.data.pairs import Pairs
+
+
+class Examples(Protocol):
+    """A split, before it is tokens."""
+
+    def __len__(self) -> int: ...
+
+    def sample(self, size: int, seed: int) -> "Examples": ...
+
+
+AnyExamples = TypeVar("AnyExamples", bound=Examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """What a recipe and a model say of sequences and batches.
+
+    Attributes:
+      tokenizer: An `interfaces.Tokenizer`.
+      max_seq_length: L, special tokens included.
+      cls_last: Whether [CLS] ends a sequence.
+      max_chars_per_word: Characters of each word, for models that read these; else 0.
+      takes_positions: Whether the model can be told where tokens stand.
+      batch_size: Sequences of a training batch.
+      eval_batch_size: Sequences of a batch that is evaluated.
+      padded_lengths: Lengths of batches that are shorter than `max_seq_length`.
+      batches_per_group: Batches among which sequences are sorted by length.
+      max_train_examples: So many, drawn with `seed`, are trained on; 0 for all.
+      seed: Of the draw and of the shuffles.
+    """
+
+    tokenizer: Any
+    max_seq_length: int
+    cls_last: bool
+    max_chars_per_word: int
+    takes_positions: bool
+    batch_size: int
+    eval_batch_size: int
+    padded_lengths: tuple[int, ...]
+    batches_per_group: int
+    max_train_examples: int
+    seed: int
+
+    def drawn(self, split: str, examples: AnyExamples) -> AnyExamples:
+        """What is read of a split."""
+        if split != "train" or not self.max_train_examples:
+            return examples
+        return examples.sample(self.max_train_examples, self.seed)
+
+    def batches(
+        self,
+        split: str,
+        sequences: Pairs,
+        labels: Num[np.ndarray, "n *more"] | None,
+        together: int = 1,
+    ) -> PairBatches:
+        """The batches of a split, of training or of evaluation.
+
+        Args:
+          split: Its name.
+          sequences: Encoded.
+          labels: One for each sequence, or None.
+          together: Sequences that follow each other and are never parted.
+        """
+        shorter = [length for length in self.padded_lengths if length < self.max_seq_length]
+        return PairBatches(
+            pairs=sequences,
+            labels=labels,
+            batch_size=self.batch_size if split == "train" else self.eval_batch_size,
+            padded_lengths=(*shorter, self.max_seq_length),
+            batches_per_group=self.batches_per_group,
+            seed=self.seed,
+            together=together,
+        )

@@ -1,0 +1,1 @@
+"""The examples of tasks, on the host: the folder is the table, see `bertjax/catalog.py`."""

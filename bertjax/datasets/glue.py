@@ -1,0 +1,112 @@
+"""Tasks of one or two sentences: those of GLUE, and others in the same kind of files."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Num
+
+from bertjax import metrics
+from bertjax.data import glue, glue_predictions, knowledge, pairs
+from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
+from bertjax.data.task_reading import Reading
+from bertjax.errors import UserError
+
+
+Fields = Mapping[str, Any]
+
+
+class Dataset:
+    """See `interfaces.Dataset`."""
+
+    def __init__(
+        self, data: str, task: Mapping[str, Any], fields: Fields, read: Reading
+    ):
+        """Reads and encodes every split that is there.
+
+        Args:
+          data: See `data/glue.py`; the graph's path begins there too.
+          task: `config.task`.
+          fields: `config.data`.
+          read: What the model wants.
+
+        Raises:
+          UserError: something is missing or does not fit.
+        """
+        self.task = glue_task(task["dataset"])
+        self.name = self.task.name
+        graph = _graph(data, fields, read)
+        self.examples = glue.read(data, self.task)
+        self.batches = {}
+        for split, examples in self.examples.items():
+            drawn = read.drawn(split, examples)
+            sequences = _encoded(drawn, fields, read, graph)
+            self.batches[split] = read.batches(split, sequences, drawn.labels)
+        evaluated = [split for split in self.task.splits if split.name in self.examples]
+        evaluated = [split for split in evaluated if split.server]
+        self.dev = tuple(split.name for split in evaluated if split.labelled)
+        self.test = tuple(split.name for split in evaluated if not split.labelled)
+        self.left_out = {split: examples.left_out for split, examples in self.examples.items()}
+
+    def score(self, split: str, predictions: Num[np.ndarray, " n"]) -> dict[str, float]:
+        """The task's official metrics, as fractions."""
+        return scores(self.task, predictions, self.examples[split].labels)
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The mean of the task's metrics on the dev split."""
+        named = [values[f"dev/{metric}"] for metric in self.task.metrics]
+        return {"dev/score": float(np.mean(named))}
+
+    def write(self, split: str, predictions: Num[np.ndarray, " n"], folder: pathlib.Path) -> None:
+        """The evaluation server's file."""
+        row = self.task.split(split)
+        path = folder / ("dev" if row.labelled else "test") / f"{row.server}.tsv"
+        glue_predictions.write(path, self.task, self.examples[split].indices, predictions)
+
+
+def scores(
+    task: GlueTask,
+    predictions: Num[np.ndarray, " n"],
+    references: Num[np.ndarray, " n"] | None,
+) -> dict[str, float]:
+    """A task's metrics; none where nobody knows the answers."""
+    if references is None:
+        return {}
+    return {name: getattr(metrics, name)(predictions, references) for name in task.metrics}
+
+
+def _graph(data: str, fields: Fields, read: Reading) -> knowledge.Graph | None:
+    """The graph whose triples are put into the texts; a relative path begins at the data.
+
+    Raises:
+      UserError: there is none there, or the model cannot read what is made with it.
+    """
+    if not fields["knowledge"]:
+        return None
+    if not read.takes_positions:
+        raise UserError(
+            "config.data.knowledge needs a model that is given positions, this one is not: set "
+            "--config.data.knowledge=''"
+        )
+    return knowledge.read(pathlib.Path(data) / fields["knowledge"])
+
+
+def _encoded(
+    examples: GlueExamples, fields: Fields, read: Reading, graph: knowledge.Graph | None
+) -> pairs.Pairs:
+    if graph is None:
+        return pairs.encode(
+            examples.texts,
+            read.tokenizer,
+            read.max_seq_length,
+            cls_last=read.cls_last,
+            max_chars_per_word=read.max_chars_per_word,
+        )
+    return knowledge.encode(
+        examples.texts,
+        read.tokenizer,
+        graph,
+        read.max_seq_length,
+        triples_per_entity=fields["triples_per_entity"],
+    )

@@ -1,0 +1,116 @@
+"""GLUE's examples as a model reads them, and what predictions of them are worth."""
+
+import numpy as np
+import pytest
+
+from bertjax.data.glue_table import glue_task
+from bertjax.data.task_reading import Reading
+from bertjax.datasets import glue
+from bertjax.errors import UserError
+
+
+class Letters:
+    """A tokenizer of single letters."""
+
+    cls_id, sep_id, pad_id, pair_separators = 1, 2, 0, 1
+
+    def encode_batch(self, texts):
+        return [[ord(letter) - 60 for letter in text] for text in texts]
+
+
+def reading(**changes):
+    fields = {
+        "tokenizer": Letters(),
+        "max_seq_length": 12,
+        "cls_last": False,
+        "max_chars_per_word": 0,
+        "takes_positions": True,
+        "batch_size": 2,
+        "eval_batch_size": 3,
+        "padded_lengths": (8, 16),
+        "batches_per_group": 1,
+        "max_train_examples": 0,
+        "seed": 0,
+    }
+    return Reading(**fields | changes)
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "RTE"
+    folder.mkdir()
+    header = "index\tsentence1\tsentence2"
+    rows = [(f"ab{'c' * n}", "de", "entailment" if n % 2 else "not_entailment") for n in range(5)]
+    for name, size in (("train", 5), ("dev", 3)):
+        lines = [f"{n}\t" + "\t".join(row) for n, row in enumerate(rows[:size])]
+        (folder / f"{name}.tsv").write_text("\n".join([f"{header}\tlabel", *lines]))
+    (folder / "test.tsv").write_text(f"{header}\n7\tab\tde\n9\tb\td\n")
+    return str(tmp_path)
+
+
+def dataset(data, read=None, **fields):
+    fields = {"knowledge": "", "triples_per_entity": 2} | fields
+    return glue.Dataset(data, {"dataset": "rte"}, fields, read or reading())
+
+
+def test_every_split_that_is_there_can_be_read(data):
+    found = dataset(data)
+    assert (found.name, found.dev, found.test) == ("rte", ("dev",), ("test",))
+    assert {name: len(batches.pairs) for name, batches in found.batches.items()} == {
+        "train": 5,
+        "dev": 3,
+        "test": 2,
+    }
+    assert found.batches["train"].padded_lengths == (8, 12)
+    assert (found.batches["train"].batch_size, found.batches["dev"].batch_size) == (2, 3)
+    assert found.batches["train"].labels.tolist() == [1, 0, 1, 0, 1]
+    assert found.batches["test"].labels is None
+    assert found.left_out == {"train": 0, "dev": 0, "test": 0}
+
+
+def test_a_sample_is_drawn_of_train_alone(data):
+    found = dataset(data, reading(max_train_examples=2))
+    sizes = [len(found.batches[name].pairs) for name in ("train", "dev")]
+    assert sizes == [2, 3]
+
+
+def test_predictions_are_scored_and_written_as_the_server_wants_them(data, tmp_path):
+    found = dataset(data)
+    values = {"dev/accuracy": found.score("dev", np.array([1, 1, 1]))["accuracy"]}
+    assert values == {"dev/accuracy": pytest.approx(2 / 3)}
+    assert found.headline(values) == {"dev/score": pytest.approx(2 / 3)}
+    assert found.score("test", np.array([0, 1])) == {}
+    found.write("dev", np.array([1, 1, 1]), tmp_path / "out")
+    found.write("test", np.array([0, 1]), tmp_path / "out")
+    written = (tmp_path / "out" / "test" / "RTE.tsv").read_text()
+    assert written == "index\tprediction\n7\tentailment\n9\tnot_entailment\n"
+    assert (tmp_path / "out" / "dev" / "RTE.tsv").exists()
+
+
+def test_knowledge_wants_a_model_that_takes_positions(data):
+    with pytest.raises(UserError, match=r"config\.data\.knowledge needs a model that is given"):
+        dataset(data, reading(takes_positions=False), knowledge="graph.spo")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        ("cola", {"matthews": 1 / 3}),
+        ("mrpc", {"accuracy": 2 / 3, "f1": 2 / 3}),
+        ("rte", {"accuracy": 2 / 3}),
+    ],
+)
+def test_scores_are_the_official_metrics(dataset, expected):
+    predictions, references = np.array([1, 0, 0, 1, 0, 1]), np.array([1, 0, 1, 1, 0, 0])
+    assert glue.scores(glue_task(dataset), predictions, references) == pytest.approx(expected)
+
+
+def test_scores_of_a_regression():
+    predictions, references = np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, 3.0])
+    scored = glue.scores(glue_task("stsb"), predictions, references)
+    assert scored == pytest.approx({"pearson": 1.0, "spearman": 1.0})
+
+
+def test_an_unknown_dataset_is_refused():
+    with pytest.raises(UserError, match=r"no GLUE task 'sst-2': did you mean 'sst2'\?"):
+        glue.Dataset("", {"dataset": "sst-2"}, {}, reading())
