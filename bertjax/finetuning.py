@@ -329,13 +329,14 @@ def read(config: ConfigDict, data: str, pieces: Tokenizer) -> Dataset:
 
 
 def with_numbers(config: ConfigDict, dataset: Dataset) -> ConfigDict:
-    """The config with what follows from the data: steps, warmup, a fingerprint of the examples."""
+    """The config with what follows from the data: classes, steps, warmup, a fingerprint."""
     steps = config.num_train_epochs * dataset.batches["train"].batches_per_epoch
     if steps < 1:
         raise UserError(f"config.num_train_epochs={config.num_train_epochs}: wanted 1 or more")
     with config.unlocked():
         config.num_train_steps = steps
         config.optimizer.warmup_steps = round(config.optimizer.warmup_share * steps)
+        config.task.update(dataset.task_fields)
         contents = {name: split.contents() for name, split in dataset.batches.items()}
         config.data.fingerprint = named_arrays.fingerprint(contents)
     return config

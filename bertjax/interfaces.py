@@ -37,7 +37,9 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   generator_logits float [B P V] what the generator believes of each prediction
   teacher_*      float            what a teacher makes of the batch: see the objectives that ask one
   pair_label     int   [B]       sentence pairs: next-sentence (1 = random) or order (1 = swapped)
-  labels         int or float [B]  what a task predicts
+  labels         int or float [B]  what a task predicts; [B 2] where an answer begins and ends
+  answer_places  int   [B L]     1 where an answer may stand, 2 at [CLS], 0 elsewhere
+  token_labels   int   [B L]     1 + the class of a word at its first token, 0 elsewhere
   task_ids       int   [B]       of a mixture of tasks: which of them an example is of
   example_weight float [B]       0 for the padding of a short last batch, else 1
   example_id     int   [B]       the example's number in its epoch: the same in every epoch
@@ -181,6 +183,8 @@ class Dataset(Protocol):
     """Splits that only the epoch that counts predicts."""
     left_out: Mapping[str, int]
     """Of each split, how many examples had to be passed over."""
+    task_fields: Mapping[str, Any]
+    """What the data tells of `config.task`: the names of its classes, say."""
 
     def score(self, split: str, predictions: np.ndarray) -> dict[str, float]:
         """Metrics, as fractions; none where nobody knows the answers."""

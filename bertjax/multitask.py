@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ def asked(recipe: ConfigDict) -> bool:
 
 class Tasks:
     """The examples of several tasks as one `interfaces.Dataset`; splits are named TASK/SPLIT."""
+
+    task_fields = MappingProxyType({})
 
     def __init__(self, name: str, parts: Mapping[str, Dataset], seed: int):
         """Puts them together.

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,15 @@ from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
 from bertjax.data.task_reading import Reading
 from bertjax.errors import UserError
 
-
 Fields = Mapping[str, Any]
 
 
 class Dataset:
     """See `interfaces.Dataset`."""
 
-    def __init__(
-        self, data: str, task: Mapping[str, Any], fields: Fields, read: Reading
-    ):
+    task_fields = MappingProxyType({})
+
+    def __init__(self, data: str, task: Mapping[str, Any], fields: Fields, read: Reading):
         """Reads and encodes every split that is there.
 
         Args:

@@ -6,18 +6,15 @@ from jaxtyping import Array, Float, Num
 
 from bertjax.data.glue_table import glue_task
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import losses, masks
+from bertjax.layers import losses, whole_text
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.heads import Classifier, Pooler
-from bertjax.layers.scalar_mix import ScalarMix
+from bertjax.layers.heads import Classifier
 
 
 class Task(nn.Module):
     """Devlin et al. 2019, section 4.1 and appendix A.3: dropout, then classes or one score.
 
-    An encoder without a pooler gets one here, as RoBERTa's classification head has it. It reads the
-    first token or, of an encoder whose layers are there to be weighed such as ELMo, the mean over
-    all tokens of the weighted sum of all layers.
+    An encoder without a pooler gets one here (`layers/whole_text.py`).
 
     Attributes:
       dataset: Name of the task in `data/glue_table.py`; it decides labels and metrics.
@@ -70,10 +67,13 @@ class Task(nn.Module):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B C"], Float[Array, " B"]]:
         """Scores of the classes, or one score, and how much each example counts."""
-        pooled = encoded.pooled
-        if pooled is None:
-            pooler = Pooler(encoder.initializer_range, hidden_act=self.pooler_act, name="pooler")
-            pooled = pooler(self._first(encoded, batch))
+        pooled = whole_text.vector(
+            encoder,
+            encoded,
+            batch,
+            pooler_act=self.pooler_act,
+            mix_layer_norm=self.mix_layer_norm,
+        )
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
         logits_BC = Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
@@ -81,10 +81,3 @@ class Task(nn.Module):
         if "task_ids" in batch:
             weights = weights * (batch["task_ids"] == self.task_id)
         return logits_BC, weights
-
-    def _first(self, encoded: Encoded, batch: Batch) -> Float[Array, "B L D"]:
-        """A sequence whose first token stands for the whole."""
-        if encoded.layers is not None:
-            mixed = ScalarMix(self.mix_layer_norm, name="mix")(encoded.layers)
-            return masks.mean(mixed, batch["attention_mask"])[:, None]
-        return encoded.sequence if encoded.summary is None else encoded.summary[:, None]

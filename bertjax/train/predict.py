@@ -31,7 +31,7 @@ def predict(
     num_examples: int,
     mesh: Mesh,
 ) -> np.ndarray:
-    """The prediction of each example, by its number.
+    """The prediction of each example, by its number; of tokens a row each.
 
     Args:
       predict_step: See `make_predict_step`.
@@ -52,12 +52,22 @@ def predict(
         if len(in_flight) > 1:
             values.append(np.asarray(in_flight.popleft()))
     values += map(np.asarray, in_flight)
-    return _in_order(np.concatenate(numbers), np.concatenate(values), num_examples)
+    return _in_order(np.concatenate(numbers), np.concatenate(_even(values)), num_examples)
+
+
+def _even(values: list[Num[np.ndarray, "B *more"]]) -> list[Num[np.ndarray, "B *more"]]:
+    """Predictions of tokens as long as those of the longest batch, with -1 behind them."""
+    if values[0].ndim == 1:
+        return values
+    longest = max(rows.shape[1] for rows in values)
+    return [
+        np.pad(rows, ((0, 0), (0, longest - rows.shape[1])), constant_values=-1) for rows in values
+    ]
 
 
 def _in_order(
-    numbers: Int[np.ndarray, " n"], values: Num[np.ndarray, " n"], num_examples: int
-) -> Num[np.ndarray, " N"]:
+    numbers: Int[np.ndarray, " n"], values: Num[np.ndarray, "n *more"], num_examples: int
+) -> Num[np.ndarray, "N *more"]:
     real = numbers >= 0
     order = np.argsort(numbers[real], kind="stable")
     if not np.array_equal(numbers[real][order], np.arange(num_examples)):

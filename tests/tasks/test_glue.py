@@ -11,30 +11,12 @@ from bertjax.layers.heads import Pooler
 from bertjax.tasks import glue
 
 
-class Lookup(nn.Module):
-    """An encoder whose output is a table of vectors."""
+@pytest.fixture(scope="module")
+def build(lookup):
+    def make(dataset, *, pooler=True, **fields):
+        return Pretrainer(lookup(pooler), {"glue": lambda: glue.Task(dataset, **fields)})
 
-    pooler: bool = True
-    initializer_range: float = 0.02
-
-    vocab_size = 11
-    hidden_size = embedding_size = 5
-    hidden_act = "gelu"
-    layer_norm_eps = 1e-12
-    precision = "float32"
-
-    @nn.compact
-    def __call__(self, batch, *, train):
-        table = self.param("table", nn.initializers.normal(1.0), (11, 5))
-        sequence = table[batch["input_ids"]] * batch["attention_mask"][..., None]
-        return Encoded(sequence, sequence[:, 0] if self.pooler else None)
-
-    def attend(self, hidden):
-        raise AssertionError("the head of a task has no vocabulary")
-
-
-def build(dataset, *, pooler=True, **fields):
-    return Pretrainer(Lookup(pooler), {"glue": lambda: glue.Task(dataset, **fields)})
+    return make
 
 
 def a_batch(labels, weights=None):
@@ -57,7 +39,7 @@ def with_head(params, kernel, bias):
     return params | {"glue": {"classifier": head}}
 
 
-def test_parameters_have_names_and_the_published_initialisation():
+def test_parameters_have_names_and_the_published_initialisation(build, lookup):
     params = initialised(build("mnli"), a_batch([0, 1, 2]))
     assert set(params) == {"encoder", "glue"}
     assert set(params["glue"]) == {"classifier"}
@@ -67,7 +49,7 @@ def test_parameters_have_names_and_the_published_initialisation():
     assert 0 < jnp.abs(head["kernel"]).max() <= 0.04
     wide = glue.Task("mnli").init(
         jax.random.key(1),
-        Lookup(initializer_range=0.3),
+        lookup(initializer_range=0.3),
         Encoded(jnp.ones((2, 3, 1009)), jnp.ones((2, 1009))),
         {},
         method="predict",
@@ -77,7 +59,7 @@ def test_parameters_have_names_and_the_published_initialisation():
     assert float(kernel.std()) == pytest.approx(0.3 * 0.8796, rel=0.03)
 
 
-def test_cross_entropy_by_hand():
+def test_cross_entropy_by_hand(build):
     """Logits (0, 2) for any input: -log softmax is 2.126928 and 0.126928."""
     batch = a_batch([0, 1, 1], [1.0, 1.0, 0.0])
     module = build("cola")
@@ -90,7 +72,7 @@ def test_cross_entropy_by_hand():
     assert (float(correct), float(count)) == (1.0, 2.0)
 
 
-def test_squared_error_by_hand():
+def test_squared_error_by_hand(build):
     batch = a_batch(np.array([1.0, 4.5, 0.0], np.float32), [1.0, 1.0, 0.0])
     module = build("stsb")
     params = with_head(initialised(module, batch), np.zeros((5, 1), np.float32), [3.0])
@@ -99,7 +81,7 @@ def test_squared_error_by_hand():
     assert [float(x) for x in metrics["glue/absolute_error"]] == [2.0 + 1.5, 2.0]
 
 
-def test_logits_are_a_linear_map_of_the_pooled_output():
+def test_logits_are_a_linear_map_of_the_pooled_output(build):
     batch = a_batch([0, 1, 2, 0, 1])
     module = build("mnli")
     params = initialised(module, batch)
@@ -116,7 +98,7 @@ def test_logits_are_a_linear_map_of_the_pooled_output():
     assert float(loss_sum) == pytest.approx(-chosen.sum(), rel=1e-5)
 
 
-def test_a_regression_predicts_its_only_logit():
+def test_a_regression_predicts_its_only_logit(build):
     batch = a_batch(np.zeros(4, np.float32))
     module = build("stsb")
     params = initialised(module, batch)
@@ -128,7 +110,7 @@ def test_a_regression_predicts_its_only_logit():
     np.testing.assert_allclose(predictions, (pooled @ kernel)[:, 0] + 0.5, rtol=1e-5)
 
 
-def test_padding_examples_have_no_gradient():
+def test_padding_examples_have_no_gradient(build):
     batch = a_batch([0, 1, 1, 0], [1.0, 0.0, 1.0, 0.0])
     module = build("rte")
     params = initialised(module, batch)
@@ -145,7 +127,7 @@ def test_padding_examples_have_no_gradient():
     assert any(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(expected["encoder"]))
 
 
-def test_dropout_acts_in_training_alone():
+def test_dropout_acts_in_training_alone(build):
     batch = a_batch([0, 1, 1, 0])
     module = build("rte", classifier_dropout=0.5)
     params = with_head(initialised(module, batch), np.ones((5, 2), np.float32) * [1, -1], [0.0, 0])
@@ -159,7 +141,7 @@ def test_dropout_acts_in_training_alone():
     assert loss(0, True) == loss(0, True)
 
 
-def test_an_encoder_without_a_pooler_gets_one():
+def test_an_encoder_without_a_pooler_gets_one(build):
     batch = a_batch([0, 1, 1])
     module = build("rte", pooler=False)
     params = initialised(module, batch)

@@ -1,0 +1,66 @@
+"""Naming what words are: a class for the first token of each word."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.layers import losses
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.heads import Classifier
+from bertjax.layers.scalar_mix import ScalarMix
+
+
+class Task(nn.Module):
+    """Devlin et al. 2019, section 5.3: a linear map of the first token of each word, no CRF.
+
+    `token_labels` are 1 + the class where a word begins, and 0 everywhere else.
+
+    Attributes:
+      labels: The names of the classes, C of them: of a recipe none, the data tells them.
+      classifier_dropout: Dropout of the tokens' vectors.
+      mix_layer_norm: Whether layers that are weighed are normalised (`layers/scalar_mix.py`).
+      weight: Share in the total loss.
+    """
+
+    labels: tuple[str, ...]
+    classifier_dropout: float = 0.1
+    mix_layer_norm: bool = False
+    weight: float = 1.0
+
+    rewrites_input = False
+    predicts_tokens = False
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy of each word, in nats."""
+        logits_BLC, weights_BL = self.scores(encoder, encoded, batch, train=train)
+        labels = jnp.maximum(batch["token_labels"] - 1, 0)
+        weight_sum = weights_BL.sum()
+        accuracy = (losses.correct(logits_BLC, labels, weights_BL), weight_sum)
+        loss_sum = losses.cross_entropy(logits_BLC, labels, weights_BL)
+        return loss_sum, weight_sum, {"accuracy": accuracy}
+
+    def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Int[Array, "B L"]:
+        """The likeliest class of every token."""
+        return jnp.argmax(self.scores(encoder, encoded, batch, train=False)[0], axis=-1)
+
+    @nn.compact
+    def scores(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Float[Array, "B L C"], Float[Array, "B L"]]:
+        """Scores of the classes of every token, and how much each token counts."""
+        sequence = encoded.sequence
+        if encoded.layers is not None:
+            sequence = ScalarMix(self.mix_layer_norm, name="mix")(encoded.layers)
+        sequence = Dropout(self.classifier_dropout)(sequence, train=train)
+        logits = Classifier(len(self.labels), encoder.initializer_range, name="classifier")(
+            sequence
+        )
+        weights = batch.get("example_weight", jnp.ones(len(sequence)))
+        begins = (batch["token_labels"] > 0).astype(jnp.float32)
+        return logits, weights[:, None] * begins
