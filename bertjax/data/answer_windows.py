@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int, Int32, Int64
 
 from bertjax.data.pairs import Pairs
 from bertjax.data.ragged import offsets, ranges
-from bertjax.data.squad_questions import UNKNOWN, SquadQuestions
+from bertjax.data.squad_questions import SquadQuestions
 from bertjax.errors import UserError
 
 _LENGTH_COUNTS = 0.01
@@ -65,8 +65,8 @@ class AnswerWindows:
     def maximum_context(self) -> Bool[np.ndarray, " T"]:
         """For each of `pairs.tokens`, whether of all windows this one shows most around it.
 
-        That is the window in which fewer tokens are missing on the token's poorer side; of equals
-        the longer one, then the first. False outside the contexts.
+        That is the window that has most tokens on the token's poorer side, where a hundred of its
+        tokens count as one of these; of equal ones the first. False outside the contexts.
         """
         sizes = self.context_end - self.context_begin
         left = ranges(np.zeros_like(sizes), sizes)
@@ -237,19 +237,10 @@ def _answer_tokens(
     characters_at = offsets(np.array([len(text) + 1 for text in questions.contexts], np.int64))
     shift = np.repeat(characters_at[:-1], np.diff(contexts_at))
     begins, ends = np.maximum.accumulate(spans + shift[:, None], axis=0).T
-    reach = np.array([_first_answer(questions, number) for number in range(len(questions))])
+    reach = questions.first_answers()
     shifted = reach + characters_at[questions.context_of][:, None]
     first = np.searchsorted(ends, shifted[:, 0], side="right")
     last = np.searchsorted(begins, shifted[:, 1], side="left") - 1
     there = (reach[:, 0] >= 0) & (first <= last)
     tokens = np.stack([first, last], axis=1) - contexts_at[questions.context_of][:, None]
     return np.where(there[:, None], tokens, -1)
-
-
-def _first_answer(questions: SquadQuestions, number: int) -> tuple[int, int]:
-    """From which character, up to which, the first answer reaches, without spaces around it."""
-    if not questions.answers[number] or questions.answer_starts[number][0] == UNKNOWN:
-        return -1, -1
-    answer = questions.answers[number][0]
-    start = questions.answer_starts[number][0] + len(answer) - len(answer.lstrip())
-    return start, start + len(answer.strip())

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int64
 
 UNKNOWN = -1
-"""Stands for the place of an answer that was kept although it is not at its `answer_start`."""
+"""Stands for a place that is not known, or of an answer that does not exist."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,21 @@ class SquadQuestions:
     def references(self) -> dict[str, tuple[str, ...]]:
         """The accepted answers by question id, as `bertjax.answer_metrics` wants them."""
         return dict(zip(self.ids, self.answers, strict=True))
+
+    def first_answers(self) -> Int64[np.ndarray, "n 2"]:
+        """From which character, up to which, each one's first answer reaches, without outer spaces.
+
+        Both are UNKNOWN where there is no answer or its place is not known.
+        """
+        reach = np.full((len(self), 2), UNKNOWN, np.int64)
+        for number, (answers, starts) in enumerate(
+            zip(self.answers, self.answer_starts, strict=True)
+        ):
+            if answers and starts[0] != UNKNOWN:
+                text = answers[0]
+                begin = starts[0] + len(text) - len(text.lstrip())
+                reach[number] = begin, begin + len(text.strip())
+        return reach
 
     def sample(self, size: int, seed: int) -> "SquadQuestions":
         """So many of the questions, drawn without replacement, in file order."""
