@@ -1,0 +1,76 @@
+"""JSON that people bring: a whole file, and the value of a key; what is wrong is named by place."""
+
+import json
+import pathlib
+from typing import Any
+
+from bertjax.errors import UserError
+
+_NAMES = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+_MOST_KEYS = 8
+"""Keys that an error lists of an object that lacks the right one."""
+
+
+def load(path: pathlib.Path, layout: str) -> Any:
+    """Reads a JSON file, with or without a byte order mark; `layout` says what was wanted of it.
+
+    Raises:
+      UserError: it cannot be read, is not UTF-8 or not JSON.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}; wanted a JSON file in {layout}"
+        ) from None
+    try:
+        # Control characters as they stand are not JSON, but no reason to refuse a text.
+        return json.loads(data.decode("utf-8").removeprefix("\ufeff"), strict=False)
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        raise UserError(
+            f"{path} line {line}: byte {error.start} (0x{data[error.start]:02x}) is not UTF-8; "
+            "convert the file to UTF-8"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path} line {error.lineno}: not JSON ({error.msg}, column {error.colno}); wanted one "
+            f"JSON object in {layout}"
+        ) from None
+
+
+def field(where: str, node: Any, key: str, kind: type, layout: str) -> Any:
+    """The value of a key, of the kind that it has to be; `where` names the object.
+
+    Raises:
+      UserError: there is no such value, or it is text that no file can hold.
+    """
+    if type(node) is not dict:
+        raise UserError(f"{where} is {_NAMES[type(node)]}, wanted an object with {key!r}")
+    if key not in node:
+        keys = ", ".join(map(repr, list(node)[:_MOST_KEYS])) or "nothing"
+        raise UserError(f"{where} has no {key!r} (it has {keys}): wanted {layout}")
+    value = node[key]
+    if type(value) is not kind:
+        raise UserError(f"{where}: {key!r} is {_NAMES[type(value)]}, wanted {_NAMES[kind]}")
+    if kind is str:
+        _check_characters(f"{where}: {key!r}", value)
+    return value
+
+
+def _check_characters(where: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where} has half of a surrogate pair (\\u{ord(text[error.start]):04x}) at character "
+            f"{error.start}: wanted whole characters; mend the file"
+        ) from None
