@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from bertjax.data.glue_table import glue_task
-from bertjax.data.task_reading import Reading
 from bertjax.datasets import glue
 from bertjax.errors import UserError
 
@@ -16,23 +15,6 @@ class Letters:
 
     def encode_batch(self, texts):
         return [[ord(letter) - 60 for letter in text] for text in texts]
-
-
-def reading(**changes):
-    fields = {
-        "tokenizer": Letters(),
-        "max_seq_length": 12,
-        "cls_last": False,
-        "max_chars_per_word": 0,
-        "takes_positions": True,
-        "batch_size": 2,
-        "eval_batch_size": 3,
-        "padded_lengths": (8, 16),
-        "batches_per_group": 1,
-        "max_train_examples": 0,
-        "seed": 0,
-    }
-    return Reading(**fields | changes)
 
 
 @pytest.fixture
@@ -48,13 +30,18 @@ def data(tmp_path):
     return str(tmp_path)
 
 
-def dataset(data, read=None, **fields):
-    fields = {"knowledge": "", "triples_per_entity": 2} | fields
-    return glue.Dataset(data, {"dataset": "rte"}, fields, read or reading())
+@pytest.fixture
+def dataset(data, reading):
+    def make(name="rte", **changes):
+        fields = {"knowledge": "", "triples_per_entity": 2}
+        fields |= {key: changes.pop(key) for key in list(changes) if key in fields}
+        return glue.Dataset(data, {"dataset": name}, fields, reading(Letters(), **changes))
+
+    return make
 
 
-def test_every_split_that_is_there_can_be_read(data):
-    found = dataset(data)
+def test_every_split_that_is_there_can_be_read(dataset):
+    found = dataset()
     assert (found.name, found.dev, found.test) == ("rte", ("dev",), ("test",))
     assert {name: len(batches.pairs) for name, batches in found.batches.items()} == {
         "train": 5,
@@ -68,14 +55,14 @@ def test_every_split_that_is_there_can_be_read(data):
     assert found.left_out == {"train": 0, "dev": 0, "test": 0}
 
 
-def test_a_sample_is_drawn_of_train_alone(data):
-    found = dataset(data, reading(max_train_examples=2))
+def test_a_sample_is_drawn_of_train_alone(dataset):
+    found = dataset(max_train_examples=2)
     sizes = [len(found.batches[name].pairs) for name in ("train", "dev")]
     assert sizes == [2, 3]
 
 
-def test_predictions_are_scored_and_written_as_the_server_wants_them(data, tmp_path):
-    found = dataset(data)
+def test_predictions_are_scored_and_written_as_the_server_wants_them(dataset, tmp_path):
+    found = dataset()
     values = {"dev/accuracy": found.score("dev", np.array([1, 1, 1]))["accuracy"]}
     assert values == {"dev/accuracy": pytest.approx(2 / 3)}
     assert found.headline(values) == {"dev/score": pytest.approx(2 / 3)}
@@ -87,9 +74,9 @@ def test_predictions_are_scored_and_written_as_the_server_wants_them(data, tmp_p
     assert (tmp_path / "out" / "dev" / "RTE.tsv").exists()
 
 
-def test_knowledge_wants_a_model_that_takes_positions(data):
+def test_knowledge_wants_a_model_that_takes_positions(dataset):
     with pytest.raises(UserError, match=r"config\.data\.knowledge needs a model that is given"):
-        dataset(data, reading(takes_positions=False), knowledge="graph.spo")
+        dataset(takes_positions=False, knowledge="graph.spo")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +98,6 @@ def test_scores_of_a_regression():
     assert scored == pytest.approx({"pearson": 1.0, "spearman": 1.0})
 
 
-def test_an_unknown_dataset_is_refused():
+def test_an_unknown_dataset_is_refused(dataset):
     with pytest.raises(UserError, match=r"no GLUE task 'sst-2': did you mean 'sst2'\?"):
-        glue.Dataset("", {"dataset": "sst-2"}, {}, reading())
+        dataset("sst-2")

@@ -1,0 +1,156 @@
+"""Questions about contexts, in SQuAD's layout: answers are spans of the context, or none."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax import answer_metrics
+from bertjax.data import answer_windows, answers, squad
+from bertjax.data.pairs import Pairs
+from bertjax.data.ragged import ranges
+from bertjax.data.task_reading import Reading
+from bertjax.errors import UserError
+
+Fields = Mapping[str, Any]
+
+FILES = {
+    False: {"train": "train-v1.1.json", "dev": "dev-v1.1.json", "test": "test-v1.1.json"},
+    True: {"train": "train-v2.0.json", "dev": "dev-v2.0.json", "test": "test-v2.0.json"},
+}
+"""The released files, of questions that all have an answer and of those of which some have none."""
+
+
+class Dataset:
+    """See `interfaces.Dataset`. A sequence is a window of a context with its question."""
+
+    task_fields = MappingProxyType({})
+
+    def __init__(self, data: str, task: Fields, fields: Fields, read: Reading):
+        """Reads and encodes every split that is there.
+
+        Args:
+          data: Folder of the files.
+          task: `config.task`.
+          fields: `config.data`: the names of the files (`train_file` and so on, empty for those
+            that were released), `unanswerable`, `on_mismatch`, `doc_stride`, `max_query_length`,
+            `max_answer_length`, and `null_threshold`, None for the one that is best on dev.
+          read: What the model wants.
+
+        Raises:
+          UserError: something is missing or does not fit.
+        """
+        if read.max_chars_per_word:
+            raise UserError(
+                "answering questions wants a model that reads pieces of words, this one reads "
+                "characters: give --init another run"
+            )
+        self.name = "squad2" if fields["unanswerable"] else "squad1"
+        self._fields, self._n_best_size = fields, task["n_best_size"]
+        self._threshold = fields["null_threshold"] or 0.0
+        self.questions, self.windows, self.batches = {}, {}, {}
+        for split, path in _files(pathlib.Path(data), fields).items():
+            questions = read.drawn(split, _questions(path, split, fields))
+            windows = answer_windows.encode(
+                questions,
+                read.tokenizer,
+                max_seq_length=read.max_seq_length,
+                doc_stride=fields["doc_stride"],
+                max_query_length=fields["max_query_length"],
+                cls_last=read.cls_last,
+            )
+            self.questions[split], self.windows[split] = questions, windows
+            labels = windows.labels if split == "train" else None
+            self.batches[split] = read.batches(split, _marked(windows), labels)
+        self.dev = ("dev",)
+        self.test = ("test",) if "test" in self.batches else ()
+        self.left_out = {split: found.left_out for split, found in self.questions.items()}
+
+    def score(self, split: str, predictions: Float[np.ndarray, "n S"]) -> dict[str, float]:
+        """Exact match and F1; where a question may have no answer, by the best threshold of dev."""
+        questions = self.questions[split]
+        if not questions.labelled:
+            return {}
+        found = self._answers(split, predictions)
+        references = questions.references()
+        if not self._fields["unanswerable"]:
+            scores = answer_metrics.exact_match_and_f1(found.predictions(), references)
+            return {name: scores[name] / 100 for name in ("exact_match", "f1")}
+        rules = answer_metrics.exact_match_and_f1_with_no_answers
+        if split == "dev" and self._fields["null_threshold"] is None:
+            texts = found.predictions(float("inf"))
+            self._threshold = rules(texts, references, found.odds())["best_f1_thresh"]
+        scores = rules(found.predictions(self._threshold), references)
+        kinds = [name for name in scores if name.endswith(("exact", "f1"))]
+        return {name: scores[name] / 100 for name in kinds} | {"null_threshold": self._threshold}
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """F1 on the dev split."""
+        return {"dev/score": values["dev/f1"]}
+
+    def write(
+        self, split: str, predictions: Float[np.ndarray, "n S"], folder: pathlib.Path
+    ) -> None:
+        """`predictions.json`, `nbest_predictions.json` and `null_odds.json` of a split."""
+        answers.write(folder / split, self._answers(split, predictions), self._threshold)
+
+    def _answers(self, split: str, predictions: Float[np.ndarray, "n S"]) -> answers.FoundAnswers:
+        """What the numbers mean that `tasks/squad.py` predicts."""
+        starts, start_places, ends, end_places = np.split(predictions[:, :-1], 4, axis=1)
+        null = predictions[:, -1] if self._fields["unanswerable"] else None
+        return answers.find(
+            self.questions[split],
+            self.windows[split],
+            starts,
+            start_places.astype(np.int64),
+            ends,
+            end_places.astype(np.int64),
+            null,
+            n_best_size=self._n_best_size,
+            max_answer_length=self._fields["max_answer_length"],
+        )
+
+
+def _marked(windows: answer_windows.AnswerWindows) -> Pairs:
+    """The sequences, with `answer_places`: 1 for tokens of the context, 2 for [CLS], else 0."""
+    sizes = windows.context_end - windows.context_begin
+    marks = np.zeros(len(windows.pairs.tokens), np.int32)
+    marks[ranges(windows.pairs.starts + windows.context_begin, sizes)] = 1
+    marks[windows.pairs.starts + windows.cls] = 2
+    return dataclasses.replace(windows.pairs, columns={"answer_places": marks})
+
+
+def _files(folder: pathlib.Path, fields: Fields) -> dict[str, pathlib.Path]:
+    """The file of each split that is there.
+
+    Raises:
+      UserError: train or dev is missing, or a file that is named.
+    """
+    found = {}
+    for split, released in FILES[bool(fields["unanswerable"])].items():
+        named = fields[f"{split}_file"]
+        path = folder / (named or released)
+        if path.is_file():
+            found[split] = path
+        elif named or split != "test":
+            raise UserError(
+                f"no file {path}: --data wants the folder of SQuAD's files, or name yours with "
+                f"--config.data.{split}_file=FILE"
+            )
+    return found
+
+
+def _questions(path: pathlib.Path, split: str, fields: Fields) -> squad.SquadQuestions:
+    on_mismatch = fields["on_mismatch"] if split == "train" else "keep"
+    questions = squad.read(path, labelled=split != "test", on_mismatch=on_mismatch)
+    if split != "test" and not fields["unanswerable"] and questions.impossible.any():
+        raise UserError(
+            f"{path}: {questions.impossible.sum()} questions have no answer, the first is "
+            f"{questions.ids[int(questions.impossible.argmax())]!r}: that is SQuAD 2.0, use "
+            "configs/squad.py:squad2"
+        )
+    return questions
