@@ -115,7 +115,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     config = finetuning.with_origin(recipe, origin)
     pieces = tokenizer.load(finetuning.tokenizer_folder(origin))
     build.check_vocabulary(config, pieces, build.extra_ids(origin.config))
-    parts = {name: finetuning.read(_alone(config, name), data, pieces) for name in names}
+    parts = {name: finetuning.read(alone(config, name), data, pieces) for name in names}
     dataset = Tasks(recipe.task.dataset, parts, config.seed)
     config = finetuning.with_numbers(config, dataset)
     heads = {name: _head(config, name, number) for number, name in enumerate(names)}
@@ -141,7 +141,7 @@ def _head(config: ConfigDict, name: str, number: int) -> Callable[[], Any]:
     return build.construct(catalog.load("tasks", config.task.name).Task, fields, "config.task")
 
 
-def _alone(config: ConfigDict, name: str) -> ConfigDict:
+def alone(config: ConfigDict, name: str) -> ConfigDict:
     """The config of one of the tasks."""
     own = config.copy_and_resolve_references()
     with own.unlocked():

@@ -1,6 +1,7 @@
 """How a model wants the examples of a task: what all kinds of tasks have in common."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +17,19 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def sample(self, size: int, seed: int) -> "Examples": ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """Examples that a person gives, of which nobody knows the answers.
+
+    Attributes:
+      batches: What the model reads.
+      answers: From its predictions, one of each sequence, to what is said of every example.
+    """
+
+    batches: PairBatches
+    answers: Callable[[np.ndarray], list[dict[str, Any]]]
 
 
 AnyExamples = TypeVar("AnyExamples", bound=Examples)

@@ -1,17 +1,19 @@
 """Tasks of one or two sentences: those of GLUE, and others in the same kind of files."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Num
+from jaxtyping import Float, Num
+from scipy.special import softmax
 
 from bertjax import metrics
-from bertjax.data import glue, glue_predictions, knowledge, pairs
+from bertjax.data import asked_lines, glue, glue_predictions, knowledge, pairs
+from bertjax.data.asked_lines import Line
 from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
-from bertjax.data.task_reading import Reading
+from bertjax.data.task_reading import Asked, Reading
 from bertjax.errors import UserError
 
 Fields = Mapping[str, Any]
@@ -65,6 +67,39 @@ class Dataset:
         glue_predictions.write(path, self.task, self.examples[split].indices, predictions)
 
 
+ANSWERS = "scores"
+"""The method of `tasks/glue.py` that tells what `ask` needs."""
+
+
+def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Reading) -> Asked:
+    """One or two texts a line, with a tab between; or a JSON object with their names.
+
+    Raises:
+      UserError: a line is something else.
+    """
+    row = glue_task(task["dataset"])
+    rows = [asked_lines.fields(line, row.tfds_texts) for line in lines]
+    texts = tuple([given[name] for given in rows] for name in row.tfds_texts)
+    examples = GlueExamples(texts, None, [str(number) for number in range(len(rows))])
+    sequences = _encoded(examples, fields, read, _graph(data, fields, read))
+
+    def answers(logits: Float[np.ndarray, "n C"]) -> list[dict[str, Any]]:
+        if not row.labels:
+            return [
+                given | {"score": float(found[0])}
+                for given, found in zip(rows, logits, strict=True)
+            ]
+        chances = softmax(logits, axis=-1).tolist()
+        return [
+            given
+            | {"label": row.labels[int(np.argmax(found))]}
+            | {"probabilities": dict(zip(row.labels, found, strict=True))}
+            for given, found in zip(rows, chances, strict=True)
+        ]
+
+    return Asked(read.batches("asked", sequences, None), answers)
+
+
 def scores(
     task: GlueTask,
     predictions: Num[np.ndarray, " n"],
@@ -82,7 +117,7 @@ def _graph(data: str, fields: Fields, read: Reading) -> knowledge.Graph | None:
     Raises:
       UserError: there is none there, or the model cannot read what is made with it.
     """
-    if not fields["knowledge"]:
+    if "knowledge" not in fields or not fields["knowledge"]:
         return None
     if not read.takes_positions:
         raise UserError(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -10,11 +10,16 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax import answer_metrics
-from bertjax.data import answer_windows, answers, squad
+from bertjax.data import answer_windows, answers, asked_lines, squad
+from bertjax.data.asked_lines import Line
 from bertjax.data.pairs import Pairs
 from bertjax.data.ragged import ranges
-from bertjax.data.task_reading import Reading
+from bertjax.data.squad_questions import SquadQuestions
+from bertjax.data.task_reading import Asked, Reading
 from bertjax.errors import UserError
+
+_SHOWN = 3
+"""Candidates that a person is shown."""
 
 Fields = Mapping[str, Any]
 
@@ -50,19 +55,12 @@ class Dataset:
                 "characters: give --init another run"
             )
         self.name = "squad2" if fields["unanswerable"] else "squad1"
-        self._fields, self._n_best_size = fields, task["n_best_size"]
+        self._fields = fields
         self._threshold = fields["null_threshold"] or 0.0
         self.questions, self.windows, self.batches = {}, {}, {}
         for split, path in _files(pathlib.Path(data), fields).items():
             questions = read.drawn(split, _questions(path, split, fields))
-            windows = answer_windows.encode(
-                questions,
-                read.tokenizer,
-                max_seq_length=read.max_seq_length,
-                doc_stride=fields["doc_stride"],
-                max_query_length=fields["max_query_length"],
-                cls_last=read.cls_last,
-            )
+            windows = _windows(questions, fields, read)
             self.questions[split], self.windows[split] = questions, windows
             labels = windows.labels if split == "train" else None
             self.batches[split] = read.batches(split, _marked(windows), labels)
@@ -99,20 +97,80 @@ class Dataset:
         answers.write(folder / split, self._answers(split, predictions), self._threshold)
 
     def _answers(self, split: str, predictions: Float[np.ndarray, "n S"]) -> answers.FoundAnswers:
-        """What the numbers mean that `tasks/squad.py` predicts."""
-        starts, start_places, ends, end_places = np.split(predictions[:, :-1], 4, axis=1)
-        null = predictions[:, -1] if self._fields["unanswerable"] else None
-        return answers.find(
-            self.questions[split],
-            self.windows[split],
-            starts,
-            start_places.astype(np.int64),
-            ends,
-            end_places.astype(np.int64),
-            null,
-            n_best_size=self._n_best_size,
-            max_answer_length=self._fields["max_answer_length"],
-        )
+        return _found(self.questions[split], self.windows[split], predictions, self._fields)
+
+
+ANSWERS = "predict"
+"""The method of `tasks/squad.py` that tells what `ask` needs."""
+
+
+def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Reading) -> Asked:
+    """A question and its context a line, with a tab between; or a JSON object with these names.
+
+    Raises:
+      UserError: a line is something else.
+    """
+    rows = [asked_lines.fields(line, ("question", "context")) for line in lines]
+    questions = SquadQuestions(
+        ids=[str(number) for number in range(len(rows))],
+        titles=[""] * len(rows),
+        questions=[given["question"] for given in rows],
+        contexts=[given["context"] for given in rows],
+        context_of=np.arange(len(rows)),
+        answers=[()] * len(rows),
+        answer_starts=[()] * len(rows),
+        impossible=np.zeros(len(rows), bool),
+        labelled=False,
+    )
+    windows = _windows(questions, fields, read)
+
+    def said(predictions: Float[np.ndarray, "n S"]) -> list[dict[str, Any]]:
+        found = _found(questions, windows, predictions, fields)
+        texts = found.predictions(fields["null_threshold"] or 0.0).values()
+        best = [[candidate._asdict() for candidate in each[:_SHOWN]] for each in found.n_best]
+        odds = found.odds().values() or [None] * len(rows)
+        return [
+            given
+            | {"answer": text, "n_best": candidates}
+            | ({} if null is None else {"null_odds": null})
+            for given, text, candidates, null in zip(rows, texts, best, odds, strict=True)
+        ]
+
+    return Asked(read.batches("asked", _marked(windows), None), said)
+
+
+def _windows(
+    questions: SquadQuestions, fields: Fields, read: Reading
+) -> answer_windows.AnswerWindows:
+    return answer_windows.encode(
+        questions,
+        read.tokenizer,
+        max_seq_length=read.max_seq_length,
+        doc_stride=fields["doc_stride"],
+        max_query_length=fields["max_query_length"],
+        cls_last=read.cls_last,
+    )
+
+
+def _found(
+    questions: SquadQuestions,
+    windows: answer_windows.AnswerWindows,
+    predictions: Float[np.ndarray, "n S"],
+    fields: Fields,
+) -> answers.FoundAnswers:
+    """What the numbers mean that `tasks/squad.py` predicts."""
+    starts, start_places, ends, end_places = np.split(predictions[:, :-1], 4, axis=1)
+    return answers.find(
+        questions,
+        windows,
+        starts,
+        start_places.astype(np.int64),
+        ends,
+        end_places.astype(np.int64),
+        predictions[:, -1] if fields["unanswerable"] else None,
+        n_best_size=starts.shape[1],
+        max_answer_length=fields["max_answer_length"],
+    )
 
 
 def _marked(windows: answer_windows.AnswerWindows) -> Pairs:
@@ -144,7 +202,7 @@ def _files(folder: pathlib.Path, fields: Fields) -> dict[str, pathlib.Path]:
     return found
 
 
-def _questions(path: pathlib.Path, split: str, fields: Fields) -> squad.SquadQuestions:
+def _questions(path: pathlib.Path, split: str, fields: Fields) -> SquadQuestions:
     on_mismatch = fields["on_mismatch"] if split == "train" else "keep"
     questions = squad.read(path, labelled=split != "test", on_mismatch=on_mismatch)
     if split != "test" and not fields["unanswerable"] and questions.impossible.any():

@@ -60,9 +60,13 @@ def _even(values: list[Num[np.ndarray, "B *more"]]) -> list[Num[np.ndarray, "B *
     if values[0].ndim == 1:
         return values
     longest = max(rows.shape[1] for rows in values)
-    return [
-        np.pad(rows, ((0, 0), (0, longest - rows.shape[1])), constant_values=-1) for rows in values
-    ]
+
+    def lengthened(rows: np.ndarray) -> np.ndarray:
+        missing = [(0, 0)] * rows.ndim
+        missing[1] = (0, longest - rows.shape[1])
+        return np.pad(rows, missing, constant_values=-1)
+
+    return [lengthened(rows) for rows in values]
 
 
 def _in_order(

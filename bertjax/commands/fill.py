@@ -1,0 +1,61 @@
+"""Fill hidden places of texts, by a trained masked language model."""
+
+import argparse
+import itertools
+import json
+import sys
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  bertjax fill --init runs/bert 'the man went to the [MASK] .'
+  bertjax fill --init runs/bert --top 10 --json < sentences.txt
+
+[MASK] stands for one token, whatever the run's tokenizer calls it; a text may have several. Without
+texts, the lines of standard input are filled. Probabilities are over the whole vocabulary, each
+place for itself.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Prints what the model puts in each place."""
+    arguments = _parser().parse_args(argv)
+    if arguments.batch_size < 1:
+        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
+    from bertjax import fill
+    from bertjax.data.lines import texts
+
+    filler = fill.load(arguments.init, arguments.top)
+    asked = iter(arguments.texts or (text for _, text in texts(None) if text.strip()))
+    while group := list(itertools.islice(asked, arguments.batch_size)):
+        for text, places in zip(group, filler.fill(group), strict=True):
+            if arguments.json:
+                print(json.dumps({"text": text, "places": places}, ensure_ascii=False))
+            else:
+                _show(text, places)
+        sys.stdout.flush()
+
+
+def _show(text: str, places: list) -> None:
+    print(text)
+    for number, candidates in enumerate(places, 1):
+        place = f"{number}. " if len(places) > 1 else ""
+        for token, probability in candidates:
+            print(f"  {place}{probability:6.1%}  {token}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax fill",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("texts", nargs="*", metavar="TEXT", help="texts with [MASK] (default: standard input)")
+    add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
+    add("--top", type=int, default=5, metavar="K", help="candidates of each place (default 5)")
+    add("--batch_size", type=int, default=32, metavar="N", help="texts at a time (default 32)")
+    add("--json", action="store_true", help="print a JSON object a line")
+    return parser

@@ -1,0 +1,59 @@
+"""Ask a fine-tuned run about texts: labels, answers and probabilities, as JSON lines."""
+
+import argparse
+import itertools
+import json
+import pathlib
+import sys
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  echo 'a charming film' | bertjax predict --init runs/sst2/seed_0
+  bertjax predict --init runs/mrpc/seed_0 --input pairs.tsv > predictions.jsonl
+  bertjax predict --init runs/squad1/seed_0 --input questions.jsonl
+
+--init is a seed of a fine-tuning that kept its checkpoints (--config.keep_checkpoints=true), or an
+imported classifier. A line holds what the task reads, with tabs between, or is a JSON object:
+  GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."} as TFDS names them
+  SQuAD     question and context, or {"question": "...", "context": "..."}
+Out comes a JSON object for each line, in order: the input and what the model says of it.
+"""
+
+_BATCHES_AT_ONCE = 16
+"""Lines are sorted by length among so many batches."""
+
+
+def main(argv: list[str]) -> None:
+    """Answers line by line."""
+    arguments = _parser().parse_args(argv)
+    if arguments.batch_size < 1:
+        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
+    if arguments.input and not pathlib.Path(arguments.input).is_file():
+        raise UserError(f"no file {arguments.input}: --input wants one example a line")
+    from bertjax import predicting
+    from bertjax.data.lines import texts
+
+    predictor = predicting.load(arguments.init, task=arguments.task, data=arguments.data)
+    lines = (line for line in texts(arguments.input) if line[1].strip())
+    while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_AT_ONCE)):
+        for answer in predictor.ask(group, arguments.batch_size):
+            print(json.dumps(answer, ensure_ascii=False))
+        sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax predict",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--init", required=True, metavar="RUN", help="RUN/seed_N, or an imported classifier")
+    add("--input", metavar="FILE", help="one example a line (default: standard input)")
+    add("--task", default="", help="which one, of a run that learned several")
+    add("--data", default="", metavar="DIR", help="where the recipe's knowledge graph lies")
+    add("--batch_size", type=int, default=32, metavar="N", help="at a time (default 32)")
+    return parser
