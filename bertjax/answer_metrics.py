@@ -124,7 +124,7 @@ def _scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     predicted = normalized(prediction)
     wanted = [text for text in map(normalized, answers) if text] or [""]
     exact = float(predicted in wanted)
-    if not predicted or wanted == [""]:
+    if not predicted:
         return exact, exact
     return exact, max(_overlap(predicted.split(), text.split()) for text in wanted)
 

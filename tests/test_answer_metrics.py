@@ -33,6 +33,7 @@ from bertjax.errors import UserError
         ("\u00a0x\u3000y\u00a0", "x y"),
         ("ÜBER die", "über die"),
         ("《书》", "《书》"),
+        ("one\u2019a\u2019two", "one\u2019 \u2019two"),
         ("", ""),
     ],
 )
@@ -106,7 +107,7 @@ def test_the_published_numbers(shared_data):
 
 def test_two_point_zero_by_hand():
     questions = {"a": ["cat"], "b": ["black cat"], "n": [], "m": []}
-    predictions = {"a": "cat", "b": "cat", "n": "", "m": "dog"}
+    predictions = {"a": "cat", "b": "cat", "n": "", "m": "dog", "other": "x"}
     assert exact_match_and_f1_with_no_answers(predictions, questions) == {
         "exact": 50.0,
         "f1": pytest.approx(100 * (1 + 2 / 3 + 1) / 4),
@@ -133,6 +134,13 @@ def test_a_threshold_takes_answers_back():
     # Answering a alone gives 3 of 4; b comes behind both that have no answer.
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (75.0, 0.5)
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (75.0, 0.5)
+
+
+def test_what_is_predicted_to_have_no_answer_loses_nothing_by_an_answer():
+    questions, predictions = {"n": [], "a": ["x"]}, {"n": "", "a": "x"}
+    odds = {"n": 1.0, "a": 2.0}
+    scores = exact_match_and_f1_with_no_answers(predictions, questions, odds)
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 2.0)
 
 
 def test_the_lowest_of_equally_good_thresholds_and_none():

@@ -237,10 +237,10 @@ def _answer_tokens(
     characters_at = offsets(np.array([len(text) + 1 for text in questions.contexts], np.int64))
     shift = np.repeat(characters_at[:-1], np.diff(contexts_at))
     begins, ends = np.maximum.accumulate(spans + shift[:, None], axis=0).T
-    reach = questions.first_answers()
-    shifted = reach + characters_at[questions.context_of][:, None]
+    shifted = questions.first_answers() + characters_at[questions.context_of][:, None]
     first = np.searchsorted(ends, shifted[:, 0], side="right")
     last = np.searchsorted(begins, shifted[:, 1], side="left") - 1
-    there = (reach[:, 0] >= 0) & (first <= last)
+    # Before each context is a gap of one character, which is where unknown answers are looked for.
+    there = first <= last
     tokens = np.stack([first, last], axis=1) - contexts_at[questions.context_of][:, None]
     return np.where(there[:, None], tokens, -1)

@@ -95,11 +95,10 @@ def _columns(questions: list[_Question], contexts: list[str], left_out: int = 0)
 
 
 def _walk(path: str, content: Any, contexts: list[str], labelled: bool) -> Iterator[_Question]:
-    """All questions in order; the paragraphs that have any are put into `contexts`."""
+    """All questions in order; the paragraphs are put into `contexts`."""
     seen: dict[str, str] = {}
     for place, title, context, asked in _paragraphs(path, content):
-        if asked:
-            contexts.append(context)
+        contexts.append(context)
         for number, raw in enumerate(asked):
             at = f"{place}.qas[{number}]"
             identity = _field(f"{path}: {at}", raw, "id", str)

@@ -116,6 +116,11 @@ def test_an_answer_begins_where_its_token_has_most_around_it():
     assert texts(answers.find(questions, windows, *starts, *ends)) == ["c d"]
     starts, ends = scored({6: 9.0}, {4: 1.0}), scored({6: 9.0}, {5: 1.0})
     assert texts(answers.find(questions, windows, *starts, *ends)) == ["d e"]
+    # Before the beginning of the second window lie tokens of the first one.
+    before = answers.find(
+        questions, windows, *scored({6: 1.0}, {-3: 1.0}), *scored({3: 1.0}, {3: 1.0})
+    )
+    assert texts(before) == [""]
 
 
 def test_the_same_text_is_listed_once_with_its_best_scores():
@@ -190,8 +195,8 @@ def test_a_question_without_any_span():
 
 def test_scores_of_minus_infinity_are_no_answers():
     questions, windows = read("a b")
-    starts, ends = scored({3: -math.inf, 4: 1.0}), scored({4: 1.0, 3: -math.inf})
-    assert texts(answers.find(questions, windows, *starts, *ends)) == ["b"]
+    starts, ends = scored({4: -math.inf, 3: 1.0}), scored({4: 1.0, 3: -math.inf})
+    assert texts(answers.find(questions, windows, *starts, *ends)) == ["a b"]
 
 
 def test_tokens_that_cover_nothing():
@@ -202,6 +207,16 @@ def test_tokens_that_cover_nothing():
     windows = answer_windows.encode(questions, pieces, **sizes)
     starts, ends = scored({3: 1.0, 4: 3.0}), scored({4: 2.0, 5: 1.0})
     assert texts(answers.find(questions, windows, *starts, *ends)) == ["b", "a", "a  b"]
+
+
+def test_tokens_of_one_character_are_in_order_too():
+    questions = asked("ab")
+    pieces = words()
+    pieces.encode_with_offsets = lambda text: ([10, 11, 12], [(0, 1), (1, 2), (1, 2)])
+    sizes = {"max_seq_length": 20, "doc_stride": 2, "max_query_length": 1}
+    windows = answer_windows.encode(questions, pieces, **sizes)
+    found = answers.find(questions, windows, *scored({5: 1.0}), *scored({4: 1.0}))
+    assert texts(found) == [""]
 
 
 def test_cls_last():
@@ -392,13 +407,17 @@ def test_gold_labels_of_two_point_zero_score_full_marks(shared_data, cls_last):
     assert np.mean(same) > 0.999
 
 
-@pytest.mark.parametrize(("vocabulary", "share"), [("bert-base-cased", 0.999), ("t5", 0.97)])
+@pytest.mark.parametrize(
+    ("vocabulary", "share"), [("bert-base-cased", 0.999), ("t5", 0.97), ("gpt2", 0.98)]
+)
 def test_gold_labels_of_one_point_one_score_full_marks(shared_data, vocabulary, share):
-    """T5's vocabulary keeps punctuation at the ends of words; it lends a token as [CLS]."""
+    """Pieces of T5 and GPT-2 may end with punctuation; padding lends them special tokens."""
     questions = squad.read(shared_data / "squad" / "v1.1_xquad_en.json")
     loaded = tokenizer.load(shared_data / "vocab" / vocabulary)
     if loaded.cls_id is None:
         loaded.cls_id = loaded.pad_id
+    if loaded.sep_id is None:
+        loaded.sep_id = loaded.pad_id
     windows = answer_windows.encode(questions, loaded, max_seq_length=300, doc_stride=100)
     found = answers.find(questions, windows, *gold(windows)[:4], max_answer_length=60)
     scores = exact_match_and_f1(found.predictions(), questions.references())
