@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import build, finetuning, scoring
+from bertjax import build, cli, finetuning, scoring
 from bertjax import config as configs
 from bertjax.commands import finetune
 from bertjax.data import tokenizer
@@ -127,7 +127,7 @@ def job_of(data, init, workdir, **overrides) -> finetuning.Job:
 def finished(run_bertjax, data, pretrained, tmp_path_factory):
     """The command, typed once, with two seeds: (its workdir, what it said)."""
     workdir = tmp_path_factory.mktemp("runs") / "sst2"
-    words = arguments(data, pretrained, workdir)
+    words = arguments(data, pretrained, workdir, keep_checkpoints="true")
     said = run_bertjax("finetune", *words, "--seeds", 2, env=COMPILED_QUICKLY)
     assert said.returncode == 0, said.stderr
     return workdir, said
@@ -176,6 +176,44 @@ def test_predictions_are_what_was_scored(finished):
         assert np.mean(right) == pytest.approx(result["scores"]["dev/accuracy"])
     test = (workdir / "predictions" / "test" / "SST-2.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in test] == ["index", "0", "10", "20", "30", "40"]
+
+
+def test_a_seed_that_kept_its_checkpoints_can_be_asked(finished, tmp_path, capsys):
+    """In JSON and as text, it says of each dev sentence what was predicted in training."""
+    run = finished[0] / "seed_1"
+    lines = [text for text, _ in ROWS[::3]]
+    lines[0] = json.dumps({"sentence": lines[0]})
+    (tmp_path / "asked.txt").write_text("\n".join([*lines, ""]))
+    words = ["predict", "--init", str(run), "--input", str(tmp_path / "asked.txt")]
+    assert cli.main([*words, "--batch_size", "4"]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["sentence"] for row in said] == [text for text, _ in ROWS[::3]]
+    wanted = (run / "predictions" / "dev" / "SST-2.tsv").read_text().split()[3::2]
+    assert [row["label"] for row in said] == wanted
+    for row in said:
+        assert sum(row["probabilities"].values()) == pytest.approx(1.0)
+        assert max(row["probabilities"], key=row["probabilities"].get) == row["label"]
+
+
+@pytest.mark.parametrize(
+    ("init", "line", "message"),
+    [
+        ("seed_1", "one\ttwo", "asked.txt:1: 2 field(s), wanted 1 with tabs between them (sent"),
+        ("seed_1", '{"text": "a"}', 'asked.txt:1: wanted a JSON object with "sentence" (a text)'),
+        ("seed_1", '{"sentence": 1}', "asked.txt:1: wanted a text for each of sentence"),
+        ("pretrained", "one", "has learned no task: give a run of bertjax finetune"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(
+    finished, pretrained, init, line, message, tmp_path, capsys
+):
+    (tmp_path / "asked.txt").write_text(f"{line}\n")
+    run = pretrained if init == "pretrained" else finished[0] / init
+    words = ["predict", "--init", str(run), "--input", str(tmp_path / "asked.txt")]
+    assert cli.main(words) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
 
 
 def test_a_finished_run_is_not_done_again(finished, data, pretrained, capsys):

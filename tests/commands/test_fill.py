@@ -1,0 +1,87 @@
+"""bertjax fill: what the model believes, wherever [MASK] stands, one text or several."""
+
+import io
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import cli, fill, importing
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(scope="module")
+def run(save_pretrained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fill")
+    importing.write(importing.read(save_pretrained(folder / "theirs")), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def filler(run):
+    return fill.load(str(run), top=31)
+
+
+def by_hand(filler, ids, place):
+    """Probabilities of all tokens at a place of one row."""
+
+    def method(module, batch):
+        sequence = module.encoder(batch, train=False).sequence
+        return module.mlm.logits(module.encoder, sequence, jnp.array([[place]]))[0, 0]
+
+    batch = {"input_ids": jnp.array([ids]), "attention_mask": jnp.ones((1, len(ids)), bool)}
+    logits = filler.pretrainer.apply({"params": filler.params}, batch, method=method)
+    return np.asarray(jax.nn.softmax(logits))
+
+
+def test_probabilities_are_the_models(filler):
+    texts = ["a b [MASK] d", "[MASK] x y z q r s t [MASK]"]
+    found = filler.fill(texts)
+    assert [len(places) for places in found] == [1, 2]
+    rows = ([2, 5, 6, 4, 8, 3], [2, 4, 28, 29, 30, 21, 22, 23, 24, 4, 3])
+    for row, places in zip(rows, found, strict=True):
+        for place, candidates in zip(np.flatnonzero(np.equal(row, 4)), places, strict=True):
+            wanted = by_hand(filler, row, place)
+            values = [value for _, value in candidates]
+            np.testing.assert_allclose(values, np.sort(wanted)[::-1], rtol=1e-4)
+            best = int(wanted.argmax())
+            assert candidates[0][0] == filler.tokenizer.pieces([best])[0]
+
+
+def typed(capsys, *words):
+    status = cli.main(["fill", *map(str, words)])
+    return status, *capsys.readouterr()
+
+
+def test_texts_come_from_the_line_or_from_standard_input(run, capsys, monkeypatch):
+    texts = ["a [MASK] c", "[MASK] b"]
+    status, plain, _ = typed(capsys, "--init", run, "--top", 2, *texts)
+    assert status == 0
+    assert [line for line in plain.splitlines() if not line.startswith(" ")] == texts
+    stream = io.TextIOWrapper(io.BytesIO("\n".join([texts[0], "", texts[1]]).encode()))
+    monkeypatch.setattr(sys, "stdin", stream)
+    status, lines, _ = typed(capsys, "--init", run, "--top", 2, "--json", "--batch_size", 1)
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert [row["text"] for row in rows] == texts
+    shown = [line.split() for line in plain.splitlines() if line.startswith(" ")]
+    assert [token for row in rows for token, _ in row["places"][0]] == [line[-1] for line in shown]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a b"], "text 1 ('a b') hides nothing: write [MASK] for a token"),
+        (["a [MASK]", "--top", "99"], "--top 99: wanted 1 to 31, the vocabulary"),
+        (["[MASK] " + " ".join(LETTERS)], "text 1 has 29 tokens, the model reads 24: shorten it"),
+        (["a [MASK]", "--batch_size", "0"], "--batch_size 0: wanted 1 or more"),
+    ],
+)
+def test_a_mistake_is_one_line(run, capsys, words, message):
+    status, out, errors = typed(capsys, "--init", run, *words)
+    assert (status, out) == (2, "")
+    assert message in errors
+    assert errors.count("\n") == 1
