@@ -1,0 +1,77 @@
+"""Tell how much each layer of trained encoders changes what it reads: L2 distance and cosine."""
+
+import argparse
+import json
+import pathlib
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  bertjax analyze --init runs/albert --input sentences.txt
+  bertjax analyze --init runs/bert runs/albert --input sentences.txt --plot layers.png
+
+--input has one text a line. For each layer: how far what comes out is from what goes in, and the
+cosine between both, as means over all tokens (Lan et al. 2020, figure 2, where shared layers make
+both smooth). Layer 1 reads the embeddings. Lines longer than the model reads are cut.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Measures every run, prints a table or JSON, and draws if asked to."""
+    arguments = _parser().parse_args(argv)
+    if arguments.batch_size < 1:
+        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
+    if not pathlib.Path(arguments.input).is_file():
+        raise UserError(f"no file {arguments.input}: --input wants texts, one a line")
+    from bertjax import extracting, layer_analysis
+    from bertjax.data.lines import texts
+
+    out = pathlib.Path(arguments.plot) if arguments.plot else None
+    if out:
+        layer_analysis.check_plot(out)
+    measured = []
+    for init in arguments.init:
+        encoding = extracting.open_run(init, layers="all", truncate=True)
+        lines = (text for _, text in texts(arguments.input))
+        found = layer_analysis.measure(
+            encoding, lines, arguments.input, batch_size=arguments.batch_size
+        )
+        measured.append((init, found))
+    if arguments.json:
+        for init, found in measured:
+            print(json.dumps({"init": init, "tokens": found.tokens, **_columns(found)}))
+    else:
+        _print_table(measured)
+    if out:
+        layer_analysis.plot(out, measured)
+        print(f"plot: {out}")
+
+
+def _columns(found) -> dict[str, list[float]]:
+    return {"distance": found.distance.tolist(), "cosine": found.cosine.tolist()}
+
+
+def _print_table(measured: list) -> None:
+    for init, found in measured:
+        print(f"{init}: {found.tokens:,} tokens")
+        print(f"{'layer':>5}  {'L2 distance':>11}  {'cosine':>7}")
+        rows = zip(found.distance, found.cosine, strict=True)
+        for layer, (distance, cosine) in enumerate(rows, 1):
+            print(f"{layer:>5}  {distance:>11.4f}  {cosine:>7.4f}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax analyze",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--init", required=True, nargs="+", metavar="RUN", help="runs to compare")
+    add("--input", required=True, metavar="FILE", help="text, one a line")
+    add("--plot", default="", metavar="FILE", help="a .png, .svg or .pdf to draw")
+    add("--batch_size", type=int, default=64, metavar="N", help="texts at a time (default 64)")
+    add("--json", action="store_true", help="print a JSON object for each run")
+    return parser
