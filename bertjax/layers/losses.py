@@ -14,24 +14,6 @@ def cross_entropy(
     return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=-1) - chosen))
 
 
-def smoothed_cross_entropy(
-    logits: Float[Array, "*lead C"],
-    labels: Int[Array, "*lead"],
-    weights: Float[Array, "*lead"],
-    smoothing: float,
-) -> Float[Array, ""]:
-    """Cross entropy with labels of which a share is spread over all classes, in nats.
-
-    Label smoothing (Szegedy et al. 2016, section 7); without any, this is `cross_entropy`.
-    """
-    whole = cross_entropy(logits, labels, weights)
-    if not smoothing:
-        return whole
-    logits = logits.astype(jnp.float32)
-    spread = jax.nn.logsumexp(logits, axis=-1) - logits.mean(axis=-1)
-    return (1 - smoothing) * whole + smoothing * jnp.sum(weights * spread)
-
-
 def sigmoid_cross_entropy(
     logits: Float[Array, "*lead"], labels: Bool[Array, "*lead"], weights: Float[Array, "*lead"]
 ) -> Float[Array, ""]:

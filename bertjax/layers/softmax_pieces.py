@@ -4,7 +4,9 @@ Scores exist for a few positions at a time, in the forward pass and in the backw
 computes them again. Positions are taken along the length, so that examples stay on their devices.
 """
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,6 +16,23 @@ from jaxtyping import Array, Bool, Float, Int
 Score = Callable[..., Float[Array, "B P V"]]
 """(module, hidden [B P D], *shared) -> scores of the vocabulary, in float32."""
 
+_PARTS = 8
+"""As few of the positions meet the vocabulary at once as with masked tokens, which are 15%."""
+
+
+class Said(NamedTuple):
+    """What is said of each label.
+
+    Attributes:
+      chances: Its log probability, in nats.
+      hits: Whether nothing is likelier.
+      mean: The mean log probability of the whole vocabulary, which smoothed labels are made of.
+    """
+
+    chances: Float[Array, "B L"]
+    hits: Bool[Array, "B L"]
+    mean: Float[Array, "B L"]
+
 
 def predictions(
     module: nn.Module,
@@ -22,15 +41,15 @@ def predictions(
     labels: Int[Array, "B L"],
     positions: int,
     *shared: Array,
-) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
-    """The log probability of each label in nats, and whether nothing is likelier.
+) -> Said:
+    """What the vectors say of the labels.
 
     Args:
       module: Whose parameters `score` reads.
       score: From vectors to scores.
       hidden: What predicts.
       labels: What is to be predicted.
-      positions: Of each example, so many are worked on at a time.
+      positions: Of each example, so many are worked on at a time; 0 for an eighth, rounded up.
       shared: Arrays that `score` gets besides.
     """
 
@@ -38,8 +57,9 @@ def predictions(
         hidden, labels = part
         scores = score(module, hidden, *shared)
         chosen = jnp.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
-        chances = chosen - jax.nn.logsumexp(scores, axis=-1)
-        return nothing, (chances, scores.argmax(axis=-1) == labels)
+        total = jax.nn.logsumexp(scores, axis=-1)
+        hits = scores.argmax(axis=-1) == labels
+        return nothing, Said(chosen - total, hits, scores.mean(axis=-1) - total)
 
     over_pieces = nn.scan(
         nn.remat(piece, prevent_cse=False),
@@ -47,11 +67,11 @@ def predictions(
         split_rngs={"params": False},
         in_axes=(0, *(nn.broadcast,) * len(shared)),
     )
-    parts = _parted(hidden, positions), _parted(labels, positions)
-    _, made = over_pieces(module, None, parts, *shared)
     length = labels.shape[1]
-    chances, hits = (jnp.concatenate(list(rows), axis=1)[:, :length] for rows in made)
-    return chances, hits
+    size = positions or math.ceil(length / _PARTS)
+    parts = _parted(hidden, size), _parted(labels, size)
+    _, made = over_pieces(module, None, parts, *shared)
+    return Said(*(jnp.concatenate(list(rows), axis=1)[:, :length] for rows in made))
 
 
 def _parted(rows: Array, size: int) -> Array:

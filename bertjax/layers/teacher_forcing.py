@@ -1,11 +1,11 @@
 """Teaching a decoder: it reads the true tokens so far, and predicts the next one."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import losses
+from bertjax.layers import softmax_pieces
 
 LENGTHS = 16
 """Lengths that a corruption makes are multiples of this, so that they divide over a mesh."""
@@ -52,7 +52,7 @@ def loss(
     text: Bool[Array, "B T"],
     label_smoothing: float = 0.0,
 ) -> tuple[Array, Array, dict[str, Sum]]:
-    """Cross entropy of the targets; all of them, and nothing else, meet the vocabulary.
+    """Cross entropy of the targets, of which a few at a time meet the vocabulary.
 
     Args:
       encoder: Scores the vocabulary.
@@ -60,23 +60,28 @@ def loss(
       batch: With its targets.
       text: Which of them are tokens of the text: `text_loss` is theirs, in nats, for comparison
         with what word frequencies give.
-      label_smoothing: See `losses.smoothed_cross_entropy`.
+      label_smoothing: Share of each label that is spread over the vocabulary (Szegedy et al. 2016,
+        section 7).
     """
     if encoded.decoded is None:
         raise UserError(
             "an objective that says something needs a model with a decoder: set "
             "--config.model.name=transformer"
         )
-    logits_BTV = encoder.attend(encoded.decoded).astype(jnp.float32)
     labels, there = batch["target_ids"], batch["target_mask"]
+    said = softmax_pieces.predictions(encoder, _scores, encoded.decoded, labels, 0)
     weights = there * batch.get("example_weight", jnp.ones(len(labels)))[:, None]
     weight_sum, of_text = weights.sum(), weights * text
     metrics = {
-        "accuracy": (losses.correct(logits_BTV, labels, weights), weight_sum),
-        "text_loss": (losses.cross_entropy(logits_BTV, labels, of_text), of_text.sum()),
+        "accuracy": (jnp.sum(weights * said.hits), weight_sum),
+        "text_loss": (-jnp.sum(of_text * said.chances), of_text.sum()),
     }
-    smoothed = losses.smoothed_cross_entropy(logits_BTV, labels, weights, label_smoothing)
-    return smoothed, weight_sum, metrics
+    wanted = (1 - label_smoothing) * said.chances + label_smoothing * said.mean
+    return -jnp.sum(weights * wanted), weight_sum, metrics
+
+
+def _scores(encoder: Encoder, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+    return encoder.attend(hidden).astype(jnp.float32)
 
 
 def is_text(target_ids: Int[Array, "B T"], special_ids: tuple[int, ...]) -> Bool[Array, "B T"]:

@@ -57,7 +57,7 @@ class Objective(nn.Module):
         labels, weights = self._wanted(batch, size)
         losses, correct, metrics = [], [], {}
         for name, hidden in self._hidden(encoded.sequence, width).items():
-            chances, hits = softmax_pieces.predictions(
+            said = softmax_pieces.predictions(
                 self,
                 functools.partial(_scores, precision=named(encoder.precision)),
                 hidden,
@@ -65,8 +65,8 @@ class Objective(nn.Module):
                 self.positions_at_a_time,
                 *(table, bias),
             )
-            losses.append(-jnp.sum(weights * chances))
-            correct.append(jnp.sum(weights * hits))
+            losses.append(-jnp.sum(weights * said.chances))
+            correct.append(jnp.sum(weights * said.hits))
             metrics[f"{name}_loss"] = (losses[-1], weights.sum())
         weight_sum = 2 * weights.sum()
         metrics["accuracy"] = (sum(correct), weight_sum)

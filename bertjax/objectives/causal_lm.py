@@ -4,17 +4,12 @@ Every token is predicted, and still the vocabulary's scores of a whole batch [B 
 they are made for an eighth of the positions at a time, and again in the backward pass.
 """
 
-import math
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import masks, softmax_pieces
-
-_PARTS = 8
-"""As few of the positions meet the vocabulary at once as with masked tokens, which are 15%."""
 
 
 class Objective(nn.Module):
@@ -51,8 +46,10 @@ class Objective(nn.Module):
         self, encoder: Encoder, sequence: Float[Array, "B L D"], labels: Int[Array, "B L"]
     ) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
         """The log probability of each label, and whether no other token is as likely."""
-        size = self.positions_at_once or math.ceil(labels.shape[1] / _PARTS)
-        return softmax_pieces.predictions(encoder, self.logits, sequence, labels, size)
+        said = softmax_pieces.predictions(
+            encoder, self.logits, sequence, labels, self.positions_at_once
+        )
+        return said.chances, said.hits
 
     def logits(self, encoder: Encoder, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Scores of what follows each vector's token."""

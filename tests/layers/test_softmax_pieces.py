@@ -9,6 +9,8 @@ import pytest
 from bertjax.layers import losses, softmax_pieces
 
 B, L, D, V = 3, 7, 5, 11
+SPREAD = 0.3
+"""Share of smoothed labels, so that their gradient is compared as well."""
 
 
 class Predicting(nn.Module):
@@ -21,8 +23,9 @@ class Predicting(nn.Module):
         def score(module, hidden, bias):
             return hidden @ module.variables["params"]["table"].T + bias
 
-        chances, hits = softmax_pieces.predictions(self, score, hidden, labels, positions, bias)
-        return -jnp.sum(weights * chances), jnp.sum(weights * hits)
+        said = softmax_pieces.predictions(self, score, hidden, labels, positions, bias)
+        spread = -jnp.sum(weights * said.mean)
+        return -jnp.sum(weights * said.chances) + SPREAD * spread, jnp.sum(weights * said.hits)
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +39,12 @@ def given():
 
 def whole(hidden, table, bias, labels, weights):
     scores = hidden @ table.T + bias
-    return losses.cross_entropy(scores, labels, weights), losses.correct(scores, labels, weights)
+    spread = -jnp.sum(weights * jax.nn.log_softmax(scores).mean(axis=-1))
+    loss = losses.cross_entropy(scores, labels, weights) + SPREAD * spread
+    return loss, losses.correct(scores, labels, weights)
 
 
-@pytest.mark.parametrize("positions", [1, 3, 8])
+@pytest.mark.parametrize("positions", [0, 1, 3, 8])
 def test_pieces_are_the_whole(given, positions):
     def pieces(hidden, table, bias, labels, weights):
         arguments = hidden, bias, labels, weights, positions

@@ -1,7 +1,9 @@
 """What an encoder-decoder is taught: keyed draws (law 1), exact targets, the loss by hand."""
 
 import functools
+import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,6 +121,25 @@ def test_the_loss_by_hand_and_smoothing_for_learning_alone(random_variables, mak
     text_loss, weight = metrics["seq2seq/text_loss"]
     assert float(text_loss) == pytest.approx(-(of_text * own).sum(), rel=1e-4)
     assert weight == of_text.sum()
+
+
+def test_scores_of_all_targets_never_exist_at_once(make_batch):
+    """Law 6: an eighth of the targets meets the vocabulary at a time."""
+    batch = make_batch(4, 16)
+    batch |= {"target_ids": batch["input_ids"], "target_mask": batch["attention_mask"]}
+    model = Model(VOCABULARY, 6, 1, 2, 5, hidden_dropout_prob=0.0)
+    module = Pretrainer(model, {"seq2seq": lambda: seq2seq.Objective(PAD, SPECIAL)})
+    boxed = jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
+    shapes = nn.meta.unbox(boxed)["params"]
+
+    def loss(params):
+        return module.apply({"params": params}, batch, train=False)[0]["seq2seq"][0]
+
+    program = str(jax.make_jaxpr(jax.grad(loss))(shapes))
+    found = {tuple(map(int, each.split(","))) for each in re.findall(r"f32\[([\d,]+)\]", program)}
+    scores = {shape for shape in found if shape[-1] == VOCABULARY}
+    assert (4, 2, VOCABULARY) in scores
+    assert max(int(np.prod(shape[:-1])) for shape in scores) == 4 * 2
 
 
 def test_what_is_missing_is_told(encoder, make_batch):

@@ -1,0 +1,89 @@
+"""Decoders, an encoder-decoder and a recurrent depth obey the laws of the trainer as BERT does."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bertjax.interfaces import Pretrainer
+from bertjax.models import gpt2, transformer, universal_transformer
+from bertjax.objectives import causal_lm, mlm, ponder, seq2seq
+from bertjax.train import sharding
+from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.trainer import make_trainer
+
+B, L, V = 8, 12, 36
+PAD, SPECIAL = 0, (0, 2, 3)
+SIZES = {"vocab_size": V, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 24}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+PRETRAINERS = {
+    "decoder": Pretrainer(
+        gpt2.Model(**SIZES, **NO_DROPOUT, num_hidden_layers=2, max_position_embeddings=L),
+        {"causal_lm": causal_lm.Objective},
+    ),
+    "encoder_decoder": Pretrainer(
+        transformer.Model(**SIZES, **NO_DROPOUT, num_hidden_layers=2),
+        {"seq2seq": lambda: seq2seq.Objective(PAD, SPECIAL)},
+    ),
+    "recurrent_depth": Pretrainer(
+        universal_transformer.Model(**SIZES, **NO_DROPOUT, num_hidden_layers=3),
+        {"mlm": lambda: mlm.Objective(4, SPECIAL, V), "ponder": ponder.Objective},
+    ),
+}
+
+
+def batch_of(step):
+    generator = np.random.default_rng(step)
+    there = np.arange(L) < generator.integers(L // 2, L + 1, B)[:, None]
+    ids = np.where(there, generator.integers(5, V, (B, L)), PAD).astype(np.int32)
+    return {
+        "input_ids": ids,
+        "attention_mask": there,
+        "target_ids": ids[:, ::-1].copy(),
+        "target_mask": there[:, ::-1].copy(),
+        "example_id": np.arange(B, dtype=np.uint32),
+    }
+
+
+def trainer(name, microbatches=1, devices=1, **axes):
+    sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | axes
+    return make_trainer(
+        PRETRAINERS[name],
+        optax.sgd(1.0),
+        lambda step: jnp.asarray(0.3),
+        batch_of(0),
+        mesh=sharding.make_mesh(sizes, jax.devices()[:devices]),
+        rules=sharding.RULES,
+        seed=0,
+        microbatches=microbatches,
+        batch_size=B,
+    )
+
+
+def steps(made, state, first, last):
+    losses = []
+    for step in range(first, last):
+        state, metrics = made.train_step(state, sharding.to_global(batch_of(step), made.mesh))
+        losses.append(float(metrics["loss"]))
+    return state, losses
+
+
+@pytest.mark.parametrize("name", PRETRAINERS)
+def test_they_obey_the_laws(name, tmp_path):
+    """Accumulation on a mesh of all kinds gives the same curve, and a restart the same bits."""
+    made = trainer(name)
+    whole, losses = steps(made, made.create_state(), 0, 3)
+    assert losses[0] != losses[1]
+    spread = trainer(name, microbatches=2, devices=8, data=2, fsdp=2, tensor=2)
+    np.testing.assert_allclose(steps(spread, spread.create_state(), 0, 3)[1], losses, rtol=1e-4)
+    state, _ = steps(made, made.create_state(), 0, 1)
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(state, step=1)
+        checkpoints.wait()
+        resumed, _ = checkpoints.resume(made.shapes)
+    state, rest = steps(made, resumed, 1, 3)
+    assert rest == losses[1:]
+    jax.tree.map(np.testing.assert_array_equal, state.params, whole.params)
