@@ -96,7 +96,7 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
     import jax
 
     from bertjax import build, teaching
-    from bertjax.interfaces import Pretrainer
+    from bertjax.interfaces import Pretrainer, extent
     from bertjax.train.sharding import to_global
 
     teachers = teaching.find(config.objectives)
@@ -124,7 +124,7 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
     for _ in range(arguments.repeats):
         times.append(seconds_per_step(steps))
         print(f"{_text(phase)}: {times[-1]:.4f} s a step", file=sys.stderr, flush=True)
-    shape = rows["input_ids"].shape
+    shape = extent(rows)
     counted = trainer.flops(rows, shape)
     seconds = statistics.median(times)
     return {

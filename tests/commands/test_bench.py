@@ -44,6 +44,14 @@ def test_every_phase_is_measured(capsys):
     assert progress.count("s a step") == 6
 
 
+def test_images_are_measured_as_well(capsys):
+    small = ("hidden_size=16", "intermediate_size=24", "num_hidden_layers=1")
+    words = ["--config=configs/vit.py:tiny", *(f"--config.model.{field}" for field in small)]
+    bench.main([*words, "--steps", "1", "--repeats", "1", "--warmup", "1"])
+    (phase,) = json.loads(capsys.readouterr().out)["phases"]
+    assert phase["tokens_per_second"] == pytest.approx(phase["sequences_per_second"])
+
+
 def test_a_phase_that_memory_does_not_hold_is_told_beside_the_others(capsys):
     """Scores of 131,072 x 131,072 tokens, 128 GiB a head and example."""
     long = [
