@@ -226,8 +226,11 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """The way from gradient to direction."""
     names = ("weight_decay", "adam_b1", "adam_b2", "adam_eps", "max_grad_norm")
-    fields = config.optimizer
-    return optimizer.make(fields.name, **{name: fields[name] for name in names})
+    fields, depth = config.optimizer, {}
+    if fields.get("layerwise_decay", 1.0) != 1.0:
+        depth["layerwise_decay"] = fields.layerwise_decay
+        depth["num_layers"] = config.model.num_hidden_layers
+    return optimizer.make(fields.name, **{name: fields[name] for name in names}, **depth)
 
 
 def make_mesh(

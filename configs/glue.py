@@ -1,9 +1,12 @@
-"""Fine-tuning on GLUE: `configs/glue.py:TASK`, `:TASK,small`, `:TASK,tiny`.
+"""Fine-tuning on GLUE: `configs/glue.py:TASK`, `:TASK,RECIPE`.
 
 Paper: Devlin et al. 2019, section 4.1 and appendix A.3: batches of 32, 3 epochs, Adam with a linear
 decay after a warmup of 10% of the steps, dropout 0.1, a rate out of 2e-5, 3e-5, 4e-5, 5e-5.
 `small` is the recipe for BERT-tiny to BERT-medium (Turc et al. 2019): 4 epochs, a rate out of 3e-5,
-5e-5, 1e-4, 3e-4. `tiny` ends within seconds and is for tests.
+5e-5, 1e-4, 3e-4. `tiny` ends within seconds and is for tests. `roberta`, `albert` and `electra` are
+those of their papers, task by task: Liu et al. 2019, appendix C and the released code; Lan et al.
+2020, table 14, its steps as the nearest number of epochs; Clark et al. 2020, appendix B, with the
+rate of the base model (small: 3e-4; large: 5e-5, and a layerwise decay of 0.9).
 
     bertjax finetune --config configs/glue.py:mrpc --init runs/bert --data glue --workdir runs/mrpc
     bertjax finetune --config configs/glue.py:rte+mrpc --init runs/bert --data glue \
@@ -36,7 +39,33 @@ from ml_collections import ConfigDict
 from configs import common
 
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
-RECIPES = ("", "small", "tiny")
+SIZES_OF_BERT = ("", "small", "tiny")
+RECIPES = (*SIZES_OF_BERT, "roberta", "albert", "electra")
+
+_ROBERTA = {
+    # Rate and batch size.
+    "cola": (1e-5, 16),
+    "sst2": (1e-5, 32),
+    "mrpc": (1e-5, 16),
+    "stsb": (2e-5, 16),
+    "qqp": (1e-5, 32),
+    "mnli": (1e-5, 32),
+    "qnli": (1e-5, 32),
+    "rte": (2e-5, 16),
+    "wnli": (2e-5, 16),
+}
+_ALBERT = {
+    # Rate, batch size, dropout within the encoder, epochs, share of the steps for the warmup.
+    "cola": (1e-5, 16, 0.0, 10, 0.06),
+    "sst2": (1e-5, 32, 0.0, 10, 0.06),
+    "mrpc": (2e-5, 32, 0.0, 7, 0.25),
+    "stsb": (2e-5, 16, 0.0, 10, 0.06),
+    "qqp": (5e-5, 128, 0.1, 5, 0.07),
+    "mnli": (3e-5, 128, 0.0, 3, 0.1),
+    "qnli": (1e-5, 32, 0.0, 10, 0.06),
+    "rte": (3e-5, 32, 0.1, 10, 0.25),
+    "wnli": (2e-5, 16, 0.1, 50, 0.125),
+}
 
 
 def get_config(argument: str) -> ConfigDict:
@@ -48,7 +77,38 @@ def get_config(argument: str) -> ConfigDict:
     tasks, _, recipe = argument.partition(",")
     for task in tasks.split("+"):
         common.check_argument(task, TASKS)
-    return finetuning(tasks, recipe)
+    common.check_argument(recipe, RECIPES)
+    if recipe in SIZES_OF_BERT:
+        return finetuning(tasks, recipe)
+    common.check_argument(tasks, TASKS)
+    config = finetuning(tasks, "")
+    {"roberta": _roberta, "albert": _albert, "electra": _electra}[recipe](config, tasks)
+    return config
+
+
+def _roberta(config: ConfigDict, task: str) -> None:
+    rate, config.data.batch_size = _ROBERTA[task]
+    config.num_train_epochs = 10
+    config.optimizer.update(learning_rate=rate, warmup_share=0.06)
+    config.optimizer.update(weight_decay=0.1, adam_b2=0.98)
+    config.data.update(max_seq_length=512, padded_lengths=_LONG)
+
+
+def _albert(config: ConfigDict, task: str) -> None:
+    rate, config.data.batch_size, dropout, epochs, warmup = _ALBERT[task]
+    config.num_train_epochs = epochs
+    config.model.hidden_dropout_prob = config.model.attention_probs_dropout_prob = dropout
+    config.optimizer.update(learning_rate=rate, warmup_share=warmup)
+    config.data.update(max_seq_length=512, padded_lengths=_LONG)
+
+
+def _electra(config: ConfigDict, task: str) -> None:
+    config.num_train_epochs = 10 if task in ("rte", "stsb") else 3
+    config.task.pooler_act = "gelu"
+    config.optimizer.update(learning_rate=1e-4, layerwise_decay=0.8, weight_decay=0.0)
+
+
+_LONG = (32, 64, 96, 128, 192, 256, 384, 512)
 
 
 def finetuning(task: str, recipe: str) -> ConfigDict:
@@ -57,7 +117,7 @@ def finetuning(task: str, recipe: str) -> ConfigDict:
     Raises:
       UserError: there is no such recipe.
     """
-    common.check_argument(recipe, RECIPES)
+    common.check_argument(recipe, SIZES_OF_BERT)
     config = ConfigDict()
     config.seed = 0
     config.num_train_epochs = {"": 3, "small": 4, "tiny": 2}[recipe]
@@ -91,6 +151,7 @@ def finetuning(task: str, recipe: str) -> ConfigDict:
     )
     config.optimizer = common.adamw(learning_rate=2e-5, warmup_steps=0)
     config.optimizer.warmup_share = 0.1  # of all steps, in place of a number of steps
+    config.optimizer.layerwise_decay = 1.0  # below 1, lower layers take shorter steps
     del config.optimizer.warmup_steps
     config.mesh = common.mesh()
     if recipe == "small":

@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 from configs import common, glue
 
 TASKS = ("book_review", "chnsenticorp")
-RECIPES = glue.RECIPES
+RECIPES = glue.SIZES_OF_BERT
 
 
 def get_config(argument: str) -> ConfigDict:

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from configs import common, glue
 
 TASKS = ("squad1", "squad2")
-RECIPES = glue.RECIPES
+RECIPES = glue.SIZES_OF_BERT
 
 
 def get_config(argument: str) -> ConfigDict:

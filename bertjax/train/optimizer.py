@@ -31,6 +31,8 @@ def make(
     adam_b2: float = 0.999,
     adam_eps: float = 1e-6,
     max_grad_norm: float = 1.0,
+    layerwise_decay: float = 1.0,
+    num_layers: int = 0,
 ) -> optax.GradientTransformation:
     """The way from gradient to direction; the step goes against it by the learning rate.
 
@@ -41,6 +43,8 @@ def make(
       adam_b2: Decay of the second moment.
       adam_eps: Added to the root of the second moment.
       max_grad_norm: Longer gradients are scaled down to this norm; 0 clips nothing.
+      layerwise_decay: By how much each layer's steps are shorter than those of the layer above.
+      num_layers: N, of the stack whose layers these are; asked for by `layerwise_decay`.
 
     Raises:
       UserError: an unknown name.
@@ -50,7 +54,10 @@ def make(
     clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
     adam = optax.scale_by_adam(adam_b1, adam_b2, adam_eps)
     decay = optax.masked(decay_what_learns(weight_decay), decay_mask)
-    return optax.chain(clip, adam, decay, *OPTIMIZERS[name]())
+    last = OPTIMIZERS[name]()
+    if layerwise_decay != 1.0:
+        last.append(scale_by_depth(layerwise_decay, num_layers))
+    return optax.chain(clip, adam, decay, *last)
 
 
 def decay_what_learns(weight_decay: float) -> optax.GradientTransformation:
@@ -87,10 +94,7 @@ def _trusted(path: tuple, update: Array, parameter: Array) -> Array:
     names = _names(path)
     if names[-1] in NO_DECAY:
         return update
-    stacked = any(
-        folder.endswith(STACKED[0]) and name == STACKED[1] for folder, name in pairwise(names)
-    )
-    axes = tuple(range(1 if stacked else 0, update.ndim))
+    axes = tuple(range(1 if _is_stacked(names) else 0, update.ndim))
 
     def norm(x):
         return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
@@ -98,6 +102,54 @@ def _trusted(path: tuple, update: Array, parameter: Array) -> Array:
     length, step = norm(parameter), norm(update)
     defined = (length > 0) & (step > 0)
     return update * jnp.where(defined, length / jnp.where(defined, step, 1.0), 1.0)
+
+
+def scale_by_depth(decay: float, num_layers: int) -> optax.GradientTransformation:
+    """Shorter steps for lower layers (Clark et al. 2020, appendix B; the published code).
+
+    Of N layers the i-th from below, counted from 1, is scaled by decay ** (N + 2 - i), the
+    embeddings by decay ** (N + 2), and what is above the stack, the pooler and heads, not at all.
+
+    Args:
+      decay: More than 0 and at most 1.
+      num_layers: N.
+
+    Raises:
+      UserError: an impossible decay, or an encoder whose layers are not in a stack of their own.
+    """
+    if not 0 < decay <= 1:
+        raise UserError(f"layerwise_decay={decay}: wanted more than 0 and at most 1")
+
+    def scaled(path: tuple, update: Array) -> Array:
+        names = _names(path)
+        if names[0] != "encoder" or "pooler" in names:
+            return update
+        if not _is_stacked(names):
+            return update * decay ** (num_layers + 2)
+        powers = num_layers + 2 - jnp.arange(1, num_layers + 1)
+        return update * (decay**powers).reshape(-1, *(1,) * (update.ndim - 1))
+
+    def init(params: Params) -> optax.EmptyState:
+        paths = jax.tree_util.tree_leaves_with_path(params)
+        stacked = [leaf for path, leaf in paths if _is_stacked(_names(path))]
+        if not stacked or any(len(leaf) != num_layers for leaf in stacked):
+            raise UserError(
+                f"layerwise_decay={decay} needs an encoder with one stack of {num_layers} layers "
+                "of their own, this one has another: set --config.optimizer.layerwise_decay=1"
+            )
+        return optax.EmptyState()
+
+    def update(updates, state, params):
+        return jax.tree_util.tree_map_with_path(scaled, updates), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _is_stacked(names: list[str]) -> bool:
+    """Whether a parameter has a leading axis of layers."""
+    return any(
+        folder.endswith(STACKED[0]) and name == STACKED[1] for folder, name in pairwise(names)
+    )
 
 
 def _names(path: tuple) -> list[str]:

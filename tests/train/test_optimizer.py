@@ -180,3 +180,34 @@ def test_what_no_loss_reaches_stays_as_it_was(kind):
     after = flat(params)
     np.testing.assert_array_equal(after.pop(still), np.float32(start[still]))
     assert all(np.all(value != start[name]) for name, value in after.items())
+
+
+def test_lower_layers_take_shorter_steps():
+    """Clark et al. 2020: 0.8 to the power of how many layers are above, heads and pooler apart."""
+    params = nested(draws(0))
+    params["encoder"]["pooler"] = {"dense": {"kernel": jnp.ones((5, 5))}}
+    gradients = jax.tree.map(jnp.ones_like, params)
+    plain, deep = (
+        optimizer.make("adamw", weight_decay=0.1, **more)
+        for more in ({}, {"layerwise_decay": 0.8, "num_layers": LAYERS})
+    )
+    wanted, got = (flat(o.update(gradients, o.init(params), params)[0]) for o in (plain, deep))
+    for name, update in wanted.items():
+        factor = 1.0
+        if name.startswith("encoder/layers"):
+            factor = np.array([0.8**4, 0.8**3, 0.8**2]).reshape(-1, *(1,) * (update.ndim - 1))
+        elif name.startswith("encoder/word"):
+            factor = 0.8**5
+        np.testing.assert_allclose(got[name], update * factor, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("decay", "layers", "message"),
+    [
+        (0.0, LAYERS, "layerwise_decay=0.0: wanted more than 0 and at most 1"),
+        (0.8, LAYERS + 1, "needs an encoder with one stack of 4 layers of their own"),
+    ],
+)
+def test_an_impossible_layerwise_decay_is_one_line(decay, layers, message):
+    with pytest.raises(UserError, match=message):
+        optimizer.make("adamw", layerwise_decay=decay, num_layers=layers).init(nested(draws(0)))
