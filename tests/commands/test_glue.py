@@ -1,0 +1,161 @@
+"""`bertjax glue`: a suite of runs, each a process, here of a stand-in that only writes results."""
+
+import json
+import pathlib
+import sys
+import zipfile
+
+import pytest
+
+from bertjax import cli, glue_suite
+from bertjax.commands import glue
+from bertjax.data.glue_table import GLUE, glue_task
+
+STAND_IN = """
+import json, pathlib, sys
+task, seeds, workdir, score, init = sys.argv[1:]
+workdir = pathlib.Path(workdir)
+with open(workdir.parents[0] / "order", "a") as file:
+    file.write(f"{task} {init}\\n")
+if score == "broken":
+    sys.exit("no such luck")
+names = ["dev/score", "dev/accuracy", "dev/f1", "dev/matthews", "dev/pearson", "dev/spearman"]
+names.append("dev_mismatched/accuracy")
+score = float(score)
+spread = {"median": score, "min": score - 0.1, "max": score + 0.1}
+results = {"status": "complete", "seeds": int(seeds), "predictions": {"seed": 1}}
+results["over_seeds"] = {name: spread for name in names}
+folder = workdir / "predictions" / "test"
+folder.mkdir(parents=True, exist_ok=True)
+for name in json.loads((pathlib.Path(__file__).parent / "files.json").read_text())[task]:
+    (folder / name).write_text(f"of {task}")
+(workdir / "results.json").write_text(json.dumps(results))
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Puts it in place of `bertjax finetune`; gives the scores, by task, to be changed."""
+    script, scores = tmp_path / "stand_in.py", {}
+    script.write_text(STAND_IN)
+    files = {
+        task.name: [f"{s.server}.tsv" for s in task.splits if s.server and not s.labelled]
+        for task in GLUE
+    }
+    (tmp_path / "files.json").write_text(json.dumps(files))
+
+    def command(suite, run, init):
+        score = scores.get((run.task, run.point), scores.get(run.task, 0.5))
+        seeds = suite._arguments.seeds
+        words = [run.task, seeds, run.workdir, score, init]
+        return [sys.executable, str(script), *map(str, words)]
+
+    monkeypatch.setattr(glue._Suite, "_command", command)
+    return scores
+
+
+@pytest.fixture
+def data(tmp_path):
+    for task in GLUE:
+        (tmp_path / "data" / task.folder).mkdir(parents=True)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def suite(stand_in, data, tmp_path, root, monkeypatch, capsys):
+    monkeypatch.chdir(root)
+
+    def run(*words):
+        fixed = ("--init", "runs/bert", "--data", str(data), "--workdir", str(tmp_path / "suite"))
+        status = cli.main(["glue", *fixed, *map(str, words)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_all_tasks_come_to_a_table_an_average_and_an_archive(suite, stand_in, tmp_path):
+    stand_in |= {"cola": 0.2, "rte": 0.8}
+    status, out, told = suite("--seeds", 2)
+    assert status == 0
+    folder = tmp_path / "suite"
+    found = json.loads((folder / "results.json").read_text())
+    assert set(found["tasks"]) == {task.name for task in GLUE}
+    assert found["average"] == pytest.approx((0.2 + 0.8 + 7 * 0.5) / 9)
+    assert found["tasks"]["cola"]["dev/score"] == {"min": 0.1, "max": pytest.approx(0.3)}
+    assert json.loads(out.splitlines()[-1])["tasks"] == 9
+    assert (
+        "| cola | matthews | 20.0 | 10.0 to 30.0 | 2 | 56.3 |" in (folder / "table.md").read_text()
+    )
+    with zipfile.ZipFile(folder / "submission.zip") as archive:
+        names = archive.namelist()
+        assert archive.read("RTE.tsv") == b"of rte"
+    wanted = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "AX", "QNLI", "RTE"]
+    assert sorted(names) == sorted(f"{name}.tsv" for name in [*wanted, "WNLI"])
+    assert "lacks" not in told
+
+
+def test_what_failed_is_named_and_done_again_alone(suite, stand_in, tmp_path):
+    stand_in["rte"] = "broken"
+    status, out, told = suite("--tasks", "cola,rte")
+    assert status == 2
+    assert "rte: failed (no such luck)" in told
+    assert "1 of 2 runs failed, the others are done: " in told
+    assert "average of 1" in out
+    assert "lacks what the server wants too: SST-2.tsv, MRPC.tsv" in told
+    written = (tmp_path / "suite" / "cola" / "results.json").stat().st_mtime_ns
+    stand_in["rte"] = 0.7
+    status, out, _ = suite("--tasks", "cola,rte")
+    assert status == 0
+    assert "average of 2" in out
+    assert (tmp_path / "suite" / "cola" / "results.json").stat().st_mtime_ns == written
+
+
+def test_a_grid_reports_its_best_point_and_says_so(suite, stand_in):
+    best = (
+        ("data.batch_size", 32),
+        ("optimizer.learning_rate", 3e-5),
+        ("num_train_epochs", 4),
+    )
+    stand_in["rte", best] = 0.9
+    status, out, _ = suite("--tasks", "rte", "--grid", "--parallel", 4, "--seeds", 1)
+    assert status == 0
+    assert "1 at 1 of 18 points" in out
+    assert "90.0" in out
+
+
+def test_small_tasks_may_begin_with_mnli(suite, tmp_path):
+    status, *_ = suite("--tasks", "rte,mnli,cola", "--from_mnli", "--parallel", 2)
+    assert status == 0
+    order = dict(line.split() for line in (tmp_path / "suite" / "order").read_text().splitlines())
+    assert order == {
+        "mnli": "runs/bert",
+        "cola": "runs/bert",
+        "rte": str(tmp_path / "suite" / "mnli" / "seed_1"),
+    }
+    assert list(order)[-1] == "rte"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tasks", "colla"], "no GLUE task 'colla': did you mean 'cola'?"),
+        (["--seeds", "0"], "--seeds 0: wanted 1 or more"),
+        (["--tasks", "rte", "--from_mnli"], "--from_mnli wants mnli among the tasks"),
+        (["--recipe", "smal"], "no 'smal': did you mean 'small'?"),
+        (["--config.modle.x=1"], "no field 'modle'"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, message):
+    status, out, errors = suite(*words)
+    assert (status, out) == (2, "")
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert not (tmp_path / "suite" / "order").exists()
+
+
+def test_mnli_counts_once_with_both_of_its_dev_sets(tmp_path):
+    medians = {"dev/accuracy": 0.8, "dev_mismatched/accuracy": 0.6}
+    run = glue_suite.Run("mnli", (), pathlib.Path(tmp_path))
+    score = glue_suite.Score(run, medians, 0.8, 0.8, 1, 1)
+    assert score.score == pytest.approx(0.7)
+    assert glue_task("mnli").metrics == ("accuracy",)
