@@ -194,6 +194,7 @@ def teacher(tmp_path_factory) -> pathlib.Path:
     return run
 
 
+@pytest.mark.once  # the golden curves are followed on every Python
 @pytest.mark.parametrize("spec", RECIPES.values(), ids=short)
 def test_it_learns_when_it_is_small(spec, teacher):
     taught = {
