@@ -5,7 +5,7 @@ Between two texts stand as many [SEP] as the tokenizer says: RoBERTa has two. Fo
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -68,6 +68,7 @@ def encode(
     *,
     cls_last: bool = False,
     max_chars_per_word: int = 0,
+    truncate: str = "longer",
 ) -> Pairs:
     """Tokenizes one or two texts an example and puts them together.
 
@@ -77,29 +78,23 @@ def encode(
       max_seq_length: Longer sequences lose the ends of their texts, the longer text first.
       cls_last: Whether [CLS] ends the sequences.
       max_chars_per_word: Characters of each word, as `char_ids`; 0 for none.
+      truncate: Which of two texts loses its end, `longer` or `first`; see `TRUNCATIONS`.
 
     Raises:
       UserError: the tokenizer has no [CLS] or [SEP], or not even one token of each text would fit.
     """
-    if tokenizer.cls_id is None or tokenizer.sep_id is None:
-        raise UserError("the tokenizer has no [CLS] and [SEP] tokens: classification wants both")
-    specials = 2 + (tokenizer.pair_separators if len(texts) == 2 else 0)
-    budget = max_seq_length - specials
-    if budget < len(texts):
-        raise UserError(
-            f"max_seq_length={max_seq_length} leaves no room for {len(texts)} text(s): wanted at "
-            f"least {specials + len(texts)}"
-        )
-    encoded = [tokenizer.encode_batch(column) for column in texts]
+    budget = room(tokenizer, len(texts), max_seq_length)
+    encoded = [_each_once(tokenizer.encode_batch, column) for column in texts]
     sizes = [np.array([len(ids) for ids in column], np.int64) for column in encoded]
-    kept = truncated(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
+    cut = TRUNCATIONS[truncate]
+    kept = cut(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
     first_lengths = kept[0] + (1 if cls_last else 2)
-    lengths = sum(kept) + specials
+    lengths = sum(kept) + max_seq_length - budget
     total = int(lengths.sum())
     columns, tables = {}, {}
     if max_chars_per_word:
         spelling = Spelling(tokenizer, max_chars_per_word)
-        numbers = [spelling.numbers(column) for column in texts]
+        numbers = [_each_once(spelling.numbers, column) for column in texts]
         ends = spelling.number(tokenizer.cls_id), spelling.number(tokenizer.sep_id)
         spelled = _chained(numbers, kept, *ends, tokenizer.pair_separators, cls_last)
         columns["char_ids"] = np.fromiter(spelled, np.int32, total)
@@ -118,6 +113,23 @@ def encode(
     )
 
 
+def room(tokenizer, texts: int, max_seq_length: int) -> int:
+    """How many tokens of one or two texts a sequence holds, beside [CLS] and [SEP].
+
+    Raises:
+      UserError: the tokenizer has no [CLS] or [SEP], or not even one token of each text would fit.
+    """
+    if tokenizer.cls_id is None or tokenizer.sep_id is None:
+        raise UserError("the tokenizer has no [CLS] and [SEP] tokens: classification wants both")
+    specials = 2 + (tokenizer.pair_separators if texts == 2 else 0)
+    if max_seq_length - specials < texts:
+        raise UserError(
+            f"max_seq_length={max_seq_length} leaves no room for {texts} text(s): wanted at "
+            f"least {specials + texts}"
+        )
+    return max_seq_length - specials
+
+
 def truncated(
     first: Int64[np.ndarray, " n"], second: Int64[np.ndarray, " n"], budget: int
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
@@ -128,6 +140,25 @@ def truncated(
     """
     kept_second = np.minimum(second, np.maximum(budget // 2, budget - first))
     return np.minimum(first, budget - kept_second), kept_second
+
+
+def first_truncated(
+    first: Int64[np.ndarray, " n"], second: Int64[np.ndarray, " n"], budget: int
+) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """How many tokens of each text are kept where the second is whole as long as it fits alone."""
+    kept_second = np.minimum(second, budget)
+    return np.minimum(first, budget - kept_second), kept_second
+
+
+TRUNCATIONS = {"longer": truncated, "first": first_truncated}
+"""By name, what two texts lose that are too long together."""
+
+
+def _each_once(encode: Callable[[list[str]], list[list[int]]], texts: list[str]) -> list[list[int]]:
+    """What `encode` makes of texts; one that is there many times is read once."""
+    different = list(dict.fromkeys(texts))
+    made = dict(zip(different, encode(different), strict=True))
+    return [made[text] for text in texts]
 
 
 def _chained(

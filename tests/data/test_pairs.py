@@ -75,6 +75,34 @@ def test_truncation_ends_where_taking_token_after_token_ends():
         assert kept.tolist() == [list(pair) for pair in expected]
 
 
+def test_the_first_text_alone_loses_its_end():
+    columns = (["abcdef", "abc", "a"], ["ghi", "g", "ghijklmn"])
+    encoded = pairs.encode(columns, letters(), 8, truncate="first")
+    assert encoded.rows(np.arange(3), 8)["input_ids"].tolist() == [
+        [1, 10, 11, 2, 16, 17, 18, 2],
+        [1, 10, 11, 12, 2, 16, 2, 7],
+        [1, 2, 16, 17, 18, 19, 20, 2],  # the second does not fit alone
+    ]
+    sizes = np.array([(a, b) for a in range(14) for b in range(14)]).T
+    for budget in range(14):
+        first, second = pairs.first_truncated(*sizes, budget)
+        assert (first + second == np.minimum(sizes.sum(axis=0), budget)).all()
+        assert ((second == sizes[1]) | (first == 0)).all()
+
+
+def test_a_text_that_is_there_many_times_is_tokenized_once():
+    tokens, seen = letters(), []
+    encode_batch = tokens.encode_batch
+    tokens.encode_batch = lambda texts: seen.extend(texts) or encode_batch(texts)
+    encoded = pairs.encode((["ab", "ab", "c"], ["d", "e", "d"]), tokens, 8)
+    assert seen == ["ab", "c", "d", "e"]
+    assert encoded.rows(np.arange(3), 6)["input_ids"].tolist() == [
+        [1, 10, 11, 2, 13, 2],
+        [1, 10, 11, 2, 14, 2],
+        [1, 12, 2, 13, 2, 7],
+    ]
+
+
 def test_tokenizers_without_the_special_tokens_are_refused():
     with pytest.raises(UserError, match="has no \\[CLS\\] and \\[SEP\\] tokens"):
         pairs.encode((["a"],), letters(cls_id=None), 8)
