@@ -18,6 +18,8 @@ examples:
 imported classifier. A line holds what the task reads, with tabs between, or is a JSON object:
   GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."} as TFDS names them
   SQuAD     question and context, or {"question": "...", "context": "..."}
+  CoNLL     words with spaces between, or {"words": ["...", "..."]}
+  RACE      {"context": "...", "question": "...", "choices": ["...", "...", "...", "..."]}
 Out comes a JSON object for each line, in order: the input and what the model says of it.
 """
 

@@ -1,0 +1,149 @@
+"""Questions with several answers, of which one is right: RACE and SWAG."""
+
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import softmax
+
+from bertjax import metrics
+from bertjax.data import asked_lines, choice_pairs, race, swag
+from bertjax.data.asked_lines import Line
+from bertjax.data.multiple_choice import LETTERS, Choices
+from bertjax.data.pairs import Pairs
+from bertjax.data.task_reading import Asked, Reading
+from bertjax.errors import UserError
+
+Fields = Mapping[str, Any]
+
+READERS: Mapping[str, Callable[[str], dict[str, Choices]]] = {"race": race.read, "swag": swag.read}
+
+
+class Dataset:
+    """See `interfaces.Dataset`. A sequence is a question with one of its answers."""
+
+    task_fields = MappingProxyType({})
+
+    def __init__(self, data: str, task: Fields, fields: Fields, read: Reading):
+        """Reads and encodes every split that is there.
+
+        Args:
+          data: Folder of the files as they were released.
+          task: `config.task`, which says whether these are RACE's or SWAG's.
+          fields: `config.data`.
+          read: What the model wants.
+
+        Raises:
+          UserError: something is missing or does not fit.
+        """
+        self.name = task["dataset"]
+        self.choices = READERS[self.name](data)
+        self.batches = {}
+        for split in ("train", "dev"):
+            if split not in self.choices:
+                raise UserError(f"{data} has no {split} split of {self.name}: put it there")
+        for split, choices in self.choices.items():
+            drawn = read.drawn(split, choices)
+            if drawn.num_choices != task["num_choices"]:
+                raise UserError(
+                    f"{data} has questions of {drawn.num_choices} answers, the recipe wants "
+                    f"{task['num_choices']}: set --config.task.num_choices={drawn.num_choices}"
+                )
+            self.batches[split] = read.batches(
+                split, _encoded(drawn, self.name, read), _labels(drawn), drawn.num_choices
+            )
+        self.dev = ("dev",)
+        self.test = ("test",) if "test" in self.choices else ()
+        self.left_out = dict.fromkeys(self.batches, 0)
+
+    def score(self, split: str, predictions: Float[np.ndarray, " n"]) -> dict[str, float]:
+        """The share of right answers, and of RACE that of each level."""
+        choices = self.choices[split]
+        if choices.answers is None:
+            return {}
+        chosen, levels = self._chosen(split, predictions), np.array(choices.levels)
+        found = {"accuracy": metrics.accuracy(chosen, choices.answers)}
+        for level in sorted(set(choices.levels) - {""}):
+            own = levels == level
+            found[f"{level}_accuracy"] = metrics.accuracy(chosen[own], choices.answers[own])
+        return found
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Accuracy on the dev split."""
+        return {"dev/score": values["dev/accuracy"]}
+
+    def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
+        """The letter of the chosen answer, by the question's id, as JSON."""
+        letters = [LETTERS[number] for number in self._chosen(split, predictions)]
+        content = dict(zip(self.choices[split].ids, letters, strict=True))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{split}.json"
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    def _chosen(
+        self, split: str, predictions: Float[np.ndarray, " n"]
+    ) -> Int[np.ndarray, " questions"]:
+        return predictions.reshape(-1, self.choices[split].num_choices).argmax(axis=1)
+
+
+ANSWERS = "predict"
+"""The method of `tasks/multiple_choice.py` that tells what `ask` needs."""
+
+
+def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Reading) -> Asked:
+    """A JSON object with "context", "question" and a list of "choices" on each line.
+
+    Raises:
+      UserError: a line is something else.
+    """
+    rows = [_question(line, task["num_choices"]) for line in lines]
+    choices = Choices(
+        contexts=[row["context"] for row in rows],
+        questions=[row["question"] for row in rows],
+        options=[tuple(row["choices"]) for row in rows],
+        answers=None,
+        ids=[str(number) for number in range(len(rows))],
+        levels=[""] * len(rows),
+    )
+
+    def answers(scores: Float[np.ndarray, " n"]) -> list[dict[str, Any]]:
+        chances = softmax(scores.reshape(len(rows), -1), axis=-1)
+        return [
+            row | {"answer": int(own.argmax()), "probabilities": own.tolist()}
+            for row, own in zip(rows, chances, strict=True)
+        ]
+
+    sequences = _encoded(choices, task["dataset"], read)
+    return Asked(read.batches("asked", sequences, None, task["num_choices"]), answers)
+
+
+def _question(line: Line, num_choices: int) -> dict[str, Any]:
+    wanted = {"context": "a text", "question": "a text", "choices": f"{num_choices} texts"}
+    row = asked_lines.json_object(line, wanted)
+    texts = [row["context"], row["question"], *row["choices"]]
+    if len(row["choices"]) != num_choices or not all(isinstance(text, str) for text in texts):
+        raise UserError(f"{line[0]}: wanted texts, and {num_choices} choices: mend the line")
+    return {name: row[name] for name in wanted}
+
+
+def _labels(choices: Choices) -> Int[np.ndarray, " n"] | None:
+    """1 for the right answer, 0 for the others."""
+    if choices.answers is None:
+        return None
+    right = np.arange(choices.num_choices) == choices.answers[:, None]
+    return right.astype(np.int32).reshape(-1)
+
+
+def _encoded(choices: Choices, dataset: str, read: Reading) -> Pairs:
+    return choice_pairs.encode(
+        choices,
+        read.tokenizer,
+        read.max_seq_length,
+        dataset=dataset,
+        cls_last=read.cls_last,
+        max_chars_per_word=read.max_chars_per_word,
+    )

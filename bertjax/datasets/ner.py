@@ -1,0 +1,174 @@
+"""Words with tags, in CoNLL's columns: entities, found word by word."""
+
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import softmax
+
+from bertjax import entity_metrics
+from bertjax.data import asked_lines, conll, tagged_words
+from bertjax.data.asked_lines import Line
+from bertjax.data.conll import Sentence
+from bertjax.data.task_reading import Asked, Reading
+from bertjax.errors import UserError
+
+Fields = Mapping[str, Any]
+
+FILES = {
+    "train": ("train.txt", "eng.train"),
+    "dev": ("valid.txt", "dev.txt", "eng.testa"),
+    "test": ("test.txt", "eng.testb"),
+}
+"""Names to look for, in order of preference."""
+
+
+class Split(list[Sentence]):
+    """The sentences of a split."""
+
+    def sample(self, size: int, seed: int) -> "Split":
+        """So many of the sentences, drawn without replacement, in file order."""
+        drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(len(self)), kind="stable")
+        return Split(self[i] for i in np.sort(drawn[:size]))
+
+
+class Dataset:
+    """See `interfaces.Dataset`. A sequence is a sentence, or a part of one that is too long."""
+
+    def __init__(self, data: str, task: Fields, fields: Fields, read: Reading):
+        """Reads and encodes every split that is there.
+
+        Args:
+          data: Folder of the files.
+          task: `config.task`.
+          fields: `config.data`: the names of the files (`train_file` and so on, empty for the usual
+            ones), `scheme` of the tags, and `document_context`.
+          read: What the model wants.
+
+        Raises:
+          UserError: something is missing or does not fit.
+        """
+        self.name = "ner"
+        paths = _files(pathlib.Path(data), fields)
+        self.sentences = {
+            split: Split(conll.read(path, fields["scheme"])) for split, path in paths.items()
+        }
+        self.tags = conll.tag_names(self.sentences["train"])
+        self.task_fields = MappingProxyType({"labels": self.tags})
+        self.words, self.batches = {}, {}
+        for split, sentences in self.sentences.items():
+            conll.check_tags(paths[split], sentences, self.tags)
+            self.words[split] = _encoded(read.drawn(split, sentences), self.tags, fields, read)
+            self.batches[split] = read.batches(split, self.words[split].pairs, None)
+        self.dev = ("dev",)
+        self.test = ("test",) if "test" in self.batches else ()
+        self.left_out = dict.fromkeys(self.batches, 0)
+
+    def score(self, split: str, predictions: Int[np.ndarray, "n L"]) -> dict[str, float]:
+        """Precision, recall and F1 of entities, and the share of right tags, as conlleval's."""
+        wanted = [sentence.tags for sentence in self.sentences[split]]
+        return entity_metrics.score(self._tags(split, predictions), wanted)
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """F1 on the dev split."""
+        return {"dev/score": values["dev/f1"]}
+
+    def write(self, split: str, predictions: Int[np.ndarray, "n L"], folder: pathlib.Path) -> None:
+        """All columns and the predicted tag behind them, as conlleval reads them."""
+        tags = self._tags(split, predictions)
+        conll.write(folder / f"{split}.txt", self.sentences[split], tags)
+
+    def _tags(self, split: str, predictions: Int[np.ndarray, "n L"]) -> list[list[str]]:
+        found = self.words[split].by_sentence(predictions)
+        return [[self.tags[number] for number in numbers] for numbers in found]
+
+
+ANSWERS = "scores"
+"""The method of `tasks/ner.py` that tells what `ask` needs."""
+
+
+def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Reading) -> Asked:
+    """Words with spaces between them, or a JSON object with a list of "words".
+
+    Raises:
+      UserError: a line is something else.
+    """
+    rows = [_words(line) for line in lines]
+    outside = entity_metrics.OUTSIDE
+    sentences = [
+        Sentence(words, (outside,) * len(words), ((),) * len(words), (0,) * len(words), number)
+        for number, words in enumerate(rows)
+    ]
+    encoded = _encoded(sentences, task["labels"], fields, read)
+
+    def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
+        found = encoded.by_sentence(logits)
+        return [_said(words, task["labels"], own) for words, own in zip(rows, found, strict=True)]
+
+    return Asked(read.batches("asked", encoded.pairs, None), answers)
+
+
+def _said(
+    words: Sequence[str], labels: Sequence[str], logits: Float[np.ndarray, "w C"]
+) -> dict[str, Any]:
+    chances = softmax(logits, axis=-1)
+    tags = [labels[number] for number in chances.argmax(axis=-1)]
+    entities = [
+        {"type": kind, "text": " ".join(words[begin:end]), "words": [begin, end]}
+        for kind, begin, end in entity_metrics.entities(tags)
+    ]
+    probabilities = chances.max(axis=-1).tolist()
+    return {
+        "words": list(words),
+        "tags": tags,
+        "probabilities": probabilities,
+        "entities": entities,
+    }
+
+
+def _words(line: Line) -> tuple[str, ...]:
+    where, text = line
+    words = text.split()
+    if text.lstrip().startswith("{"):
+        words = asked_lines.json_object(line, {"words": "a list of texts"})["words"]
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
+        raise UserError(f'{where}: wanted {{"words": ["...", "..."]}}: mend the line')
+    return tuple(words)
+
+
+def _encoded(
+    sentences: Sequence[Sentence], tags: Sequence[str], fields: Fields, read: Reading
+) -> tagged_words.TaggedWords:
+    return tagged_words.encode(
+        sentences,
+        read.tokenizer,
+        read.max_seq_length,
+        tag_names=tags,
+        cls_last=read.cls_last,
+        max_chars_per_word=read.max_chars_per_word,
+        document_context=fields["document_context"],
+    )
+
+
+def _files(folder: pathlib.Path, fields: Fields) -> dict[str, pathlib.Path]:
+    """The file of each split that is there.
+
+    Raises:
+      UserError: train or dev is missing, or a file that is named.
+    """
+    found = {}
+    for split, usual in FILES.items():
+        named = fields[f"{split}_file"]
+        names = (named,) if named else usual
+        path = next((folder / name for name in names if (folder / name).is_file()), None)
+        if path is not None:
+            found[split] = path
+        elif named or split != "test":
+            raise UserError(
+                f"{folder} has no {' or '.join(names)}: --data wants the folder of CoNLL's files, "
+                f"or name yours with --config.data.{split}_file=FILE"
+            )
+    return found
