@@ -141,9 +141,19 @@ TASKS = {
 }
 """One sentence and two classes; two sentences and a number; three classes and two dev sets; a
 sentence with knowledge in it."""
+SHORT = {"data.max_seq_length": "32", "data.padded_lengths": "(32,)"}
+OTHER_TASKS = {
+    "squad": (
+        "squad.py:squad2,tiny",
+        SHORT | {"data.max_query_length": "8", "data.doc_stride": "8"},
+    ),
+    "ner": ("ner.py:conll2003,tiny", SHORT),
+    "race": ("race.py:race,tiny", SHORT),
+}
+"""Spans, words and choices; each with what makes it short."""
 STAGES = {"layers": "layer_matching", "prediction": "soft_targets"}
 """Of tinybert_glue.py, each with the objective that asks a teacher."""
-TUNING = ("glue", "kbert", "tinybert_glue")
+TUNING = ("glue", "kbert", "tinybert_glue", *OTHER_TASKS)
 """What belongs to tasks."""
 
 NOUNS = ["cat", "dog", "house", "river", "teacher", "letter", "garden", "window", "engine", "song"]
@@ -211,6 +221,49 @@ def glue(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def other_data(tmp_path_factory) -> pathlib.Path:
+    """What the other tasks read, each in the layout of its release."""
+    folder, said = tmp_path_factory.mktemp("golden") / "other", sentences(3)
+    texts = [[next(said) for _ in range(5)] for _ in range(16)]
+    for split, some in (("train", texts), ("dev", texts[:4])):
+        (folder / "squad").mkdir(parents=True, exist_ok=True)
+        content = {"data": [{"paragraphs": [paragraph(*each) for each in enumerate(some)]}]}
+        (folder / "squad" / f"{split}-v2.0.json").write_text(json.dumps(content))
+        (folder / "race" / split / "high").mkdir(parents=True)
+        for number, text in enumerate(some):
+            path = folder / "race" / split / "high" / f"{number}.txt"
+            path.write_text(json.dumps(article(number, text)))
+        lines = ["\n".join(map(tagged, " ".join(text).split())) for text in some]
+        (folder / "ner").mkdir(exist_ok=True)
+        name = {"train": "train", "dev": "valid"}[split]
+        (folder / "ner" / f"{name}.txt").write_text("\n\n".join([*lines, ""]))
+    return folder
+
+
+def paragraph(number: int, text: list[str]) -> dict:
+    """Of SQuAD: one question that the text answers, and one that it does not."""
+    subject = text[2].split()[1]
+    found = {"id": f"{number}a", "question": f"Who {text[2].split()[2]}?", "is_impossible": False}
+    found["answers"] = [{"text": subject, "answer_start": " ".join(text).find(subject)}]
+    nothing = {"id": f"{number}b", "question": "Why?", "answers": [], "is_impossible": True}
+    return {"context": " ".join(text), "qas": [found, nothing]}
+
+
+def article(number: int, text: list[str]) -> dict:
+    """Of RACE: a question whose answer is in the first sentence."""
+    right = text[0].split()[1]
+    options = [right, *[noun for noun in NOUNS if noun != right][:3]]
+    options = options[number % 4 :] + options[: number % 4]
+    content = {"article": " ".join(text), "questions": ["It is a _ ."], "options": [options]}
+    return content | {"answers": ["ABCD"[options.index(right)]], "id": f"high{number}.txt"}
+
+
+def tagged(word: str) -> str:
+    """Of CoNLL: nouns are entities."""
+    return f"{word} x B-NOUN" if word in NOUNS else f"{word} x O"
+
+
 def known(recipe: str, fields: dict[str, str]) -> dict[str, str]:
     """Those fields that a recipe has: not every model has a longest sequence, nor reads text."""
     config = load_config(str(ROOT / "configs" / recipe))
@@ -275,6 +328,13 @@ def fine_tune(
 @pytest.mark.parametrize("task", TASKS)
 def test_a_finetuning_curve(task, pretrained, glue, tmp_path, regolden):
     folder = fine_tune(TASKS[task], str(pretrained), glue, tmp_path)
+    compare(f"finetune_{task}", read_metrics(folder), regolden)
+
+
+@pytest.mark.parametrize("task", OTHER_TASKS)
+def test_a_curve_of_another_task(task, pretrained, other_data, tmp_path, regolden):
+    recipe, short = OTHER_TASKS[task]
+    folder = fine_tune(recipe, str(pretrained), other_data / task, tmp_path, **short)
     compare(f"finetune_{task}", read_metrics(folder), regolden)
 
 

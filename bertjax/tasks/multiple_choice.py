@@ -44,7 +44,10 @@ class Task(nn.Module):
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Cross entropy over the answers of each question, in nats."""
         logits, weights = self.scores(encoder, encoded, batch, train=train)
-        labels = jnp.argmax(batch["labels"].reshape(logits.shape), axis=-1)
+        labels = batch["labels"]
+        if self.is_initializing():
+            labels = jnp.repeat(labels, self.num_choices, 0)
+        labels = jnp.argmax(labels.reshape(logits.shape), axis=-1)
         weight_sum = weights.sum()
         accuracy = (losses.correct(logits, labels, weights), weight_sum)
         return losses.cross_entropy(logits, labels, weights), weight_sum, {"accuracy": accuracy}
@@ -69,6 +72,10 @@ class Task(nn.Module):
             pooler_act=self.pooler_act,
             mix_layer_norm=self.mix_layer_norm,
         )
+        weights = batch.get("example_weight", jnp.ones(len(pooled)))
+        if self.is_initializing():
+            # One row is enough to know the parameters.
+            pooled, weights = (jnp.repeat(rows, self.num_choices, 0) for rows in (pooled, weights))
         if len(pooled) % self.num_choices:
             raise UserError(
                 f"{len(pooled)} sequences at a time do not divide into questions of "
@@ -77,5 +84,4 @@ class Task(nn.Module):
             )
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         logits = Classifier(1, encoder.initializer_range, name="classifier")(pooled)
-        weights = batch.get("example_weight", jnp.ones(len(pooled)))
         return logits.reshape(-1, self.num_choices), weights[:: self.num_choices]
