@@ -64,6 +64,7 @@ def test_degenerate_input_has_the_value_0():
     assert entity_metrics.score([["B-X"]], [["O"]]) == nothing
     assert entity_metrics.score([["O"]], [["B-X"]]) == nothing
     assert entity_metrics.by_type([["O"]], [["B-X"]]) == {"X": Found(0, 0, 1)}
+    assert entity_metrics.by_type([["B-Y"]], [["O"]]) == {"Y": Found(0, 1, 0)}
 
 
 def test_sentences_of_other_lengths_are_a_defect():

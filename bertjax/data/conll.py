@@ -89,6 +89,11 @@ def scheme_of(path: str | pathlib.Path, sentences: Iterable[Sentence]) -> str:
     return next(iter(first_of), "iob2")
 
 
+def is_tag(text: str) -> bool:
+    """Whether this is O, or a mark, a hyphen and a type."""
+    return _TAG.fullmatch(text) is not None
+
+
 def iob2(tags: Sequence[str]) -> tuple[str, ...]:
     """The same entities with B at the beginning of each, and I behind it."""
     written = [OUTSIDE] * len(tags)
@@ -173,7 +178,7 @@ def _checked(where: str, fields: list[str]) -> list[str]:
             f"{where}: {fields[0]!r} stands alone: wanted a word first and its tag last, parted by "
             "spaces or tabs"
         )
-    if not _TAG.fullmatch(fields[-1]):
+    if not is_tag(fields[-1]):
         raise UserError(
             f"{where}: the last column is {fields[-1]!r}: wanted a tag, which is O, or B-TYPE or "
             "I-TYPE with a type such as PER"

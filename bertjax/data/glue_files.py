@@ -52,6 +52,22 @@ def read(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
     return splits
 
 
+def read_file(path: str | pathlib.Path, task: GlueTask) -> GlueExamples:
+    """Reads one released file, wherever it lies; its name tells which split's columns it has.
+
+    A name that no split has is read as dev.
+
+    Raises:
+      UserError: there is no such file, or a line of it is not what it should be.
+    """
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise UserError(f"no file {path}: wanted a released TSV file of {task.name}")
+    evaluated_first = sorted(task.splits, key=lambda split: not split.server)
+    named = [split for split in evaluated_first if path.name in split.files]
+    return _read_split(path, task, named[0] if named else task.split("dev"))
+
+
 def _refuse_folder(directory: pathlib.Path, task: GlueTask) -> None:
     if not directory.is_dir():
         raise UserError(f"no folder {directory}: --data wants the one that holds {task.folder}/")

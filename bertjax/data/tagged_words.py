@@ -184,10 +184,9 @@ def _with_context(ends: list[int], predicted: list[_Range], documents: list[int]
         number = bisect.bisect_right(documents, begin)
         first, last = documents[number - 1], documents[number]
         free = budget - (ends[end] - ends[begin])
-        before = max(free // 2, free - (ends[last] - ends[end]))
-        left = bisect.bisect_left(ends, ends[begin] - before, first, begin)
+        left = bisect.bisect_left(ends, ends[begin] - free // 2, first, begin)
         right = bisect.bisect_right(ends, ends[left] + budget, end, last + 1) - 1
-        # A word that was too long for the right may leave room for one on the left.
+        # What the right could not use goes to the left.
         yield bisect.bisect_left(ends, ends[right] - budget, first, left), right
 
 

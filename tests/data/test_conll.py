@@ -72,6 +72,7 @@ def test_documents_and_sentences_without_their_marks(read):
 
 def test_white_space_that_is_no_space_is_part_of_a_word(read):
     assert read("a\u00a0b\u2028c O\n")[0].words == ("a\u00a0b\u2028c",)
+    assert read("\u00a0 O\n")[0].words == ("\u00a0",)
 
 
 @pytest.mark.parametrize(

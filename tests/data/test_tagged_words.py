@@ -216,8 +216,9 @@ def test_characters_of_words():
     ]
     plain = pairs.encode(
         (["see elks", "dogs see elks"],), learned, 5, max_chars_per_word=7, cls_last=True
-    ).rows(np.arange(2), 5)
-    for name, values in plain.items():
+    )
+    assert plain.first_lengths.tolist() == encoded.pairs.first_lengths.tolist()
+    for name, values in plain.rows(np.arange(2), 5).items():
         assert np.array_equal(values, batch[name]), name
 
 

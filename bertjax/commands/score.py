@@ -1,0 +1,51 @@
+"""Score predictions that any model made, by a task's official measures."""
+
+import argparse
+import json
+
+EPILOG = """\
+examples:
+  bertjax score mrpc --references glue/MRPC/dev.tsv --predictions MRPC.tsv
+  bertjax score conll2003 --references conll2003/valid.txt --predictions predicted.txt
+  bertjax score conll2003 --predictions predicted.txt
+  bertjax score race --references RACE/dev --predictions answers.json
+  bertjax score swag --references swag/val.csv --predictions answers.jsonl
+
+One JSON object is printed. Measures in it are fractions: 1 is perfect.
+
+GLUE's tasks   cola sst2 mrpc stsb qqp mnli qnli rte wnli. References are a released file that has
+               labels; predictions have two columns, index and prediction, as GLUE's server wants
+               them and bertjax finetune writes them to WORKDIR/predictions/dev/.
+               book_review and chnsenticorp likewise.
+conll2003      CoNLL columns, word first and tag last. Without references the right tag stands
+               before the predicted one, as in the input of conlleval; measures are that script's,
+               for any tags of entities in IOB1, IOB2 or BIOES.
+race           References are the folder of a split. Predictions are {"high1.txt-0": "B", ...}: the
+               article's id and the question's number, from 0; A to D, or 0 to 3. Or JSON lines of
+               {"id": "high1.txt-0", "prediction": "B"}.
+swag           References are a released file that has labels. Predictions as for race; a question
+               is called by the number of its row, from 0.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Scores, and prints one JSON object."""
+    arguments = _parser().parse_args(argv)
+    from bertjax import official_scores
+
+    found = official_scores.score(arguments.task, arguments.references, arguments.predictions)
+    print(json.dumps(found))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax score",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("task", metavar="TASK", help="what was predicted: see below")
+    add("--references", metavar="FILE", help="what is right, as it was released")
+    add("--predictions", required=True, metavar="FILE", help="what was predicted")
+    return parser

@@ -1,0 +1,37 @@
+"""bertjax score, as a person types it."""
+
+import contextlib
+import io
+import json
+import re
+
+from bertjax import cli, official_scores
+from bertjax.commands import score
+
+
+def typed(*words) -> tuple[int, str, str]:
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        status = cli.main([str(word) for word in words])
+    return status, out.getvalue(), errors.getvalue()
+
+
+def test_one_json_object_is_printed(tmp_path):
+    path = tmp_path / "predicted.txt"
+    path.write_text("Ann B-PER B-PER\nran O O\n")
+    status, out, errors = typed("score", "conll2003", "--predictions", path)
+    assert (status, errors) == (0, "")
+    assert json.loads(out)["f1"] == 1.0
+    status, again, _ = typed("score", "conll2003", "--references", path, "--predictions", path)
+    assert (status, again) == (0, out)
+
+
+def test_a_mistake_is_one_line(tmp_path):
+    status, out, errors = typed("score", "rase", "--predictions", tmp_path)
+    assert (status, out) == (2, "")
+    assert errors == "bertjax score: error: no task 'rase' to score: did you mean 'race'?\n"
+
+
+def test_the_help_names_every_task():
+    told = set(re.findall(r"\w+", score.EPILOG))
+    assert set(official_scores.SCORERS) <= told
