@@ -1,18 +1,29 @@
 """The official measures of a task, for predictions that any model made, read from files.
 
 `SCORERS` has a function for each task; another task is another line there. Measures are fractions,
-1 is perfect; counts are named so.
+1 is perfect, but for SQuAD's, which are percentages as its own scripts print them; counts are named
+so.
 """
 
 import functools
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
-from bertjax import entity_metrics, metrics
-from bertjax.data import choice_predictions, conll, glue_files, glue_predictions, race, swag
+from bertjax import answer_metrics, entity_metrics, metrics
+from bertjax.data import (
+    choice_predictions,
+    conll,
+    glue_files,
+    glue_predictions,
+    json_fields,
+    race,
+    squad,
+    swag,
+)
 from bertjax.data.conll import Sentence
 from bertjax.data.glue_table import TASKS, GlueTask
 from bertjax.data.multiple_choice import Choices
@@ -95,8 +106,23 @@ def _swag(references: str | None, predictions: str) -> Scores:
     return {"accuracy": float(right.mean()), "questions": len(choices)}
 
 
+def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scores:
+    """In percent, as the official scripts print them."""
+    name = "squad2" if unanswerable else "squad1"
+    questions = squad.read(_needed(name, references), on_mismatch="keep")
+    found = json_fields.load(pathlib.Path(predictions), "predictions of SQuAD")
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise UserError(f'{predictions}: wanted {{"QUESTION_ID": "answer", ...}}; write it so')
+    rules = answer_metrics.exact_match_and_f1
+    if unanswerable:
+        rules = answer_metrics.exact_match_and_f1_with_no_answers
+    return rules(found, questions.references())
+
+
 SCORERS: Mapping[str, Scorer] = {
     **{task.name: functools.partial(_glue, task) for task in TASKS},
+    "squad1": functools.partial(_squad, False),
+    "squad2": functools.partial(_squad, True),
     "conll2003": _conll2003,
     "race": _race,
     "swag": _swag,

@@ -145,7 +145,7 @@ SHORT = {"data.max_seq_length": "32", "data.padded_lengths": "(32,)"}
 OTHER_TASKS = {
     "squad": (
         "squad.py:squad2,tiny",
-        SHORT | {"data.max_query_length": "8", "data.doc_stride": "8"},
+        SHORT | {"data.max_query_length": "8", "data.doc_stride": "8", "max_train_examples": "8"},
     ),
     "ner": ("ner.py:conll2003,tiny", SHORT),
     "race": ("race.py:race,tiny", SHORT),

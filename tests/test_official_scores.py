@@ -279,3 +279,25 @@ def test_an_unknown_task(put):
         official_scores.score("conll", None, "x")
     with pytest.raises(UserError, match=r"no task 'zz' to score: known: .*conll2003.*race.*swag"):
         official_scores.score("zz", None, "x")
+
+
+def test_squad_is_scored_as_its_official_scripts_do(shared_data):
+    folder = shared_data / "squad"
+    found = official_scores.score(
+        "squad1",
+        str(folder / "v1.1_xquad_en.json"),
+        str(folder / "predictions" / "v1.1_logreg_baseline.json"),
+    )
+    assert (found["exact_match"], found["f1"]) == (34.53781512605042, 45.852334974514676)
+
+
+def test_squad_with_no_answers(put):
+    asked = [
+        {"id": "a", "question": "?", "answers": [{"text": "two", "answer_start": 4}]},
+        {"id": "b", "question": "?", "answers": [], "is_impossible": True},
+    ]
+    references = {"data": [{"paragraphs": [{"context": "one two", "qas": asked}]}]}
+    found = scored(put, "squad2", references, {"a": "The two!", "b": "one"})
+    assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (50.0, 100.0, 0.0)
+    with pytest.raises(UserError, match=r'predictions: wanted \{"QUESTION_ID": "answer"'):
+        scored(put, "squad2", references, {"a": 1})

@@ -6,17 +6,20 @@ import json
 EPILOG = """\
 examples:
   bertjax score mrpc --references glue/MRPC/dev.tsv --predictions MRPC.tsv
+  bertjax score squad2 --references squad/dev-v2.0.json --predictions predictions.json
   bertjax score conll2003 --references conll2003/valid.txt --predictions predicted.txt
   bertjax score conll2003 --predictions predicted.txt
   bertjax score race --references RACE/dev --predictions answers.json
   bertjax score swag --references swag/val.csv --predictions answers.jsonl
 
-One JSON object is printed. Measures in it are fractions: 1 is perfect.
+One JSON object is printed. Measures in it are fractions: 1 is perfect; SQuAD's are percentages.
 
 GLUE's tasks   cola sst2 mrpc stsb qqp mnli qnli rte wnli. References are a released file that has
                labels; predictions have two columns, index and prediction, as GLUE's server wants
                them and bertjax finetune writes them to WORKDIR/predictions/dev/.
                book_review and chnsenticorp likewise.
+squad1 squad2  References are a file in SQuAD's layout; predictions are {"QUESTION_ID": "answer"},
+               "" for none. Measures are those of evaluate-v1.1 and evaluate-v2.0.
 conll2003      CoNLL columns, word first and tag last. Without references the right tag stands
                before the predicted one, as in the input of conlleval; measures are that script's,
                for any tags of entities in IOB1, IOB2 or BIOES.
