@@ -12,6 +12,7 @@ from typing import Any
 import bertjax
 from bertjax import build, export_parts, generator_tower
 from bertjax.compat import huggingface, tokenizer_files
+from bertjax.compat.huggingface import CLASSIFIER
 from bertjax.compat.model_card import Card
 from bertjax.data import tokenizer
 from bertjax.errors import UserError
@@ -111,6 +112,12 @@ def write(
             "--generator, out"
         )
     run, checkpoint = source.origin.config, source.origin.checkpoint
+    if "task" in run and run["task"]["name"] != CLASSIFIER:
+        raise UserError(
+            f"{source.origin.run} has a head of task {run['task']['name']}, of which no form in "
+            f"transformers is known here: those of task {CLASSIFIER} are exported; export the run "
+            "that this one began with"
+        )
     pieces = tokenizer.load(tokenizer_folder(source.origin))
     model_type = huggingface.model_type_of(run)
     arrays = named_arrays.named(restore.load_numpy(checkpoint, "params"))
