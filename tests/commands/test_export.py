@@ -221,7 +221,7 @@ def test_a_head_that_transformers_would_not_know(finetuned, tmp_path):
     config = json.loads((other / "config.json").read_text())
     config["task"] = {"name": "ner", "labels": ["O"]}
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="has a head of task ner, .* those of task glue are"):
+    with pytest.raises(UserError, match=r"has a head of task ner, .* those of task glue are"):
         export_run(other, tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()
 
