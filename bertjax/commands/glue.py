@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -139,8 +140,8 @@ class _Suite:
             stdout=log,
             stderr=log,
             env=_environment(share, self._arguments.parallel),
-            preexec_fn=_cores(share, self._arguments.parallel),
         )
+        _take_cores(process.pid, share, self._arguments.parallel)
         self._processes.add(process)
         try:
             return process.wait()
@@ -188,13 +189,13 @@ def _count_gpus() -> int:
     return len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
-def _cores(share: int, parallel: int) -> Callable[[], None] | None:
-    """Gives a run its share of the cores, where the system lets it."""
+def _take_cores(process: int, share: int, parallel: int) -> None:
+    """Gives a run, before it has threads, its share of the cores, where the system lets it."""
     if parallel == 1 or not hasattr(os, "sched_setaffinity"):
-        return None
+        return
     cores = sorted(os.sched_getaffinity(0))
-    own = cores[share::parallel] or [cores[share % len(cores)]]
-    return lambda: os.sched_setaffinity(0, own)
+    with contextlib.suppress(ProcessLookupError):  # it may have ended already
+        os.sched_setaffinity(process, cores[share::parallel] or [cores[share % len(cores)]])
 
 
 def _check_recipes(arguments: argparse.Namespace, tasks: Sequence[str], overrides) -> None:
