@@ -30,8 +30,11 @@ GRID = {
 FROM_MNLI = ("rte", "stsb", "mrpc")
 """Begin with what MNLI taught the encoder, if asked to (Liu et al. 2019, section 5.1)."""
 
-_SHORT = {"data.batch_size": "batch", "optimizer.learning_rate": "rate"}
-_SHORT["num_train_epochs"] = "epochs"
+_SHORT = {
+    "data.batch_size": "batch",
+    "optimizer.learning_rate": "rate",
+    "num_train_epochs": "epochs",
+}
 
 Point = tuple[tuple[str, Any], ...]
 """Fields of the recipe and their values."""

@@ -171,7 +171,8 @@ class Dataset(Protocol):
     """A task's examples, on the host: what a model reads of them, and what predictions are worth.
 
     Made of the path of the data, `config.task`, `config.data` and what the model wants
-    (`data/task_reading.py`).
+    (`data/task_reading.py`). Beside it, each file of `datasets/` has `ask`, which makes the same of
+    a person's lines, and `ANSWERS`, the method of the task that tells what `ask` needs.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """How much each layer of a trained encoder changes what it reads (Lan et al. 2020, figure 2)."""
 
 import dataclasses
+import importlib.util
 import pathlib
 from collections.abc import Iterable, Sequence
 
@@ -64,12 +65,10 @@ def check_plot(path: pathlib.Path) -> None:
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: wanted a file that ends in {', '.join(SUFFIXES)}")
-    try:
-        import matplotlib  # noqa: F401 - whether it is there
-    except ImportError:
+    if importlib.util.find_spec("matplotlib") is None:
         raise UserError(
             "a plot needs matplotlib: pip install 'bertjax[report]', or leave --plot out"
-        ) from None
+        )
 
 
 def plot(path: pathlib.Path, changes: Sequence[tuple[str, Changes]]) -> None:

@@ -108,6 +108,19 @@ def _electra(config: ConfigDict, task: str) -> None:
     config.optimizer.update(learning_rate=1e-4, layerwise_decay=0.8, weight_decay=0.0)
 
 
+def another_task(section: dict, recipe: str) -> ConfigDict:
+    """The recipe for a task of another kind, which has a section of its own and no graph.
+
+    Raises:
+      UserError: there is no such recipe.
+    """
+    config = finetuning("", recipe)
+    config.task = ConfigDict(section)
+    for absent in ("knowledge", "triples_per_entity"):
+        del config.data[absent]
+    return config
+
+
 _LONG = (32, 64, 96, 128, 192, 256, 384, 512)
 
 

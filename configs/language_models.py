@@ -7,7 +7,7 @@
 GPT-2 says what comes next, ELMo also what came before, and T5's spans say what was cut out. What
 makes a system stays its own, as in its config file; the same for all are the width of BERT-tiny,
 4,096 pieces or words that can be said, and the budget, 4,096 tokens in each of 1,500 steps. There
-is no dropout, since no text is read twice. What came of it stands in experiments/LOG.md.
+is no dropout, since no text is read twice.
 
     system     parameters of the model
     gpt                      1,052,160

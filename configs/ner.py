@@ -33,10 +33,8 @@ def get_config(argument: str) -> ConfigDict:
     """
     task, _, recipe = argument.partition(",")
     common.check_argument(task, TASKS)
-    config = glue.finetuning(task, recipe)
-    config.task = ConfigDict({"name": "ner", "labels": (), "classifier_dropout": 0.1})
-    for absent in ("knowledge", "triples_per_entity"):
-        del config.data[absent]
+    section = {"name": "ner", "labels": (), "classifier_dropout": 0.1}
+    config = glue.another_task(section, recipe)
     config.data.update(
         train_file="",
         dev_file="",

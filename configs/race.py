@@ -33,18 +33,14 @@ def get_config(argument: str) -> ConfigDict:
     """
     task, _, recipe = argument.partition(",")
     common.check_argument(task, TASKS)
-    config = glue.finetuning(task, recipe)
-    config.task = ConfigDict(
-        {
-            "name": "multiple_choice",
-            "dataset": task,
-            "num_choices": _CHOICES,
-            "classifier_dropout": 0.1,
-            "pooler_act": "tanh",
-        }
-    )
-    for absent in ("knowledge", "triples_per_entity"):
-        del config.data[absent]
+    section = {
+        "name": "multiple_choice",
+        "dataset": task,
+        "num_choices": _CHOICES,
+        "classifier_dropout": 0.1,
+        "pooler_act": "tanh",
+    }
+    config = glue.another_task(section, recipe)
     config.data.batch_size = 16 * _CHOICES if recipe != "tiny" else 8 * _CHOICES
     config.data.eval_batch_size = 16 * _CHOICES
     if task == "race" and recipe != "tiny":

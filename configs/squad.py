@@ -35,12 +35,9 @@ def get_config(argument: str) -> ConfigDict:
     """
     task, _, recipe = argument.partition(",")
     common.check_argument(task, TASKS)
-    config = glue.finetuning(task, recipe)
+    config = glue.another_task({"name": "squad", "n_best_size": 20}, recipe)
     unanswerable = task == "squad2"
     config.num_train_epochs = 2 if unanswerable or recipe == "tiny" else 3
-    config.task = ConfigDict({"name": "squad", "n_best_size": 20})
-    for absent in ("knowledge", "triples_per_entity"):
-        del config.data[absent]
     config.data.update(
         unanswerable=unanswerable,
         train_file="",

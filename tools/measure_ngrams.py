@@ -4,7 +4,8 @@
 
 Baselines of a language model that was trained on the same input: the tokens are those of the run's
 own tokenizer, cut and counted as `bertjax perplexity` does, and each document begins with the end
-of the one before. Beside them stands the run's own held-out loss, from its summary.
+of the one before. Beside them stands the run's own held-out loss, from its summary: of its
+own windows, where `bertjax perplexity` reads every document of a decoder's input.
 
   unigram  frequencies, one added to each
   bigram   Kneser and Ney's (1995): a pair's count less a discount, n1 / (n1 + 2 n2), and for the

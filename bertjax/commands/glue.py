@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bertjax.errors import UserError
 
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> None:
     runs = glue_suite.plan(tasks, workdir, grid=arguments.grid)
     settled = {name: getattr(arguments, name) for name in ("init", "recipe", "grid", "from_mnli")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    with claim(workdir, {"glue": settled}):
+    with claim(workdir, {"glue": settled}), _sigterm_as_control_c():
         failed = _Suite(arguments, overrides, len(runs)).run(runs)
         scores = glue_suite.collect(runs)
         if scores:
@@ -61,6 +62,16 @@ def main(argv: list[str]) -> None:
     if failed:
         names = ", ".join(str(run.workdir / _LOG) for run in failed)
         raise UserError(f"{len(failed)} of {len(runs)} runs failed, the others are done: {names}")
+
+
+@contextlib.contextmanager
+def _sigterm_as_control_c() -> Iterator[None]:
+    """A suite that is asked to end asks its runs to: they save, and the same command goes on."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 _LOG = "finetune.log"
@@ -162,6 +173,8 @@ class _Suite:
         ]
 
     def _told(self, run, name: str, status: int, seconds: float) -> bool:
+        if self._stopped:
+            return False
         results = run.results() if status == 0 else None
         if results is None:
             text = (run.workdir / _LOG).read_text(encoding="utf-8", errors="replace").strip()

@@ -20,7 +20,8 @@ imported classifier. A line holds what the task reads, with tabs between, or is 
   SQuAD     question and context, or {"question": "...", "context": "..."}
   CoNLL     words with spaces between, or {"words": ["...", "..."]}
   RACE      {"context": "...", "question": "...", "choices": ["...", "...", "...", "..."]}
-Out comes a JSON object for each line, in order: the input and what the model says of it.
+Out comes a JSON object for each line, in order: the input and what the model says of it. A question
+of SQuAD 2.0 is answered with "" where its null_odds exceed config.data.null_threshold, or 0.
 """
 
 _BATCHES_AT_ONCE = 16

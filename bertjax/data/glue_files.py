@@ -21,6 +21,7 @@ from bertjax.data.glue_table import (
     GlueSplit,
     GlueTask,
 )
+from bertjax.data.lines import whole
 from bertjax.errors import UserError
 
 MOST_BROKEN = 0.001
@@ -132,7 +133,7 @@ class _Table:
 
 
 def _read_table(path: pathlib.Path, *, header: bool) -> _Table:
-    text = _decode(path)
+    text = whole(path)
     numbered = [
         (number, line.removesuffix("\r").split("\t"))
         for number, line in enumerate(text.split("\n"), start=1)
@@ -142,18 +143,6 @@ def _read_table(path: pathlib.Path, *, header: bool) -> _Table:
         raise UserError(f"{path} is empty: wanted tab-separated examples")
     names = numbered.pop(0)[1] if header else []
     return _Table(path, names, numbered)
-
-
-def _decode(path: pathlib.Path) -> str:
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = 1 + data.count(b"\n", 0, error.start)
-        raise UserError(
-            f"{path} line {line}: byte {error.start} (0x{data[error.start]:02x}) is not UTF-8; "
-            "convert the file to UTF-8"
-        ) from None
 
 
 def _paraphrases(table: _Table, lines: list[_Line], *, dev: bool) -> list[_Line]:

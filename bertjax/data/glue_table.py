@@ -12,6 +12,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Num
 
+from bertjax.data.randomness import sample
 from bertjax.errors import UserError, nearest
 
 HIGHEST_SCORE = 5.0
@@ -100,8 +101,7 @@ class GlueExamples:
 
     def sample(self, size: int, seed: int) -> "GlueExamples":
         """So many of the examples, drawn without replacement, in file order."""
-        drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(len(self)), kind="stable")
-        kept = np.sort(drawn[:size])
+        kept = sample(len(self), size, seed)
         return GlueExamples(
             texts=tuple([column[i] for i in kept] for column in self.texts),
             labels=None if self.labels is None else self.labels[kept],

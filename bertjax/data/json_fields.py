@@ -4,6 +4,7 @@ import json
 import pathlib
 from typing import Any
 
+from bertjax.data.lines import whole
 from bertjax.errors import UserError
 
 _NAMES = {
@@ -26,20 +27,14 @@ def load(path: pathlib.Path, layout: str) -> Any:
       UserError: it cannot be read, is not UTF-8 or not JSON.
     """
     try:
-        data = path.read_bytes()
+        text = whole(path)
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}; wanted a JSON file in {layout}"
         ) from None
     try:
         # Control characters as they stand are not JSON, but no reason to refuse a text.
-        return json.loads(data.decode("utf-8").removeprefix("\ufeff"), strict=False)
-    except UnicodeDecodeError as error:
-        line = 1 + data.count(b"\n", 0, error.start)
-        raise UserError(
-            f"{path} line {line}: byte {error.start} (0x{data[error.start]:02x}) is not UTF-8; "
-            "convert the file to UTF-8"
-        ) from None
+        return json.loads(text, strict=False)
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path} line {error.lineno}: not JSON ({error.msg}, column {error.colno}); wanted one "

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import pathlib
 import sys
 import zlib
 from collections.abc import Iterator
@@ -64,6 +65,23 @@ def texts(path: str | None) -> Iterator[tuple[str, str]]:
                 f"{where}: byte {error.start} is not UTF-8; convert the text to UTF-8"
             ) from None
         yield where, text.rstrip("\r\n")
+
+
+def whole(path: pathlib.Path) -> str:
+    """The text of a file that is read at once, without a byte order mark.
+
+    Raises:
+      UserError: it is not UTF-8.
+    """
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        raise UserError(
+            f"{path} line {line}: byte {error.start} (0x{data[error.start]:02x}) is not UTF-8; "
+            "convert the file to UTF-8"
+        ) from None
 
 
 def _open(path: str, buffer: int) -> io.BufferedIOBase:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int32
 
+from bertjax.data.randomness import sample
 from bertjax.errors import UserError
 
 LETTERS = "ABCD"
@@ -42,8 +43,7 @@ class Choices:
 
     def sample(self, size: int, seed: int) -> "Choices":
         """So many of the questions, drawn without replacement, in file order."""
-        drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(len(self)), kind="stable")
-        kept = np.sort(drawn[:size])
+        kept = sample(len(self), size, seed)
         lists = ("contexts", "questions", "options", "ids", "levels")
         return Choices(
             answers=None if self.answers is None else self.answers[kept],

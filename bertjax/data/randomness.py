@@ -56,3 +56,10 @@ def below(
 ) -> Int[np.ndarray, " n"]:
     """Turns numbers in [0, 1) into integers in [0, limit)."""
     return (draws * limits).astype(np.int64)
+
+
+def sample(count: int, size: int, seed: int) -> Int[np.ndarray, " n"]:
+    """So many of `count` numbers (all if there are fewer), without replacement, ascending."""
+    # The raw bits of a bit generator stay the same in every release of numpy.
+    drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(count), kind="stable")
+    return np.sort(drawn[:size])

@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 from jaxtyping import Bool, Int, Int64
 
+from bertjax.data.randomness import sample
+
 UNKNOWN = -1
 """Stands for a place that is not known, or of an answer that does not exist."""
 
@@ -61,8 +63,7 @@ class SquadQuestions:
 
     def sample(self, size: int, seed: int) -> "SquadQuestions":
         """So many of the questions, drawn without replacement, in file order."""
-        drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(len(self)), kind="stable")
-        return self.take(np.sort(drawn[:size]))
+        return self.take(sample(len(self), size, seed))
 
     def take(self, kept: Int[np.ndarray, " m"]) -> "SquadQuestions":
         """Some of the questions by number, and the contexts that these need."""

@@ -1,6 +1,5 @@
 """Questions with several answers, of which one is right: RACE and SWAG."""
 
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -11,9 +10,9 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from bertjax import metrics
-from bertjax.data import asked_lines, choice_pairs, race, swag
+from bertjax.data import asked_lines, choice_pairs, choice_predictions, race, swag
 from bertjax.data.asked_lines import Line
-from bertjax.data.multiple_choice import LETTERS, Choices
+from bertjax.data.multiple_choice import Choices
 from bertjax.data.pairs import Pairs
 from bertjax.data.task_reading import Asked, Reading
 from bertjax.errors import UserError
@@ -78,11 +77,8 @@ class Dataset:
 
     def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
         """The letter of the chosen answer, by the question's id, as JSON."""
-        letters = [LETTERS[number] for number in self._chosen(split, predictions)]
-        content = dict(zip(self.choices[split].ids, letters, strict=True))
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{split}.json"
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        chosen = self._chosen(split, predictions).tolist()
+        choice_predictions.write(folder / f"{split}.json", self.choices[split].ids, chosen)
 
     def _chosen(
         self, split: str, predictions: Float[np.ndarray, " n"]

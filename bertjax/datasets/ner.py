@@ -10,9 +10,10 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from bertjax import entity_metrics
-from bertjax.data import asked_lines, conll, tagged_words
+from bertjax.data import asked_lines, conll, tagged_words, task_files
 from bertjax.data.asked_lines import Line
 from bertjax.data.conll import Sentence
+from bertjax.data.randomness import sample
 from bertjax.data.task_reading import Asked, Reading
 from bertjax.errors import UserError
 
@@ -31,8 +32,7 @@ class Split(list[Sentence]):
 
     def sample(self, size: int, seed: int) -> "Split":
         """So many of the sentences, drawn without replacement, in file order."""
-        drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(len(self)), kind="stable")
-        return Split(self[i] for i in np.sort(drawn[:size]))
+        return Split(self[i] for i in sample(len(self), size, seed))
 
 
 class Dataset:
@@ -52,7 +52,7 @@ class Dataset:
           UserError: something is missing or does not fit.
         """
         self.name = "ner"
-        paths = _files(pathlib.Path(data), fields)
+        paths = task_files.find(data, FILES, fields)
         self.sentences = {
             split: Split(conll.read(path, fields["scheme"])) for split, path in paths.items()
         }
@@ -151,24 +151,3 @@ def _encoded(
         max_chars_per_word=read.max_chars_per_word,
         document_context=fields["document_context"],
     )
-
-
-def _files(folder: pathlib.Path, fields: Fields) -> dict[str, pathlib.Path]:
-    """The file of each split that is there.
-
-    Raises:
-      UserError: train or dev is missing, or a file that is named.
-    """
-    found = {}
-    for split, usual in FILES.items():
-        named = fields[f"{split}_file"]
-        names = (named,) if named else usual
-        path = next((folder / name for name in names if (folder / name).is_file()), None)
-        if path is not None:
-            found[split] = path
-        elif named or split != "test":
-            raise UserError(
-                f"{folder} has no {' or '.join(names)}: --data wants the folder of CoNLL's files, "
-                f"or name yours with --config.data.{split}_file=FILE"
-            )
-    return found

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax import answer_metrics
-from bertjax.data import answer_windows, answers, asked_lines, squad
+from bertjax.data import answer_windows, answers, asked_lines, squad, task_files
 from bertjax.data.asked_lines import Line
 from bertjax.data.pairs import Pairs
 from bertjax.data.ragged import ranges
@@ -24,8 +24,8 @@ _SHOWN = 3
 Fields = Mapping[str, Any]
 
 FILES = {
-    False: {"train": "train-v1.1.json", "dev": "dev-v1.1.json", "test": "test-v1.1.json"},
-    True: {"train": "train-v2.0.json", "dev": "dev-v2.0.json", "test": "test-v2.0.json"},
+    version: {split: (f"{split}-v{version}.json",) for split in ("train", "dev", "test")}
+    for version in ("1.1", "2.0")
 }
 """The released files, of questions that all have an answer and of those of which some have none."""
 
@@ -57,8 +57,9 @@ class Dataset:
         self.name = "squad2" if fields["unanswerable"] else "squad1"
         self._fields = fields
         self._threshold = fields["null_threshold"] or 0.0
+        usual = FILES["2.0" if fields["unanswerable"] else "1.1"]
         self.questions, self.windows, self.batches = {}, {}, {}
-        for split, path in _files(pathlib.Path(data), fields).items():
+        for split, path in task_files.find(data, usual, fields).items():
             questions = read.drawn(split, _questions(path, split, fields))
             windows = _windows(questions, fields, read)
             self.questions[split], self.windows[split] = questions, windows
@@ -180,26 +181,6 @@ def _marked(windows: answer_windows.AnswerWindows) -> Pairs:
     marks[ranges(windows.pairs.starts + windows.context_begin, sizes)] = 1
     marks[windows.pairs.starts + windows.cls] = 2
     return dataclasses.replace(windows.pairs, columns={"answer_places": marks})
-
-
-def _files(folder: pathlib.Path, fields: Fields) -> dict[str, pathlib.Path]:
-    """The file of each split that is there.
-
-    Raises:
-      UserError: train or dev is missing, or a file that is named.
-    """
-    found = {}
-    for split, released in FILES[bool(fields["unanswerable"])].items():
-        named = fields[f"{split}_file"]
-        path = folder / (named or released)
-        if path.is_file():
-            found[split] = path
-        elif named or split != "test":
-            raise UserError(
-                f"no file {path}: --data wants the folder of SQuAD's files, or name yours with "
-                f"--config.data.{split}_file=FILE"
-            )
-    return found
 
 
 def _questions(path: pathlib.Path, split: str, fields: Fields) -> SquadQuestions:

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Num
 
 from bertjax.data.glue_table import glue_task
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import losses, whole_text
+from bertjax.layers import losses, readout
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import Classifier
 
@@ -14,7 +14,7 @@ from bertjax.layers.heads import Classifier
 class Task(nn.Module):
     """Devlin et al. 2019, section 4.1 and appendix A.3: dropout, then classes or one score.
 
-    An encoder without a pooler gets one here (`layers/whole_text.py`).
+    An encoder without a pooler gets one here (`layers/readout.py`).
 
     Attributes:
       dataset: Name of the task in `data/glue_table.py`; it decides labels and metrics.
@@ -67,7 +67,7 @@ class Task(nn.Module):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B C"], Float[Array, " B"]]:
         """Scores of the classes, or one score, and how much each example counts."""
-        pooled = whole_text.vector(
+        pooled = readout.of_text(
             encoder,
             encoded,
             batch,

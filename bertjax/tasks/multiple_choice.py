@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import losses, whole_text
+from bertjax.layers import losses, readout
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import Classifier
 
@@ -65,7 +65,7 @@ class Task(nn.Module):
         Raises:
           UserError: the batch does not divide into whole questions.
         """
-        pooled = whole_text.vector(
+        pooled = readout.of_text(
             encoder,
             encoded,
             batch,

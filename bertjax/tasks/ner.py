@@ -5,10 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import losses
+from bertjax.layers import losses, readout
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import Classifier
-from bertjax.layers.scalar_mix import ScalarMix
 
 
 class Task(nn.Module):
@@ -54,9 +53,7 @@ class Task(nn.Module):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B L C"], Float[Array, "B L"]]:
         """Scores of the classes of every token, and how much each token counts."""
-        sequence = encoded.sequence
-        if encoded.layers is not None:
-            sequence = ScalarMix(self.mix_layer_norm, name="mix")(encoded.layers)
+        sequence = readout.of_tokens(encoded, mix_layer_norm=self.mix_layer_norm)
         sequence = Dropout(self.classifier_dropout)(sequence, train=train)
         logits = Classifier(len(self.labels), encoder.initializer_range, name="classifier")(
             sequence

@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import losses, masks
+from bertjax.layers import losses, masks, readout
 from bertjax.layers.heads import Classifier
-from bertjax.layers.scalar_mix import ScalarMix
 
 CONTEXT, CLS = 1, 2
 """What `answer_places` [B L] marks: tokens with which an answer may begin or end, and [CLS]."""
@@ -69,9 +68,7 @@ class Task(nn.Module):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B 2 L"], Float[Array, " B"]]:
         """Scores of every token as beginning and as end, and how much each window counts."""
-        sequence = encoded.sequence
-        if encoded.layers is not None:
-            sequence = ScalarMix(self.mix_layer_norm, name="mix")(encoded.layers)
+        sequence = readout.of_tokens(encoded, mix_layer_norm=self.mix_layer_norm)
         logits = Classifier(2, encoder.initializer_range, name="classifier")(sequence)
         there = masks.seen(batch["attention_mask"])[:, None]
         logits_B2L = jnp.where(there, logits.swapaxes(1, 2), jnp.finfo(jnp.float32).min)

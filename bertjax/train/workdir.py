@@ -25,8 +25,11 @@ FREE_FIELDS = (
 A teacher may lie elsewhere; whether it is the same, its fingerprint in the checkpoints says.
 """
 
-_TRACES = ("metrics.jsonl", "checkpoints/*", "seed_*/*")
-"""What a run leaves once it trains. Before that, a folder is not kept from other configs."""
+_TRACES = ("metrics.jsonl", "checkpoints/*", "seed_*/*", "*/results.json", "*/*/results.json")
+"""What a run leaves once it trains, and the runs of a suite below it once they are finished.
+
+Before that, a folder is not kept from other configs.
+"""
 
 _SHOWN_DIFFERENCES = 6
 

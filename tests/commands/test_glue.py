@@ -110,6 +110,16 @@ def test_what_failed_is_named_and_done_again_alone(suite, stand_in, tmp_path):
     assert (tmp_path / "suite" / "cola" / "results.json").stat().st_mtime_ns == written
 
 
+def test_a_folder_keeps_the_encoder_that_it_began_with(suite, data, tmp_path, capsys):
+    """Scores of another encoder would be reported as this one's."""
+    assert suite("--tasks", "rte")[0] == 0
+    words = ("--data", data, "--workdir", tmp_path / "suite", "--tasks", "rte")
+    assert cli.main(["glue", "--init", "runs/other", *map(str, words)]) == 2
+    said = capsys.readouterr().err
+    assert 'glue.init: "runs/bert" there, "runs/other" here' in said
+    assert said.count("\n") == 1
+
+
 def test_a_grid_reports_its_best_point_and_says_so(suite, stand_in):
     best = (
         ("data.batch_size", 32),

@@ -104,7 +104,7 @@ def test_words_that_a_person_gives(pieces, reading):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dev_file": "mine.txt"}, "has no mine.txt: --data wants the folder of CoNLL's files"),
+        ({"dev_file": "mine.txt"}, "has no mine.txt: --data wants the folder of the task's files"),
         ({"scheme": "iob3"}, "no scheme 'iob3'"),
     ],
 )

@@ -118,7 +118,7 @@ def test_a_threshold_that_is_given_is_kept(dataset):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dev_file": "mine.json"}, r"no file .*mine\.json: --data wants .* --config\.data\.dev_"),
+        ({"dev_file": "mine.json"}, r"has no mine\.json: --data wants .* --config\.data\.dev_file"),
         (
             {"unanswerable": False, "train_file": "train-v2.0.json"},
             r"train-v2\.0\.json: 1 questions have no answer, the first is 'q3': .*squad2",

@@ -5,7 +5,12 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
+
+from bertjax.train import sharding
+from bertjax.train.trainer import make_trainer
 
 TOY = pathlib.Path(__file__).with_name("toy_run.py")
 
@@ -43,3 +48,39 @@ def start_toy(command_environment):
         )
 
     return start
+
+
+@pytest.fixture(scope="session")
+def small_trainer():
+    """Makes a trainer with a rate of 0.3: `make(pretrainer, optimizer, batch, data=2, ...)`."""
+
+    def make(pretrainer, optimizer, batch, *, microbatches=1, devices=1, **axes):
+        sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | axes
+        return make_trainer(
+            pretrainer,
+            optimizer,
+            lambda step: jnp.asarray(0.3),
+            batch,
+            mesh=sharding.make_mesh(sizes, jax.devices()[:devices]),
+            rules=sharding.RULES,
+            seed=0,
+            microbatches=microbatches,
+            batch_size=len(batch["example_id"]),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def take_steps():
+    """Trains on `batch_of(step)` from a step up to another; returns the state and all losses."""
+
+    def take(trainer, batch_of, state, first, last):
+        losses = []
+        for step in range(first, last):
+            batch = sharding.to_global(batch_of(step), trainer.mesh)
+            state, metrics = trainer.train_step(state, batch)
+            losses.append(float(metrics["loss"]))
+        return state, losses
+
+    return take

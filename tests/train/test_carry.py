@@ -13,7 +13,6 @@ from bertjax.models import elmo, xlnet
 from bertjax.objectives import bidirectional_lm, permutation_lm
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpoints
-from bertjax.train.trainer import make_trainer
 
 B, L, V, T = 8, 14, 36, 6
 XLNET = xlnet.Model(
@@ -58,28 +57,17 @@ def batch_of(step):
     }
 
 
-def trainer(name, microbatches=1, devices=1, **axes):
-    sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | axes
-    mesh = sharding.make_mesh(sizes, jax.devices()[:devices])
-    return make_trainer(
-        PRETRAINERS[name],
-        optax.identity(),
-        lambda step: jnp.asarray(0.3),
-        batch_of(0),
-        mesh=mesh,
-        rules=sharding.RULES,
-        seed=0,
-        microbatches=microbatches,
-        batch_size=B,
-    )
+@pytest.fixture(scope="module")
+def trainer(small_trainer):
+    def make(name, **changes):
+        return small_trainer(PRETRAINERS[name], optax.identity(), batch_of(0), **changes)
+
+    return make
 
 
-def steps(made, state, first, last):
-    losses = []
-    for step in range(first, last):
-        state, metrics = made.train_step(state, sharding.to_global(batch_of(step), made.mesh))
-        losses.append(float(metrics["loss"]))
-    return state, losses
+@pytest.fixture(scope="module")
+def steps(take_steps):
+    return lambda made, state, first, last: take_steps(made, batch_of, state, first, last)
 
 
 @pytest.fixture(scope="module", params=PRETRAINERS)
@@ -88,12 +76,12 @@ def name(request):
 
 
 @pytest.fixture(scope="module")
-def made(name):
+def made(name, trainer):
     return trainer(name)
 
 
 @pytest.fixture(scope="module")
-def whole(made):
+def whole(made, steps):
     """Four steps in one piece, on one device."""
     state, losses = steps(made, made.create_state(), 0, 4)
     return jax.tree.map(np.asarray, state), losses
@@ -110,7 +98,7 @@ def test_it_begins_empty_and_has_a_row_for_each_of_the_batch(name, made):
     assert not any(array.any() for array in empty.values())
 
 
-def test_the_next_step_reads_what_the_last_one_left(made, whole):
+def test_the_next_step_reads_what_the_last_one_left(made, whole, steps):
     losses = []
     for forget in (False, True):
         state, _ = steps(made, made.create_state(), 0, 3)
@@ -126,8 +114,10 @@ def test_the_next_step_reads_what_the_last_one_left(made, whole):
     ("microbatches", "devices", "axes"),
     [(4, 1, {}), (1, 8, {"data": 2, "fsdp": 2, "tensor": 2}), (2, 2, {"data": 2})],
 )
-def test_microbatches_and_meshes_carry_the_same(name, microbatches, devices, axes, whole):
-    other = trainer(name, microbatches, devices, **axes)
+def test_microbatches_and_meshes_carry_the_same(
+    name, microbatches, devices, axes, whole, trainer, steps
+):
+    other = trainer(name, microbatches=microbatches, devices=devices, **axes)
     state, losses = steps(other, other.create_state(), 0, 4)
     np.testing.assert_allclose(losses, whole[1], rtol=2e-5)
     wanted = leaves(whole[0])
@@ -137,7 +127,7 @@ def test_microbatches_and_meshes_carry_the_same(name, microbatches, devices, axe
         assert array.sharding.num_devices == devices
 
 
-def test_a_run_goes_on_with_what_it_carried(made, whole, tmp_path):
+def test_a_run_goes_on_with_what_it_carried(made, whole, steps, tmp_path):
     state, _ = steps(made, made.create_state(), 0, 2)
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(state, step=2)
@@ -148,7 +138,7 @@ def test_a_run_goes_on_with_what_it_carried(made, whole, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.asarray, state), whole[0])
 
 
-def test_a_skipped_update_keeps_the_carry(made):
+def test_a_skipped_update_keeps_the_carry(made, steps):
     state, _ = steps(made, made.create_state(), 0, 1)
     before = {key: array.copy() for key, array in leaves(state).items()}
     params = jax.tree.map(lambda leaf: leaf * np.nan, state.params)
@@ -171,7 +161,7 @@ def test_evaluation_begins_every_text_anew(made):
     assert got[loss][0] == wanted[loss][0]
 
 
-def test_memory_costs_flops():
+def test_memory_costs_flops(trainer):
     made = trainer("xlnet")
     rows = batch_of(0)
     plain = {name: values for name, values in rows.items() if name != "remembered"}

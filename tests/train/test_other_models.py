@@ -3,7 +3,6 @@
 import contextlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -11,9 +10,7 @@ import pytest
 from bertjax.interfaces import Pretrainer
 from bertjax.models import gpt2, transformer, universal_transformer
 from bertjax.objectives import causal_lm, mlm, ponder, seq2seq
-from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpoints
-from bertjax.train.trainer import make_trainer
 
 B, L, V = 8, 12, 36
 PAD, SPECIAL = 0, (0, 2, 3)
@@ -48,31 +45,21 @@ def batch_of(step):
     }
 
 
-def trainer(name, microbatches=1, devices=1, **axes):
-    sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | axes
-    return make_trainer(
-        PRETRAINERS[name],
-        optax.sgd(1.0),
-        lambda step: jnp.asarray(0.3),
-        batch_of(0),
-        mesh=sharding.make_mesh(sizes, jax.devices()[:devices]),
-        rules=sharding.RULES,
-        seed=0,
-        microbatches=microbatches,
-        batch_size=B,
-    )
+@pytest.fixture(scope="module")
+def trainer(small_trainer):
+    def make(name, **changes):
+        return small_trainer(PRETRAINERS[name], optax.sgd(1.0), batch_of(0), **changes)
+
+    return make
 
 
-def steps(made, state, first, last):
-    losses = []
-    for step in range(first, last):
-        state, metrics = made.train_step(state, sharding.to_global(batch_of(step), made.mesh))
-        losses.append(float(metrics["loss"]))
-    return state, losses
+@pytest.fixture(scope="module")
+def steps(take_steps):
+    return lambda made, state, first, last: take_steps(made, batch_of, state, first, last)
 
 
 @pytest.mark.parametrize("name", PRETRAINERS)
-def test_they_obey_the_laws(name, tmp_path):
+def test_they_obey_the_laws(name, trainer, steps, tmp_path):
     """Accumulation on a mesh of all kinds gives the same curve, and a restart the same bits."""
     made = trainer(name)
     whole, losses = steps(made, made.create_state(), 0, 3)
