@@ -22,7 +22,7 @@ from bertjax.data import images, source_targets, streams, token_windows
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.layers.precision import NAMED
-from bertjax.train import optimizer, schedule, sharding
+from bertjax.train import host, optimizer, schedule, sharding
 from bertjax.train.step import NOTHING
 from bertjax.train.trainer import Trainer, make_trainer
 
@@ -70,7 +70,9 @@ def precision(name: str) -> str:
       UserError: an unknown name.
     """
     if name == "auto":
-        return "bfloat16_operands" if jax.default_backend() == "cpu" else "bfloat16"
+        if jax.default_backend() != "cpu":
+            return "bfloat16"
+        return "bfloat16_operands" if host.multiplies_bfloat16() else "float32"
     if name not in NAMED:
         raise UserError(f"config.model.precision={name!r}: {nearest(name, [*NAMED, 'auto'])}")
     return name
@@ -238,10 +240,14 @@ def make_mesh(
 ) -> Mesh:
     """The mesh of a config, on which batches of these sizes and lengths divide.
 
+    Where its devices are the host itself, freed memory stays with this process from here on.
+
     Raises:
       UserError: the mesh does not fit the devices, or something does not divide over it.
     """
     mesh = sharding.make_mesh({axis: config.mesh[axis] for axis in sharding.MESH_AXES})
+    if mesh.devices.flat[0].platform == "cpu":
+        host.keep_freed_memory()
     for batch_size in batch_sizes:
         sharding.check_batch_size(batch_size, mesh, config.data.microbatches)
     for length in lengths:

@@ -1,16 +1,19 @@
 """Tokenizers and corpora that runs make of raw text themselves, kept by what they were made of.
 
 A newcomer types one line: `pretrain` on a config whose input is text trains the tokenizer and
-prepares the corpus on its first start, and finds both again on the next.
+prepares the corpus on its first start, and finds both again on the next. Of several that start
+together one makes them, and the others wait for it.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import importlib.metadata
 import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import bertjax
@@ -42,14 +45,13 @@ def tokenizer_of(
     settings = {name: value for name, value in wanted.items() if name != "path"}
     made_of = {"input": _identity(data["input"]), "format": data["text_format"], **settings}
     folder = directory(data["cache"]) / f"tokenizer-{_digest(made_of)}"
-    if folder.is_dir():
-        say(f"tokenizer: {folder} (made by an earlier start)")
-        return folder
-    say(f"tokenizer: training {settings['kind']}, {settings['vocab_size']:,} pieces")
-    documents = text.documents(data["input"], format=data["text_format"])
-    trained = tokenizer.train(documents, **settings)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    trained.save(str(folder))
+    with _one_at_a_time(folder, say):
+        if folder.is_dir():
+            say(f"tokenizer: {folder} (made by an earlier start)")
+            return folder
+        say(f"tokenizer: training {settings['kind']}, {settings['vocab_size']:,} pieces")
+        documents = text.documents(data["input"], format=data["text_format"])
+        tokenizer.train(documents, **settings).save(str(folder))
     return folder
 
 
@@ -83,20 +85,32 @@ def corpus_of(
         **held_out,
     }
     folder = directory(data["cache"]) / f"corpus-{_digest(made_of)}"
-    if (folder / "manifest.json").is_file():
-        say(f"corpus: {folder} (made by an earlier start)")
-        return folder
-    say(f"corpus: preparing {', '.join(data['input'])}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    prepare(
-        list(data["input"]),
-        tokenizer_path,
-        folder,
-        format=data["text_format"],
-        progress=progress,
-        **held_out,
-    )
+    with _one_at_a_time(folder, say):
+        if (folder / "manifest.json").is_file():
+            say(f"corpus: {folder} (made by an earlier start)")
+            return folder
+        say(f"corpus: preparing {', '.join(data['input'])}")
+        prepare(
+            list(data["input"]),
+            tokenizer_path,
+            folder,
+            format=data["text_format"],
+            progress=progress,
+            **held_out,
+        )
     return folder
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another run that is making {folder}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _identity(inputs: tuple[str, ...]) -> list:

@@ -1,0 +1,60 @@
+"""The processor and the memory of the host."""
+
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from bertjax import build
+from bertjax.train import host
+
+AMX = "processor\t: 0\nflags\t\t: fpu avx2 avx512_bf16 amx_bf16\n"
+AVX2 = "processor\t: 0\nmodel name\t: bf16 in name alone\nflags\t\t: fpu avx2\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd i8mm bf16\n"
+
+
+@pytest.mark.parametrize(("text", "has"), [(AMX, True), (ARM, True), (AVX2, False), ("", False)])
+def test_instructions_for_bfloat16_are_read_off_the_kernels_list(tmp_path, text, has):
+    (tmp_path / "cpuinfo").write_text(text)
+    assert host.multiplies_bfloat16(tmp_path / "cpuinfo") == has
+
+
+def test_where_there_is_no_list_nothing_is_promised(tmp_path):
+    assert not host.multiplies_bfloat16(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("backend", "has", "chosen"),
+    [
+        ("tpu", False, "bfloat16"),
+        ("gpu", False, "bfloat16"),
+        ("cpu", True, "bfloat16_operands"),
+        ("cpu", False, "float32"),
+    ],
+)
+def test_auto_is_what_the_device_is_fast_in(monkeypatch, backend, has, chosen):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(host, "multiplies_bfloat16", lambda: has)
+    assert build.precision("auto") == chosen
+    assert build.precision("float32") == "float32"
+
+
+PAGE_FAULTS = """
+import resource
+from bertjax.train.host import keep_freed_memory
+keep_freed_memory()
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    array = b"x" * (64 * 2**20)
+    del array
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+def test_memory_that_was_freed_comes_back_without_page_faults():
+    faults = subprocess.run(
+        [sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True
+    ).stdout
+    assert int(faults) < 100  # without it: 16,384
