@@ -245,9 +245,24 @@ def make_mesh(
     Raises:
       UserError: the mesh does not fit the devices, or something does not divide over it.
     """
-    mesh = sharding.make_mesh({axis: config.mesh[axis] for axis in sharding.MESH_AXES})
+    mesh = mesh_on(config, jax.devices(), batch_sizes, lengths)
     if mesh.devices.flat[0].platform == "cpu":
         host.keep_freed_memory()
+    return mesh
+
+
+def mesh_on(
+    config: ConfigDict,
+    devices: Sequence[jax.Device],
+    batch_sizes: Sequence[int],
+    lengths: Sequence[int],
+) -> Mesh:
+    """The mesh of a config on these devices, which may be only described; see `make_mesh`.
+
+    Raises:
+      UserError: the mesh does not fit the devices, or something does not divide over it.
+    """
+    mesh = sharding.make_mesh({axis: config.mesh[axis] for axis in sharding.MESH_AXES}, devices)
     for batch_size in batch_sizes:
         sharding.check_batch_size(batch_size, mesh, config.data.microbatches)
     for length in lengths:
