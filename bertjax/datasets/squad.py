@@ -61,7 +61,7 @@ class Dataset:
         self.questions, self.windows, self.batches = {}, {}, {}
         for split, path in task_files.find(data, usual, fields).items():
             questions = read.drawn(split, _questions(path, split, fields))
-            windows = _windows(questions, fields, read)
+            windows = _windows(questions, fields, read, str(path))
             self.questions[split], self.windows[split] = questions, windows
             labels = windows.labels if split == "train" else None
             self.batches[split] = read.batches(split, _marked(windows), labels)
@@ -141,7 +141,7 @@ def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Re
 
 
 def _windows(
-    questions: SquadQuestions, fields: Fields, read: Reading
+    questions: SquadQuestions, fields: Fields, read: Reading, source: str = ""
 ) -> answer_windows.AnswerWindows:
     return answer_windows.encode(
         questions,
@@ -150,6 +150,7 @@ def _windows(
         doc_stride=fields["doc_stride"],
         max_query_length=fields["max_query_length"],
         cls_last=read.cls_last,
+        source=source,
     )
 
 
