@@ -217,9 +217,9 @@ def _refuse_nothing(questions: SquadQuestions, sizes: Int64[np.ndarray, " c"], s
     if len(empty):
         place = f"{source}: " if source else ""
         raise UserError(
-            f"{place}question {questions.ids[empty[0]]!r}: the tokenizer finds no token in its context, "
-            f"nor in that of {len(empty) - 1} other question(s): wanted text that it can read; "
-            "mend the file or take another tokenizer"
+            f"{place}question {questions.ids[empty[0]]!r}: the tokenizer finds no token in its "
+            f"context, nor in that of {len(empty) - 1} other question(s): wanted text that it "
+            "can read; mend the file or take another tokenizer"
         )
 
 
