@@ -140,26 +140,19 @@ def recipe(task: str, data: dict):
     return config
 
 
-def model(vocab_size: int):
-    """The config of a pretraining run of the small model."""
-    from bertjax import config as configs
-
-    config = configs.load_config(str(CONFIGS / "bert.py:tiny"), [])
-    with config.unlocked():
-        config.model.update(MODEL, vocab_size=vocab_size)
-    return config
-
-
 def prepare(folder: pathlib.Path, task: str, data: dict):
     """The examples, the model and its weights."""
     from bertjax import build, catalog, finetuning, importing
+    from bertjax import config as configs
     from bertjax.data import tokenizer
     from bertjax.interfaces import Pretrainer
     from bertjax.train import named_arrays
 
     config, pieces = recipe(task, data), tokenizer.load(folder / "tokenizer")
-    with config.unlocked():
-        config.model = model(pieces.vocab_size).model
+    model = configs.load_config(str(CONFIGS / "bert.py:tiny"), []).model
+    with config.unlocked(), model.unlocked():
+        model.update(MODEL, vocab_size=pieces.vocab_size)
+        config.model = model
     dataset = finetuning.read(config, where(folder, task), pieces)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     fields |= dataset.task_fields

@@ -8,10 +8,9 @@ import socket
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from bertjax import finetuning, importing
+from bertjax import finetuning
 from bertjax.data import tokenizer
 from bertjax.train.interrupt import Interrupt
 
@@ -117,15 +116,9 @@ RIGHT = {
 
 
 @pytest.fixture(scope="module")
-def run(folder):
+def run(folder, beginning):
     """An encoder to begin with."""
-    pieces = tokenizer.load(folder / "tokenizer")
-    config = tasks.model(pieces.vocab_size)
-    draws = np.random.default_rng(1)
-    shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
-    params = {n: draws.normal(0, 0.1, shape).astype(np.float32) for n, shape in shapes.items()}
-    importing.write(importing.Import(config, pieces, params, ()), folder / "run")
-    return folder / "run"
+    return beginning(tokenizer.load(folder / "tokenizer"))
 
 
 @pytest.mark.parametrize("task", ["squad2", "ner", "race"])
