@@ -25,7 +25,7 @@ from bertjax.train import flops, hlo, program_costs, sharding
 from bertjax.train.chips import Topology
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_EXCEEDED = re.compile(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT])")
+_SIZE = re.compile(r"\b(\d[\d.]*)([KMGT])\b")
 _LINKS = 2
 _FROM_GENTLE_TO_HARSH = ("none", "dots", "dots_with_no_batch_dims", "full")
 _SHOWN = 5
@@ -39,7 +39,7 @@ class OutOfMemory:
     """What the compiler says of a step that a chip does not hold.
 
     Attributes:
-      needed: Bytes.
+      needed: Bytes, of temporaries at least.
       there: Bytes.
     """
 
@@ -209,11 +209,12 @@ def _compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: S
 
 
 def _out_of_memory(error: Exception) -> OutOfMemory:
-    found = _EXCEEDED.search(str(error))
-    if found is None:
+    """The two sizes that the compiler names: first what is needed, then what is there."""
+    text = str(error)
+    sizes = [float(size) * _UNITS[unit] for size, unit in _SIZE.findall(text)]
+    if "RESOURCE_EXHAUSTED" not in text or len(sizes) < 2:
         raise error
-    needed, unit, there, other = found.groups()
-    return OutOfMemory(float(needed) * _UNITS[unit], float(there) * _UNITS[other])
+    return OutOfMemory(*sizes[:2])
 
 
 def _memory(analysis: Any, topology: Topology) -> dict[str, float]:

@@ -22,6 +22,9 @@ _MOVE_NOTHING = {
     *("call", "after-all", "partition-id", "replica-id", "opt-barrier", "async-start"),
     *("async-update", "async-done", "domain"),
 }
+_MESH_GROUPS = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((?:(\[[^)]*\)?)|([\d,]+))\))?\s*\{([^}]*)\}"
+)
 _ALLOCATE = ("AllocateBuffer", "ConcatBitcast")
 
 
@@ -99,25 +102,37 @@ def _axes_of_groups(mesh_shape: Mapping[str, int]) -> dict[frozenset, str]:
 
 def _groups(attributes: str, devices: int) -> list[list[int]]:
     """The groups of a collective, in any of the three ways in which XLA writes them."""
-    if found := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
-        sizes = [int(size) for size in re.findall(r"=(\d+)", found.group(1))]
-        names = re.findall(r"'([^']*)'=", found.group(1))
-        chosen = [names.index(name) for name in re.findall(r"'([^']*)'", found.group(2))]
-        numbers = np.arange(devices).reshape(sizes)
-        moved = np.moveaxis(numbers, chosen, range(-len(chosen), 0))
-        return moved.reshape(-1, math.prod(sizes[axis] for axis in chosen)).tolist()
+    if found := _MESH_GROUPS.search(attributes):
+        mesh, order, explicit, chosen = found.groups()
+        sizes = [int(size) for size in re.findall(r"=(\d+)", mesh)]
+        names = re.findall(r"'([^']*)'=", mesh)
+        axes = [names.index(name) for name in re.findall(r"'([^']*)'", chosen)]
+        numbers = np.arange(devices)
+        if order:
+            numbers = _transposed(*re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", order).groups())
+        elif explicit:
+            numbers = np.array(_numbers(explicit))
+        moved = np.moveaxis(numbers.reshape(sizes), axes, range(-len(axes), 0))
+        return moved.reshape(-1, math.prod(sizes[axis] for axis in axes)).tolist()
     pattern = r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?"
     if found := re.search(pattern, attributes):
-        shape, source, order = (
-            [int(number) for number in (text or "").split(",") if number] for text in found.groups()
-        )
-        numbers = np.arange(math.prod(source)).reshape(source)
-        numbers = numbers.transpose(order) if order else numbers
-        return numbers.reshape(shape).tolist()
+        shape, source, order = found.groups()
+        return _transposed(source, order).reshape(_numbers(shape)).tolist()
     if found := re.search(r"replica_groups=\{((?:\{[\d,]*\},?)+)\}", attributes):
         inner = re.findall(r"\{([\d,]*)\}", found.group(1))
-        return [[int(number) for number in group.split(",") if number] for group in inner]
+        return [_numbers(group) for group in inner]
     return [list(range(devices))]
+
+
+def _transposed(shape: str, order: str | None) -> np.ndarray:
+    """0, 1, 2 ... in a shape, with its axes in another order, flat again."""
+    sizes = _numbers(shape)
+    numbers = np.arange(math.prod(sizes)).reshape(sizes)
+    return (numbers.transpose(_numbers(order)) if order else numbers).reshape(-1)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
 
 
 def memory_bytes(program: Program) -> int:
