@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+from bertjax.commands.pretrain import DISTRIBUTED
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -35,12 +36,14 @@ seed_N/ (metrics and predictions of that seed). The same command goes on where i
 def main(argv: list[str]) -> None:
     """Fine-tunes every seed that is not finished and prints the scores of all."""
     from bertjax.config import load_config, split_overrides
+    from bertjax.train import hosts
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     if arguments.seeds < 1:
         raise UserError(f"--seeds {arguments.seeds}: wanted 1 or more")
     recipe = load_config(arguments.config, overrides)
+    hosts.join(arguments.distributed)
     results = run(recipe, arguments)
     if _is_first_host():
         _print_table(results)
@@ -50,9 +53,11 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Fine-tunes the seeds one after the other; what is finished is not done again."""
     from bertjax import config as configs
     from bertjax import finetuning, multitask, scoring
+    from bertjax.train import hosts
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
 
+    hosts.check_same(config=configs.fingerprint(recipe), workdir=arguments.workdir)
     start = time.monotonic()
     prepare = multitask.prepare if multitask.asked(recipe) else finetuning.prepare
     job = prepare(recipe, init=arguments.init, data=arguments.data, workdir=arguments.workdir)
@@ -89,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--init", required=True, help="RUN, RUN@STEP, RUN@best or random:RUN")
     parser.add_argument("--data", required=True, help="folder of GLUE, or tfds:DIR")
     parser.add_argument("--workdir", required=True, help="folder for what comes out")
+    parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     parser.add_argument(
         "--seeds", type=int, default=1, help="how many, from config.seed on (default 1)"
     )

@@ -21,6 +21,8 @@ In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, toke
 end, summary.json.
 """
 
+DISTRIBUTED = "join the processes that Slurm, GKE or Cloud TPU have started on all hosts"
+
 _PREDICTIONS = {
     "mlm": "MLM",
     "sbo": "SBO",
@@ -39,10 +41,13 @@ _PREDICTIONS = {
 def main(argv: list[str]) -> None:
     """Trains, and tells what came of it."""
     from bertjax.config import load_config, split_overrides
+    from bertjax.train import hosts
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    run(load_config(arguments.config, overrides), arguments)
+    config = load_config(arguments.config, overrides)
+    hosts.join(arguments.distributed)
+    run(config, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:mini")
     parser.add_argument("--workdir", required=True, help="folder for all that comes out")
+    parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     return parser
 
 
@@ -62,9 +68,11 @@ def run(config, arguments: argparse.Namespace) -> None:
     from bertjax import config as configs
     from bertjax import pretraining, pretraining_job
     from bertjax.commands.prepare import progress_display
+    from bertjax.train import hosts
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
 
+    hosts.check_same(config=configs.fingerprint(config), workdir=arguments.workdir)
     held = contextlib.nullcontext()
     if _is_first_host():
         held = claim(arguments.workdir, json.loads(configs.to_json(config)))

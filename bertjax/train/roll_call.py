@@ -1,0 +1,78 @@
+"""Who is there: the processes of a job call the first of them before JAX joins them.
+
+JAX itself ends a process in which a peer does not come, and does not say which it was.
+"""
+
+import contextlib
+import socket
+import time
+
+from bertjax.errors import UserError
+
+_SECONDS_BETWEEN_CALLS = 0.2
+_SECONDS_FOR_THE_ANSWER = 10.0
+_ALL_HERE = "all here"
+
+
+def roll_call(address: str, count: int, number: int, seconds: float) -> None:
+    """Waits until all processes have called.
+
+    Args:
+      address: HOST:PORT of the first process; the port is free again afterwards.
+      count: How many processes there are.
+      number: Which of them this is, from 0.
+      seconds: How long to wait.
+
+    Raises:
+      UserError: not all came in time, in every process that did; or the address is none.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"coordinator {address!r}: wanted HOST:PORT")
+    if not 0 <= number < count:
+        raise UserError(f"process {number} of {count}: wanted a number from 0 to {count - 1}")
+    end = time.monotonic() + seconds
+    if number == 0:
+        answer = _listen(int(port), count, end, seconds)
+    else:
+        answer = _call(host, int(port), number, end, seconds)
+    if answer != _ALL_HERE:
+        raise UserError(answer)
+
+
+def _listen(port: int, count: int, end: float, seconds: float) -> str:
+    """Takes the calls of the others, and answers all of them at once."""
+    with contextlib.ExitStack() as calls:
+        try:
+            listener = calls.enter_context(socket.create_server(("", port)))
+        except OSError as error:
+            raise UserError(f"port {port} of this host is not free: {error.strerror}") from None
+        here = {0: None}
+        while len(here) < count and (left := end - time.monotonic()) > 0:
+            listener.settimeout(left)
+            with contextlib.suppress(TimeoutError, ValueError):
+                call = calls.enter_context(listener.accept()[0])
+                call.settimeout(_SECONDS_FOR_THE_ANSWER)
+                here[int(call.recv(16))] = call
+        missing = [str(number) for number in range(count) if number not in here]
+        answer = _ALL_HERE
+        if missing:
+            answer = f"process {', '.join(missing)} of {count} did not come within {seconds:g} s"
+        for call in here.values():
+            if call is not None:
+                with contextlib.suppress(OSError):
+                    call.sendall(answer.encode())
+        return answer
+
+
+def _call(host: str, port: int, number: int, end: float, seconds: float) -> str:
+    silent = f"process 0 at {host}:{port} did not answer within {seconds:g} s"
+    while time.monotonic() < end:
+        try:
+            with socket.create_connection((host, port), timeout=_SECONDS_FOR_THE_ANSWER) as call:
+                call.sendall(str(number).encode())
+                call.settimeout(max(0.0, end - time.monotonic()) + _SECONDS_FOR_THE_ANSWER)
+                return call.recv(1024).decode() or silent
+        except OSError:
+            time.sleep(_SECONDS_BETWEEN_CALLS)
+    return silent

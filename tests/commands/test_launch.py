@@ -1,0 +1,222 @@
+"""`bertjax launch`: real processes on this machine, which join, are killed, stopped and go on."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import time
+
+import pytest
+
+STEPS = 12
+TINY = {
+    "num_train_steps": STEPS,
+    "log_every": 1,
+    "eval_every": STEPS,
+    "eval_examples": 16,
+    "checkpoint_every": 4,
+    "keep_checkpoints": 9,
+    "model.vocab_size": 600,
+    "model.hidden_size": 16,
+    "model.num_hidden_layers": 1,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_position_embeddings": 32,
+    "model.precision": "float32",
+    "data.phases": "()",
+    "data.max_seq_length": 32,
+    "data.batch_size": 16,
+    "optimizer.warmup_steps": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, run_bertjax):
+    from pydoc_data.topics import topics
+
+    folder = tmp_path_factory.mktemp("corpus")
+    documents = [" ".join(topic.split()) for _, topic in sorted(topics.items())]
+    (folder / "topics.txt").write_text("\n\n".join(documents[:20]), encoding="utf-8")
+    own = ["--input", folder / "topics.txt"]
+    made = run_bertjax(
+        "tokenizer", *own, "--kind", "wordpiece", "--vocab_size", 600, "--out", folder / "vocab"
+    )
+    assert made.returncode == 0, made.stderr
+    own += ["--tokenizer", folder / "vocab", "--out", folder / "corpus"]
+    made = run_bertjax("prepare", *own, "--validation_fraction", 0.2)
+    assert made.returncode == 0, made.stderr
+    return folder / "corpus"
+
+
+def words(corpus, workdir, **changes):
+    fields = TINY | {"data.corpus": corpus} | changes
+    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+    return ["pretrain", "--config", "configs/quickstart.py", "--workdir", workdir, *overrides]
+
+
+def launched(processes, devices, *rest):
+    return ["launch", "--processes", processes, "--devices", devices, "--", *rest]
+
+
+def losses(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    records = map(json.loads, lines)
+    return {record["step"]: record["loss"] for record in records if "loss" in record}
+
+
+@pytest.fixture(scope="module")
+def alone(corpus, tmp_path_factory, run_bertjax):
+    """One process with eight devices."""
+    workdir = tmp_path_factory.mktemp("alone") / "run"
+    done = run_bertjax(*words(corpus, workdir), devices=8)
+    assert done.returncode == 0, done.stderr
+    return losses(workdir)
+
+
+@pytest.fixture(scope="module")
+def four(corpus, tmp_path_factory, run_bertjax):
+    """Four processes with two devices each."""
+    workdir = tmp_path_factory.mktemp("four") / "run"
+    done = run_bertjax(*launched(4, 2, *words(corpus, workdir)))
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+@pytest.mark.once
+def test_four_processes_learn_what_one_learns(alone, four):
+    assert losses(four) == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("processes", [1, 2, 8])
+def test_another_number_of_processes_goes_on_with_the_same_data(
+    alone, four, corpus, tmp_path, run_bertjax, processes
+):
+    workdir = tmp_path / "run"
+    shutil.copytree(four, workdir)
+    for later in (8, STEPS):
+        shutil.rmtree(workdir / "checkpoints" / str(later))
+    (workdir / "summary.json").unlink()
+    (workdir / "metrics.jsonl").unlink()
+    done = run_bertjax(*launched(processes, 1, *words(corpus, workdir)))
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 4" in done.stderr
+    wanted = {step: loss for step, loss in alone.items() if step > 4}
+    assert losses(workdir) == pytest.approx(wanted, rel=1e-5)
+
+
+def process_of(number):
+    """The process of a job on this machine that has this number, by its environment."""
+    for folder in pathlib.Path("/proc").iterdir():
+        try:
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if f"BERTJAX_PROCESS={number}\0".encode() in environment and MARK in environment:
+            return int(folder.name)
+    raise AssertionError(f"no process {number}")
+
+
+MARK = f"LAUNCH_TEST={os.getpid()}".encode()
+
+
+@pytest.fixture
+def running(corpus, tmp_path, start_bertjax):
+    """A job of two processes that has begun to train, far from its end."""
+    workdir = tmp_path / "run"
+    longer = words(corpus, workdir, num_train_steps=100_000)
+    mark = dict([MARK.decode().split("=")])
+    with start_bertjax(*launched(2, 4, *longer), env=mark) as process:
+        try:
+            while not (workdir / "checkpoints" / "4").is_dir():
+                assert process.poll() is None, process.communicate()[1]
+                time.sleep(0.1)
+            yield process, workdir
+        finally:
+            process.kill()
+
+
+@pytest.mark.once
+def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running):
+    process, _ = running
+    os.kill(process_of(1), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "bertjax launch: process 1 was ended by SIGKILL" in errors
+
+
+@pytest.mark.once
+def test_sigterm_to_one_process_saves_once_and_ends_all(running):
+    process, workdir = running
+    os.kill(process_of(1), signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert errors.count("stopped and saved") == 1
+    steps = sorted(int(folder.name) for folder in (workdir / "checkpoints").iterdir())
+    recorded = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert steps[-1] == max(record["step"] for record in recorded)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def one_of_two(port, number, **more):
+    job = {"BERTJAX_COORDINATOR": f"127.0.0.1:{port}", "BERTJAX_PROCESSES": "2"}
+    return job | {"BERTJAX_PROCESS": str(number), "BERTJAX_SECONDS_TO_JOIN": "5"} | more
+
+
+def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, start_bertjax):
+    port, told = free_port(), []
+    jobs = [
+        start_bertjax(
+            *words(corpus, tmp_path / "run", **{"optimizer.learning_rate": rate}),
+            env=one_of_two(port, number, BERTJAX_SECONDS_TO_JOIN="60"),
+        )
+        for number, rate in enumerate((1e-3, 2e-3))
+    ]
+    for job in jobs:
+        told.append(job.communicate(timeout=120)[1])
+        assert job.returncode == 2
+    for line in told:
+        assert "the config of process 1 is another than that of process 0" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_never_come_are_named(corpus, tmp_path, start_bertjax):
+    port = free_port()
+    job = {"BERTJAX_PROCESSES": "4", "BERTJAX_SECONDS_TO_JOIN": "4"}
+    here = [
+        start_bertjax(*words(corpus, tmp_path / "run"), env=one_of_two(port, number) | job)
+        for number in (0, 2)
+    ]
+    for process in here:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert errors == "bertjax pretrain: error: process 1, 3 of 4 did not come within 4 s\n"
+
+
+def test_a_first_process_that_never_comes_is_named(corpus, tmp_path, run_bertjax):
+    port = free_port()
+    done = run_bertjax(*words(corpus, tmp_path / "run"), env=one_of_two(port, 1))
+    assert done.returncode == 2
+    assert f"process 0 at 127.0.0.1:{port} did not answer within 5 s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--processes", "0", "--", "pretrain"], "--processes 0: wanted 1 or more"),
+        (["--processes", "2"], "wanted `-- VERB ...`"),
+        (["--", "extract"], "with a VERB of pretrain, finetune"),
+    ],
+)
+def test_a_mistake_is_one_line(run_bertjax, arguments, said):
+    done = run_bertjax("launch", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
