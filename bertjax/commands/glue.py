@@ -1,17 +1,10 @@
 """Fine-tune an encoder on all of GLUE and put its scores beside the published ones."""
 
 import argparse
-import concurrent.futures
-import contextlib
 import json
-import os
 import pathlib
-import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from bertjax.errors import UserError
 
@@ -37,6 +30,7 @@ stopped.
 def main(argv: list[str]) -> None:
     """Runs what is missing, then prints the table."""
     from bertjax.config import split_overrides
+    from bertjax.side_by_side import sigterm_as_control_c
     from bertjax.train.workdir import claim
 
     rest, overrides = split_overrides(argv)
@@ -54,7 +48,7 @@ def main(argv: list[str]) -> None:
     runs = glue_suite.plan(tasks, workdir, grid=arguments.grid)
     settled = {name: getattr(arguments, name) for name in ("init", "recipe", "grid", "from_mnli")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    with claim(workdir, {"glue": settled}), _sigterm_as_control_c():
+    with claim(workdir, {"glue": settled}), sigterm_as_control_c():
         failed = _Suite(arguments, overrides, len(runs)).run(runs)
         scores = glue_suite.collect(runs)
         if scores:
@@ -62,16 +56,6 @@ def main(argv: list[str]) -> None:
     if failed:
         names = ", ".join(str(run.workdir / _LOG) for run in failed)
         raise UserError(f"{len(failed)} of {len(runs)} runs failed, the others are done: {names}")
-
-
-@contextlib.contextmanager
-def _sigterm_as_control_c() -> Iterator[None]:
-    """A suite that is asked to end asks its runs to: they save, and the same command goes on."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 _LOG = "finetune.log"
@@ -82,9 +66,7 @@ class _Suite:
 
     def __init__(self, arguments: argparse.Namespace, overrides: Sequence, total: int):
         self._arguments, self._overrides, self._total = arguments, overrides, total
-        self._started, self._lock, self._stopped = 0, threading.Lock(), False
-        self._free = list(range(arguments.parallel))
-        self._processes: set[subprocess.Popen] = set()
+        self._started = 0
 
     def run(self, runs: Sequence) -> list:
         """Runs what is not finished; returns what failed."""
@@ -103,61 +85,36 @@ class _Suite:
         return failed + self._all(rest, lambda run: taught)
 
     def _all(self, runs: Sequence, init: Callable) -> list:
-        with concurrent.futures.ThreadPoolExecutor(self._arguments.parallel) as pool:
-            futures = {pool.submit(self._one, run, init(run)): run for run in runs}
-            try:
-                ended = [(futures[f], f.result()) for f in concurrent.futures.as_completed(futures)]
-            except KeyboardInterrupt:
-                self._stop()
-                pool.shutdown(cancel_futures=True)
-                print("stopped; the same command goes on from there", file=sys.stderr)
-                raise SystemExit(130) from None
-        return [run for run, success in ended if not success]
+        from bertjax import side_by_side
 
-    def _stop(self) -> None:
-        self._stopped = True
-        for process in list(self._processes):
-            process.terminate()
+        jobs = {self._job(run, init(run)): run for run in runs if not self._is_done(run)}
+        failed = []
 
-    def _one(self, run, init: str) -> bool:
-        """Whether the run is finished in the end."""
-        from bertjax.glue_suite import folder
+        def ended(job, status: int, seconds: float) -> None:
+            if not self._told(jobs[job], job, status, seconds):
+                failed.append(jobs[job])
 
+        arguments = {"begun": self._begun, "ended": ended, "devices_each": 1}
+        signal = side_by_side.run(jobs, self._arguments.parallel, **arguments)
+        if signal:
+            print("stopped; the same command goes on from there", file=sys.stderr)
+            raise SystemExit(128 + signal)
+        return failed
+
+    def _is_done(self, run) -> bool:
         done = run.results()
-        if done and done["seeds"] == self._arguments.seeds:
-            return True
-        with self._lock:
-            self._started += 1
-            number, share = self._started, self._free.pop()
-        name = " ".join(filter(None, [run.task, folder(run.point)]))
-        try:
-            started = time.monotonic()
-            run.workdir.mkdir(parents=True, exist_ok=True)
-            with open(run.workdir / _LOG, "ab") as log:
-                print(f"[{number}/{self._total}] {name}", file=sys.stderr, flush=True)
-                status = self._wait(self._command(run, init), share, log)
-            seconds = time.monotonic() - started
-            return self._told(run, name, status, seconds)
-        finally:
-            with self._lock:
-                self._free.append(share)
+        return bool(done) and done["seeds"] == self._arguments.seeds
 
-    def _wait(self, command: list[str], share: int, log) -> int:
-        if self._stopped:
-            return 130
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=_environment(share, self._arguments.parallel),
-        )
-        _take_cores(process.pid, share, self._arguments.parallel)
-        self._processes.add(process)
-        try:
-            return process.wait()
-        finally:
-            self._processes.discard(process)
+    def _job(self, run, init: str):
+        from bertjax.glue_suite import folder
+        from bertjax.side_by_side import Job
+
+        name = " ".join(filter(None, [run.task, folder(run.point)]))
+        return Job(name, tuple(self._command(run, init)), run.workdir, run.workdir / _LOG)
+
+    def _begun(self, job) -> None:
+        self._started += 1
+        print(f"[{self._started}/{self._total}] {job.name}", file=sys.stderr, flush=True)
 
     def _command(self, run, init: str) -> list[str]:
         arguments = self._arguments
@@ -172,43 +129,16 @@ class _Suite:
             *(f"--config.{name}={value}" for name, value in fields),
         ]
 
-    def _told(self, run, name: str, status: int, seconds: float) -> bool:
-        if self._stopped:
-            return False
+    def _told(self, run, job, status: int, seconds: float) -> bool:
+        """Says how a run ended: whether it is finished."""
         results = run.results() if status == 0 else None
         if results is None:
-            text = (run.workdir / _LOG).read_text(encoding="utf-8", errors="replace").strip()
-            last = text.splitlines()[-1] if text else "it said nothing"
-            print(f"{name}: failed ({last})", file=sys.stderr, flush=True)
+            print(f"{job.name}: failed ({job.last_words()})", file=sys.stderr, flush=True)
             return False
         score = results["over_seeds"]["dev/score"]
         spread = f"{score['median']:.4f} ({score['min']:.4f} to {score['max']:.4f})"
-        print(f"{name}: dev/score {spread}, {seconds:.0f} s", file=sys.stderr, flush=True)
+        print(f"{job.name}: dev/score {spread}, {seconds:.0f} s", file=sys.stderr, flush=True)
         return True
-
-
-def _environment(share: int, parallel: int) -> dict[str, str]:
-    """A GPU for each of several runs, where there are any."""
-    environment = dict(os.environ)
-    if parallel > 1 and environment.get("JAX_PLATFORMS", "") != "cpu":
-        named = environment.get("CUDA_VISIBLE_DEVICES")
-        cards = named.split(",") if named else [str(n) for n in range(_count_gpus())]
-        if cards:
-            environment["CUDA_VISIBLE_DEVICES"] = cards[share % len(cards)]
-    return environment
-
-
-def _count_gpus() -> int:
-    return len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
-
-
-def _take_cores(process: int, share: int, parallel: int) -> None:
-    """Gives a run, before it has threads, its share of the cores, where the system lets it."""
-    if parallel == 1 or not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    with contextlib.suppress(ProcessLookupError):  # it may have ended already
-        os.sched_setaffinity(process, cores[share::parallel] or [cores[share % len(cores)]])
 
 
 def _check_recipes(arguments: argparse.Namespace, tasks: Sequence[str], overrides) -> None:
