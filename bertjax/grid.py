@@ -53,7 +53,7 @@ def draws(count: int, table: Mapping[str, Draw], *, seed: int) -> list[Point]:
 
     Args:
       count: How many.
-      table: How each field is drawn: `uniform`, `log_uniform`, `choice`.
+      table: How each field is drawn: `uniform`, `log_uniform`, `integers`, `choice`.
       seed: Of the draws: the same seed gives the same runs.
     """
     generator = random.Random(seed)
@@ -68,6 +68,11 @@ def uniform(low: float, high: float) -> Draw:
 def log_uniform(low: float, high: float) -> Draw:
     """A number between two whose logarithm is uniform, to three digits: for rates."""
     return lambda generator: _rounded(math.exp(generator.uniform(math.log(low), math.log(high))))
+
+
+def integers(low: int, high: int) -> Draw:
+    """A whole number from `low` to `high`, both of them too."""
+    return lambda generator: generator.randint(low, high)
 
 
 def choice(*values: Any) -> Draw:

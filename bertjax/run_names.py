@@ -1,5 +1,6 @@
 """Names of a sweep's runs, which are their folders too: only what differs, short, readable."""
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -13,6 +14,7 @@ NAME = "name"
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]*")
 _LONGEST = 150
+_LONGEST_LABEL = 40  # pods of GKE have 63, of which JobSet wants some for numbers
 
 
 def names(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -46,7 +48,7 @@ def _differs(name: str, points: Sequence[Mapping[str, Any]]) -> bool:
 
 def _short(fields: Sequence[str]) -> dict[str, str]:
     """The shortest ends of dotted names that are different."""
-    ends = {name: 1 for name in fields}
+    ends = dict.fromkeys(fields, 1)
 
     def end(name: str) -> str:
         return ".".join(name.split(".")[-ends[name] :])
@@ -86,6 +88,16 @@ def _number(value: float) -> str:
     mantissa, _, exponent = next(text for text in written if float(text) == value).partition("e")
     short = f"{mantissa}e{int(exponent)}"
     return short if len(short) < len(plain) else plain
+
+
+def label(*names: str) -> str:
+    """A name for a cluster, where only small letters, digits and hyphens count, 40 at most."""
+    text = re.sub(r"[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")
+    text = text if text[:1].isalpha() else f"run-{text}"
+    if len(text) <= _LONGEST_LABEL:
+        return text
+    digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:6]
+    return f"{text[: _LONGEST_LABEL - 7].rstrip('-')}-{digest}"
 
 
 def _check(name: str) -> None:

@@ -104,7 +104,7 @@ def _ended_with(running: Mapping[subprocess.Popen, object]) -> Iterator[None]:
 
 def _next_is_free(waiting: deque[Job]) -> bool:
     """Brings a job forward whose folder no other process holds, such as a run that outlived us."""
-    for _ in waiting:
+    for _ in range(len(waiting)):
         if not in_use(waiting[0].workdir):
             return True
         waiting.rotate(-1)

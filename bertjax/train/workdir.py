@@ -29,7 +29,7 @@ A teacher may lie elsewhere; whether it is the same, its fingerprint in the chec
 
 _TRACES = (
     *("metrics.jsonl", "checkpoints/*", "seed_*/*"),
-    *("*/metrics.jsonl", "*/results.json", "*/*/results.json"),
+    *("*/metrics.jsonl", "*/seed_*/*", "*/results.json", "*/*/results.json"),
 )
 """What a run leaves once it trains, and the runs of a suite or of a sweep below it.
 
