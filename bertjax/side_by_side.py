@@ -10,8 +10,7 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from types import FrameType
 
 from bertjax.train.workdir import in_use
@@ -27,7 +26,7 @@ class Job:
     Attributes:
       name: For people.
       command: The words of the process.
-      workdir: Made where it is absent; a job waits while another process holds it.
+      workdir: Made where it is absent.
       log: Gets what the process says, at its end.
     """
 
@@ -56,6 +55,9 @@ def run(
 ) -> int | None:
     """Runs jobs in their order, `parallel` at a time.
 
+    A job whose folder another process holds, such as a run that outlived the sweep that began it,
+    is one of them until that has ended, and is then begun again to see what is left to do.
+
     Ctrl-C and SIGTERM are passed on to those that run, and nothing more is begun; a second Ctrl-C
     kills them.
 
@@ -70,14 +72,18 @@ def run(
     Returns:
       The signal that ended it early, or None.
     """
-    waiting, running = deque(jobs), {}
+    waiting, running = list(jobs), {}
+    elsewhere = list(waiting)
     free = list(reversed(range(parallel)))
     with _Asked() as asked, _ended_with(running):
         while running or (waiting and not asked.signal):
-            while waiting and free and not asked.signal and _next_is_free(waiting):
-                process = _start(waiting[0], free[-1], parallel, devices_each)
-                running[process] = (waiting.popleft(), free.pop(), time.monotonic())
-                begun(running[process][0])
+            elsewhere = [job for job in elsewhere if job in waiting and in_use(job.workdir)]
+            while _has_room(running, elsewhere, waiting, parallel) and not asked.signal:
+                job = next(job for job in waiting if job not in elsewhere)
+                waiting.remove(job)
+                process = _start(job, free[-1], parallel, devices_each)
+                running[process] = (job, free.pop(), time.monotonic())
+                begun(job)
             asked.pass_on(running)
             for process in [process for process in running if process.poll() is not None]:
                 job, share, start = running.pop(process)
@@ -87,6 +93,10 @@ def run(
             looked()
             time.sleep(_SECONDS_BETWEEN_LOOKS)
     return asked.signal
+
+
+def _has_room(running: Sized, elsewhere: Sized, waiting: Sized, parallel: int) -> bool:
+    return len(running) + len(elsewhere) < parallel and len(waiting) > len(elsewhere)
 
 
 @contextlib.contextmanager
@@ -100,15 +110,6 @@ def _ended_with(running: Mapping[subprocess.Popen, object]) -> Iterator[None]:
         for process in running:
             process.wait()
         raise
-
-
-def _next_is_free(waiting: deque[Job]) -> bool:
-    """Brings a job forward whose folder no other process holds, such as a run that outlived us."""
-    for _ in range(len(waiting)):
-        if not in_use(waiting[0].workdir):
-            return True
-        waiting.rotate(-1)
-    return False
 
 
 class _Asked:

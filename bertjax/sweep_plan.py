@@ -124,9 +124,9 @@ def _check_options(
         if any(INIT in point for point in points):
             raise UserError(f"{spec}: {INIT!r} is of fine-tuning; without a task it pretrains")
         return
-    if options["data"] is None:
+    if options.get("data") is None:
         raise UserError(f"{spec} fine-tunes: --data wants the folder of its task")
-    if options["init"] is None and not all(INIT in point for point in points):
+    if options.get("init") is None and not all(INIT in point for point in points):
         raise UserError(
             f"{spec} fine-tunes: --init wants the run to begin with, or every run an {INIT!r}"
         )

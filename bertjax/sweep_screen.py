@@ -1,5 +1,6 @@
 """What a person sees while a sweep runs: a live table in a terminal, plain lines elsewhere."""
 
+import dataclasses
 import pathlib
 import sys
 import time
@@ -26,6 +27,7 @@ class Lines:
 
     def __init__(self, sweep: Sweep, workdir: pathlib.Path):
         self._sweep, self._workdir = sweep, workdir
+        self._running: set[str] = set()
 
     def __enter__(self) -> "Lines":
         return self
@@ -34,10 +36,12 @@ class Lines:
         pass
 
     def begun(self, run: Run) -> None:
+        self._running.add(run.name)
         number = self._sweep.runs.index(run) + 1
         self._say(f"[{number}/{len(self._sweep.runs)}] {run.name}")
 
     def ended(self, run: Run, seconds: float) -> None:
+        self._running.discard(run.name)
         now = sweep_progress.read_run(self._sweep, run, self._workdir / run.name)
         if now.state != "done":
             self._say(f"{run.name}: failed ({now.error}); {now.log}")
@@ -81,6 +85,9 @@ class Table(Lines):
         now = sweep_progress.read_run(self._sweep, run, self._workdir / run.name)
         if now.state == "done":
             self._finished[run.name] = now
+        elif run.name in self._running:
+            # It holds its folder only once it has read its text.
+            now = dataclasses.replace(now, state="running")
         return now
 
     def _say(self, line: str) -> None:
@@ -99,7 +106,13 @@ def _table(sweep: Sweep, found: Sequence[Progress], height: int):
         name, state, *rest = map(Text, rows[number])
         state.stylize(_STYLES.get(state.plain, "dim"))
         total = found[number].steps or 1
-        bar = ProgressBar(total=total, completed=min(found[number].step, total), width=16)
+        bar = ProgressBar(
+            total=total,
+            completed=min(found[number].step, total),
+            width=16,
+            complete_style="cyan",
+            finished_style="green",
+        )
         columns.add_row(name, state, bar, *rest)
     return columns
 
