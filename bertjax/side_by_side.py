@@ -73,6 +73,7 @@ def run(
       The signal that ended it early, or None.
     """
     waiting, running = list(jobs), {}
+    parallel = max(1, min(parallel, len(waiting)))
     elsewhere = list(waiting)
     free = list(reversed(range(parallel)))
     with _Asked() as asked, _ended_with(running):

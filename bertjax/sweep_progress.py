@@ -99,12 +99,11 @@ def read_run(sweep: Sweep, run: Run, folder: pathlib.Path) -> Progress:
         metrics = summary["median"]
         best_step, best = None, metrics.get(sweep.metric)
     heard = _heard(folder)
-    failure = folder / _FAILURE
-    error = read_json(failure)["error"] if failure.exists() and not done else ""
+    error = None if done else _failure(folder, heard)
     return Progress(
         run=run,
         workdir=folder,
-        state="done" if done else _state(folder, failed=failure.exists(), begun=heard is not None),
+        state="done" if done else _state(folder, error, heard),
         step=step,
         steps=steps,
         values=values,
@@ -112,7 +111,7 @@ def read_run(sweep: Sweep, run: Run, folder: pathlib.Path) -> Progress:
         best=best,
         best_step=best_step,
         heard=heard,
-        error=error,
+        error=error or "",
     )
 
 
@@ -172,9 +171,17 @@ def _heard(folder: pathlib.Path) -> float | None:
     return max(found, default=None)
 
 
-def _state(folder: pathlib.Path, *, failed: bool, begun: bool) -> str:
+def _failure(folder: pathlib.Path, heard: float | None) -> str | None:
+    """What a run died of, unless it was begun again since: elsewhere, for instance."""
+    path = folder / _FAILURE
+    if not path.exists() or path.stat().st_mtime < (heard or 0):
+        return None
+    return read_json(path)["error"]
+
+
+def _state(folder: pathlib.Path, error: str | None, heard: float | None) -> str:
     if in_use(folder):
         return "running"
-    if failed:
+    if error is not None:
         return "failed"
-    return "begun" if begun else "waiting"
+    return "waiting" if heard is None else "begun"

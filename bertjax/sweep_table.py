@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from bertjax import suite_table
 from bertjax.sweep_plan import Sweep
 from bertjax.sweep_progress import Progress, best_of
 
@@ -26,6 +27,18 @@ def _row(one: Progress, is_best: bool) -> list[str]:
         _number(one.last),
         _NOTHING if one.heard is None else _ago(time.time() - one.heard),
     ]
+
+
+def markdown(sweep: Sweep, found: Sequence[Progress]) -> str:
+    """The table for a README; when a run was heard of is no news by then."""
+    table = suite_table.markdown([row[:-1] for row in rows(sweep, found)])
+    return table + "".join(f"\n- {line}\n" for line in failures(found))
+
+
+def text(sweep: Sweep, found: Sequence[Progress]) -> str:
+    """The table for a terminal, with failures and a count."""
+    table = suite_table.text(rows(sweep, found))
+    return "\n".join([table, *failures(found), summary(found)])
 
 
 def summary(found: Sequence[Progress]) -> str:

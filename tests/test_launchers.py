@@ -238,7 +238,7 @@ def test_tpus_are_asked_for_awaited_prepared_used_and_given_back(stubs):
 
 
 def test_a_tpu_that_is_taken_away_is_asked_for_again(stubs):
-    states = ["ACTIVE", "SUSPENDED", "SUSPENDED"]
+    states = ["ACTIVE", "SUSPENDING", "SUSPENDED"]
     lost = (["tpu-vm ssh", "environment/bin/bertjax pretrain"], "", 255)
     absent = (STATE, "", 1)
     stubs.replies(*((STATE, state, 0) for state in states), absent, (STATE, "ACTIVE", 0), lost)
@@ -249,11 +249,11 @@ def test_a_tpu_that_is_taken_away_is_asked_for_again(stubs):
 
 def test_a_tpu_whose_run_failed_stays(stubs):
     failed = (["tpu-vm ssh", "environment/bin/bertjax pretrain"], "no such luck", 1)
-    stubs.replies((STATE, "ACTIVE", 0), (STATE, "ACTIVE", 0), failed)
+    stubs.replies((STATE, "ACTIVE", 0), failed)
     result = stubs.launch("tpu", *TPU, "--", *COMMAND)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == (
-        "tpu: error: the run failed; the TPU masks stays, to be looked at"
+        "tpu: error: the run ended with status 1; the TPU masks stays, to be looked at"
     )
     assert deeds(stubs) == ONE_RUN
 

@@ -104,9 +104,8 @@ def _run(sweep, workdir: pathlib.Path, parallel: int) -> None:
     if signal:
         print("stopped; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + signal)
-    _print_table(sweep, found)
-    failed = sweep_table.failures(found)
-    if failed:
+    print(sweep_table.text(sweep, found))
+    if failed := sweep_table.failures(found):
         raise UserError(f"{len(failed)} of {len(found)} runs failed, the others are done")
 
 
@@ -136,12 +135,12 @@ def _is_done(sweep, run, folder: pathlib.Path) -> bool:
 
 def _write(sweep, workdir: pathlib.Path) -> list:
     """Writes what is known by now, so that a sweep that is killed has its table too."""
-    from bertjax import suite_table, sweep_progress, sweep_table
+    from bertjax import sweep_progress, sweep_table
     from bertjax.train.files import write_json, write_text
 
     found = sweep_progress.read(sweep, workdir)
     write_json(workdir / "results.json", sweep_table.content(sweep, found))
-    write_text(workdir / "table.md", suite_table.markdown(sweep_table.rows(sweep, found)))
+    write_text(workdir / "table.md", sweep_table.markdown(sweep, found))
     return found
 
 
@@ -154,14 +153,7 @@ def _show_status(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(sweep_table.content(sweep, found), indent=2))
     else:
-        _print_table(sweep, found)
-
-
-def _print_table(sweep, found: Sequence) -> None:
-    from bertjax import suite_table, sweep_table
-
-    lines = [suite_table.text(sweep_table.rows(sweep, found)), *sweep_table.failures(found)]
-    print("\n".join([*lines, sweep_table.summary(found)]))
+        print(sweep_table.text(sweep, found))
 
 
 def _show_commands(sweep, workdir: pathlib.Path) -> None:

@@ -172,6 +172,12 @@ def test_a_run_that_fails_stops_no_other_and_is_tried_again(home):
     run = home.results["runs"][NAMES[1]]
     assert (run["state"], run["error"]) == ("failed", "bertjax pretrain: error: no such luck")
     assert run["log"] == str(log)
+    assert f"- {NAMES[1]} failed: " in (home.workdir / "table.md").read_text()
+    # As when another machine has begun it again.
+    later = time.time() + 9
+    (log.parent / "metrics.jsonl").touch()
+    os.utime(log.parent / "metrics.jsonl", (later, later))
+    assert "4 runs: 3 done, 1 begun" in home.type("--status", home.workdir)[1]
     home.orders({})
     assert home.sweep()[0] == 0
     assert home.begun[4:] == [NAMES[1]]
