@@ -35,10 +35,11 @@ class Job:
     workdir: pathlib.Path
     log: pathlib.Path
 
-    def last_words(self) -> str:
-        """The last line of its log."""
+    def last_words(self, status: int) -> str:
+        """Why it ended: the last line of its log, and the signal if that was what ended it."""
         text = self.log.read_text(encoding="utf-8", errors="replace").strip()
-        return text.splitlines()[-1] if text else "it said nothing"
+        last = text.splitlines()[-1] if text else "it said nothing"
+        return last if status >= 0 else f"ended by {signal.Signals(-status).name}; before: {last}"
 
 
 Ended = Callable[[Job, int, float], None]

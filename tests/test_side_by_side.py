@@ -66,7 +66,7 @@ def test_every_process_has_its_cores_and_its_log(tmp_path):
     assert ended == {"a": 0, "b": 0, "c": 0}
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
-        assert [job.last_words() for job in jobs[:2]] == [str(cores[::2]), str(cores[1::2])]
+        assert [job.last_words(0) for job in jobs[:2]] == [str(cores[::2]), str(cores[1::2])]
 
 
 def test_an_error_here_leaves_no_process_behind(tmp_path, monkeypatch):

@@ -133,7 +133,7 @@ class _Suite:
         """Says how a run ended: whether it is finished."""
         results = run.results() if status == 0 else None
         if results is None:
-            print(f"{job.name}: failed ({job.last_words()})", file=sys.stderr, flush=True)
+            print(f"{job.name}: failed ({job.last_words(status)})", file=sys.stderr, flush=True)
             return False
         score = results["over_seeds"]["dev/score"]
         spread = f"{score['median']:.4f} ({score['min']:.4f} to {score['max']:.4f})"

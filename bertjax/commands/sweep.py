@@ -94,7 +94,7 @@ def _run(sweep, workdir: pathlib.Path, parallel: int) -> None:
 
         def ended(job, status: int, seconds: float) -> None:
             if not _is_done(sweep, jobs[job], job.workdir):
-                sweep_progress.record_failure(job.workdir, job.last_words(), status)
+                sweep_progress.record_failure(job.workdir, job.last_words(status), status)
             screen.ended(jobs[job], seconds)
             _write(sweep, workdir)
 
