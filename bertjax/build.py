@@ -17,10 +17,11 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import catalog
+from bertjax import catalog, interfaces
 from bertjax.data import images, source_targets, streams, token_windows
 from bertjax.errors import UserError, nearest
-from bertjax.interfaces import Pretrainer, Tokenizer
+from bertjax.interfaces import Encoded, Pretrainer, Tokenizer
+from bertjax.layers import frozen as frozen_layers
 from bertjax.layers.precision import NAMED
 from bertjax.train import host, optimizer, schedule, sharding
 from bertjax.train.step import NOTHING
@@ -232,7 +233,20 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     if fields.get("layerwise_decay", 1.0) != 1.0:
         depth["layerwise_decay"] = fields.layerwise_decay
         depth["num_layers"] = config.model.num_hidden_layers
-    return optimizer.make(fields.name, **{name: fields[name] for name in names}, **depth)
+    still = ("encoder",) if freezes_encoder(config) else ()
+    return optimizer.make(
+        fields.name, **{name: fields[name] for name in names}, **depth, still=still
+    )
+
+
+def freezes_encoder(config: ConfigDict) -> bool:
+    """Whether a run takes its encoder as it is, and learns what stands on it alone."""
+    return config.optimizer.get("freeze_encoder", False)
+
+
+def encode(config: ConfigDict) -> Callable[..., Encoded]:
+    """How a run's encoder reads a batch."""
+    return frozen_layers.features if freezes_encoder(config) else interfaces.encode
 
 
 def make_mesh(
@@ -245,9 +259,24 @@ def make_mesh(
     Raises:
       UserError: the mesh does not fit the devices, or something does not divide over it.
     """
-    mesh = sharding.make_mesh({axis: config.mesh[axis] for axis in sharding.MESH_AXES})
+    mesh = mesh_on(config, jax.devices(), batch_sizes, lengths)
     if mesh.devices.flat[0].platform == "cpu":
         host.keep_freed_memory()
+    return mesh
+
+
+def mesh_on(
+    config: ConfigDict,
+    devices: Sequence[jax.Device],
+    batch_sizes: Sequence[int],
+    lengths: Sequence[int],
+) -> Mesh:
+    """The mesh of a config on these devices, which may be only described; see `make_mesh`.
+
+    Raises:
+      UserError: the mesh does not fit the devices, or something does not divide over it.
+    """
+    mesh = sharding.make_mesh({axis: config.mesh[axis] for axis in sharding.MESH_AXES}, devices)
     for batch_size in batch_sizes:
         sharding.check_batch_size(batch_size, mesh, config.data.microbatches)
     for length in lengths:

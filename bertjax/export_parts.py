@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from bertjax import exchanged_tasks
 from bertjax.compat import huggingface, name_map
-from bertjax.compat.huggingface import CLASSIFIER, ENCODER, OWN_POOLER, POOLER, Released, any_under
-from bertjax.data.glue_table import glue_task
+from bertjax.compat.huggingface import ENCODER, POOLER, READ_TEXTS, Released, any_under
 from bertjax.data.tokenizer_specials import end_of_text
 from bertjax.errors import UserError
 
 _TRAIN_THE_POOLER = ("sentence_pair",)
-"""Objectives that learn from the pooled output; every task does."""
+"""Objectives that learn from the pooled output, as tasks do that read whole texts."""
 
 _NO_PLACE = "transformers has no place for it"
 _UNTRAINED = "this run has not trained it"
@@ -54,14 +54,15 @@ def released(
         if part not in (ENCODER, *heads):
             left_behind.setdefault(part, _OWN_MODEL.get(part, _NO_PLACE))
     arrays = {n: array for n, array in arrays.items() if not _is_under(left_behind, n)}
-    if CLASSIFIER in heads:
+    task = huggingface.task_of(heads)
+    if task in READ_TEXTS:
         arrays = _with_their_pooler(architecture, run, arrays)
     config = architecture.config(run["model"], heads) | {
         "model_type": model_type,
         "architectures": [architecture.CLASSES[heads]],
         "bos_token_id": pieces.cls_id,
         "eos_token_id": end_of_text(pieces),
-        **(_classes(run, architecture.CLASSIFIER_DROPOUT) if CLASSIFIER in heads else {}),
+        **(exchanged_tasks.their_words(architecture, run) if task else {}),
     }
     if config.setdefault("pad_token_id", pieces.pad_id) != pieces.pad_id:
         raise UserError(
@@ -81,10 +82,10 @@ def _untrained(run: Mapping[str, Any], arrays: Collection[str]) -> list[str]:
     if "task" not in run:
         taught = any(name in _TRAIN_THE_POOLER for name in objectives)
         return [POOLER] if any_under(POOLER, arrays) and not taught else []
-    scored = [fields.get("of") for fields in objectives.values()]
-    if run["task"].get("weight", 1.0) or run["task"]["name"] in scored:
-        return []
-    return [part for part in (POOLER, CLASSIFIER) if any_under(part, arrays)]
+    task, scored = run["task"]["name"], [fields.get("of") for fields in objectives.values()]
+    taught = run["task"].get("weight", 1.0) or task in scored
+    unread = [] if taught and task in READ_TEXTS else [POOLER]
+    return [p for p in (*unread, *([] if taught else [task])) if any_under(p, arrays)]
 
 
 def _is_under(parts: Collection[str], name: str) -> bool:
@@ -96,32 +97,21 @@ def _with_their_pooler(
     run: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """The arrays of a classifier, with its pooler where theirs has it.
+    """The arrays of a task's head, with its pooler where theirs has it.
 
     Raises:
       UserError: the pooler has another activation than theirs.
     """
-    came, wanted = (OWN_POOLER, POOLER) if any_under(OWN_POOLER, arrays) else (POOLER, OWN_POOLER)
-    activation = {"pooler_act": "tanh"} | (run["task"] if came == OWN_POOLER else {})
+    task = run["task"]["name"]
+    own = huggingface.own_pooler(task)
+    came, wanted = (own, POOLER) if any_under(own, arrays) else (POOLER, own)
+    activation = {"pooler_act": "tanh"} | (run["task"] if came == own else {})
     if activation["pooler_act"] != architecture.CLASSIFIER_ACT:
         raise UserError(
             f"the run's pooler has {activation['pooler_act']!r}, a classifier of this architecture "
             f"has {architecture.CLASSIFIER_ACT!r} in transformers: fine-tune an encoder without a "
             f"pooler with --config.task.pooler_act={architecture.CLASSIFIER_ACT}"
         )
-    if huggingface.has_own_pooler(architecture) == (came == OWN_POOLER):
+    if huggingface.has_own_pooler(architecture, task) == (came == own):
         return dict(arrays)
     return {re.sub(f"^{came}/", f"{wanted}/", name): array for name, array in arrays.items()}
-
-
-def _classes(run: Mapping[str, Any], dropout: str) -> dict[str, Any]:
-    """What their config says of a classifier."""
-    task = glue_task(run["task"]["dataset"])
-    labels = task.labels or ("LABEL_0",)
-    return {
-        "finetuning_task": task.name,
-        "problem_type": "single_label_classification" if task.labels else "regression",
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-        dropout: run["task"]["classifier_dropout"],
-    }

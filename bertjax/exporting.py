@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import bertjax
-from bertjax import build, export_parts, generator_tower
+from bertjax import build, catalog, exchanged_tasks, export_parts, generator_tower
 from bertjax.compat import huggingface, tokenizer_files
-from bertjax.compat.huggingface import CLASSIFIER
 from bertjax.compat.model_card import Card
 from bertjax.data import tokenizer
 from bertjax.errors import UserError
@@ -112,14 +111,9 @@ def write(
             "--generator, out"
         )
     run, checkpoint = source.origin.config, source.origin.checkpoint
-    if "task" in run and run["task"]["name"] != CLASSIFIER:
-        raise UserError(
-            f"{source.origin.run} has a head of task {run['task']['name']}, of which no form in "
-            f"transformers is known here: those of task {CLASSIFIER} are exported; export the run "
-            "that this one began with"
-        )
-    pieces = tokenizer.load(tokenizer_folder(source.origin))
     model_type = huggingface.model_type_of(run)
+    _check_task(source, model_type)
+    pieces = tokenizer.load(tokenizer_folder(source.origin))
     arrays = named_arrays.named(restore.load_numpy(checkpoint, "params"))
     facts = _facts(source, pieces.fingerprint)
     if generator:
@@ -154,6 +148,20 @@ def write(
     return Export(card.class_name, card.parameters, left_behind)
 
 
+def _check_task(source: Source, model_type: str) -> None:
+    """Refuses a run whose head no class of transformers has."""
+    classes = catalog.load(huggingface.ARCHITECTURES, model_type).CLASSES
+    run = source.origin.config
+    if "task" not in run or any(run["task"]["name"] in heads for heads in classes):
+        return
+    known = [head for heads in classes if (head := huggingface.task_of(heads))]
+    raise UserError(
+        f"{source.origin.run} has a head of task {run['task']['name']}, which no class of "
+        f"transformers for {model_type!r} has (with a head of a task there are "
+        f"{', '.join(known) or 'none'}): export the run that this one began with"
+    )
+
+
 def _facts(source: Source, fingerprint: str) -> dict[str, str]:
     """Where a model is from, for its card."""
     run, record = source.origin.config, checkpoint_folder.read_record(source.origin.checkpoint)
@@ -161,7 +169,8 @@ def _facts(source: Source, fingerprint: str) -> dict[str, str]:
     if "imported" in run:
         facts["imported from"] = run["imported"]["name"]
     if "task" in run:
-        facts["task"] = f"GLUE {run['task']['dataset']}"
+        glue = "GLUE " if run["task"]["name"] == "glue" else ""
+        facts["task"] = f"{glue}{exchanged_tasks.name_of(run)}"
     if source.seed is not None:
         facts["seed"] = str(source.seed)
         start = run["init"]

@@ -159,7 +159,8 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     for teacher in teachers.values():
         teacher.check(config, pieces, config.data.max_seq_length)
     more = teaching.objectives(sections, build.facts(config, pieces), teachers)
-    pretrainer = Pretrainer(build.encoder(config.model), {config.task.name: make_task, **more})
+    heads = {config.task.name: make_task, **more}
+    pretrainer = Pretrainer(build.encoder(config.model), heads, build.encode(config))
     job = Job(
         workdir=pathlib.Path(workdir),
         config=config,

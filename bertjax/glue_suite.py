@@ -1,7 +1,4 @@
-"""All of GLUE from one encoder: which runs, one after the other or side by side, and what came out.
-
-Each run is a `bertjax finetune` of its own, in a process and a folder of its own: what is finished
-is not done again, and what was stopped goes on.
+"""All of GLUE from one encoder: which runs (`suite_processes.py` starts them), and what came out.
 
 plan      tasks, grid -> Runs
 collect   finished Runs -> Scores of every task, the best point of the grid
@@ -18,7 +15,7 @@ from typing import Any
 
 from bertjax.data.glue_table import GLUE, glue_task
 from bertjax.errors import UserError
-from bertjax.train.files import read_json
+from bertjax.suite_processes import finished
 
 GRID = {
     "data.batch_size": (16, 32),
@@ -56,9 +53,7 @@ class Run:
 
     def results(self) -> dict[str, Any] | None:
         """What came out, once all seeds are done."""
-        path = self.workdir / "results.json"
-        found = read_json(path) if path.exists() else None
-        return found if found and found["status"] == "complete" else None
+        return finished(self.workdir)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,12 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog
+from bertjax import build, catalog, exchanged_tasks
 from bertjax import config as configs
 from bertjax.compat import elmo, huggingface, name_map
-from bertjax.compat.huggingface import CLASSIFIER, POOLER, Released
+from bertjax.compat.huggingface import Released
 from bertjax.data import tokenizer, tokenizer_definitions
-from bertjax.data.glue_table import glue_task
 from bertjax.data.tokenizer_specials import WORDPIECE_SPECIALS
 from bertjax.data.tokenizer_subword import SubwordTokenizer
 from bertjax.errors import UserError
@@ -34,9 +33,6 @@ from bertjax.train import named_arrays
 from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.files import make_folder, write_text
 from bertjax.train.state import unboxed
-
-NO_TASK = "none"
-"""Leaves a classifier behind."""
 
 _TRAINED_WITH = {"precision": "auto", "remat": "none", "unroll": 0}
 """Fields of our models that say how to compute, not what; as in `configs/common.py`."""
@@ -64,8 +60,7 @@ def read(source: pathlib.Path, *, task: str = "", vocabulary: str = "") -> Impor
 
     Args:
       source: What `save_pretrained` wrote, or a released ELMo.
-      task: The task of GLUE whose classifier the model has; empty: as its config says; `NO_TASK`
-        leaves it behind.
+      task: The task whose head the model has; empty: as its config says; "none" leaves it behind.
       vocabulary: Where the tokenizer lies; empty: with the model.
 
     Raises:
@@ -104,7 +99,7 @@ def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
 
 
 def _run(
-    model: Mapping[str, Any], about: Mapping[str, Any], heads: Mapping[str, Any]
+    model: Mapping[str, Any], about: Mapping[str, Any], heads: Mapping[str, Mapping[str, Any]]
 ) -> ConfigDict:
     """The config of a run that took no step here."""
     sections = {
@@ -117,6 +112,7 @@ def _run(
         "data": {"corpus": ""},
         "imported": dict(about),
     }
+    heads = {**heads, "data": {**sections["data"], **heads.get("data", {})}}
     return configs.from_json(json.dumps(sections | heads))
 
 
@@ -132,8 +128,8 @@ def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
       UserError: our model cannot be theirs, or a task cannot be named.
     """
     heads = [part for part in released.parts if huggingface.is_head(part)]
-    if CLASSIFIER in heads:
-        sections = {"task": _task(released, task)}
+    if head := huggingface.task_of(heads):
+        sections = exchanged_tasks.our_sections(released, head, task)
     else:
         sections = {"objectives": {head: {} for head in heads}}
     about = {"name": name, "model_type": released.model_type, "dtype": released.dtype}
@@ -204,52 +200,11 @@ def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _without_superfluous(released: Released, task: str) -> tuple[Released, tuple[str, ...]]:
-    """Leaves out what has no use beside a classifier, or the classifier itself."""
-    unwanted = _superfluous(released, task)
+    """Leaves out what has no use beside a task's head, or that head itself."""
+    unwanted = exchanged_tasks.superfluous(released, task)
     for part in unwanted:
         released = released.without(part)
     return released, unwanted
-
-
-def _superfluous(released: Released, task: str) -> tuple[str, ...]:
-    if CLASSIFIER not in released.parts:
-        return ()
-    if task == NO_TASK:
-        return (CLASSIFIER,)
-    beside = [p for p in released.parts if huggingface.is_head(p) and p != CLASSIFIER]
-    own_pooler = huggingface.has_own_pooler(released.architecture)
-    return tuple([POOLER] if own_pooler and POOLER in released.parts else []) + tuple(beside)
-
-
-def _task(released: Released, name: str) -> dict[str, Any]:
-    """The section of the task that a classifier was trained for."""
-    theirs = released.config
-    name = name or theirs.get("finetuning_task") or ""
-    if not name:
-        raise UserError(
-            "the model has a classifier, and its config.json does not say of which task: name it, "
-            f"as in --task rte, or leave it behind with --task {NO_TASK}"
-        )
-    dataset = glue_task(name)
-    said = [label for _, label in sorted(theirs.get("id2label", {}).items(), key=_number)]
-    if said != list(dataset.labels) and sorted(said) == sorted(dataset.labels):
-        raise UserError(
-            f"config.json has the classes of {name} as {', '.join(said)}; bertjax has them as "
-            f"{', '.join(dataset.labels)}: reorder its classifier, or leave it behind with --task "
-            f"{NO_TASK}"
-        )
-    dropout = theirs.get(released.architecture.CLASSIFIER_DROPOUT)
-    dropout = released.fields["hidden_dropout_prob"] if dropout is None else dropout
-    return {
-        "name": CLASSIFIER,
-        "dataset": name,
-        "classifier_dropout": dropout,
-        "pooler_act": released.architecture.CLASSIFIER_ACT,
-    }
-
-
-def _number(item: tuple[str, str]) -> int:
-    return int(item[0])
 
 
 def pretrainer(config: ConfigDict, pieces: Tokenizer | None = None) -> Pretrainer:
@@ -267,13 +222,14 @@ def parameter_shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
     """The shapes of all parameters, by name."""
 
     def initial() -> Any:
-        return unboxed(module.init(jax.random.key(0), _batch(), train=False)["params"])
+        batch = _batch(spans="squad" in module.objectives)
+        return unboxed(module.init(jax.random.key(0), batch, train=False)["params"])
 
     leaves = named_arrays.named(jax.eval_shape(initial))
     return {name: leaf.shape for name, leaf in leaves.items()}
 
 
-def _batch() -> dict[str, jax.Array]:
+def _batch(*, spans: bool) -> dict[str, jax.Array]:
     """A batch of all that a head may ask for; nothing of it is looked at."""
     tokens, rows = jnp.zeros((1, 2), jnp.int32), jnp.zeros(1, jnp.int32)
     return {
@@ -286,5 +242,6 @@ def _batch() -> dict[str, jax.Array]:
         "example_id": rows.astype(jnp.uint32),
         "example_key": jax.random.split(jax.random.key(0), 1),
         "pair_label": rows,
-        "labels": rows,
+        "labels": tokens if spans else rows,
+        "token_labels": tokens,
     }

@@ -224,6 +224,11 @@ class Tokenizer(Protocol):
     def save(self, directory: str) -> None: ...
 
 
+def encode(encoder: Encoder, batch: Batch, *, train: bool) -> Encoded:
+    """What an encoder that learns makes of a batch."""
+    return encoder(batch, train=train)
+
+
 class Pretrainer(nn.Module):
     """One encoder and its objectives: prepare in order, encode once, add up the losses.
 
@@ -234,10 +239,12 @@ class Pretrainer(nn.Module):
     Attributes:
       encoder: The encoder.
       objectives: For each name a function that makes the objective; order counts.
+      encode: How the encoder reads a batch: as one that learns, or as `layers/frozen.py` has it.
     """
 
     encoder: nn.Module
     objectives: Mapping[str, Callable[[], nn.Module]]
+    encode: Callable[..., Encoded] = encode
 
     def setup(self):
         for name, make in self.objectives.items():
@@ -246,7 +253,7 @@ class Pretrainer(nn.Module):
     def __call__(self, batch: Batch, *, train: bool) -> tuple[dict[str, Sum], dict[str, Sum]]:
         """Returns each objective's (loss sum, weight sum) and all metrics, by name."""
         batch = self.prepare(batch, train=train)
-        encoded = self.encoder(batch, train=train)
+        encoded = self.encode(self.encoder, batch, train=train)
         losses, metrics = {}, {}
         for name in self.objectives:
             loss = getattr(self, name).loss

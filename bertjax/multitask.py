@@ -125,7 +125,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
         origin=origin,
         tokenizer=pieces,
         dataset=dataset,
-        pretrainer=Pretrainer(build.encoder(config.model), heads),
+        pretrainer=Pretrainer(build.encoder(config.model), heads, build.encode(config)),
         teachers={},
         mesh=finetuning.mesh_of(config),
         heads=heads,

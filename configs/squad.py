@@ -11,9 +11,10 @@ BERT-medium, with a rate of 1e-4; `tiny` ends within seconds and is for tests.
         --workdir runs/squad2 --config.data.train_file=my-train.json
 
 `--data` is the folder of `train-v1.1.json` and `dev-v1.1.json` (2.0: `-v2.0`), or of files in the
-same layout and any language that `config.data.train_file` and `config.data.dev_file` name. Of
-SQuAD 2.0 a question has no answer where [CLS] is scored higher than the best span by more than
-`config.data.null_threshold`; `none` is the threshold that is best on dev, and reported so.
+same layout and any language that `config.data.train_file` and `config.data.dev_file` name; answers
+in Chinese have a `character_f1` too, by which runs are compared. Of SQuAD 2.0 a question has no
+answer where [CLS] is scored higher than the best span by more than `config.data.null_threshold`;
+`none` is the threshold that is best on dev, and reported so.
 
 Published dev scores, exact match / F1, of BERT-base and -large: 1.1: 80.8 / 88.5 and 84.1 / 90.9;
 2.0 (large): 78.7 / 81.9.

@@ -94,12 +94,18 @@ def pretrained(folder, recipe, vocabulary, **model):
     return write_run(folder, config, pieces, more)
 
 
-def finetuned(folder, recipe, vocabulary, **task):
+MNLI = {"name": "glue", "dataset": "mnli", "classifier_dropout": 0.1, "pooler_act": "tanh"}
+RACE = MNLI | {"name": "multiple_choice", "dataset": "race", "num_choices": 4}
+TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+NER = {"name": "ner", "labels": TAGS, "classifier_dropout": 0.2}
+
+
+def finetuned(folder, recipe, vocabulary, section=MNLI, unanswerable=False, **task):
     config, pieces = shrunk(recipe, vocabulary)
-    sections = {"name": "glue", "dataset": "mnli", "classifier_dropout": 0.1, "pooler_act": "tanh"}
     with config.unlocked():
         del config.objectives
-        config.task = sections | task
+        config.task = section | task
+        config.data.unanswerable = unanswerable
     return write_run(folder, config, pieces)
 
 
@@ -211,6 +217,37 @@ def test_a_classifier_goes_there_and_back(recipe, pooler_act, vocabulary, tmp_pa
     assert made.class_name.lower().startswith(recipe)
     assert made.left_behind == {}
     assert_comes_back(tmp_path / "theirs", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "end", "says"),
+    [
+        (NER, "TokenClassification", {"classifier_dropout": 0.2}),
+        (RACE, "MultipleChoice", {"finetuning_task": "race", "num_choices": 4}),
+        ({"name": "squad"}, "QuestionAnswering", {"finetuning_task": "squad2"}),
+    ],
+)
+def test_every_head_of_a_task_goes_there_and_back(section, end, says, vocabulary, tmp_path):
+    finetuned(tmp_path / "run", "bert_masks30", vocabulary, section, unanswerable=True)
+    made = export(tmp_path / "run", tmp_path / "theirs")
+    assert made.class_name == f"BertFor{end}"
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert says.items() <= config.items()
+    if end == "TokenClassification":
+        assert config["id2label"] == {str(number): tag for number, tag in enumerate(TAGS)}
+    pooler = {} if end == "MultipleChoice" else {"encoder/pooler": "this run has not trained it"}
+    assert made.left_behind == pooler
+    assert any("pooler" in name for name in weights_file.read(tmp_path / "theirs")) != bool(pooler)
+    assert_comes_back(tmp_path / "theirs", tmp_path)
+    task = json.loads((tmp_path / "run_again" / "config.json").read_text())["task"]
+    assert task == json.loads((tmp_path / "run" / "config.json").read_text())["task"]
+
+
+def test_a_task_that_no_class_of_theirs_has(vocabulary, tmp_path):
+    finetuned(tmp_path / "run", "gpt2", vocabulary, NER)
+    with pytest.raises(UserError, match=r"head of task ner, which no class .* 'gpt2' has .*none"):
+        export(tmp_path / "run", tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()
 
 
 def test_electra_wants_its_own_activation(vocabulary, tmp_path):

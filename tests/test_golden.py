@@ -148,9 +148,10 @@ OTHER_TASKS = {
         SHORT | {"data.max_query_length": "8", "data.doc_stride": "8", "max_train_examples": "8"},
     ),
     "ner": ("ner.py:conll2003,tiny", SHORT),
+    "ner_features": ("ner.py:conll2003,features,tiny", SHORT),
     "race": ("race.py:race,tiny", SHORT),
 }
-"""Spans, words and choices; each with what makes it short."""
+"""Spans, words, words by features, and choices; each with what makes it short."""
 STAGES = {"layers": "layer_matching", "prediction": "soft_targets"}
 """Of tinybert_glue.py, each with the objective that asks a teacher."""
 TUNING = ("glue", "kbert", "tinybert_glue", *OTHER_TASKS)
@@ -334,7 +335,8 @@ def test_a_finetuning_curve(task, pretrained, glue, tmp_path, regolden):
 @pytest.mark.parametrize("task", OTHER_TASKS)
 def test_a_curve_of_another_task(task, pretrained, other_data, tmp_path, regolden):
     recipe, short = OTHER_TASKS[task]
-    folder = fine_tune(recipe, str(pretrained), other_data / task, tmp_path, **short)
+    data = other_data / recipe.partition(".")[0]
+    folder = fine_tune(recipe, str(pretrained), data, tmp_path, **short)
     compare(f"finetune_{task}", read_metrics(folder), regolden)
 
 

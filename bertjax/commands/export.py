@@ -10,6 +10,7 @@ examples:
   bertjax export --from runs/bert --to bert-hf/
   bertjax export --from runs/bert@best --to bert-hf/ --scores runs/mrpc runs/rte
   bertjax export --from runs/mrpc --to mrpc-hf/
+  bertjax export --from runs/squad2 --to squad2-hf/
   bertjax export --from runs/electra --to generator-hf/ --generator
 
   python -c "import transformers; transformers.AutoModel.from_pretrained('bert-hf/')"
@@ -21,8 +22,9 @@ README.md: steps, corpus, held-out loss, config, and the scores of the fine-tuni
 names.
 
 BERT (with SpanBERT, TinyBERT and whatever else is BERT with other objectives), RoBERTa, ALBERT,
-ELECTRA, DistilBERT, XLNet, GPT and GPT-2 have a place in transformers. Heads that have none there
-are left behind, and told. Of an ELECTRA the discriminator is exported, which fine-tuning takes.
+ELECTRA, DistilBERT, XLNet, GPT and GPT-2 have a place in transformers; all but the last two also
+with what was fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that have no place there are
+left behind, and told. Of an ELECTRA the discriminator is exported, which fine-tuning takes.
 """
 
 

@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _description(job, arguments: argparse.Namespace) -> str:
-    from bertjax import finetuning
+    from bertjax import build, finetuning
     from bertjax.train import named_arrays
 
     old = finetuning.taken_over(job) or ["encoder"]
@@ -106,10 +106,11 @@ def _description(job, arguments: argparse.Namespace) -> str:
         source = f"fresh parameters, the model of {job.origin.run}"
     else:
         source = f"{job.origin.checkpoint}, sha256 {job.config.init.encoder[:16]}"
+    frozen = ", which stay as they are" if build.freezes_encoder(job.config) else ""
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(job).items())
     return (
         f"{job.dataset.name}: {sizes}\n"
-        f"encoder: {count:,} parameters from {source}\n"
+        f"encoder: {count:,} parameters from {source}{frozen}\n"
         f"new: {', '.join(new)}\n"
         f"{arguments.seeds} seed(s) of {job.config.num_train_steps:,} steps in "
         f"{job.config.num_train_epochs} epochs"

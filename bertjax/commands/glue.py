@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     for name in ("seeds", "parallel"):
         if getattr(arguments, name) < 1:
             raise UserError(f"--{name} {getattr(arguments, name)}: wanted 1 or more")
-    from bertjax import glue_suite
+    from bertjax import glue_suite, suite_processes
 
     workdir = pathlib.Path(arguments.workdir)
     tasks = glue_suite.tasks_of(arguments.data, arguments.tasks)
@@ -53,23 +53,22 @@ def main(argv: list[str]) -> None:
         scores = glue_suite.collect(runs)
         if scores:
             _write(workdir, scores)
-    if failed:
-        names = ", ".join(str(run.workdir / _LOG) for run in failed)
-        raise UserError(f"{len(failed)} of {len(runs)} runs failed, the others are done: {names}")
-
-
-_LOG = "finetune.log"
+    suite_processes.check_all_done(failed, len(runs))
 
 
 class _Suite:
-    """The processes of a suite."""
+    """Which runs begin with what, and how they are typed."""
 
     def __init__(self, arguments: argparse.Namespace, overrides: Sequence, total: int):
-        self._arguments, self._overrides, self._total = arguments, overrides, total
-        self._started = 0
+        from bertjax.suite_processes import Processes
 
-    def run(self, runs: Sequence) -> list:
-        """Runs what is not finished; returns what failed."""
+        self._arguments, self._overrides = arguments, overrides
+        self._processes = Processes(
+            total=total, seeds=arguments.seeds, parallel=arguments.parallel, say=_say
+        )
+
+    def run(self, runs: Sequence) -> list[pathlib.Path]:
+        """Runs what is not finished; returns the folders of what failed."""
         from bertjax import glue_suite
 
         later = glue_suite.FROM_MNLI if self._arguments.from_mnli else ()
@@ -80,65 +79,45 @@ class _Suite:
             return failed
         mnli = [score for score in glue_suite.collect(first) if score.run.task == "mnli"]
         if not mnli:
-            return [*failed, *rest]
+            return [*failed, *(run.workdir for run in rest)]
         taught = str(glue_suite.best_seed(mnli[0].run))
         return failed + self._all(rest, lambda run: taught)
 
-    def _all(self, runs: Sequence, init: Callable) -> list:
-        from bertjax import side_by_side
-
-        jobs = {self._job(run, init(run)): run for run in runs if not self._is_done(run)}
-        failed = []
-
-        def ended(job, status: int, seconds: float) -> None:
-            if not self._told(jobs[job], job, status, seconds):
-                failed.append(jobs[job])
-
-        arguments = {"begun": self._begun, "ended": ended, "devices_each": 1}
-        signal = side_by_side.run(jobs, self._arguments.parallel, **arguments)
-        if signal:
-            print("stopped; the same command goes on from there", file=sys.stderr)
-            raise SystemExit(128 + signal)
-        return failed
-
-    def _is_done(self, run) -> bool:
-        done = run.results()
-        return bool(done) and done["seeds"] == self._arguments.seeds
-
-    def _job(self, run, init: str):
+    def _all(self, runs: Sequence, init: Callable) -> list[pathlib.Path]:
         from bertjax.glue_suite import folder
-        from bertjax.side_by_side import Job
+        from bertjax.suite_processes import Process
 
-        name = " ".join(filter(None, [run.task, folder(run.point)]))
-        return Job(name, tuple(self._command(run, init)), run.workdir, run.workdir / _LOG)
-
-    def _begun(self, job) -> None:
-        self._started += 1
-        print(f"[{self._started}/{self._total}] {job.name}", file=sys.stderr, flush=True)
+        return self._processes.run(
+            [
+                Process(
+                    " ".join(filter(None, [run.task, folder(run.point)])),
+                    run.workdir,
+                    self._command(run, init(run)),
+                )
+                for run in runs
+            ]
+        )
 
     def _command(self, run, init: str) -> list[str]:
+        from bertjax import suite_processes
+
         arguments = self._arguments
         config = f"{arguments.config}:{run.task}" + (arguments.recipe and f",{arguments.recipe}")
-        words = ["finetune", "--config", config, "--init", init, "--data", arguments.data]
-        words += ["--workdir", str(run.workdir), "--seeds", str(arguments.seeds)]
+        words = suite_processes.command(
+            config=config,
+            init=init,
+            data=arguments.data,
+            workdir=run.workdir,
+            seeds=arguments.seeds,
+        )
         if arguments.from_mnli and run.task == "mnli":
             words.append("--config.keep_checkpoints=true")
         fields = [*run.point, *self._overrides]
-        return [
-            *(sys.executable, "-m", "bertjax", *words),
-            *(f"--config.{name}={value}" for name, value in fields),
-        ]
+        return words + [f"--config.{name}={value}" for name, value in fields]
 
-    def _told(self, run, job, status: int, seconds: float) -> bool:
-        """Says how a run ended: whether it is finished."""
-        results = run.results() if status == 0 else None
-        if results is None:
-            print(f"{job.name}: failed ({job.last_words(status)})", file=sys.stderr, flush=True)
-            return False
-        score = results["over_seeds"]["dev/score"]
-        spread = f"{score['median']:.4f} ({score['min']:.4f} to {score['max']:.4f})"
-        print(f"{job.name}: dev/score {spread}, {seconds:.0f} s", file=sys.stderr, flush=True)
-        return True
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _check_recipes(arguments: argparse.Namespace, tasks: Sequence[str], overrides) -> None:

@@ -17,7 +17,8 @@ examples:
 or `hf download NAME --local-dir DIR` fetches it. Every array must find its place: names and shapes
 that do not fit are listed, and nothing is written. Known are BERT, RoBERTa, ALBERT, ELECTRA (either
 of its two models), DistilBERT, XLNet, GPT and GPT-2, with the heads that they were pretrained with
-or, but for GPT's, a classifier.
+or, but for GPT's, one for a task: classes of texts (GLUE), multiple choice (RACE, SWAG), answers
+within a text (SQuAD), classes of words (NER).
 
 ELMo is a folder with options.json and lm_weights.hdf5, or longer names that end so; reading it
 needs h5py (pip install 'bertjax[elmo]'). It reads any word by its characters; text is split at
@@ -30,7 +31,7 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    from bertjax import importing
+    from bertjax import exchanged_tasks, importing
     from bertjax.train.named_arrays import num_parameters
 
     source, target = pathlib.Path(arguments.source), pathlib.Path(arguments.target)
@@ -38,7 +39,10 @@ def main(argv: list[str]) -> None:
     importing.write(made, target)
     if made.left_behind:
         print(f"left behind: {', '.join(made.left_behind)}", file=sys.stderr)
-    heads = made.config.task.dataset if "task" in made.config else ", ".join(made.config.objectives)
+    if "task" in made.config:
+        heads = exchanged_tasks.name_of(made.config)
+    else:
+        heads = ", ".join(made.config.objectives)
     print(
         f"{target}: {made.config.imported.model_type} with {num_parameters(dict(made.params)):,} "
         f"parameters; heads: {heads or 'none'}"
@@ -70,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--task",
         default="",
-        help="the GLUE task of its classifier, where config.json does not say it; none: leave the "
-        "classifier behind",
+        help="the task of its head, where config.json does not say it: one of GLUE, race or swag, "
+        "squad1 or squad2; none: leave the head behind",
     )
     parser.add_argument(
         "--tokenizer", default="", help="folder or file of its tokenizer (default: in HF_DIR)"

@@ -25,11 +25,11 @@ ARCHITECTURES = "compat/architectures"
 ENCODER, POOLER = "encoder", "encoder/pooler"
 """The part of every architecture, and the one that comes and goes with what trained it."""
 
-CLASSIFIER = "glue"
-"""The head whose classes only a task can name."""
+READ_TEXTS, READ_TOKENS = ("glue", "multiple_choice"), ("squad", "ner")
+"""Tasks whose heads read one vector for the whole text, and those that read one for each token."""
 
-OWN_POOLER = f"{CLASSIFIER}/pooler"
-"""What a task puts on an encoder without a pooler."""
+_TASKS_BY_NAMES = ("glue", "squad")
+"""Of tasks whose heads have the same names of arrays the one that a file without a class has."""
 
 _BUFFERS = (
     *("embeddings.position_ids", "embeddings.token_type_ids"),
@@ -85,7 +85,15 @@ class Released:
             part
             for part, pairs in parts.items()
             if part == ENCODER or not pairs or _any_there(pairs, self.arrays)
+            if part not in (*READ_TEXTS, *READ_TOKENS) or part in self._tasks
         ]
+
+    @property
+    def _tasks(self) -> Collection[str]:
+        """The tasks whose heads the arrays may be: that of the class, if it has one."""
+        heads = {name: heads for heads, name in self.architecture.CLASSES.items()}
+        named = [heads.get(name, ()) for name in self.config.get("architectures") or ()]
+        return next((found for found in named if task_of(found)), _TASKS_BY_NAMES)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -147,9 +155,19 @@ def model_type_of(run: Mapping[str, Any]) -> str:
     )
 
 
-def has_own_pooler(architecture: ModuleType) -> bool:
-    """Whether their classifier has a pooler that is not the encoder's."""
-    return any(pair.ours.startswith(OWN_POOLER) for pair in architecture.parts()[CLASSIFIER])
+def task_of(heads: Iterable[str]) -> str | None:
+    """The task among some heads; there is one at most."""
+    return next((head for head in heads if head in (*READ_TEXTS, *READ_TOKENS)), None)
+
+
+def own_pooler(task: str) -> str:
+    """The part that a task puts on an encoder without a pooler."""
+    return f"{task}/pooler"
+
+
+def has_own_pooler(architecture: ModuleType, task: str) -> bool:
+    """Whether their head of a task has a pooler that is not the encoder's."""
+    return any(pair.ours.startswith(own_pooler(task)) for pair in architecture.parts()[task])
 
 
 def bare_heads(architecture: ModuleType) -> set[str]:
@@ -160,7 +178,7 @@ def bare_heads(architecture: ModuleType) -> set[str]:
 def heads_of_a_class(architecture: ModuleType, found: Collection[str]) -> tuple[str, ...]:
     """Of some heads those that a class of transformers has: as many as there is a class for."""
     fitting = [heads for heads in architecture.CLASSES if set(heads) <= set(found)]
-    return max(fitting, key=lambda heads: (CLASSIFIER in heads, len(heads)))
+    return max(fitting, key=lambda heads: (task_of(heads) is not None, len(heads)))
 
 
 def is_head(part: str) -> bool:

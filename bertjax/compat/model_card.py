@@ -10,7 +10,11 @@ _TASKS = {
     "BertForPreTraining": "fill-mask",
     "AlbertForPreTraining": "fill-mask",
     "LMHeadModel": "text-generation",
-    "Classification": "text-classification",
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+    "QuestionAnswering": "question-answering",
+    "QuestionAnsweringSimple": "question-answering",
+    "MultipleChoice": "multiple-choice",
 }
 """What the hub calls what a class is for, by the end of its name."""
 

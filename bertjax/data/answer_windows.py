@@ -93,6 +93,7 @@ def encode(
     doc_stride: int = 128,
     max_query_length: int = 64,
     cls_last: bool = False,
+    source: str = "",
 ) -> AnswerWindows:
     """Tokenizes questions and contexts and puts them together, window by window.
 
@@ -103,6 +104,7 @@ def encode(
       doc_stride: By how many tokens of the context each window moves on.
       max_query_length: Tokens of a question; longer ones lose their ends.
       cls_last: Whether [CLS] ends the sequences.
+      source: The file of the questions, for the error.
 
     Raises:
       UserError: windows would not fit, or would pass over tokens, or a context has no token.
@@ -113,7 +115,7 @@ def encode(
     )
     encoded = [tokenizer.encode_with_offsets(context) for context in questions.contexts]
     read = _Texts.of([ids for ids, _ in encoded])
-    _refuse_nothing(questions, read.sizes)
+    _refuse_nothing(questions, read.sizes, source)
     flat = itertools.chain.from_iterable(itertools.chain.from_iterable(s for _, s in encoded))
     spans = np.fromiter(flat, np.int32, 2 * len(read.ids)).reshape(-1, 2)
 
@@ -210,13 +212,14 @@ def _check(tokenizer, max_seq_length: int, doc_stride: int, max_query_length: in
         )
 
 
-def _refuse_nothing(questions: SquadQuestions, sizes: Int64[np.ndarray, " c"]) -> None:
+def _refuse_nothing(questions: SquadQuestions, sizes: Int64[np.ndarray, " c"], source: str) -> None:
     empty = np.flatnonzero(sizes[questions.context_of] == 0)
     if len(empty):
+        place = f"{source}: " if source else ""
         raise UserError(
-            f"question {questions.ids[empty[0]]!r}: the tokenizer finds no token in its context, "
-            f"nor in that of {len(empty) - 1} other question(s): wanted text that it can read; "
-            "mend the file or take another tokenizer"
+            f"{place}question {questions.ids[empty[0]]!r}: the tokenizer finds no token in its "
+            f"context, nor in that of {len(empty) - 1} other question(s): wanted text that it "
+            "can read; mend the file or take another tokenizer"
         )
 
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Float64, Int
 
+from bertjax.data import prediction_files
 from bertjax.data.answer_spans import Found, Spans
 from bertjax.data.answer_windows import AnswerWindows
-from bertjax.data.shards import write_whole
 from bertjax.data.squad_questions import SquadQuestions
 from bertjax.errors import UserError
 
@@ -133,7 +133,6 @@ def write(folder: str | pathlib.Path, found: FoundAnswers, threshold: float = 0.
     They are the official scorers' input: UTF-8, by question id, each whole or not there at all.
     """
     folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     rows = [[candidate._asdict() for candidate in best] for best in found.n_best]
     write_json(folder / "predictions.json", found.predictions(threshold))
     write_json(folder / "nbest_predictions.json", dict(zip(found.ids, rows, strict=True)))
@@ -142,9 +141,13 @@ def write(folder: str | pathlib.Path, found: FoundAnswers, threshold: float = 0.
 
 
 def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    """Writes a JSON file in which text stands as it is, whole or not at all."""
+    """Writes a JSON file in which text stands as it is, whole or not at all.
+
+    Raises:
+      UserError: it cannot be written.
+    """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=4)
-    write_whole(path, f"{text}\n".encode())
+    prediction_files.write(path, f"{text}\n")
 
 
 def _n_best(found: Iterable[Found], null: float | None, size: int) -> list[Candidate]:

@@ -7,6 +7,7 @@ import json
 import pathlib
 from typing import Any
 
+from bertjax.data import prediction_files
 from bertjax.data.lines import texts
 from bertjax.data.multiple_choice import LETTERS
 from bertjax.errors import UserError
@@ -33,11 +34,13 @@ def read(path: str | pathlib.Path) -> dict[str, int]:
 
 
 def write(path: str | pathlib.Path, ids: list[str], answers: list[int]) -> None:
-    """Writes one object of letters by id."""
+    """Writes one object of letters by id.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
     chosen = dict(zip(ids, (LETTERS[answer] for answer in answers), strict=True))
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
+    prediction_files.write(pathlib.Path(path), json.dumps(chosen, indent=1) + "\n")
 
 
 def _answers(path: str | pathlib.Path, lines: list[tuple[str, str]]) -> list[tuple[str, str, Any]]:

@@ -9,6 +9,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Sequence
 
+from bertjax.data import prediction_files
 from bertjax.data.lines import texts
 from bertjax.entity_metrics import OUTSIDE, begins, entities, split_tag
 from bertjax.errors import UserError, nearest
@@ -132,6 +133,9 @@ def write(
     """Writes all columns and the predicted tag behind them, which is what `conlleval` reads.
 
     Lines that begin a document are left out: the script would count them as words.
+
+    Raises:
+      UserError: the file cannot be written.
     """
     blocks = []
     for sentence, tags in zip(sentences, predictions, strict=True):
@@ -140,9 +144,7 @@ def write(
         blocks.append(
             "\n".join(" ".join((word, *more, tag, mine)) for word, more, tag, mine in rows)
         )
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n\n".join([*blocks, ""]), encoding="utf-8", newline="\n")
+    prediction_files.write(pathlib.Path(path), "\n\n".join([*blocks, ""]))
 
 
 def _sentences(path: str | pathlib.Path) -> list[Sentence]:

@@ -119,12 +119,16 @@ class _Table:
         return self.names.index(name)
 
     def complete(self, columns: Sequence[int], *, may_be_broken: bool) -> tuple[list[_Line], int]:
-        """The lines that have all these columns, and how many have not."""
+        """The lines that have all these columns and nothing behind the last, and how many not."""
         width = len(self.names) or 1 + max(columns)
-        complete = [line for line in self.lines if len(line[1]) > max(columns)]
+
+        def fits(line: _Line) -> bool:
+            return len(line[1]) > max(columns) and not any(line[1][width:])
+
+        complete = [line for line in self.lines if fits(line)]
         left_out = len(self.lines) - len(complete)
         if left_out and not (may_be_broken and left_out <= MOST_BROKEN * len(self.lines) + 1):
-            number, fields = next(line for line in self.lines if len(line[1]) <= max(columns))
+            number, fields = next(line for line in self.lines if not fits(line))
             raise UserError(
                 f"{self.path} line {number}: {len(fields)} fields, wanted {width} separated by "
                 "tabs; mend or remove the line"

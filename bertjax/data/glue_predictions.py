@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 from jaxtyping import Num
 
+from bertjax.data import prediction_files
 from bertjax.data.glue_table import HIGHEST_SCORE, GlueTask
 from bertjax.data.lines import texts
 from bertjax.errors import UserError
@@ -16,7 +17,11 @@ HEADER = "index\tprediction"
 def write(
     path: pathlib.Path, task: GlueTask, indices: list[str], predictions: Num[np.ndarray, " n"]
 ) -> None:
-    """Writes predicted classes as the server spells them, scores cut to 0..5 with 3 decimals."""
+    """Writes predicted classes as the server spells them, scores cut to 0..5 with 3 decimals.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
     if len(indices) != len(predictions):
         raise ValueError(f"{len(predictions)} predictions for {len(indices)} examples")
     if task.labels:
@@ -24,8 +29,7 @@ def write(
     else:
         spelled = [f"{value:.3f}" for value in np.clip(predictions, 0.0, HIGHEST_SCORE).tolist()]
     lines = [HEADER, *map("\t".join, zip(indices, spelled, strict=True))]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    prediction_files.write(path, "\n".join(lines) + "\n")
 
 
 def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:

@@ -57,11 +57,16 @@ def field(where: str, node: Any, key: str, kind: type, layout: str) -> Any:
     if type(value) is not kind:
         raise UserError(f"{where}: {key!r} is {_NAMES[type(value)]}, wanted {_NAMES[kind]}")
     if kind is str:
-        _check_characters(f"{where}: {key!r}", value)
+        check_characters(f"{where}: {key!r}", value)
     return value
 
 
-def _check_characters(where: str, text: str) -> None:
+def check_characters(where: str, text: str) -> None:
+    """Refuses text that no file can hold.
+
+    Raises:
+      UserError: there is half of a surrogate pair in it.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:

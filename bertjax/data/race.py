@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from bertjax.data.json_fields import check_characters
 from bertjax.data.lines import texts
 from bertjax.data.multiple_choice import LETTERS, Choices, Row, collected
 from bertjax.errors import UserError
@@ -60,6 +61,8 @@ def _level(folder: pathlib.Path) -> Iterator[Row]:
             )
         for number, (question, options, answer) in enumerate(zip(*columns, answers, strict=True)):
             where = f"{path} question {number + 1}"
+            for text in (article["article"], question, *_options(where, options)):
+                check_characters(where, text)
             yield Row(
                 where=where,
                 context=article["article"],
@@ -74,7 +77,8 @@ def _level(folder: pathlib.Path) -> Iterator[Row]:
 def _article(path: pathlib.Path) -> dict[str, Any]:
     """The JSON object of a file; its values have the right types, but for single options."""
     try:
-        read = json.loads("\n".join(line for _, line in texts(str(path))))
+        # Control characters as they stand are not JSON, but no reason to refuse a text.
+        read = json.loads("\n".join(line for _, line in texts(str(path))), strict=False)
     except ValueError as error:
         raise UserError(f"{path} is no JSON: {error}; copy the released file again") from None
     kinds = {"article": str, "id": str, "questions": list, "options": list}

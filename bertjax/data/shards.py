@@ -192,11 +192,15 @@ def write_array(path: pathlib.Path, array: np.ndarray) -> None:
 def write_whole(path: pathlib.Path, content: bytes) -> None:
     """Writes a file so that a crash leaves the old one or the new one, never a part."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync(path.parent)
 
 

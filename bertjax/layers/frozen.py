@@ -1,4 +1,4 @@
-"""A model inside a model that is run but never trained, such as a teacher."""
+"""What is run but never trained: a teacher inside a model, or an encoder that gives features."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,8 @@ import flax.linen as nn
 import jax
 from jax import lax
 from jaxtyping import PyTree
+
+from bertjax.interfaces import Batch, Encoded, Encoder
 
 FORWARD = "frozen_forward"
 """Name of the inner program, by which those who count FLOPs know it."""
@@ -35,3 +37,17 @@ class Frozen(nn.Module):
         forward.__name__ = FORWARD
         params = self.variable("frozen", "params", draw).value
         return jax.jit(forward)(params, *arguments)
+
+
+def features(encoder: Encoder, batch: Batch, *, train: bool) -> Encoded:
+    """What an encoder makes of a batch, without dropout, and so that no gradient flows to it.
+
+    See `interfaces.Pretrainer.encode`. Unlike a teacher's, its parameters lie where an encoder's
+    lie, so that its checkpoints are whole models; the optimizer has to leave them out.
+    """
+
+    def forward(encoder: Encoder, batch: Batch) -> Encoded:
+        return encoder(batch, train=False)
+
+    forward.__name__ = FORWARD
+    return lax.stop_gradient(nn.jit(forward)(encoder, batch))

@@ -5,6 +5,7 @@ right begins at the last token of a text.
 """
 
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import flax.struct
@@ -34,6 +35,51 @@ class State:
 
     cell: Float[Array, "*lead F"]
     hidden: Float[Array, "*lead P"]
+
+
+def advance(
+    cell: Float[Array, "B F"], gates: Float[Array, "B 4 F"]
+) -> tuple[Float[Array, "B F"], Float[Array, "B F"]]:
+    """The next inner state, and how much of each of its numbers is shown.
+
+    Args:
+      cell: The inner state before.
+      gates: In the order of TensorFlow's LSTMCell: admit, candidate, forget, emit.
+    """
+    admit, candidate, forget, emit = (gates[:, index] for index in range(4))
+    cell = jax.nn.sigmoid(forget + FORGET_BIAS) * cell
+    return cell + jax.nn.sigmoid(admit) * jnp.tanh(candidate), jax.nn.sigmoid(emit)
+
+
+def over_text(
+    advance: Callable[[State, Float[Array, "B 4 F"]], State],
+    state: State,
+    gates: Float[Array, "B L 4 F"],
+    there: Bool[Array, "B L"],
+    *,
+    reverse: bool = False,
+    unroll: int = 1,
+) -> tuple[Float[Array, "B L P"], State]:
+    """The outputs of all tokens, 0 where there is none, and the state after the last one read.
+
+    Args:
+      advance: A state and what a token brings, to the next state.
+      state: Before the first token.
+      gates: What the tokens bring.
+      there: Which tokens there are.
+      reverse: Whether the last token is read first.
+      unroll: Steps compiled in one piece.
+    """
+
+    def step(state: State, token: tuple[Array, Array]) -> tuple[State, Array]:
+        gates, there = token
+        fresh = advance(state, gates)
+        state = jax.tree.map(lambda new, old: jnp.where(there, new, old), fresh, state)
+        return state, jnp.where(there, fresh.hidden, 0)
+
+    tokens = gates.swapaxes(0, 1), there.T[..., None]
+    state, outputs = lax.scan(step, state, tokens, reverse=reverse, unroll=unroll)
+    return outputs.swapaxes(0, 1), state
 
 
 class ProjectedLSTM(nn.Module):
@@ -81,25 +127,17 @@ class ProjectedLSTM(nn.Module):
             math.sqrt(2 / (self.cells + self.features)),
         )
 
-        def step(state: State, token) -> tuple[State, Array]:
-            gates, there = token
-            fresh = self._advance(state, gates, recurrent, project)
-            state = jax.tree.map(lambda new, old: jnp.where(there, new, old), fresh, state)
-            return state, jnp.where(there, fresh.hidden, 0)
+        def following(state: State, gates: Array) -> State:
+            return self._following(state, gates, recurrent, project)
 
-        tokens = gates.swapaxes(0, 1), there.T[..., None]
-        state, outputs = lax.scan(step, state, tokens, reverse=self.reverse, unroll=self.unroll)
-        return outputs.swapaxes(0, 1), state
+        return over_text(following, state, gates, there, reverse=self.reverse, unroll=self.unroll)
 
-    def _advance(self, state: State, gates: Array, recurrent: Array, project: Array) -> State:
+    def _following(self, state: State, gates: Array, recurrent: Array, project: Array) -> State:
         own = contract("bp,pg->bg", state.hidden, recurrent, self.precision)
         gates = (gates + own.reshape(gates.shape)).astype(jnp.float32)
-        # In the order of TensorFlow's LSTMCell.
-        admit, candidate, forget, emit = (gates[:, index] for index in range(4))
-        cell = jax.nn.sigmoid(forget + FORGET_BIAS) * state.cell
-        cell = cell + jax.nn.sigmoid(admit) * jnp.tanh(candidate)
+        cell, shown = advance(state.cell, gates)
         cell = jnp.clip(cell, -self.cell_clip, self.cell_clip)
-        hidden = jax.nn.sigmoid(emit) * jnp.tanh(cell)
+        hidden = shown * jnp.tanh(cell)
         hidden = contract("bf,fp->bp", hidden, project, self.precision)
         return State(cell, jnp.clip(hidden, -self.proj_clip, self.proj_clip))
 

@@ -37,12 +37,7 @@ class Task(nn.Module):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Cross entropy of each word, in nats."""
-        logits_BLC, weights_BL = self.scores(encoder, encoded, batch, train=train)
-        labels = jnp.maximum(batch["token_labels"] - 1, 0)
-        weight_sum = weights_BL.sum()
-        accuracy = (losses.correct(logits_BLC, labels, weights_BL), weight_sum)
-        loss_sum = losses.cross_entropy(logits_BLC, labels, weights_BL)
-        return loss_sum, weight_sum, {"accuracy": accuracy}
+        return word_loss(*self.scores(encoder, encoded, batch, train=train), batch)
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Int[Array, "B L"]:
         """The likeliest class of every token."""
@@ -58,6 +53,21 @@ class Task(nn.Module):
         logits = Classifier(len(self.labels), encoder.initializer_range, name="classifier")(
             sequence
         )
-        weights = batch.get("example_weight", jnp.ones(len(sequence)))
-        begins = (batch["token_labels"] > 0).astype(jnp.float32)
-        return logits, weights[:, None] * begins
+        return logits, word_weights(batch)
+
+
+def word_weights(batch: Batch) -> Float[Array, "B L"]:
+    """How much each token counts: 1 at the beginning of a word, of an example that is one."""
+    begins = (batch["token_labels"] > 0).astype(jnp.float32)
+    return batch.get("example_weight", jnp.ones(len(begins)))[:, None] * begins
+
+
+def word_loss(
+    logits: Float[Array, "B L C"], weights: Float[Array, "B L"], batch: Batch
+) -> tuple[Array, Array, dict[str, Sum]]:
+    """Cross entropy of each word, in nats, and how many of them were right."""
+    labels = jnp.maximum(batch["token_labels"] - 1, 0)
+    weight_sum = weights.sum()
+    accuracy = (losses.correct(logits, labels, weights), weight_sum)
+    loss_sum = losses.cross_entropy(logits, labels, weights)
+    return loss_sum, weight_sum, {"accuracy": accuracy}

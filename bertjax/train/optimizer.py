@@ -1,6 +1,6 @@
 """AdamW and LAMB, with weight decay on matrices alone and clipping by the global norm."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import jax
@@ -33,6 +33,7 @@ def make(
     max_grad_norm: float = 1.0,
     layerwise_decay: float = 1.0,
     num_layers: int = 0,
+    still: Sequence[str] = (),
 ) -> optax.GradientTransformation:
     """The way from gradient to direction; the step goes against it by the learning rate.
 
@@ -45,6 +46,8 @@ def make(
       max_grad_norm: Longer gradients are scaled down to this norm; 0 clips nothing.
       layerwise_decay: By how much each layer's steps are shorter than those of the layer above.
       num_layers: N, of the stack whose layers these are; asked for by `layerwise_decay`.
+      still: Parts of the model that stay as they are, by their first name: nothing is remembered
+        of them.
 
     Raises:
       UserError: an unknown name.
@@ -57,7 +60,23 @@ def make(
     last = OPTIMIZERS[name]()
     if layerwise_decay != 1.0:
         last.append(scale_by_depth(layerwise_decay, num_layers))
-    return optax.chain(clip, adam, decay, *last)
+    return _all_but(still, optax.chain(clip, adam, decay, *last))
+
+
+def _all_but(
+    still: Sequence[str], learned: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """The same for all parts but some, whose update is zero."""
+    if not still:
+        return learned
+
+    def of_parts(wanted: Callable[[str], bool]) -> Callable[[Params], Params]:
+        return lambda params: {name: wanted(name) for name in params}
+
+    return optax.chain(
+        optax.masked(learned, of_parts(lambda name: name not in still)),
+        optax.masked(optax.set_to_zero(), of_parts(lambda name: name in still)),
+    )
 
 
 def decay_what_learns(weight_decay: float) -> optax.GradientTransformation:

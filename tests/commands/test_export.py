@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import shutil
 
 import jax
 import numpy as np
@@ -214,16 +213,6 @@ def test_checkpoints_that_were_not_kept(finetuned, tmp_path):
         export_run(f"{workdir}@best", tmp_path / "theirs")
     with pytest.raises(UserError, match="has no finished seed 7"):
         export_run(workdir / "seed_7", tmp_path / "theirs")
-
-
-def test_a_head_that_transformers_would_not_know(finetuned, tmp_path):
-    other = shutil.copytree(finetuned, tmp_path / "ner")
-    config = json.loads((other / "config.json").read_text())
-    config["task"] = {"name": "ner", "labels": ["O"]}
-    (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"has a head of task ner, .* those of task glue are"):
-        export_run(other, tmp_path / "theirs")
-    assert not (tmp_path / "theirs").exists()
 
 
 def test_scores_of_fine_tunings_stand_in_the_card(pretrained, finetuned, tmp_path):

@@ -125,6 +125,53 @@ def test_classes_in_another_order_are_refused(save_pretrained, tmp_path):
         import_model(source, tmp_path / "run")
 
 
+def theirs_for(end, **config):
+    return {"architectures": [f"BertFor{end}"], **config}
+
+
+def test_the_class_tells_which_head_it_is(save_pretrained, tmp_path, capsys):
+    """Of a pooler that the head does not read nothing is known."""
+    tags = {"0": "O", "1": "B-PER"}
+    config = theirs_for("TokenClassification", id2label=tags)
+    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **config)
+    import_model(source, tmp_path / "run")
+    said = capsys.readouterr()
+    assert said.err == "left behind: encoder/pooler\n"
+    assert said.out.splitlines()[0].endswith("; heads: ner")
+    run = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert run["task"] == {"name": "ner", "labels": ["O", "B-PER"], "classifier_dropout": 0.1}
+    assert run["model"]["num_pooler_layers"] == 0
+    import_model(source, tmp_path / "encoder", "--task", "none")
+    assert "left behind: ner" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("end", "config", "task", "told"),
+    [
+        ("TokenClassification", {}, "", "the classes of nothing; wanted tags such as O, B-PER"),
+        ("TokenClassification", {"id2label": {"0": "LABEL_0"}}, "", "the classes LABEL_0; wanted"),
+        ("MultipleChoice", {}, "", "of which task: name it"),
+        ("MultipleChoice", {}, "rte", "--task rte: the model's head is none of that task: known"),
+    ],
+)
+def test_a_head_of_which_too_little_is_known(save_pretrained, tmp_path, end, config, task, told):
+    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **theirs_for(end, **config))
+    with pytest.raises(UserError, match=told):
+        import_model(source, tmp_path / "run", "--task", task)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_path):
+    head = {name.replace("classifier", "qa_outputs"): a for name, a in CLASSIFIER.items()}
+    head["bert.embeddings.position_embeddings.weight"] = np.ones((512, 16), np.float32)
+    config = theirs_for("QuestionAnswering", max_position_embeddings=512)
+    source = save_pretrained(tmp_path / "theirs", head, HEADS, **config)
+    import_model(source, tmp_path / "run", "--task", "squad1")
+    said = run_bertjax("predict", "--init", tmp_path / "run", input="q\ta b c\n")
+    assert said.returncode == 0, said.stderr
+    assert set(json.loads(said.stdout)) == {"question", "context", "answer", "n_best"}
+
+
 def test_heads_beside_a_classifier_are_left_behind(save_pretrained, tmp_path, capsys):
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, finetuning_task="rte")
     import_model(source, tmp_path / "run")

@@ -79,6 +79,29 @@ def test_an_article_that_is_not_what_it_should_be(put, changes, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\\t", "\t"),
+    ],
+    ids=["byte order mark", "carriage returns", "bare tabs"],
+)
+def test_a_file_may_be_written_in_other_ways(put, change):
+    """Quotes and tabs within a text are the text's."""
+    content = article("1.txt", 1, article='It said "no"\tand went.')
+    read = race.read(put("dev/high/1.txt", change(json.dumps(content, indent=1))))["dev"]
+    assert read.contexts == ['It said "no"\tand went.']
+    assert read.options == [("a 0", "b 0", "c 0", "d 0")]
+
+
+def test_text_that_no_file_can_hold_is_named(put):
+    content = article("1.txt", 2, questions=["one _", "two \ud800 _"])
+    with pytest.raises(UserError, match=r"high.1.txt question 2 has half of a surrogate pair"):
+        race.read(put("dev/high/1.txt", content))
+
+
 def test_files_that_are_no_articles(put):
     put("train/high/1.txt", "{")
     with pytest.raises(UserError, match=r"1.txt is no JSON: .*; copy the released file again"):

@@ -115,6 +115,14 @@ def test_a_threshold_that_is_given_is_kept(dataset):
     assert scores["NoAns_exact"] == 1.0
 
 
+def test_a_context_without_tokens_is_named_with_its_file(dataset, data):
+    row = {"id": "none", "question": "?", "answers": [], "is_impossible": True}
+    empty = {"data": [{"paragraphs": [{"context": "\u200b\u200d", "qas": [row]}]}]}
+    (data / "dev-v2.0.json").write_text(json.dumps(empty))
+    with pytest.raises(UserError, match=r"dev-v2\.0\.json: question 'none': .* finds no token in"):
+        dataset()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -5,7 +5,7 @@ A file defines
   PREFIX         what the encoder's names begin with in a file that has heads too
   CLASSES        the class of transformers for each set of heads; () is the bare encoder
   CLASSIFIER_DROPOUT
-                 their word for the dropout before the classes
+                 for each head of a task their word for the dropout before it, where they have one
   CLASSIFIER_ACT the activation of the pooler before the classes
   FUSED          where theirs is one linear map that ours has in parts: what its name ends in, and
                  the names of its parts, side by side along the outputs; may be left out
@@ -13,8 +13,8 @@ A file defines
   parts()        the pairs of names (`compat/name_map.py`) of each part of our parameters, which is
                  a folder of them: "encoder" is always there; "encoder/pooler", others of the
                  encoder, and the heads, named as the objectives and tasks are, come and go with
-                 the fields of our model; a classifier may have its own pooler; a head without
-                 arrays is always there
+                 the fields of our model; a task's head may have its own pooler, and share its
+                 names with another task's; a head without arrays is always there
   fields(theirs, parts)
                  the fields of our model, of their config and the parts that the file has; refuses
                  what our model cannot be

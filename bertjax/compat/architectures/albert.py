@@ -18,9 +18,12 @@ CLASSES = {
     ("mlm",): "AlbertForMaskedLM",
     ("mlm", "sentence_pair"): "AlbertForPreTraining",
     ("glue",): "AlbertForSequenceClassification",
+    ("multiple_choice",): "AlbertForMultipleChoice",
+    ("squad",): "AlbertForQuestionAnswering",
+    ("ner",): "AlbertForTokenClassification",
 }
 
-CLASSIFIER_DROPOUT = "classifier_dropout_prob"
+CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice", "ner"), "classifier_dropout_prob")
 
 CLASSIFIER_ACT = "tanh"
 
@@ -78,6 +81,9 @@ def parts() -> dict[str, list[Pair]]:
         ],
         "sentence_pair": dense("sentence_pair/classifier/dense", "sop_classifier.classifier"),
         "glue": dense("glue/classifier/dense", "classifier"),
+        "multiple_choice": dense("multiple_choice/classifier/dense", "classifier"),
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
     }
 
 

@@ -15,9 +15,12 @@ CLASSES = {
     ("mlm", "sentence_pair"): "BertForPreTraining",
     ("sentence_pair",): "BertForNextSentencePrediction",
     ("glue",): "BertForSequenceClassification",
+    ("multiple_choice",): "BertForMultipleChoice",
+    ("squad",): "BertForQuestionAnswering",
+    ("ner",): "BertForTokenClassification",
 }
 
-CLASSIFIER_DROPOUT = "classifier_dropout"
+CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice", "ner"), "classifier_dropout")
 
 CLASSIFIER_ACT = "tanh"
 
@@ -58,6 +61,9 @@ def parts() -> dict[str, list[Pair]]:
         ],
         "sentence_pair": dense("sentence_pair/classifier/dense", "cls.seq_relationship"),
         "glue": dense("glue/classifier/dense", "classifier"),
+        "multiple_choice": dense("multiple_choice/classifier/dense", "classifier"),
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
     }
 
 

@@ -14,9 +14,12 @@ CLASSES = {
     (): "DistilBertModel",
     ("mlm",): "DistilBertForMaskedLM",
     ("glue",): "DistilBertForSequenceClassification",
+    ("multiple_choice",): "DistilBertForMultipleChoice",
+    ("squad",): "DistilBertForQuestionAnswering",
+    ("ner",): "DistilBertForTokenClassification",
 }
 
-CLASSIFIER_DROPOUT = "seq_classif_dropout"
+CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "seq_classif_dropout")
 
 CLASSIFIER_ACT = "relu"
 
@@ -41,7 +44,7 @@ _EPSILON = 1e-12
 
 
 def parts() -> dict[str, list[Pair]]:
-    """Both names of all arrays; the classifier has a pooler of its own."""
+    """Both names of all arrays; what reads whole texts has a pooler of its own."""
     embeddings, layer = f"{PREFIX}.embeddings", f"{PREFIX}.transformer.layer.{{layer}}"
     block = "encoder/layers/block"
     return {
@@ -67,6 +70,12 @@ def parts() -> dict[str, list[Pair]]:
             *dense("glue/pooler/dense", "pre_classifier"),
             *dense("glue/classifier/dense", "classifier"),
         ],
+        "multiple_choice": [
+            *dense("multiple_choice/pooler/dense", "pre_classifier"),
+            *dense("multiple_choice/classifier/dense", "classifier"),
+        ],
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
     }
 
 

@@ -20,9 +20,16 @@ CLASSES = {
     ("mlm",): "ElectraForMaskedLM",
     ("rtd",): "ElectraForPreTraining",
     ("glue",): "ElectraForSequenceClassification",
+    ("multiple_choice",): "ElectraForMultipleChoice",
+    ("squad",): "ElectraForQuestionAnswering",
+    ("ner",): "ElectraForTokenClassification",
 }
 
-CLASSIFIER_DROPOUT = "classifier_dropout"
+CLASSIFIER_DROPOUT = {
+    "glue": "classifier_dropout",
+    "multiple_choice": "summary_last_dropout",
+    "ner": "classifier_dropout",
+}
 
 CLASSIFIER_ACT = "gelu"
 
@@ -35,7 +42,7 @@ WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
 
 
 def parts() -> dict[str, list[Pair]]:
-    """Both names of all arrays; the classifier has a pooler of its own.
+    """Both names of all arrays; what reads whole texts has a pooler of its own.
 
     The map of the embeddings is there where they are narrower, or wider, than the layers.
     """
@@ -57,6 +64,12 @@ def parts() -> dict[str, list[Pair]]:
             *dense("glue/pooler/dense", "classifier.dense"),
             *dense("glue/classifier/dense", "classifier.out_proj"),
         ],
+        "multiple_choice": [
+            *dense("multiple_choice/pooler/dense", "sequence_summary.summary"),
+            *dense("multiple_choice/classifier/dense", "classifier"),
+        ],
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
     }
 
 
@@ -69,6 +82,8 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     expect(theirs, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
     if "mlm" in parts:
         expect(theirs, hidden_act="gelu")
+    if "multiple_choice" in parts:
+        expect(theirs, summary_type="first", summary_use_proj=True, summary_activation="gelu")
     return {"name": "bert", **take(theirs, WORDS), "num_pooler_layers": 0}
 
 

@@ -15,9 +15,12 @@ CLASSES = {
     (): "RobertaModel",
     ("mlm",): "RobertaForMaskedLM",
     ("glue",): "RobertaForSequenceClassification",
+    ("multiple_choice",): "RobertaForMultipleChoice",
+    ("squad",): "RobertaForQuestionAnswering",
+    ("ner",): "RobertaForTokenClassification",
 }
 
-CLASSIFIER_DROPOUT = "classifier_dropout"
+CLASSIFIER_DROPOUT = {"glue": "classifier_dropout", "ner": "classifier_dropout"}
 
 CLASSIFIER_ACT = "tanh"
 
@@ -28,7 +31,7 @@ SAME = {
 
 
 def parts() -> dict[str, list[Pair]]:
-    """Both names of all arrays; the classifier has a pooler of its own."""
+    """Both names of all arrays; the classifier of texts has a pooler of its own."""
     return {
         "encoder": bert.encoder(PREFIX),
         "encoder/pooler": dense("encoder/pooler/dense", "roberta.pooler.dense"),
@@ -41,6 +44,9 @@ def parts() -> dict[str, list[Pair]]:
             *dense("glue/pooler/dense", "classifier.dense"),
             *dense("glue/classifier/dense", "classifier.out_proj"),
         ],
+        "multiple_choice": dense("multiple_choice/classifier/dense", "classifier"),
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
     }
 
 

@@ -2,6 +2,9 @@
 
 Their classifier reads the last place of a sequence, where [CLS] is when padding comes first: so an
 exported tokenizer pads on the left. Positions being relative, the side changes no output.
+
+Of their two heads that answer questions, `...Simple` is ours; the other one looks for an end given
+a beginning.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,9 +19,12 @@ CLASSES = {
     (): "XLNetModel",
     ("permutation_lm",): "XLNetLMHeadModel",
     ("glue",): "XLNetForSequenceClassification",
+    ("multiple_choice",): "XLNetForMultipleChoice",
+    ("squad",): "XLNetForQuestionAnsweringSimple",
+    ("ner",): "XLNetForTokenClassification",
 }
 
-CLASSIFIER_DROPOUT = "summary_last_dropout"
+CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "summary_last_dropout")
 
 CLASSIFIER_ACT = "tanh"
 
@@ -39,7 +45,7 @@ WORDS = {
 
 
 def parts() -> dict[str, list[Pair]]:
-    """Both names of all arrays; the classifier has a pooler of its own, their summary."""
+    """Both names of all arrays; what reads whole texts has a pooler, their summary."""
     layer, block = f"{PREFIX}.layer.{{layer}}", "encoder/layers/block"
     attention = "encoder/layers/block/attention"
     return {
@@ -65,6 +71,12 @@ def parts() -> dict[str, list[Pair]]:
             *dense("glue/pooler/dense", "sequence_summary.summary"),
             *dense("glue/classifier/dense", "logits_proj"),
         ],
+        "multiple_choice": [
+            *dense("multiple_choice/pooler/dense", "sequence_summary.summary"),
+            *dense("multiple_choice/classifier/dense", "logits_proj"),
+        ],
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
     }
 
 
@@ -76,7 +88,7 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """
     expect(theirs, attn_type="bi", bi_data=False, same_length=False, tie_word_embeddings=True)
     expect(theirs, untie_r=True)
-    if "glue" in parts:
+    if {"glue", "multiple_choice"} & set(parts):
         expect(theirs, summary_type="last", summary_use_proj=True, summary_activation="tanh")
     taken = take(theirs, WORDS)
     expect(theirs, d_head=taken["hidden_size"] // taken["num_attention_heads"])

@@ -1,0 +1,205 @@
+"""Compile a run's training step for a TPU pod that is not here: memory, time, chip-hours."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  bertjax plan --config configs/bert_large.py --topology v5e:16x16
+  bertjax plan --config configs/bert_large.py --topology v5p-512 --mesh data=64,fsdp=4
+  bertjax plan --config configs/albert.py:xxlarge --topology v6e-256 --search
+  bertjax plan --config configs/roberta.py:large --topology v5e-256 --json > plan.json
+
+Nothing is run and no TPU is needed: the compiler for TPUs (pip install 'bertjax[tpu]') compiles the
+very step that `bertjax pretrain` would take. Chips are v4, v5e, v5p, v6e and tpu7x; a topology is a
+shape (v5e:4x8) or a usual name (v5e-32; as on Google Cloud, v4 and v5p count two for a chip).
+
+Times are a roofline, what the chips need at least: products at their peak or memory at its full
+bandwidth, whichever takes longer, and after it the collectives, on the two links of one dimension
+of the torus. What does not fit is compiled again with other remat policies, meshes and
+microbatches, until it does. --search compiles all meshes and remat policies that make sense for the
+run's longest phase, which takes minutes, and ranks them.
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Prints the plan of every phase as a table, or as JSON."""
+    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
+    from bertjax import build, planning
+    from bertjax.config import load_config, split_overrides
+    from bertjax.train import chips
+
+    rest, overrides = split_overrides(argv)
+    arguments = _parser().parse_args(rest)
+    config = planning.for_accelerator(load_config(arguments.config, overrides))
+    if arguments.mesh:
+        config = planning.with_mesh(config, arguments.mesh)
+    if "objectives" not in config:
+        raise UserError(f"{arguments.config} is no pretraining: a plan wants one")
+    topology = chips.topology(arguments.topology)
+    if arguments.search:
+        phase = max(build.phases(config), key=lambda each: each.max_seq_length)
+        steps, ways_out = planning.search(config, phase, topology, _say), []
+    else:
+        steps = planning.plan(config, topology, _say)
+        ways_out = [
+            step if step.fits else planning.fitting(config, step.phase, topology, _say)
+            for step in steps
+        ]
+    if arguments.json:
+        print(json.dumps(_content(arguments, topology, steps, ways_out), indent=2))
+        return
+    for number, step in enumerate(steps):
+        _print_step(step, topology)
+        if ways_out and ways_out[number] is not step:
+            _print_way_out(ways_out[number], topology)
+    if ways_out and all(ways_out):
+        _print_run(ways_out, topology)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax plan",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--config", required=True, help="config file, as in configs/bert.py:base")
+    add("--topology", required=True, help="v5e:16x16, v5e-256, v5p-512 ...")
+    add("--mesh", help="data=64,fsdp=4: instead of the config's; what is not named is 1")
+    add("--search", action="store_true", help="compile and rank other meshes and remat policies")
+    add("--json", action="store_true", help="print JSON, on one's way to other programs")
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print_step(step: Any, topology: Any) -> None:
+    rows = [("step", f"{step.phase.batch_size} x {step.phase.max_seq_length} tokens")]
+    rows += [("settings", _settings(step))]
+    if not step.fits:
+        short = f"{_bytes(step.memory.needed)} of {_bytes(step.memory.there)}"
+        _print_table([*rows, ("memory", f"DOES NOT FIT: {short} a device")])
+        return
+    from bertjax import planning
+
+    seconds, memory = step.seconds, step.memory
+    share = memory["all"] / memory["there"]
+    kinds = ("arguments", "temporaries", "results", "program")
+    parts = ", ".join(f"{_bytes(memory[kind])} {kind}" for kind in kinds)
+    rows.append(("memory", f"{_bytes(memory['all'])}, {share:.0%} of a device's: {parts}"))
+    for size, dtype, dims, origin in step.largest[:3]:
+        made_by = "/".join(origin.split("/")[-3:])
+        rows.append(("", f"{_bytes(size)} {dtype}[{','.join(map(str, dims))}] {made_by}"))
+    extra = step.flops * len(topology.devices) / step.model_flops - 1
+    again = f", {extra:.0%} of it computed again" if extra > 0.005 else ""
+    rows.append(("products", f"{_flops(step.flops)} a device{again}: {_time(seconds['products'])}"))
+    moved = _bytes(step.memory_bytes)
+    rows.append(("traffic", f"{moved} to and from memory: {_time(seconds['memory'])}"))
+    sent = sum(each.bytes for each in step.collectives)
+    rows.append(("collectives", f"{_bytes(sent)} sent: {_time(seconds['collectives'])}"))
+    rows += [("", line) for line in _collectives(step)]
+    rows.append(("at least", f"{_time(seconds['step'])} a step"))
+    rate = step.phase.batch_size / seconds["step"]
+    rows.append(("at most", f"{rate:,.0f} sequences/s, MFU {_share(step, planning, topology)}"))
+    _print_table(rows)
+
+
+def _share(step: Any, planning: Any, topology: Any) -> str:
+    return f"{planning.utilisation(step, topology):.1%}"
+
+
+def _collectives(step: Any) -> list[str]:
+    """A line for each kind and axis."""
+    together: dict[tuple[str, str, int], tuple[int, float]] = {}
+    for each in step.collectives:
+        key = each.kind, each.axes, each.devices
+        times, sent = together.get(key, (0, 0.0))
+        together[key] = times + each.times, sent + each.bytes
+    return [
+        f"{_bytes(sent)} {kind} along {axes} ({devices} devices), {times} times"
+        for (kind, axes, devices), (times, sent) in sorted(
+            together.items(), key=lambda item: -item[1][1]
+        )
+    ]
+
+
+def _print_way_out(step: Any, topology: Any) -> None:
+    if step is None:
+        _say("nothing that was tried fits: take more chips, or a smaller batch")
+        return
+    print(f"\nit fits with {_settings(step)}:\n")
+    _print_step(step, topology)
+
+
+def _print_run(steps: Sequence[Any], topology: Any) -> None:
+    from bertjax.planning import SECONDS_PER_DAY
+
+    days = sum(step.phase.steps * step.seconds["step"] for step in steps) / SECONDS_PER_DAY
+    chips, hours = topology.chips, 24 * days * topology.chips
+    _print_table(
+        [("the run", f"at least {days:.2f} days on {chips} chips, {hours:,.0f} chip-hours")]
+    )
+
+
+def _print_table(rows: Sequence[tuple[str, str]]) -> None:
+    for name, text in rows:
+        print(f"{name:<12}{text}")
+    print()
+
+
+def _content(arguments: Any, topology: Any, steps: Sequence[Any], ways_out: Sequence[Any]) -> dict:
+    fits = [step for step in ways_out if step is not None]
+    content = {
+        "config": arguments.config,
+        "topology": topology.name,
+        "chips": topology.chips,
+        "steps": [_step_content(step, topology) for step in steps],
+    }
+    if ways_out:
+        content["that_fit"] = [_step_content(step, topology) for step in fits]
+    if ways_out and len(fits) == len(ways_out):
+        seconds = sum(step.phase.steps * step.seconds["step"] for step in fits)
+        content |= {"run_seconds": seconds, "chip_hours": seconds * topology.chips / 3600}
+    return content
+
+
+def _step_content(step: Any, topology: Any) -> dict[str, Any]:
+    import dataclasses
+
+    from bertjax import planning
+
+    content = dataclasses.asdict(step) | {"fits": step.fits}
+    if step.fits:
+        content["model_flops_utilisation"] = planning.utilisation(step, topology)
+        content["sequences_per_second"] = step.phase.batch_size / step.seconds["step"]
+    return content
+
+
+def _settings(step: Any) -> str:
+    return ", ".join(f"{name} {value}" for name, value in step.settings.items())
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def _flops(count: float) -> str:
+    return f"{count / 1e12:.3g} TFLOP"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -1,0 +1,5 @@
+"""Words with tags, for `tasks/ner_features.py`: what `datasets/ner.py` reads and scores."""
+
+from bertjax.datasets.ner import ANSWERS, Dataset, ask
+
+__all__ = ["ANSWERS", "Dataset", "ask"]

@@ -1,0 +1,252 @@
+"""A run on a pod that is not here: its real step, compiled, and what that says of memory and time.
+
+plan      config, topology -> Plan: every phase compiled for these chips
+fits      a phase that does not fit -> the gentlest change with which it does
+search    meshes and remat policies, compiled and ranked
+
+Times are a roofline (Williams et al. 2009): what the chips need at least, with every product at
+their peak, every byte at full bandwidth, and collectives on the two links of one dimension of the
+torus, not hidden behind anything.
+"""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from bertjax import build
+from bertjax.errors import UserError, nearest
+from bertjax.interfaces import Pretrainer, extent
+from bertjax.train import flops, hlo, program_costs, sharding
+from bertjax.train.chips import Topology
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"\b(\d[\d.]*)([KMGT])\b")
+_LINKS = 2
+_FROM_GENTLE_TO_HARSH = ("none", "dots", "dots_with_no_batch_dims", "full")
+_SHOWN = 5
+SECONDS_PER_DAY = 86_400
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class OutOfMemory:
+    """What the compiler says of a step that a chip does not hold.
+
+    Attributes:
+      needed: Bytes, of temporaries at least.
+      there: Bytes.
+    """
+
+    needed: float
+    there: float
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+    """One step of a phase on one topology. Everything is per device unless it says otherwise.
+
+    Attributes:
+      phase: Its shape, and how many steps of it the run takes.
+      settings: What was asked for: mesh, remat policy, microbatches.
+      memory: Bytes by kind, or what was too much.
+      model_flops: Of all devices, without recomputation.
+      flops: That the step computes, with it.
+      memory_bytes: That move between main memory and device.
+      collectives: What travels between devices, the largest first.
+      largest: The largest arrays: bytes, type, shape, what made them.
+      seconds: By cause, of the roofline; `step` is the whole.
+    """
+
+    phase: build.Phase
+    settings: Mapping[str, Any]
+    memory: Mapping[str, float] | OutOfMemory
+    model_flops: float = 0.0
+    flops: float = 0.0
+    memory_bytes: float = 0.0
+    collectives: tuple[program_costs.Collective, ...] = ()
+    largest: tuple = ()
+    seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a chip holds it."""
+        return not isinstance(self.memory, OutOfMemory)
+
+
+def for_accelerator(config: ConfigDict) -> ConfigDict:
+    """The config with what it leaves to the device decided as a TPU does."""
+    config = config.copy_and_resolve_references()
+    with config.unlocked():
+        if config.model.precision == "auto":
+            config.model.precision = "bfloat16"
+        if config.model.unroll == 0:
+            config.model.unroll = 1
+    return config
+
+
+def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
+    """The config with the mesh that a person wrote as "data=64,fsdp=4"; the rest is 1.
+
+    Raises:
+      UserError: it is written otherwise.
+    """
+    config = config.copy_and_resolve_references()
+    sizes = dict.fromkeys(sharding.MESH_AXES, 1)
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if axis not in sizes:
+            hint = nearest(axis, sharding.MESH_AXES)
+            raise UserError(f"--mesh {text}: no mesh axis {axis!r}: {hint}")
+        if not re.fullmatch(r"-1|[1-9]\d*", size):
+            raise UserError(f"--mesh {text}: wanted axes and sizes such as data=64,fsdp=4")
+        sizes[axis] = int(size)
+    config.mesh.update(sizes)
+    return config
+
+
+def plan(config: ConfigDict, topology: Topology, say: Say) -> list[StepPlan]:
+    """Compiles the step of every phase of a run.
+
+    Raises:
+      UserError: the mesh does not divide over the devices, or a batch over the mesh.
+    """
+    return [_compiled(config, phase, topology, say) for phase in build.phases(config)]
+
+
+def fitting(
+    config: ConfigDict, phase: build.Phase, topology: Topology, say: Say
+) -> StepPlan | None:
+    """The gentlest change with which a phase fits: keep less, then spread parameters, then cut."""
+    for changed in _gentler(config):
+        with contextlib.suppress(UserError):
+            found = _compiled(changed, phase, topology, say)
+            if found.fits:
+                return found
+    return None
+
+
+def _gentler(config: ConfigDict) -> Iterator[ConfigDict]:
+    begin = _FROM_GENTLE_TO_HARSH.index(config.model.remat) + 1
+    for policy in _FROM_GENTLE_TO_HARSH[begin:]:
+        yield _changed(config, {"model.remat": policy})
+    spread = {"model.remat": "full", "mesh.data": 1, "mesh.fsdp": -1}
+    yield _changed(config, spread)
+    for times in (2, 4, 8, 16, 32):
+        parts = config.data.microbatches * times
+        yield _changed(config, {"model.remat": "full", "data.microbatches": parts})
+        yield _changed(config, spread | {"data.microbatches": parts})
+
+
+def search(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> list[StepPlan]:
+    """Meshes and remat policies that make sense, compiled; what fits comes first, fastest first."""
+    found = []
+    for sizes in _meshes(config, len(topology.devices)):
+        for policy in _FROM_GENTLE_TO_HARSH:
+            changed = _changed(config, {**sizes, "model.remat": policy})
+            with contextlib.suppress(UserError):
+                step = _compiled(changed, phase, topology, say)
+                found.append(step)
+                if step.fits:
+                    break  # a policy that keeps less is slower
+    return sorted(found, key=lambda step: (not step.fits, step.seconds.get("step", 0.0)))
+
+
+def _meshes(config: ConfigDict, devices: int) -> Iterator[dict[str, int]]:
+    """All data; parameters spread over 8, or all; heads over 2 and 4."""
+    spread = dict.fromkeys([1, min(8, devices), devices])
+    for fsdp in spread:
+        yield {"mesh.data": devices // fsdp, "mesh.fsdp": fsdp, "mesh.tensor": 1}
+    for tensor in (2, 4):
+        if devices % tensor == 0 and config.model.num_attention_heads % tensor == 0:
+            yield {"mesh.data": devices // tensor, "mesh.fsdp": 1, "mesh.tensor": tensor}
+
+
+def _changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
+    config = config.copy_and_resolve_references()
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+def _compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> StepPlan:
+    mesh = build.mesh_on(config, topology.devices, (phase.batch_size,), (phase.max_seq_length,))
+    settings = {axis: size for axis, size in mesh.shape.items() if size > 1}
+    settings |= {"remat": config.model.remat, "microbatches": config.data.microbatches}
+    shown = ", ".join(f"{name} {value}" for name, value in settings.items())
+    say(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.name}: {shown}")
+    rows = build.random_rows(config, phase)
+    objectives = build.objectives(config.objectives, build.facts(config))
+    pretrainer = Pretrainer(build.encoder(config.model), objectives)
+    trainer = build.trainer(config, pretrainer, mesh, rows, batch_size=phase.batch_size)
+    place = sharding.batch_sharding(mesh)
+    batch = {
+        name: jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=place)
+        for name, values in rows.items()
+    }
+    step = trainer.train_step.function
+    try:
+        compiled = step.lower(trainer.shapes, batch, trainer.frozen).compile()
+    except jax.errors.JaxRuntimeError as error:
+        return StepPlan(phase, settings, _out_of_memory(error))
+    program = hlo.parse(compiled.as_text())
+    devices = len(topology.devices)
+    made = StepPlan(
+        phase=phase,
+        settings=settings,
+        memory=_memory(compiled.memory_analysis(), topology),
+        model_flops=trainer.flops(rows, extent(rows)),
+        flops=flops.flops(step, trainer.shapes, batch, trainer.frozen) / devices,
+        memory_bytes=program_costs.memory_bytes(program),
+        collectives=tuple(program_costs.collectives(program, mesh.shape)),
+        largest=tuple(program_costs.largest(program, _SHOWN)),
+    )
+    return dataclasses.replace(made, seconds=_seconds(made, topology))
+
+
+def _out_of_memory(error: Exception) -> OutOfMemory:
+    """The two sizes that the compiler names: first what is needed, then what is there."""
+    text = str(error)
+    sizes = [float(size) * _UNITS[unit] for size, unit in _SIZE.findall(text)]
+    if "RESOURCE_EXHAUSTED" not in text or len(sizes) < 2:
+        raise error
+    return OutOfMemory(*sizes[:2])
+
+
+def _memory(analysis: Any, topology: Topology) -> dict[str, float]:
+    arguments, temporary = analysis.argument_size_in_bytes, analysis.temp_size_in_bytes
+    added = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    code = analysis.generated_code_size_in_bytes
+    return {
+        "arguments": arguments,
+        "temporaries": temporary,
+        "results": added,
+        "program": code,
+        "all": arguments + temporary + added + code,
+        "there": topology.chip.memory_bytes / topology.chip.devices,
+    }
+
+
+def _seconds(step: StepPlan, topology: Topology) -> dict[str, float]:
+    chip = topology.chip
+    computing = step.flops / (chip.flops_per_second / chip.devices)
+    moving = step.memory_bytes / (chip.memory_bytes_per_second / chip.devices)
+    travelling = sum(each.bytes for each in step.collectives) / (
+        _LINKS * chip.link_bytes_per_second
+    )
+    return {
+        "products": computing,
+        "memory": moving,
+        "collectives": travelling,
+        "step": max(computing, moving) + travelling,
+    }
+
+
+def utilisation(step: StepPlan, topology: Topology) -> float:
+    """Model FLOPs utilisation at the roofline (Chowdhery et al. 2022, appendix B)."""
+    peak = topology.chips * topology.chip.flops_per_second
+    return step.model_flops / step.seconds["step"] / peak

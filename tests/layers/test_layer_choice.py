@@ -1,0 +1,77 @@
+"""Layers by their names, beside hidden states that were picked by hand."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.interfaces import Encoded
+from bertjax.layers import layer_choice
+
+B, L, D, N = 2, 3, 5, 6
+
+
+class Reader(nn.Module):
+    """What a task makes of it."""
+
+    layers: str
+
+    @nn.compact
+    def __call__(self, encoded):
+        return layer_choice.features(encoded, self.layers)
+
+
+def encoded_of(random, layers):
+    """As of a model with a LayerNorm behind its last layer."""
+    states = tuple(random(layers + 1, B, L, D))
+    return Encoded(2 * states[-1], hidden_states=states)
+
+
+def softmax(x):
+    return np.exp(x) / np.exp(x).sum()
+
+
+@pytest.mark.parametrize("name", layer_choice.CHOICES)
+def test_a_name_is_what_a_person_would_pick(name, random):
+    encoded = encoded_of(random, N)
+    h = [*map(np.asarray, encoded.hidden_states[:-1]), np.asarray(encoded.sequence)]
+    module = Reader(name)
+    params = nn.meta.unbox(module.init(jax.random.key(0), encoded)).get("params", {})
+    weighed = {"weighted_sum_last_four": h[3:], "weighted_sum_all": h[1:]}
+    if name in weighed:
+        assert params["mix"]["weights"].shape == (len(weighed[name]),)
+        drawn = np.linspace(-1, 1, len(weighed[name]))
+        params = {"mix": {"weights": jnp.float32(drawn), "gamma": jnp.float32(3)}}
+        wanted = sum(3 * w * x for w, x in zip(softmax(drawn), weighed[name], strict=True))
+    else:
+        assert params == {}
+        wanted = {
+            "embeddings": h[0],
+            "second_to_last": h[5],
+            "last": h[6],
+            "sum_last_four": h[3] + h[4] + h[5] + h[6],
+            "concat_last_four": np.concatenate([h[3], h[4], h[5], h[6]], axis=-1),
+        }[name]
+    found = module.apply({"params": params}, encoded)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("second_to_last", 1), ("sum_last_four", 3), ("concat_last_four", 3)]
+)
+def test_too_few_layers_are_one_line(name, layers, random):
+    message = f"layers '{name}' are of an encoder with . or more, this one has {layers}: choose"
+    with pytest.raises(UserError, match=message) as caught:
+        layer_choice.features(encoded_of(random, layers), name)
+    assert "\n" not in str(caught.value)
+    assert name not in str(caught.value).partition("choose among")[2].split(", ")
+    layer_choice.check(name, layers + 1)
+
+
+def test_an_unknown_name_and_an_encoder_without_hidden_states(random):
+    with pytest.raises(UserError, match="no layers 'lst': did you mean 'last'"):
+        layer_choice.check("lst", 12)
+    with pytest.raises(UserError, match=r"set --config\.model\.output_hidden_states=true"):
+        layer_choice.features(Encoded(random(B, L, D)), "last")

@@ -1,0 +1,123 @@
+"""Plans for pods that are not here: what a person asks, what is tried, what the compiler says."""
+
+import importlib.util
+import json
+
+import jax
+import pytest
+
+from bertjax import planning
+from bertjax.commands import plan
+from bertjax.config import load_config
+from bertjax.errors import UserError
+from bertjax.train import chips
+
+NO_COMPILER = importlib.util.find_spec("libtpu") is None
+
+
+@pytest.fixture
+def config():
+    return planning.for_accelerator(load_config("configs/bert.py:tiny", []))
+
+
+def test_what_is_left_to_the_device_is_decided_as_a_tpu_does(config):
+    assert (config.model.precision, config.model.unroll) == ("bfloat16", 1)
+
+
+def test_a_mesh_as_a_person_writes_it(config):
+    mesh = planning.with_mesh(config, "data=64,fsdp=4").mesh
+    assert (mesh.data, mesh.fsdp, mesh.tensor, mesh.sequence) == (64, 4, 1, 1)
+    assert config.mesh.fsdp == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dta=3", "no mesh axis 'dta': did you mean 'data'"),
+        ("data=0", "wanted axes and sizes such as data=64,fsdp=4"),
+        ("data", "wanted axes and sizes"),
+    ],
+)
+def test_another_mesh_is_one_line(config, text, said):
+    with pytest.raises(UserError, match=said):
+        planning.with_mesh(config, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v5f-4", "no TPU 'v5f': did you mean"),
+        ("v5e-7", "no topology 'v5e-7': wanted one such as v5e:2x2"),
+        ("v5e", "no topology 'v5e'"),
+        ("v5e:4by4", "no topology 'v5e:4by4'"),
+    ],
+)
+def test_another_topology_is_one_line(name, said):
+    with pytest.raises(UserError, match=said):
+        chips.topology(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "needed", "there"),
+    [
+        ("Used 22.50G of 15.75G hbm. Exceeded hbm capacity by 6.75G.", 22.5, 15.75),
+        ("for HLO temporaries (33.54G) exceeds available HBM (15.75G).", 33.54, 15.75),
+    ],
+)
+def test_what_the_compiler_says_of_too_much_is_read(text, needed, there):
+    error = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
+    found = planning._out_of_memory(error)
+    assert (found.needed, found.there) == (needed * 2**30, there * 2**30)
+
+
+def test_another_failure_is_no_lack_of_memory():
+    error = jax.errors.JaxRuntimeError("INTERNAL: 1.00G of 2.00G")
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        planning._out_of_memory(error)
+
+
+def test_the_gentlest_change_that_fits_is_found(config, monkeypatch):
+    """Here: what is kept has to go, parameters have to be spread, and a batch cut in four."""
+    tried = []
+
+    def compiled(config, phase, topology, say):
+        spread, parts = config.mesh.fsdp == -1, config.data.microbatches
+        tried.append((config.model.remat, spread, parts))
+        memory = {} if spread and parts == 4 else planning.OutOfMemory(2.0, 1.0)
+        return planning.StepPlan(phase, {}, memory)
+
+    monkeypatch.setattr(planning, "_compiled", compiled)
+    assert planning.fitting(config, None, None, print).fits
+    assert tried == [
+        ("dots", False, 1),
+        ("dots_with_no_batch_dims", False, 1),
+        ("full", False, 1),
+        ("full", True, 1),
+        ("full", False, 2),
+        ("full", True, 2),
+        ("full", False, 4),
+        ("full", True, 4),
+    ]
+
+
+@pytest.mark.once
+@pytest.mark.skipif(NO_COMPILER, reason="no compiler for TPUs: the extra `tpu`")
+def test_a_step_is_compiled_for_four_chips(capsys, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    words = ["--config", "configs/bert.py:tiny", "--topology", "v5e:2x2", "--json"]
+    changes = ["data.phases=()", "data.batch_size=8", "data.max_seq_length=16"]
+    changes += ["model.vocab_size=97"]
+    plan.main([*words, "--mesh", "data=4", *(f"--config.{change}" for change in changes)])
+    content = json.loads(capsys.readouterr().out)
+    (step,) = content["steps"]
+    assert (content["topology"], content["chips"], step["fits"]) == ("v5e:2x2", 4, True)
+    assert 4 * step["flops"] == pytest.approx(step["model_flops"], rel=0.05)
+    assert step["memory"]["all"] < step["memory"]["there"] == 16e9
+    # What every parameter gets is summed over the four, in two or in four bytes, but for the
+    # positions that no sequence of 16 tokens has.
+    sent = sum(each["bytes"] for each in step["collectives"] if each["kind"] == "all-reduce")
+    parameters = step["memory"]["arguments"] / 12  # with Adam's two moments
+    used = parameters - 496 * 128
+    assert 2 * 1.5 * used < sent < 4 * 1.6 * parameters
+    assert {each["axes"] for each in step["collectives"]} == {"data"}
+    assert content["run_seconds"] == pytest.approx(1e6 * step["seconds"]["step"])

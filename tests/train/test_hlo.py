@@ -1,0 +1,140 @@
+"""Programs as XLA prints them: what runs how often, what travels, what moves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from bertjax.train import hlo, program_costs
+
+TEXT = """\
+HloModule jit_step, is_scheduled=true
+
+%fused (p.0: f32[5,7,11], p.1: s32[]) -> f32[1,7,11] {
+  %p.0 = f32[5,7,11]{2,1,0:T(8,128)} parameter(0)
+  %p.1 = s32[]{:T(128)} parameter(1)
+  %zero = s32[]{:T(128)} constant(0)
+  ROOT %slice = f32[1,7,11]{2,1,0:T(8,128)} dynamic-slice(%p.0, %p.1, %zero, %zero), dynamic_slice_sizes={1,7,11}
+}
+
+%body (arg: (s32[], f32[5,7,11])) -> (s32[], f32[5,7,11]) {
+  %arg = (s32[]{:T(128)}, f32[5,7,11]{2,1,0:T(8,128)}) parameter(0)
+  %count = s32[]{:T(128)} get-tuple-element(%arg), index=0
+  %stack = f32[5,7,11]{2,1,0:T(8,128)} get-tuple-element(%arg), index=1
+  %layer = f32[1,7,11]{2,1,0:T(8,128)} fusion(%stack, %count), kind=kLoop, calls=%fused
+  %fast = f32[1,7,11]{2,1,0:T(8,128)S(1)} negate(%layer)
+  %sum = (f32[1,7,11]{2,1,0:T(8,128)S(1)}, /*index=1*/bf16[13]{0:T(256)S(1)}) all-reduce(%fast, %fast), channel_id=4, replica_groups=mesh['axis_0'=2,'axis_1'=3] {'axis_1'}, use_global_device_ids=true, to_apply=%add
+  ROOT %next = (s32[]{:T(128)}, f32[5,7,11]{2,1,0:T(8,128)}) tuple(%count, %stack)
+}
+
+%condition (arg.1: (s32[], f32[5,7,11])) -> pred[] {
+  %arg.1 = (s32[]{:T(128)}, f32[5,7,11]{2,1,0:T(8,128)}) parameter(0)
+  %count.1 = s32[]{:T(128)} get-tuple-element(%arg.1), index=0
+  %five = s32[]{:T(128)} constant(5)
+  ROOT %less = pred[]{:T(512)} compare(%count.1, %five), direction=LT
+}
+
+ENTRY %main (x: f32[5,7,11]) -> f32[5,7,11] {
+  %x = f32[5,7,11]{2,1,0:T(8,128)} parameter(0), metadata={op_name="x"}
+  %nought = s32[]{:T(128)} constant(0)
+  %start = (s32[]{:T(128)}, f32[5,7,11]{2,1,0:T(8,128)}) tuple(%nought, %x)
+  %loop = (s32[]{:T(128)}, f32[5,7,11]{2,1,0:T(8,128)}) while(%start), condition=%condition, body=%body
+  %out = f32[5,7,11]{2,1,0:T(8,128)} get-tuple-element(%loop), index=1
+  ROOT %doubled = f32[5,7,11]{2,1,0:T(8,128)} add(%out, %out), metadata={op_name="jit(step)/add"}
+}
+"""  # noqa: E501 - as XLA writes it
+LAYER = 7 * 11 * 4
+STACK = 5 * LAYER
+
+
+def test_instructions_are_read():
+    program = hlo.parse(TEXT)
+    assert program.entry == "main"
+    layer = program.computations["body"]["layer"]
+    assert (layer.opcode, layer.operands, layer.called) == ("fusion", ("stack", "count"), ["fused"])
+    both = program.computations["body"]["sum"].arrays
+    assert [(each.dtype, each.dims, each.bytes) for each in both] == [
+        ("f32", (1, 7, 11), LAYER),
+        ("bf16", (13,), 26),
+    ]
+    assert not any(each.in_memory for each in both)
+    assert program.computations["main"]["doubled"].origin == "jit(step)/add"
+
+
+def test_the_body_of_a_loop_runs_as_often_as_its_condition_says():
+    runs = hlo.parse(TEXT).runs
+    assert (runs["main"], runs["body"], runs["fused"]) == (1, 5, 5)
+
+
+def test_of_a_stack_a_loop_reads_a_layer_each_time():
+    """Beside that it counts, and negates the layer in faster memory; in the end all is added."""
+    in_loop = LAYER + 4 + LAYER + LAYER
+    counting = 4 + 4 + 1
+    expected = 5 * (in_loop + counting) + 3 * STACK
+    assert program_costs.memory_bytes(hlo.parse(TEXT)) == expected
+
+
+def test_what_travels_is_named_by_the_axis_of_the_mesh():
+    (found,) = program_costs.collectives(hlo.parse(TEXT), {"data": 2, "fsdp": 3})
+    assert (found.kind, found.axes, found.devices, found.times) == ("all-reduce", "fsdp", 3, 5)
+    assert found.bytes == pytest.approx(5 * 2 * 2 / 3 * 2 * LAYER)
+
+
+@pytest.mark.parametrize(
+    ("groups", "axes"),
+    [
+        ("{{0,1,2},{3,4,5}}", "fsdp"),
+        ("{{0,3},{1,4},{2,5}}", "data"),
+        ("[2,3]<=[6]", "fsdp"),
+        ("[3,2]<=[2,3]T(1,0)", "data"),
+        ("[1,6]<=[6]", "data+fsdp"),
+        ("mesh['a'=2,'b'=3] {'a'}", "data"),
+        ("mesh['a'=2,'b'=3] {'a','b'}", "data+fsdp"),
+        ("mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'b'}", "data"),
+        ("mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'a'}", "fsdp"),
+        ("mesh['a'=3,'b'=2], device_ids=(0,3,1,4,2,5) {'b'}", "data"),
+        ("{{0,4},{1,5},{2,3}}", program_costs.OTHER),
+    ],
+)
+def test_groups_are_understood_in_every_notation(groups, axes):
+    text = TEXT.replace("mesh['axis_0'=2,'axis_1'=3] {'axis_1'}", groups)
+    (found,) = program_costs.collectives(hlo.parse(text), {"data": 2, "fsdp": 3, "tensor": 1})
+    assert found.axes == axes
+
+
+def test_a_collective_that_was_taken_apart_counts_once():
+    again = TEXT.replace(
+        "  %nought", TEXT.splitlines()[15].replace("%sum", "%part") + "\n  %nought"
+    )
+    assert again.count("channel_id=4") == 2
+    assert len(program_costs.collectives(hlo.parse(again), {"data": 2, "fsdp": 3})) == 1
+
+
+def test_the_largest_arrays_say_what_made_them():
+    (size, dtype, dims, origin), *_ = program_costs.largest(hlo.parse(TEXT), 2)
+    assert (size, dtype, dims, origin) == (STACK, "f32", (5, 7, 11), "jit(step)/add")
+
+
+def test_a_program_of_this_machine_says_the_same():
+    """A loop of three sums over an axis of a mesh, compiled."""
+    kinds = (AxisType.Auto,) * 3
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=kinds)
+
+    def place(*axes):
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    def loop(weights, x):
+        def layer(x, weight):
+            x = jax.lax.with_sharding_constraint(x, place(None, "fsdp"))
+            return jax.lax.with_sharding_constraint(jnp.tanh(x @ weight), place()), None
+
+        return jax.lax.scan(layer, x, weights)[0]
+
+    shapes = np.zeros((3, 8, 8), np.float32), np.zeros((5, 8), np.float32)
+    placed = jax.jit(loop, in_shardings=(place(None, "fsdp"), place()), out_shardings=place())
+    program = hlo.parse(placed.lower(*shapes).compile().as_text())
+    found = program_costs.collectives(program, mesh.shape)
+    sums = [each for each in found if each.kind == "all-reduce"]
+    assert [(each.axes, each.devices, each.times) for each in sums] == [("fsdp", 2, 3)]
+    assert sums[0].bytes == 3 * 5 * 8 * 4
