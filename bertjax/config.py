@@ -33,6 +33,7 @@ __all__ = [
     "fingerprint",
     "from_json",
     "load_config",
+    "load_runs",
     "split_overrides",
     "to_json",
 ]
@@ -52,12 +53,27 @@ def load_config(spec: str, overrides: Iterable[Override] = ()) -> ConfigDict:
     """
     path, argument = _split_spec(spec)
     with _importable(path):
-        config = _call(_get_config(path), path, argument)
+        config = _call(_function(path, "get_config"), path, argument)
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{path}: get_config() returned {type(config).__name__}, not a ConfigDict")
     apply_overrides(config, overrides)
     try:
         return from_json(config.to_json(json_encoder_cls=_PlainEncoder))
     except TypeError as error:
         raise UserError(f"{path}: a config holds plain values only: {error}") from None
+
+
+def load_runs(spec: str) -> Any:
+    """What `get_runs()` of a sweep file returns; it gets the file's argument if it takes one.
+
+    Raises:
+      UserError: there is no such file, or it has no such function, or that fails.
+    """
+    path, argument = _split_spec(spec)
+    with _importable(path):
+        get_runs = _function(path, "get_runs")
+        takes_one = bool(inspect.signature(get_runs).parameters)
+        return _call(get_runs, path, argument if takes_one else None)
 
 
 def to_json(config: ConfigDict) -> str:
@@ -166,7 +182,8 @@ def _nearest_file(path: pathlib.Path) -> str:
 def _importable(path: pathlib.Path) -> Iterator[None]:
     """Lets a config file import the files beside it as `from configs import common`.
 
-    They are forgotten afterwards: another folder may hold other files of the same names.
+    They are forgotten afterwards: another folder may hold other files of the same names. A folder
+    of config files has no `__init__.py`.
     """
     folder = path.resolve().parent
     before, known = list(sys.path), set(sys.modules)
@@ -176,11 +193,15 @@ def _importable(path: pathlib.Path) -> Iterator[None]:
     finally:
         sys.path[:] = before
         for name in set(sys.modules) - known:
-            if name == folder.name or name.startswith(folder.name + "."):
+            beside = folder.parent / name.partition(".")[0]
+            if beside.is_dir() and not (beside / "__init__.py").exists():
                 del sys.modules[name]
 
 
-def _get_config(path: pathlib.Path) -> Callable[..., Any]:
+_MEANING = {"get_config": "a config file", "get_runs": "a sweep file"}
+
+
+def _function(path: pathlib.Path, name: str) -> Callable[..., Any]:
     module_spec = importlib.util.spec_from_file_location(f"{path.stem}_config", path)
     module = importlib.util.module_from_spec(module_spec)
     try:
@@ -189,15 +210,15 @@ def _get_config(path: pathlib.Path) -> Callable[..., Any]:
         raise
     except Exception as error:
         raise UserError(f"{path} cannot be read as a config: {_where(error, path)}") from error
-    if not callable(getattr(module, "get_config", None)):
-        raise UserError(f"{path} defines no get_config(): is it a config file?")
-    return module.get_config
+    if not callable(getattr(module, name, None)):
+        raise UserError(f"{path} defines no {name}(): is it {_MEANING[name]}?")
+    return getattr(module, name)
 
 
-def _call(get_config: Callable[..., Any], path: pathlib.Path, argument: str | None) -> ConfigDict:
+def _call(function: Callable[..., Any], path: pathlib.Path, argument: str | None) -> Any:
     arguments = () if argument is None else (argument,)
     try:
-        inspect.signature(get_config).bind(*arguments)
+        inspect.signature(function).bind(*arguments)
     except TypeError:
         raise UserError(
             f"{path} takes no argument; got {argument!r}"
@@ -205,15 +226,12 @@ def _call(get_config: Callable[..., Any], path: pathlib.Path, argument: str | No
             else f"{path} wants an argument, as in {path}:NAME"
         ) from None
     try:
-        config = get_config(*arguments)
+        return function(*arguments)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except Exception as error:
-        called = f"get_config({'' if argument is None else repr(argument)})"
+        called = f"{function.__name__}({'' if argument is None else repr(argument)})"
         raise UserError(f"{path}: {called} failed: {_where(error, path)}") from error
-    if not isinstance(config, ConfigDict):
-        raise UserError(f"{path}: get_config() returned {type(config).__name__}, not a ConfigDict")
-    return config
 
 
 def _where(error: Exception, path: pathlib.Path) -> str:

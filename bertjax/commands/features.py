@@ -41,6 +41,7 @@ def main(argv: list[str]) -> None:
     recipe = ",".join(filter(None, (_FEATURES, arguments.recipe)))
     _check_recipe(f"{arguments.config}:{recipe}", overrides)
     from bertjax import features_suite, suite_processes
+    from bertjax.side_by_side import sigterm_as_control_c
     from bertjax.train.workdir import claim
 
     workdir = pathlib.Path(arguments.workdir)
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> None:
     runs = features_suite.plan(layers, workdir)
     settled = {name: getattr(arguments, name) for name in ("init", "data", "recipe")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    with claim(workdir, {"features": settled}), suite_processes.sigterm_as_control_c():
+    with claim(workdir, {"features": settled}), sigterm_as_control_c():
         processes = suite_processes.Processes(
             total=len(runs), seeds=arguments.seeds, parallel=arguments.parallel, say=_say
         )

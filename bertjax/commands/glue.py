@@ -30,6 +30,7 @@ stopped.
 def main(argv: list[str]) -> None:
     """Runs what is missing, then prints the table."""
     from bertjax.config import split_overrides
+    from bertjax.side_by_side import sigterm_as_control_c
     from bertjax.train.workdir import claim
 
     rest, overrides = split_overrides(argv)
@@ -47,7 +48,7 @@ def main(argv: list[str]) -> None:
     runs = glue_suite.plan(tasks, workdir, grid=arguments.grid)
     settled = {name: getattr(arguments, name) for name in ("init", "recipe", "grid", "from_mnli")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    with claim(workdir, {"glue": settled}), suite_processes.sigterm_as_control_c():
+    with claim(workdir, {"glue": settled}), sigterm_as_control_c():
         failed = _Suite(arguments, overrides, len(runs)).run(runs)
         scores = glue_suite.collect(runs)
         if scores:

@@ -30,13 +30,14 @@ run's longest phase, which takes minutes, and ranks them.
 
 def main(argv: list[str]) -> None:
     """Prints the plan of every phase as a table, or as JSON."""
-    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
-    from bertjax import build, planning
     from bertjax.config import load_config, split_overrides
-    from bertjax.train import chips
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
+    from bertjax import build, planning
+    from bertjax.train import chips
+
     config = planning.for_accelerator(load_config(arguments.config, overrides))
     if arguments.mesh:
         config = planning.with_mesh(config, arguments.mesh)

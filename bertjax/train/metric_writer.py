@@ -12,6 +12,9 @@ import jax
 from bertjax.errors import UserError
 from bertjax.train.files import is_disk_full, write_text
 from bertjax.train.hooks import Hook, Run, Values
+from bertjax.train.metric_records import parsed, read_metrics
+
+__all__ = ["MetricsFile", "TensorBoard", "read_metrics"]
 
 
 class MetricsFile(Hook):
@@ -88,25 +91,6 @@ class TensorBoard(Hook):
             self._writer.close()
 
 
-def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of a run, oldest first; a line that is cut off is left out."""
-    path = pathlib.Path(workdir) / "metrics.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(True)
-    return [record for record in map(_parsed, lines) if record]
-
-
 def _told_by(line: str, step: int) -> bool:
-    record = _parsed(line)
+    record = parsed(line)
     return record is not None and record["step"] <= step
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    if not line.endswith("\n"):
-        return None
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

@@ -10,6 +10,8 @@ import fnmatch
 import json
 import os
 import pathlib
+import struct
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,13 +27,19 @@ FREE_FIELDS = (
 A teacher may lie elsewhere; whether it is the same, its fingerprint in the checkpoints says.
 """
 
-_TRACES = ("metrics.jsonl", "checkpoints/*", "seed_*/*", "*/results.json", "*/*/results.json")
-"""What a run leaves once it trains, and the runs of a suite below it once they are finished.
+_TRACES = (
+    *("metrics.jsonl", "checkpoints/*", "seed_*/*"),
+    *("*/metrics.jsonl", "*/seed_*/*", "*/results.json", "*/*/results.json"),
+)
+"""What a run leaves once it trains, and the runs of a suite or of a sweep below it.
 
 Before that, a folder is not kept from other configs.
 """
 
 _SHOWN_DIFFERENCES = 6
+
+_FLOCK = "@hhqqi4x"
+"""Linux's `struct flock`: type, whence, start, length, process."""
 
 
 class Claim:
@@ -106,15 +114,25 @@ def claim(
 
 
 def in_use(workdir: str | os.PathLike) -> bool:
-    """Whether a process holds the folder at this moment."""
-    folder = pathlib.Path(workdir)
-    if not (folder / ".lock").exists() or not os.access(folder / ".lock", os.W_OK):
+    """Whether a process holds the folder at this moment, as far as this machine knows."""
+    path = pathlib.Path(workdir) / ".lock"
+    if not path.exists() or not os.access(path, os.R_OK):
         return False
+    if sys.platform == "linux":
+        return _is_locked(path)
     try:
-        Claim(folder).release()
+        Claim(path.parent).release()
     except UserError:
         return True
     return False
+
+
+def _is_locked(path: pathlib.Path) -> bool:
+    """Asks the kernel who would be in the way: unlike taking the lock, that is in nobody's way."""
+    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    with path.open("rb") as file:
+        answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
+    return struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK
 
 
 def write_summary(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.train import files
-from bertjax.train.workdir import claim, write_summary
+from bertjax.train.workdir import claim, in_use, write_summary
 
 CONFIG = {
     "seed": 0,
@@ -21,6 +21,27 @@ CONFIG = {
     "mesh": {"data": 8, "fsdp": 1},
     "phases": ((10, 128), (5, 512)),
 }
+
+
+HOLD = """
+import sys
+from bertjax.train.workdir import claim
+held = claim(sys.argv[1], {})
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_whether_a_folder_is_in_use_is_asked_without_touching_it(tmp_path):
+    assert not in_use(tmp_path / "absent")
+    words = [sys.executable, "-c", HOLD, tmp_path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **pipes) as process:
+        process.stdout.readline()
+        (tmp_path / ".lock").chmod(0o444)
+        assert in_use(tmp_path)
+        process.stdin.close()
+    assert not in_use(tmp_path)
 
 
 def changed(**fields):

@@ -1,0 +1,209 @@
+"""Run an experiment of many runs: a grid over a config, resumable, side by side, as one table."""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import shlex
+import sys
+from collections.abc import Sequence
+
+from bertjax.errors import UserError
+
+EPILOG = """\
+examples:
+  bertjax sweep --config experiments/masking_rate.py --workdir runs/masking_rate
+  bertjax sweep --config experiments/learning_rate.py --workdir runs/rate --parallel 4 \\
+      --config.num_train_steps=200
+  bertjax sweep --config experiments/masking_rate_glue.py:rte --data glue --seeds 3 \\
+      --workdir runs/masking_rate_rte
+  bertjax sweep --status runs/masking_rate
+  bertjax sweep --config experiments/masking_rate.py --workdir /shared/masks --emit slurm -- \\
+      --partition gpu --gpus 8 | sh
+
+A sweep file is a config file that defines get_runs() too: a list of runs, each a dict of the fields
+in which it differs, as bertjax/grid.py makes them (product, zipped, draws) or written by hand. With
+a task it fine-tunes, else it pretrains. Every run is an ordinary command (--dry_run shows them) in
+WORKDIR/NAME, where NAME says what differs: learning_rate=3e-3,seed=1. A run of fine-tuning may have
+its own "init", and any run its own "name". A --config.FIELD=VALUE goes to all.
+
+With --parallel, so many run side by side, each with its share of the cores and of the GPUs, or one
+TPU chip. A run that fails stops no other; what it said is in WORKDIR/NAME/run.log. Ctrl-C and
+SIGTERM let all runs save. The same command goes on with what is missing, and tries again what
+failed; a sweep may grow by values, not by other fields. In the workdir: table.md and results.json,
+each run's settings, best and last metrics.
+
+--emit writes the runs that are missing as commands of tools/launch/, for a machine to which the
+workdir is the same folder; words behind -- go to the launcher. --status writes nothing, so it reads
+a sweep from anywhere: `begun` is a run that another machine has, or that was stopped.
+"""
+
+LAUNCHERS = ("slurm", "gke", "tpu", "ssh")
+
+
+def main(argv: list[str]) -> None:
+    """Runs what is missing, shows what there is, or writes commands."""
+    from bertjax.config import split_overrides
+
+    before, launcher_words = _split_at_dashes(argv)
+    rest, overrides = split_overrides(before)
+    arguments = _parser().parse_args(rest)
+    if launcher_words and not arguments.emit:
+        raise UserError(f"words behind -- are of a launcher: {launcher_words[0]!r} wants --emit")
+    if arguments.status:
+        _show_status(arguments)
+        return
+    for name in ("config", "workdir"):
+        if getattr(arguments, name) is None:
+            raise UserError(f"--{name} is wanted, or --status WORKDIR")
+    if arguments.parallel < 1:
+        raise UserError(f"--parallel {arguments.parallel}: wanted 1 or more")
+    _sweep(arguments, overrides, launcher_words)
+
+
+def _sweep(arguments: argparse.Namespace, overrides: Sequence, launcher_words: list[str]) -> None:
+    from bertjax import side_by_side, sweep_plan
+    from bertjax.train.workdir import claim
+
+    options = {name: getattr(arguments, name) for name in ("init", "data", "seeds")}
+    sweep = sweep_plan.load(arguments.config, overrides, options)
+    workdir = pathlib.Path(arguments.workdir)
+    sweep_plan.check_runs(sweep, workdir)
+    held = contextlib.nullcontext()
+    if not arguments.dry_run:
+        held = claim(workdir, sweep_plan.record(sweep), free=sweep_plan.FREE)
+    with held, side_by_side.sigterm_as_control_c():
+        if arguments.emit:
+            _emit(sweep, workdir, arguments.emit, launcher_words)
+        elif arguments.dry_run:
+            _show_commands(sweep, workdir)
+        else:
+            _run(sweep, workdir, arguments.parallel)
+
+
+def _run(sweep, workdir: pathlib.Path, parallel: int) -> None:
+    from bertjax import side_by_side, sweep_progress, sweep_table
+    from bertjax.sweep_screen import screen_for
+
+    with screen_for(sweep, workdir) as screen:
+        jobs = {_job(sweep, run, workdir): run for run in _missing(sweep, workdir)}
+
+        def begun(job) -> None:
+            sweep_progress.forget_failure(job.workdir)
+            screen.begun(jobs[job])
+
+        def ended(job, status: int, seconds: float) -> None:
+            if not _is_done(sweep, jobs[job], job.workdir):
+                sweep_progress.record_failure(job.workdir, job.last_words(status), status)
+            screen.ended(jobs[job], seconds)
+            _write(sweep, workdir)
+
+        watched = {"begun": begun, "ended": ended, "looked": screen.looked}
+        signal = side_by_side.run(jobs, parallel, **watched)
+    found = _write(sweep, workdir)
+    if signal:
+        print("stopped; the same command goes on from there", file=sys.stderr)
+        raise SystemExit(128 + signal)
+    print(sweep_table.text(sweep, found))
+    if failed := sweep_table.failures(found):
+        raise UserError(f"{len(failed)} of {len(found)} runs failed, the others are done")
+
+
+def _job(sweep, run, workdir: pathlib.Path):
+    from bertjax import sweep_plan, sweep_progress
+    from bertjax.side_by_side import Job
+
+    folder = workdir / run.name
+    words = sweep_plan.words(sweep, run, str(folder))
+    return Job(run.name, _process(words), folder, folder / sweep_progress.LOG)
+
+
+def _process(words: Sequence[str]) -> tuple[str, ...]:
+    return (sys.executable, "-m", "bertjax", *words)
+
+
+def _missing(sweep, workdir: pathlib.Path) -> list:
+    return [run for run in sweep.runs if not _is_done(sweep, run, workdir / run.name)]
+
+
+def _is_done(sweep, run, folder: pathlib.Path) -> bool:
+    from bertjax import sweep_progress
+    from bertjax.train.workdir import read_summary
+
+    return sweep_progress.is_done(sweep, run, read_summary(folder))
+
+
+def _write(sweep, workdir: pathlib.Path) -> list:
+    """Writes what is known by now, so that a sweep that is killed has its table too."""
+    from bertjax import sweep_progress, sweep_table
+    from bertjax.train.files import write_json, write_text
+
+    found = sweep_progress.read(sweep, workdir)
+    write_json(workdir / "results.json", sweep_table.content(sweep, found))
+    write_text(workdir / "table.md", sweep_table.markdown(sweep, found))
+    return found
+
+
+def _show_status(arguments: argparse.Namespace) -> None:
+    from bertjax import sweep_plan, sweep_progress, sweep_table
+
+    workdir = pathlib.Path(arguments.status)
+    sweep = sweep_plan.recorded(workdir)
+    found = sweep_progress.read(sweep, workdir)
+    if arguments.json:
+        print(json.dumps(sweep_table.content(sweep, found), indent=2))
+    else:
+        print(sweep_table.text(sweep, found))
+
+
+def _show_commands(sweep, workdir: pathlib.Path) -> None:
+    """One command a run, to be read or typed; of those that are done, only that they are."""
+    for run in sweep.runs:
+        command = _command(sweep, run, workdir)
+        print(f"# done: {run.name}" if _is_done(sweep, run, workdir / run.name) else command)
+
+
+def _command(sweep, run, workdir: pathlib.Path) -> str:
+    from bertjax import sweep_plan
+
+    return shlex.join(["bertjax", *sweep_plan.words(sweep, run, str(workdir / run.name))])
+
+
+def _emit(sweep, workdir: pathlib.Path, launcher: str, launcher_words: list[str]) -> None:
+    """A shell script: the launcher for every run that is neither done nor going on here."""
+    from bertjax import run_names, sweep_plan
+    from bertjax.train.workdir import in_use
+
+    missing = [run for run in _missing(sweep, workdir) if not in_use(workdir / run.name)]
+    print(f"# {len(missing)} of {len(sweep.runs)} runs of {sweep.spec}; type them in the checkout")
+    for run in missing:
+        name = run_names.label(workdir.name, run.name)
+        words = sweep_plan.words(sweep, run, str(workdir / run.name))
+        begin = [f"tools/launch/{launcher}", "--name", name, *launcher_words]
+        print(f"\n# {run.name}\n{shlex.join([*begin, '--', *words])}")
+
+
+def _split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
+    place = argv.index("--") if "--" in argv else len(argv)
+    return argv[:place], argv[place + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax sweep",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--config", help="sweep file, as in experiments/masking_rate.py")
+    add("--workdir", help="folder of the sweep: a folder in it for each run")
+    add("--parallel", type=int, default=1, metavar="N", help="runs side by side (default 1)")
+    add("--init", metavar="RUN", help="of fine-tuning: as of bertjax finetune")
+    add("--data", metavar="DIR", help="likewise")
+    add("--seeds", type=int, metavar="N", help="likewise: of each run")
+    add("--dry_run", action="store_true", help="print the commands; run and write nothing")
+    add("--emit", choices=LAUNCHERS, help="print commands for tools/launch/ instead of running")
+    add("--status", metavar="WORKDIR", help="print the table of a sweep, and do nothing else")
+    add("--json", action="store_true", help="with --status: as JSON")
+    return parser
