@@ -36,13 +36,14 @@ seed_N/ (metrics and predictions of that seed). The same command goes on where i
 def main(argv: list[str]) -> None:
     """Fine-tunes every seed that is not finished and prints the scores of all."""
     from bertjax.config import load_config, split_overrides
-    from bertjax.train import hosts
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     if arguments.seeds < 1:
         raise UserError(f"--seeds {arguments.seeds}: wanted 1 or more")
     recipe = load_config(arguments.config, overrides)
+    from bertjax.train import hosts
+
     hosts.join(arguments.distributed)
     results = run(recipe, arguments)
     if _is_first_host():

@@ -41,11 +41,12 @@ _PREDICTIONS = {
 def main(argv: list[str]) -> None:
     """Trains, and tells what came of it."""
     from bertjax.config import load_config, split_overrides
-    from bertjax.train import hosts
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     config = load_config(arguments.config, overrides)
+    from bertjax.train import hosts
+
     hosts.join(arguments.distributed)
     run(config, arguments)
 
