@@ -16,11 +16,18 @@ class Root(nn.Module):
     """An encoder of one parameter: x becomes sqrt(parameter) x."""
 
     initial: float
+    vocab_size = hidden_size = embedding_size = 1
+    hidden_act = "linear"
+    initializer_range = layer_norm_eps = 0.0
+    precision = "float32"
 
     @nn.compact
     def __call__(self, batch, *, train):
         parameter = self.param("parameter", nn.initializers.constant(self.initial), (1,))
         return Encoded((jnp.sqrt(parameter) * batch["input_ids"])[..., None])
+
+    def attend(self, hidden):
+        return hidden
 
 
 class Mean(nn.Module):
