@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,11 +76,9 @@ class TensorBoard(Hook):
     def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
         if jax.process_index() != 0:
             return
-        from tensorboardX import SummaryWriter
-
         # TensorBoard forgets what an earlier start wrote about later steps.
         purge_step = run.first_step + 1 if run.first_step else None
-        self._writer = SummaryWriter(str(self._folder), purge_step=purge_step)
+        self._writer = _summary_writer()(str(self._folder), purge_step=purge_step)
 
     def recorded(self, step: int, values: Values) -> None:
         if self._writer is not None:
@@ -89,6 +88,23 @@ class TensorBoard(Hook):
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def _summary_writer() -> type:
+    """TensorboardX's writer, without PyTorch.
+
+    It imports PyTorch where that is installed, for pictures of graphs: seconds of every start, and
+    hundreds of megabytes, for nothing that scalars need.
+    """
+    absent = "torch" not in sys.modules
+    if absent:
+        sys.modules["torch"] = None
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if absent:
+            del sys.modules["torch"]
+    return SummaryWriter
 
 
 def _told_by(line: str, step: int) -> bool:

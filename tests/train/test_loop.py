@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -327,3 +330,28 @@ def test_tensorboard_events_can_be_read_back(tmp_path, run_here):
     content = events.read_bytes()
     assert b"held_out/loss" in content
     assert b"tokens_per_second" in content
+
+
+def test_tensorboard_needs_no_pytorch(tmp_path, command_environment):
+    """Importing it would cost seconds of every start, where it is installed."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('PyTorch was imported')")
+    path = os.pathsep.join([str(tmp_path), command_environment["PYTHONPATH"]])
+    program = (
+        "import sys, types\n"
+        "from bertjax.train.metric_writer import TensorBoard\n"
+        "board = TensorBoard(sys.argv[1])\n"
+        "board.begin(types.SimpleNamespace(first_step=0), None, {})\n"
+        "board.recorded(1, {'loss': 2.5})\n"
+        "board.close()\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env=command_environment | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    # The program's own last line finds the file above, hence the hook did not.
+    assert done.stderr == "PyTorch was imported\n"
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
