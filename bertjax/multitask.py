@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax import build, catalog, finetuning, scoring
+from bertjax.config import changed
 from bertjax.data import tokenizer
 from bertjax.data.task_mixture import TaskMixture
 from bertjax.errors import UserError
@@ -143,10 +144,7 @@ def _head(config: ConfigDict, name: str, number: int) -> Callable[[], Any]:
 
 def alone(config: ConfigDict, name: str) -> ConfigDict:
     """The config of one of the tasks."""
-    own = config.copy_and_resolve_references()
-    with own.unlocked():
-        own.task.dataset = name
-    return own
+    return changed(config, {"task.dataset": name})
 
 
 def _check(recipe: ConfigDict) -> None:

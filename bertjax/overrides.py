@@ -43,6 +43,12 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[Override]]:
     return rest, overrides
 
 
+def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Own words of a command, and those behind the first --, which it hands on."""
+    place = argv.index("--") if "--" in argv else len(argv)
+    return argv[:place], argv[place + 1 :]
+
+
 def apply_overrides(config: ConfigDict, overrides: Iterable[Override]) -> None:
     """Sets fields of a config in place, each to a value of the type that it has.
 

@@ -1,12 +1,12 @@
 """A run on a pod that is not here: its real step, compiled, and what that says of memory and time.
 
-plan      config, topology -> Plan: every phase compiled for these chips
-fits      a phase that does not fit -> the gentlest change with which it does
+plan      config, topology -> the step of every phase, compiled for these chips
+fitting   a phase that does not fit -> the gentlest change with which it does
 search    meshes and remat policies, compiled and ranked
 
 Times are a roofline (Williams et al. 2009): what the chips need at least, with every product at
 their peak, every byte at full bandwidth, and collectives on the two links of one dimension of the
-torus, not hidden behind anything.
+torus, or on a chip's share of the network between slices, not hidden behind anything.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from bertjax import build
+from bertjax import build, teaching
+from bertjax.config import changed
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, extent
 from bertjax.train import flops, hlo, program_costs, sharding
@@ -81,13 +82,12 @@ class StepPlan:
 
 def for_accelerator(config: ConfigDict) -> ConfigDict:
     """The config with what it leaves to the device decided as a TPU does."""
-    config = config.copy_and_resolve_references()
-    with config.unlocked():
-        if config.model.precision == "auto":
-            config.model.precision = "bfloat16"
-        if config.model.unroll == 0:
-            config.model.unroll = 1
-    return config
+    decided = {}
+    if config.model.precision == "auto":
+        decided["model.precision"] = "bfloat16"
+    if config.model.unroll == 0:
+        decided["model.unroll"] = 1
+    return changed(config, decided)
 
 
 def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
@@ -96,7 +96,6 @@ def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
     Raises:
       UserError: it is written otherwise.
     """
-    config = config.copy_and_resolve_references()
     sizes = dict.fromkeys(sharding.MESH_AXES, 1)
     for part in text.split(","):
         axis, _, size = part.partition("=")
@@ -106,8 +105,7 @@ def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
         if not re.fullmatch(r"-1|[1-9]\d*", size):
             raise UserError(f"--mesh {text}: wanted axes and sizes such as data=64,fsdp=4")
         sizes[axis] = int(size)
-    config.mesh.update(sizes)
-    return config
+    return changed(config, {f"mesh.{axis}": size for axis, size in sizes.items()})
 
 
 def plan(config: ConfigDict, topology: Topology, say: Say) -> list[StepPlan]:
@@ -123,9 +121,9 @@ def fitting(
     config: ConfigDict, phase: build.Phase, topology: Topology, say: Say
 ) -> StepPlan | None:
     """The gentlest change with which a phase fits: keep less, then spread parameters, then cut."""
-    for changed in _gentler(config):
+    for settings in _gentler(config):
         with contextlib.suppress(UserError):
-            found = _compiled(changed, phase, topology, say)
+            found = _compiled(settings, phase, topology, say)
             if found.fits:
                 return found
     return None
@@ -134,13 +132,13 @@ def fitting(
 def _gentler(config: ConfigDict) -> Iterator[ConfigDict]:
     begin = _FROM_GENTLE_TO_HARSH.index(config.model.remat) + 1
     for policy in _FROM_GENTLE_TO_HARSH[begin:]:
-        yield _changed(config, {"model.remat": policy})
+        yield changed(config, {"model.remat": policy})
     spread = {"model.remat": "full", "mesh.data": 1, "mesh.fsdp": -1}
-    yield _changed(config, spread)
+    yield changed(config, spread)
     for times in (2, 4, 8, 16, 32):
         parts = config.data.microbatches * times
-        yield _changed(config, {"model.remat": "full", "data.microbatches": parts})
-        yield _changed(config, spread | {"data.microbatches": parts})
+        yield changed(config, {"model.remat": "full", "data.microbatches": parts})
+        yield changed(config, spread | {"data.microbatches": parts})
 
 
 def search(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> list[StepPlan]:
@@ -148,12 +146,9 @@ def search(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say)
     found = []
     for sizes in _meshes(config, len(topology.devices)):
         for policy in _FROM_GENTLE_TO_HARSH:
-            changed = _changed(config, {**sizes, "model.remat": policy})
+            settings = changed(config, {**sizes, "model.remat": policy})
             with contextlib.suppress(UserError):
-                step = _compiled(changed, phase, topology, say)
-                found.append(step)
-                if step.fits:
-                    break  # a policy that keeps less is slower
+                found.append(_compiled(settings, phase, topology, say))
     return sorted(found, key=lambda step: (not step.fits, step.seconds.get("step", 0.0)))
 
 
@@ -167,22 +162,18 @@ def _meshes(config: ConfigDict, devices: int) -> Iterator[dict[str, int]]:
             yield {"mesh.data": devices // tensor, "mesh.fsdp": 1, "mesh.tensor": tensor}
 
 
-def _changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
-    config = config.copy_and_resolve_references()
-    config.update_from_flattened_dict(changes)
-    return config
-
-
 def _compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> StepPlan:
     mesh = build.mesh_on(config, topology.devices, (phase.batch_size,), (phase.max_seq_length,))
     settings = {axis: size for axis, size in mesh.shape.items() if size > 1}
     settings |= {"remat": config.model.remat, "microbatches": config.data.microbatches}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items())
-    say(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.name}: {shown}")
+    say(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.title}: {shown}")
     rows = build.random_rows(config, phase)
-    objectives = build.objectives(config.objectives, build.facts(config))
+    teachers = teaching.find(config.objectives)
+    objectives = teaching.objectives(config.objectives, build.facts(config), teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    trainer = build.trainer(config, pretrainer, mesh, rows, batch_size=phase.batch_size)
+    made = {"batch_size": phase.batch_size, "frozen": teaching.shapes(teachers)}
+    trainer = build.trainer(config, pretrainer, mesh, rows, **made)
     place = sharding.batch_sharding(mesh)
     batch = {
         name: jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=place)
@@ -202,7 +193,7 @@ def _compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: S
         model_flops=trainer.flops(rows, extent(rows)),
         flops=flops.flops(step, trainer.shapes, batch, trainer.frozen) / devices,
         memory_bytes=program_costs.memory_bytes(program),
-        collectives=tuple(program_costs.collectives(program, mesh.shape)),
+        collectives=tuple(program_costs.collectives(program, sharding.shape_within_slice(mesh))),
         largest=tuple(program_costs.largest(program, _SHOWN)),
     )
     return dataclasses.replace(made, seconds=_seconds(made, topology))
@@ -235,9 +226,11 @@ def _seconds(step: StepPlan, topology: Topology) -> dict[str, float]:
     chip = topology.chip
     computing = step.flops / (chip.flops_per_second / chip.devices)
     moving = step.memory_bytes / (chip.memory_bytes_per_second / chip.devices)
-    travelling = sum(each.bytes for each in step.collectives) / (
-        _LINKS * chip.link_bytes_per_second
-    )
+    across = [each.bytes for each in step.collectives if each.axes == program_costs.SLICES]
+    within = [each.bytes for each in step.collectives if each.axes != program_costs.SLICES]
+    travelling = sum(within) / (_LINKS * chip.link_bytes_per_second)
+    if across:
+        travelling += sum(across) / (chip.network_bytes_per_second / chip.devices)
     return {
         "products": computing,
         "memory": moving,

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
@@ -125,6 +126,15 @@ def objectives(
 def frozen(teachers: Teachers) -> dict[str, PyTree]:
     """The teachers' parameters as the objectives expect them in the collection "frozen"."""
     return {name: {"teacher": {"params": teacher.read()}} for name, teacher in teachers.items()}
+
+
+def shapes(teachers: Teachers) -> dict[str, PyTree]:
+    """As `frozen`, for a program that is compiled and not run."""
+
+    def shape(array):
+        return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+    return jax.tree.map(shape, frozen(teachers))
 
 
 def provenance(teachers: Teachers) -> dict[str, str]:

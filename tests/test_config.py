@@ -8,6 +8,7 @@ from ml_collections import config_dict
 
 from bertjax.config import (
     apply_overrides,
+    changed,
     differences,
     fingerprint,
     from_json,
@@ -254,6 +255,15 @@ def test_the_fingerprint_knows_the_order_of_objectives():
     assert differences(build("mlm", "sbo"), build("sbo", "mlm")) == [
         "config.objectives: order ['mlm', 'sbo'] became ['sbo', 'mlm']"
     ]
+
+
+def test_a_changed_copy_keeps_the_order_of_objectives_and_the_lock():
+    sections = {"objectives": {"soft": {"weight": 1.0}, "hard": {"weight": 2.0}}}
+    config = from_json(to_json(config_dict.ConfigDict(sections, sort_keys=False)))
+    copy = changed(config, {"objectives.hard.weight": 3.0})
+    assert list(copy.objectives) == ["soft", "hard"]
+    assert (copy.objectives.hard.weight, config.objectives.hard.weight) == (3.0, 2.0)
+    assert copy.is_locked
 
 
 def test_differences_are_named_field_by_field(path):

@@ -1,5 +1,6 @@
 """Plans for pods that are not here: what a person asks, what is tried, what the compiler says."""
 
+import dataclasses
 import importlib.util
 import json
 
@@ -10,7 +11,7 @@ from bertjax import planning
 from bertjax.commands import plan
 from bertjax.config import load_config
 from bertjax.errors import UserError
-from bertjax.train import chips
+from bertjax.train import chips, program_costs
 
 NO_COMPILER = importlib.util.find_spec("libtpu") is None
 
@@ -55,6 +56,38 @@ def test_another_mesh_is_one_line(config, text, said):
 def test_another_topology_is_one_line(name, said):
     with pytest.raises(UserError, match=said):
         chips.topology(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "said"),
+    [
+        ("v5e:2x2", 0, "--slices 0: wanted 1 or more"),
+        ("v4-8", 2, "--slices 2: no figure is published for the network between slices of v4"),
+    ],
+)
+def test_slices_that_cannot_be_are_one_line(name, slices, said):
+    with pytest.raises(UserError, match=said):
+        chips.topology(name, slices)
+
+
+def test_what_crosses_between_slices_takes_its_time():
+    """3.125 GB/s between slices of v5e, 2 x 50 GB/s within one."""
+    step = planning.StepPlan(None, {}, {}, flops=197e12, memory_bytes=819e9 / 4)
+    between = program_costs.Collective("all-reduce", program_costs.SLICES, 2, 1, 3.125e9)
+    within = program_costs.Collective("all-gather", "data", 4, 2, 25e9)
+    step = dataclasses.replace(step, collectives=(between, within))
+    topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 2, range(8))
+    assert planning._seconds(step, topology) == pytest.approx(
+        {"products": 1.0, "memory": 0.25, "collectives": 1.25, "step": 2.25}
+    )
+    assert topology.title == "2 slices of v5e:2x2"
+
+
+def test_a_step_that_learns_from_a_teacher_wants_one(config):
+    with config.unlocked():
+        config.objectives.soft_targets = {}
+    with pytest.raises(UserError, match="objective soft_targets has no teacher"):
+        planning.plan(config, chips.Topology("", chips.CHIPS["v5e"], 1, jax.devices()[:1]), print)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from bertjax.errors import UserError
+from bertjax.train.roll_call import COORDINATOR, PROCESS, PROCESSES
 
 EPILOG = """\
 examples:
@@ -36,7 +37,9 @@ _DEVICES_FLAG = "--xla_force_host_platform_device_count"
 
 def main(argv: list[str]) -> None:
     """Starts the processes and waits for them."""
-    own, words = _split(argv)
+    from bertjax.overrides import split_at_dashes
+
+    own, words = split_at_dashes(argv)
     arguments = _parser().parse_args(own)
     for name in ("processes", "devices"):
         value = getattr(arguments, name)
@@ -47,14 +50,6 @@ def main(argv: list[str]) -> None:
     code = _Job(words, arguments.processes, arguments.devices).wait()
     if code:
         raise SystemExit(code)
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Own options, and the words behind the first --."""
-    if "--" not in argv:
-        return list(argv), []
-    place = list(argv).index("--")
-    return list(argv[:place]), list(argv[place + 1 :])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -150,9 +145,9 @@ class _Job:
 def _environment(address: str, processes: int, number: int, devices: int | None) -> dict[str, str]:
     environment = {
         **os.environ,
-        "BERTJAX_COORDINATOR": address,
-        "BERTJAX_PROCESSES": str(processes),
-        "BERTJAX_PROCESS": str(number),
+        COORDINATOR: address,
+        PROCESSES: str(processes),
+        PROCESS: str(number),
     }
     if devices is not None:
         flags = os.environ.get("XLA_FLAGS", "").split()

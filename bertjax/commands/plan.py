@@ -13,6 +13,7 @@ EPILOG = """\
 examples:
   bertjax plan --config configs/bert_large.py --topology v5e:16x16
   bertjax plan --config configs/bert_large.py --topology v5p-512 --mesh data=64,fsdp=4
+  bertjax plan --config configs/bert_large.py --topology v5e-256 --slices 4
   bertjax plan --config configs/albert.py:xxlarge --topology v6e-256 --search
   bertjax plan --config configs/roberta.py:large --topology v5e-256 --json > plan.json
 
@@ -22,9 +23,10 @@ shape (v5e:4x8) or a usual name (v5e-32; as on Google Cloud, v4 and v5p count tw
 
 Times are a roofline, what the chips need at least: products at their peak or memory at its full
 bandwidth, whichever takes longer, and after it the collectives, on the two links of one dimension
-of the torus. What does not fit is compiled again with other remat policies, meshes and
-microbatches, until it does. --search compiles all meshes and remat policies that make sense for the
-run's longest phase, which takes minutes, and ranks them.
+of the torus; with --slices, also on each chip's share of the network between them. What does not
+fit is compiled again with other remat policies, meshes and microbatches, until it does. --search
+compiles all meshes and remat policies that make sense for the run's longest phase, which takes
+minutes, and ranks them.
 """
 
 
@@ -43,7 +45,7 @@ def main(argv: list[str]) -> None:
         config = planning.with_mesh(config, arguments.mesh)
     if "objectives" not in config:
         raise UserError(f"{arguments.config} is no pretraining: a plan wants one")
-    topology = chips.topology(arguments.topology)
+    topology = chips.topology(arguments.topology, arguments.slices)
     if arguments.search:
         phase = max(build.phases(config), key=lambda each: each.max_seq_length)
         steps, ways_out = planning.search(config, phase, topology, _say), []
@@ -74,9 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--config", required=True, help="config file, as in configs/bert.py:base")
     add("--topology", required=True, help="v5e:16x16, v5e-256, v5p-512 ...")
+    add("--slices", type=int, default=1, help="so many of them, joined by a network (default 1)")
     add("--mesh", help="data=64,fsdp=4: instead of the config's; what is not named is 1")
     add("--search", action="store_true", help="compile and rank other meshes and remat policies")
-    add("--json", action="store_true", help="print JSON, on one's way to other programs")
+    add("--json", action="store_true", help="print JSON instead of tables")
     return parser
 
 
@@ -163,6 +166,7 @@ def _content(arguments: Any, topology: Any, steps: Sequence[Any], ways_out: Sequ
     content = {
         "config": arguments.config,
         "topology": topology.name,
+        "slices": topology.slices,
         "chips": topology.chips,
         "steps": [_step_content(step, topology) for step in steps],
     }

@@ -43,9 +43,9 @@ LAUNCHERS = ("slurm", "gke", "tpu", "ssh")
 
 def main(argv: list[str]) -> None:
     """Runs what is missing, shows what there is, or writes commands."""
-    from bertjax.config import split_overrides
+    from bertjax.overrides import split_at_dashes, split_overrides
 
-    before, launcher_words = _split_at_dashes(argv)
+    before, launcher_words = split_at_dashes(argv)
     rest, overrides = split_overrides(before)
     arguments = _parser().parse_args(rest)
     if launcher_words and not arguments.emit:
@@ -181,11 +181,6 @@ def _emit(sweep, workdir: pathlib.Path, launcher: str, launcher_words: list[str]
         words = sweep_plan.words(sweep, run, str(workdir / run.name))
         begin = [f"tools/launch/{launcher}", "--name", name, *launcher_words]
         print(f"\n# {run.name}\n{shlex.join([*begin, '--', *words])}")
-
-
-def _split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
-    place = argv.index("--") if "--" in argv else len(argv)
-    return argv[:place], argv[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.errors import UserError, nearest
-from bertjax.train.peak import TERA
 
+TERA = 1e12
 GIGA = 1e9
 GIBI = 2**30
 
@@ -22,21 +22,26 @@ class Chip:
 
     Attributes:
       name: As topologies begin.
+      kinds: What JAX calls its devices.
       flops_per_second: Of bfloat16 products.
       memory_bytes: Of the chip's high-bandwidth memory.
       memory_bytes_per_second: Between it and the chip.
       link_bytes_per_second: To one neighbour, in one direction.
       dimensions: Of the torus; a chip has two neighbours in each.
+      network_bytes_per_second: To chips of other slices, its share of the data center network; None
+        where no figure is published.
       devices: What JAX counts as a device; these share the chip.
       names_count: What the number in a name such as v5p-512 counts for one chip.
     """
 
     name: str
+    kinds: tuple[str, ...]
     flops_per_second: float
     memory_bytes: float
     memory_bytes_per_second: float
     link_bytes_per_second: float
     dimensions: int
+    network_bytes_per_second: float | None = None
     devices: int = 1
     names_count: int = 1
 
@@ -44,11 +49,58 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", 275 * TERA, 32 * GIBI, 1200 * GIGA, 50 * GIGA, 3, names_count=2),
-        Chip("v5e", 197 * TERA, 16 * GIGA, 819 * GIGA, 50 * GIGA, 2),
-        Chip("v5p", 459 * TERA, 95 * GIBI, 2765 * GIGA, 100 * GIGA, 3, names_count=2),
-        Chip("v6e", 918 * TERA, 32 * GIGA, 1638 * GIGA, 100 * GIGA, 2),
-        Chip("tpu7x", 2307 * TERA, 192 * GIBI, 7380 * GIGA, 100 * GIGA, 3, devices=2),
+        Chip(
+            name="v4",
+            kinds=("TPU v4",),
+            flops_per_second=275 * TERA,
+            memory_bytes=32 * GIBI,
+            memory_bytes_per_second=1200 * GIGA,
+            link_bytes_per_second=50 * GIGA,
+            dimensions=3,
+            names_count=2,
+        ),
+        Chip(
+            name="v5e",
+            kinds=("TPU v5 lite", "TPU v5e"),
+            flops_per_second=197 * TERA,
+            memory_bytes=16 * GIGA,
+            memory_bytes_per_second=819 * GIGA,
+            link_bytes_per_second=50 * GIGA,
+            dimensions=2,
+            network_bytes_per_second=3.125 * GIGA,
+        ),
+        Chip(
+            name="v5p",
+            kinds=("TPU v5", "TPU v5p"),
+            flops_per_second=459 * TERA,
+            memory_bytes=95 * GIBI,
+            memory_bytes_per_second=2765 * GIGA,
+            link_bytes_per_second=100 * GIGA,
+            dimensions=3,
+            network_bytes_per_second=6.25 * GIGA,
+            names_count=2,
+        ),
+        Chip(
+            name="v6e",
+            kinds=("TPU v6 lite", "TPU v6e"),
+            flops_per_second=918 * TERA,
+            memory_bytes=32 * GIGA,
+            memory_bytes_per_second=1638 * GIGA,
+            link_bytes_per_second=100 * GIGA,
+            dimensions=2,
+            network_bytes_per_second=12.5 * GIGA,
+        ),
+        Chip(
+            name="tpu7x",
+            kinds=("TPU7x",),
+            flops_per_second=2307 * TERA,
+            memory_bytes=192 * GIBI,
+            memory_bytes_per_second=7380 * GIGA,
+            link_bytes_per_second=100 * GIGA,
+            dimensions=3,
+            network_bytes_per_second=12.5 * GIGA,
+            devices=2,
+        ),
     )
 }
 
@@ -77,7 +129,7 @@ class Topology:
     """A slice of a pod, or several that a data center network joins.
 
     Attributes:
-      name: With its shape, such as v5e:16x16.
+      name: With the shape of a slice, such as v5e:16x16.
       chip: What it is made of.
       slices: How many.
       devices: All of them, as JAX describes them.
@@ -89,18 +141,30 @@ class Topology:
     devices: Sequence[Any]
 
     @property
+    def title(self) -> str:
+        """As a person calls it."""
+        return self.name if self.slices == 1 else f"{self.slices} slices of {self.name}"
+
+    @property
     def chips(self) -> int:
         """In all slices."""
         return len(self.devices) // self.chip.devices
 
 
 def topology(name: str, slices: int = 1) -> Topology:
-    """The devices of a slice, by its shape (v5e:16x16) or its usual name (v5e-256).
+    """The devices of so many slices, by their shape (v5e:16x16) or their usual name (v5e-256).
 
     Raises:
       UserError: there is no such slice, or the compiler for TPUs is not installed.
     """
     chip, shape = _parsed(name)
+    if slices < 1:
+        raise UserError(f"--slices {slices}: wanted 1 or more")
+    if slices > 1 and chip.network_bytes_per_second is None:
+        raise UserError(
+            f"--slices {slices}: no figure is published for the network between slices of "
+            f"{chip.name}"
+        )
     for variable, value in _QUIETLY.items():
         os.environ.setdefault(variable, value)
     from jax.experimental import topologies
@@ -109,9 +173,9 @@ def topology(name: str, slices: int = 1) -> Topology:
     options = {"num_slices": slices} if slices > 1 else {}
     try:
         description = topologies.get_topology_desc(platform="tpu", topology_name=full, **options)
-    except Exception as error:
+    except RuntimeError as error:
         said = str(error).strip().splitlines()[0]
-        if "libtpu" in said.lower() or isinstance(error, ImportError):
+        if "TPU support not installed" in said:
             raise UserError(
                 f"no compiler for TPUs here ({said}): pip install 'bertjax[tpu]'"
             ) from None

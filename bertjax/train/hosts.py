@@ -8,17 +8,8 @@ import numpy as np
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.train.roll_call import roll_call
+from bertjax.train.roll_call import COORDINATOR, PROCESS, PROCESSES, roll_call
 
-COORDINATOR, PROCESSES, PROCESS = (
-    "BERTJAX_COORDINATOR",
-    "BERTJAX_PROCESSES",
-    "BERTJAX_PROCESS",
-)
-"""The environment of a process that is one of several: HOST:PORT of the first, how many, which."""
-
-_SECONDS_TO_JOIN = "BERTJAX_SECONDS_TO_JOIN"
-_USUAL_SECONDS = 300
 _HEARTBEAT_SECONDS = 30
 
 
@@ -40,8 +31,7 @@ def join(distributed: bool) -> None:
     if jax.config.jax_platforms == "cpu":
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if who:
-        seconds = float(os.environ.get(_SECONDS_TO_JOIN, _USUAL_SECONDS))
-        roll_call(*who.values(), seconds)
+        roll_call(*who.values())
     try:
         jax.distributed.initialize(**who, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS)
     except ValueError as error:

@@ -6,21 +6,12 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-TERA = 1e12
+from bertjax.train.chips import CHIPS, TERA
 
-_PEAKS = {
-    # Google Cloud's pages on TPU versions: bfloat16, of a chip. On v2, v3 and 7x a chip is two
-    # devices.
+_TERAFLOPS = {
+    # Google Cloud's pages on TPU versions: bfloat16. On v2 and v3 a chip is two devices.
     "TPU v2": 46 / 2,
     "TPU v3": 123 / 2,
-    "TPU v4": 275,
-    "TPU v5 lite": 197,
-    "TPU v5e": 197,
-    "TPU v5": 459,
-    "TPU v5p": 459,
-    "TPU v6 lite": 918,
-    "TPU v6e": 918,
-    "TPU7x": 2307 / 2,
     # NVIDIA's data sheets: dense bfloat16, or float16 where there is no bfloat16 (V100, T4).
     "V100": 125,
     "T4": 65,
@@ -38,6 +29,10 @@ _PEAKS = {
     # AMD's data sheets: dense bfloat16. A device is one of the two dies of an MI250X.
     "MI250X": 383 / 2,
     "MI300X": 1307.4,
+}
+
+_PEAKS = {kind: TERA * peak for kind, peak in _TERAFLOPS.items()} | {
+    kind: chip.flops_per_second / chip.devices for chip in CHIPS.values() for kind in chip.kinds
 }
 
 _CPU_BENCHMARK_SECONDS = 0.3
@@ -60,10 +55,10 @@ def peak_flops_per_second(devices: Sequence[jax.Device], dtype: jnp.dtype) -> fl
 def peak_of_kind(device_kind: str) -> float | None:
     """Operations a second of one device, by what JAX calls it, such as "TPU v5 lite"."""
     if device_kind in _PEAKS:
-        return TERA * _PEAKS[device_kind]
+        return _PEAKS[device_kind]
     words = device_kind.replace("-", " ").split()
     known = [name for name in _PEAKS if set(name.split()) <= set(words)]
-    return TERA * _PEAKS[max(known, key=len)] if known else None
+    return _PEAKS[max(known, key=len)] if known else None
 
 
 def _measured_on_cpu(dtype: jnp.dtype) -> float:

@@ -16,6 +16,9 @@ from bertjax.train.hlo import Computation, HloArray, Instruction, Program
 OTHER = "other"
 """Stands for groups of devices that no axis of the mesh, or several of them together, makes."""
 
+SLICES = "slices"
+"""Stands for the network between slices of a pod."""
+
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _MOVE_NOTHING = {
     *("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional"),
@@ -25,6 +28,8 @@ _MOVE_NOTHING = {
 _MESH_GROUPS = re.compile(
     r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((?:(\[[^)]*\)?)|([\d,]+))\))?\s*\{([^}]*)\}"
 )
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_SLICES = re.compile(r'_xla_megascale_target="\{([\d,:]*)\}')
 _ALLOCATE = ("AllocateBuffer", "ConcatBitcast")
 
 
@@ -51,12 +56,19 @@ def collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collect
     """All collectives of more than one device, the largest first.
 
     A collective that the compiler has taken apart, to hide it behind other work, counts once.
+
+    Args:
+      program: Of several slices, it speaks of the devices of one.
+      mesh_shape: The sizes of axes, within one slice.
     """
     axes = _axes_of_groups(mesh_shape)
     found: dict[str, Collective] = {}
     for name, times in program.runs.items():
         for instruction in program.computations[name].values():
             kind = instruction.opcode.removesuffix("-start")
+            if kind == "send" and _BETWEEN_SLICES.search(instruction.attributes):
+                collective = _between_slices(instruction, program.computations[name], times)
+                found[f"{name}/{instruction.name}"] = collective
             if kind not in _KINDS:
                 continue
             groups = _groups(instruction.attributes, math.prod(mesh_shape.values()))
@@ -71,6 +83,22 @@ def collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collect
             if key not in found or found[key].bytes < sent:
                 found[key] = collective
     return sorted(found.values(), key=lambda each: -each.bytes)
+
+
+def _between_slices(instruction: Instruction, computation: Computation, times: int) -> Collective:
+    """What a device sends to other slices: it hands it to its host, as the whole of an operation.
+
+    It names the slices that take part, as in {1,2} or {1:4}.
+    """
+    kind = _BETWEEN_SLICES.search(instruction.attributes).group(1).lower().replace("_", "-")
+    kind = kind if kind in _KINDS else "collective-permute"
+    slices = 0
+    for part in _SLICES.search(instruction.attributes).group(1).split(","):
+        first, _, last = part.partition(":")
+        slices += int(last or first) - int(first) + 1
+    return Collective(
+        kind, SLICES, slices, times, times * _sent(kind, instruction, computation, slices)
+    )
 
 
 def _sent(kind: str, instruction: Instruction, computation: Computation, size: int) -> float:
@@ -101,7 +129,7 @@ def _axes_of_groups(mesh_shape: Mapping[str, int]) -> dict[frozenset, str]:
 
 
 def _groups(attributes: str, devices: int) -> list[list[int]]:
-    """The groups of a collective, in any of the three ways in which XLA writes them."""
+    """The groups of a collective, in any of the ways in which XLA writes them."""
     if found := _MESH_GROUPS.search(attributes):
         mesh, order, explicit, chosen = found.groups()
         sizes = [int(size) for size in re.findall(r"=(\d+)", mesh)]
@@ -203,16 +231,14 @@ def _moved_by_fusion(instruction: Instruction, computation: Computation, program
     total = 0
     for operand, parameter in zip(_operands(instruction, computation), parameters, strict=False):
         if operand.in_memory:
-            total += _read(parameter, operand, users.get(parameter.name, []), inner)
+            total += _read(parameter, operand, users.get(parameter.name, []))
     for array in instruction.arrays:
         if array.in_memory:
             total += _written(array, inner)
     return total
 
 
-def _read(
-    parameter: Instruction, array: HloArray, users: list[Instruction], inner: Computation
-) -> int:
+def _read(parameter: Instruction, array: HloArray, users: list[Instruction]) -> int:
     """What a fusion reads of one of its parameters."""
     parts = 0
     for user in users:

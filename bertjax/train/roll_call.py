@@ -4,24 +4,32 @@ JAX itself ends a process in which a peer does not come, and does not say which 
 """
 
 import contextlib
+import math
+import os
 import socket
 import time
 
 from bertjax.errors import UserError
 
+COORDINATOR = "BERTJAX_COORDINATOR"
+PROCESSES = "BERTJAX_PROCESSES"
+PROCESS = "BERTJAX_PROCESS"
+"""The environment of a process that is one of several: HOST:PORT of the first, how many, which."""
+
+_SECONDS_TO_JOIN = "BERTJAX_SECONDS_TO_JOIN"
+_USUAL_SECONDS = 300
 _SECONDS_BETWEEN_CALLS = 0.2
 _SECONDS_FOR_THE_ANSWER = 10.0
 _ALL_HERE = "all here"
 
 
-def roll_call(address: str, count: int, number: int, seconds: float) -> None:
-    """Waits until all processes have called.
+def roll_call(address: str, count: int, number: int) -> None:
+    """Waits until all processes have called: 300 s, or as many as BERTJAX_SECONDS_TO_JOIN says.
 
     Args:
       address: HOST:PORT of the first process; the port is free again afterwards.
       count: How many processes there are.
       number: Which of them this is, from 0.
-      seconds: How long to wait.
 
     Raises:
       UserError: not all came in time, in every process that did; or the address is none.
@@ -31,6 +39,7 @@ def roll_call(address: str, count: int, number: int, seconds: float) -> None:
         raise UserError(f"coordinator {address!r}: wanted HOST:PORT")
     if not 0 <= number < count:
         raise UserError(f"process {number} of {count}: wanted a number from 0 to {count - 1}")
+    seconds = _seconds_to_join()
     end = time.monotonic() + seconds
     if number == 0:
         answer = _listen(int(port), count, end, seconds)
@@ -38,6 +47,17 @@ def roll_call(address: str, count: int, number: int, seconds: float) -> None:
         answer = _call(host, int(port), number, end, seconds)
     if answer != _ALL_HERE:
         raise UserError(answer)
+
+
+def _seconds_to_join() -> float:
+    text = os.environ.get(_SECONDS_TO_JOIN, str(_USUAL_SECONDS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UserError(f"{_SECONDS_TO_JOIN}={text}: wanted a number of seconds")
+    return seconds
 
 
 def _listen(port: int, count: int, end: float, seconds: float) -> str:

@@ -2,11 +2,12 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import flax.linen as nn
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, PyTree
 
@@ -34,6 +35,9 @@ MAY_STAY_WHOLE = ("vocab",)
 def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
     """A mesh with the axes data, fsdp, tensor and sequence.
 
+    Where the devices are several slices, which a slower network joins, the first axes whose sizes
+    allow it run across slices, and all others within one: data before fsdp.
+
     Args:
       sizes: Devices along each axis; at most one axis is -1, which takes all that remain.
       devices: All devices of all hosts by default.
@@ -55,7 +59,36 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
             f"{len(devices)} are here: choose sizes whose product is {len(devices)}"
         )
     kinds = (AxisType.Auto,) * len(shape)
-    return jax.make_mesh(shape, MESH_AXES, axis_types=kinds, devices=devices)
+    slices = _count_slices(devices)
+    if slices == 1:
+        return jax.make_mesh(shape, MESH_AXES, axis_types=kinds, devices=devices)
+    across = _across_slices(shape, slices)
+    within = [size // parts for size, parts in zip(shape, across, strict=True)]
+    placed = mesh_utils.create_hybrid_device_mesh(
+        within, across, devices, allow_split_physical_axes=True
+    )
+    return Mesh(placed, MESH_AXES, axis_types=kinds)
+
+
+def shape_within_slice(mesh: Mesh) -> dict[str, int]:
+    """The sizes of a mesh's axes, of the part of it that is one slice."""
+    shape = [mesh.shape[axis] for axis in MESH_AXES]
+    across = _across_slices(shape, _count_slices(mesh.devices.flat))
+    parts = zip(MESH_AXES, shape, across, strict=True)
+    return {axis: size // times for axis, size, times in parts}
+
+
+def _count_slices(devices: Iterable[jax.Device]) -> int:
+    return len({getattr(device, "slice_index", 0) for device in devices})
+
+
+def _across_slices(shape: Sequence[int], slices: int) -> list[int]:
+    """In how many parts, one a slice, each axis is cut."""
+    across, left = [], slices
+    for size in shape:
+        across.append(math.gcd(size, left))
+        left //= across[-1]
+    return across
 
 
 def shardings(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:

@@ -130,7 +130,7 @@ def place(arrays: PyTree, shapes: PyTree, owner: str) -> PyTree:
     """Puts numpy arrays where shapes of the same names lie.
 
     Args:
-      arrays: What there is.
+      arrays: What there is; shapes stay shapes, for a program that is compiled and not run.
       shapes: What is wanted, each with its sharding.
       owner: Whose arrays they are.
 
@@ -174,8 +174,10 @@ def take_over(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -
     return {**params, part: taken}
 
 
-def _placed(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def _placed(array: Any, sharding: jax.sharding.Sharding) -> jax.Array | jax.ShapeDtypeStruct:
     """Every host brings the pieces that its devices hold."""
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 

@@ -103,6 +103,22 @@ def test_groups_are_understood_in_every_notation(groups, axes):
     assert found.axes == axes
 
 
+def test_what_goes_to_other_slices_is_told_apart():
+    """A device hands it to its host, which sums over the slices 2, 5, 6 and 7."""
+    lines = TEXT.splitlines()
+    lines.insert(
+        -3,
+        "  %sent = (f32[5,7,11]{2,1,0:T(8,128)}, u32[], token[]) send(%x), channel_id=9, "
+        'is_host_transfer=true, frontend_attributes={_xla_megascale_target="{2,5:7}x{0:5}",'
+        '_xla_megascale_transfer_type="ALL_REDUCE"}',
+    )
+    program = hlo.parse("\n".join(lines))
+    within, found = program_costs.collectives(program, {"data": 2, "fsdp": 3})
+    assert (within.axes, found.axes) == ("fsdp", program_costs.SLICES)
+    assert (found.kind, found.devices, found.times) == ("all-reduce", 4, 1)
+    assert found.bytes == 2 * 3 / 4 * STACK
+
+
 def test_a_collective_that_was_taken_apart_counts_once():
     again = TEXT.replace(
         "  %nought", TEXT.splitlines()[15].replace("%sum", "%part") + "\n  %nought"

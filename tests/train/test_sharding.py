@@ -1,5 +1,7 @@
 """Meshes, and where arrays lie on them."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -65,6 +67,40 @@ def test_a_mesh_that_does_not_fit(sizes, message):
     with pytest.raises(UserError) as error:
         sharding.make_mesh(sizes)
     assert str(error.value) == message
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A device of a slice, as far as placing asks."""
+
+    id: int
+    slice_index: int
+    process_index: int = 0
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+
+
+def slices(count, each):
+    return [Described(number, number // each) for number in range(count * each)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "across", "within"),
+    [
+        ({"data": 6, "fsdp": 2, "tensor": 1, "sequence": 1}, ("data",), (3, 2, 1, 1)),
+        ({"data": 1, "fsdp": 4, "tensor": 3, "sequence": 1}, ("fsdp",), (1, 2, 3, 1)),
+        ({"data": -1, "fsdp": 3, "tensor": 1, "sequence": 2}, ("data",), (1, 3, 1, 2)),
+        ({"data": 1, "fsdp": 1, "tensor": 12, "sequence": 1}, ("tensor",), (1, 1, 6, 1)),
+    ],
+)
+def test_the_first_axis_that_allows_it_runs_across_slices(sizes, across, within):
+    """Two slices of six: along every other axis, neighbours share one."""
+    mesh = sharding.make_mesh(sizes, slices(2, 6))
+    numbers = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+    for axis, name in enumerate(sharding.MESH_AXES):
+        changes = np.ptp(numbers, axis=axis)
+        assert (changes == (1 if name in across else 0)).all(), name
+    assert tuple(sharding.shape_within_slice(mesh).values()) == within
 
 
 def test_names_become_mesh_axes():
