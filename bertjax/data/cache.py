@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import importlib.metadata
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,15 +18,7 @@ from typing import Any
 import bertjax
 from bertjax.data import text, tokenizer
 from bertjax.data.prepare import Progress, prepare
-
-ENVIRONMENT = "BERTJAX_CACHE"
-"""Names another folder for the cache."""
-
-
-def directory(named: str = "") -> pathlib.Path:
-    """The cache's folder: the one named, else the environment's, else the user's."""
-    home = pathlib.Path.home() / ".cache" / "bertjax"
-    return pathlib.Path(named or os.environ.get(ENVIRONMENT) or home)
+from bertjax.user_cache import directory
 
 
 def tokenizer_of(

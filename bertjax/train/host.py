@@ -1,7 +1,9 @@
 """The processor and the memory of this machine, where JAX computes on the host itself."""
 
 import ctypes
+import hashlib
 import pathlib
+import platform
 import sys
 
 _CPUINFO = pathlib.Path("/proc/cpuinfo")
@@ -19,13 +21,26 @@ def multiplies_bfloat16(cpuinfo: pathlib.Path = _CPUINFO) -> bool:
 
     Without them XLA turns operands to bfloat16 and back, for nothing. False where nobody knows.
     """
+    return not _BFLOAT16.isdisjoint(_instructions(cpuinfo))
+
+
+def fingerprint(cpuinfo: pathlib.Path = _CPUINFO) -> str:
+    """Of what programs for this processor may be made of: two that agree can share them."""
+    words = [platform.machine(), *sorted(_instructions(cpuinfo))]
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+
+
+def _instructions(cpuinfo: pathlib.Path) -> list[str]:
+    """As the kernel lists them; none where nobody knows."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
-        return False
-    words = (line.partition(":") for line in lines)
-    has = [value.split() for name, _, value in words if name.strip() in ("flags", "Features")]
-    return bool(has) and not _BFLOAT16.isdisjoint(has[0])
+        return []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return value.split()
+    return []
 
 
 def keep_freed_memory() -> None:

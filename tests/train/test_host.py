@@ -24,6 +24,16 @@ def test_where_there_is_no_list_nothing_is_promised(tmp_path):
     assert not host.multiplies_bfloat16(tmp_path / "absent")
 
 
+def test_processors_of_the_same_instructions_share_programs(tmp_path):
+    def fingerprint(text):
+        (tmp_path / "cpuinfo").write_text(text)
+        return host.fingerprint(tmp_path / "cpuinfo")
+
+    assert fingerprint(AVX2) == fingerprint(AVX2.replace("fpu avx2", "avx2 fpu"))
+    assert len({fingerprint(text) for text in (AMX, AVX2, ARM, "")}) == 4
+    assert host.fingerprint(tmp_path / "absent") == fingerprint("")
+
+
 @pytest.mark.parametrize(
     ("backend", "has", "chosen"),
     [

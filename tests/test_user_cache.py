@@ -1,0 +1,65 @@
+"""What runs of a person share: where it lies, and that compiled programs are found again."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bertjax import user_cache
+
+NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", user_cache.ENVIRONMENT)
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+    """Nothing set, and a home of our own."""
+    for name in NAMES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return monkeypatch
+
+
+def test_the_folder_is_the_one_named_or_the_environments_or_the_users(environment, tmp_path):
+    assert user_cache.directory() == tmp_path / ".cache" / "bertjax"
+    environment.setenv("BERTJAX_CACHE", str(tmp_path / "shared"))
+    assert user_cache.directory() == tmp_path / "shared"
+    assert user_cache.directory("own") == pathlib.Path("own")
+
+
+def test_programs_lie_in_the_folder_unless_something_else_is_set(environment, tmp_path):
+    user_cache.keep_compiled_programs()
+    folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    assert folder.is_dir()
+    assert folder.parent == tmp_path / ".cache" / "bertjax"
+    assert int(os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"]) == 4 * 2**30
+    environment.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
+    user_cache.keep_compiled_programs()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+
+
+def test_a_folder_that_cannot_be_made_changes_nothing(environment, tmp_path):
+    (tmp_path / ".cache").write_text("a file")
+    user_cache.keep_compiled_programs()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_a_second_start_compiles_nothing_again(tmp_path, root, command_environment):
+    """Of what takes longer than JAX's own limit, set here to nothing."""
+    env = {name: value for name, value in command_environment.items() if name not in NAMES}
+    env |= {"BERTJAX_CACHE": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    words = ["bench", "--config", "configs/bert.py:tiny", "--config.data.phases=()"]
+    words += ["--config.data.max_seq_length=8", "--config.data.batch_size=8", "--steps", "1"]
+    words += ["--config.model.vocab_size=97", "--repeats", "1"]
+
+    def programs():
+        command = [sys.executable, "-m", "bertjax", *words]
+        done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return {path.name for path in tmp_path.glob("compiled-*/*-cache")}
+
+    first = programs()
+    assert any(name.startswith("jit_train_step") for name in first)
+    assert programs() == first
