@@ -41,8 +41,12 @@ from bertjax.train.seeds import for_seeds
 from bertjax.train.sharding import RULES, local_rows
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
+from bertjax.train.watchdog import Watchdog
 
-FREE_FIELDS = ("log_every", "keep_checkpoints", "mesh", "mesh.*", "objectives.*.teacher")
+FREE_FIELDS = (
+    *("log_every", "keep_checkpoints", "watchdog_minutes", "mesh", "mesh.*"),
+    "objectives.*.teacher",
+)
 """What may change between two starts of a job: none of it changes what is learned."""
 
 
@@ -222,6 +226,7 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
                     MetricsFile(job.folder(seed)),
                     TensorBoard(job.folder(seed)),
                     Display(),
+                    Watchdog(config.watchdog_minutes),
                     StopWhenNotFinite(config.max_skipped_in_a_row),
                     SaveCheckpoints(batches.batches_per_epoch, checkpoints),
                 ],

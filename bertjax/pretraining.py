@@ -18,6 +18,7 @@ from bertjax.pretraining_job import Job
 from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.display import Display
 from bertjax.train.feed import Feed
+from bertjax.train.goodput import Goodput
 from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
@@ -27,6 +28,7 @@ from bertjax.train.report import Report
 from bertjax.train.retention import Keep
 from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
+from bertjax.train.watchdog import Watchdog
 from bertjax.train.workdir import read_summary, write_summary
 
 
@@ -58,18 +60,21 @@ def pretrain(job: Job, interrupt: Interrupt, say: Callable[[str], None]) -> dict
             feed = Feed(batches, trainer.mesh, _flops(job))
             report = Report(config.log_every, feed.work, _peak(job))
             evaluation = Evaluate(config.eval_every, functools.partial(_measure, job))
+            goodput = Goodput(job.workdir)
             state = train(
                 state,
                 feed,
                 trainer.train_step,
-                _hooks(job, report, evaluation, checkpoints),
+                [report, evaluation, goodput, *_hooks(job, checkpoints)],
                 num_train_steps=config.num_train_steps,
                 interrupt=interrupt,
                 remembered=remembered,
             )
     if interrupt.stopped:
         return None
-    return _summarise(job, state, report, evaluation.newest or _measure(job, state))
+    spent = {"tokens": report.tokens, "seconds": report.seconds, **goodput.newest}
+    spent["updates_skipped"] = report.updates_skipped
+    return _summarise(job, state, spent, evaluation.newest or _measure(job, state))
 
 
 def guesses(job: Job, params: Any, count: int = 3) -> list[fill.Guess]:
@@ -111,14 +116,13 @@ def _batches(job: Job, start_step: int):
     return phased_batches(phases, start_step=start_step)
 
 
-def _hooks(job: Job, report: Report, evaluation: Evaluate, checkpoints: Checkpoints) -> list:
+def _hooks(job: Job, checkpoints: Checkpoints) -> list:
     config = job.config
     return [
-        report,
-        evaluation,
         MetricsFile(job.workdir),
         TensorBoard(job.workdir),
         Display(),
+        Watchdog(config.watchdog_minutes),
         StopWhenNotFinite(config.max_skipped_in_a_row),
         SaveCheckpoints(config.checkpoint_every, checkpoints),
     ]
@@ -144,7 +148,7 @@ def _unigram(job: Job) -> dict[str, float]:
 
 
 def _summarise(
-    job: Job, state: TrainState, report: Report, means: Mapping[str, float]
+    job: Job, state: TrainState, spent: Mapping[str, float], means: Mapping[str, float]
 ) -> dict[str, Any]:
     """Writes `summary.json`: the last measurement beside the unigram baseline, and the cost."""
     summary: dict[str, Any] = {"status": "complete", "steps": int(state.step)}
@@ -154,9 +158,7 @@ def _summarise(
     if job.held_out is not None and job.tokenizer is not None:
         summary |= _unigram(job)
     summary |= {
-        "tokens": report.tokens,
-        "seconds": report.seconds,
-        "updates_skipped": report.updates_skipped,
+        **spent,
         "parameters": build.parameter_count(job.trainer.shapes.params),
         **{f"{name}_fingerprint": value for name, value in job.provenance.items()},
         "config": json.loads(configs.to_json(job.config)),

@@ -154,6 +154,7 @@ def run(num_train_steps: int) -> dict:
         "best_metric": "held_out/mlm/loss",
         "best_mode": "min",  # or "max", where more is better
         "max_skipped_in_a_row": 5,
+        "watchdog_minutes": 20.0,  # without a step, until the stacks of all threads are told
     }
 
 

@@ -139,6 +139,7 @@ def finetuning(task: str, recipe: str) -> ConfigDict:
     config.log_every = 50
     config.keep_checkpoints = False  # of finished seeds
     config.max_skipped_in_a_row = 5
+    config.watchdog_minutes = 20.0  # without a step, until the stacks of all threads are told
     config.task = ConfigDict({"name": "glue", "dataset": task, "classifier_dropout": 0.1})
     config.task.pooler_act = "tanh"  # of a pooler that the encoder lacks
     # Changes to the pretrained model; None: none. Fields that are not here are as they were.

@@ -125,6 +125,10 @@ def test_pretraining_tells_what_came_of_it(home):
     assert "bertjax finetune --config" in told
     lines = (home / "run" / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(line)["step"] for line in lines} >= {2, 3, 4, 6}
+    causes = ("steps", "input", "compile", "evaluation", "checkpoint", "lost")
+    seconds = sum(summary[f"goodput/{cause}"] for cause in causes)
+    assert summary["goodput"] == pytest.approx(summary["goodput/steps"] / seconds)
+    assert f"goodput {summary['goodput']:.1%}" in told
 
 
 def test_a_finished_run_says_so(home, run_bertjax):

@@ -130,9 +130,10 @@ def _print_summary(summary: dict, workdir: str) -> None:
         print(f"\nheld-out images\n  accuracy        {summary['image_class_accuracy']:10.1%}")
     for guess in summary["guesses"]:
         _print_guess(guess)
+    goodput = f", goodput {summary['goodput']:.1%}" if "goodput" in summary else ""
     print(
         f"\n{summary['steps']:,} steps, {summary['tokens']:,} tokens, "
-        f"{summary['seconds']:.0f} s in training\n"
+        f"{summary['seconds']:.0f} s in training{goodput}\n"
     )
     print(f"figures    {workdir}/summary.json, {workdir}/metrics.jsonl, {workdir}/tensorboard/")
     kept = ["checkpoints/", *(["tokenizer/"] if "tokenizer" in summary["config"] else [])]

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from bertjax.train import goodput
 from bertjax.train.hooks import Hook, Run, Values
 
 _SECONDS_PER_STEP = "seconds_per_step"
@@ -33,7 +34,7 @@ class Display(Hook):
         if not self._shown:
             return
         is_training = "loss" in values
-        text = _training(values) if is_training else _evaluation(values)
+        text = _training(values) if is_training else _aside(values)
         if is_training and self._live is not None:
             self._live.update(self._live.task_ids[0], figures=text)
             return
@@ -83,7 +84,9 @@ def _training(values: Values) -> str:
     return "  ".join(parts)
 
 
-def _evaluation(values: Values) -> str:
+def _aside(values: Values) -> str:
+    if goodput.SHARE in values:
+        return goodput.text(values)
     return "  ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 

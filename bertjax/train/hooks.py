@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from bertjax.errors import UserError
+from bertjax.train import compilations
 from bertjax.train.checkpoint import Checkpoints
 
 Values = Mapping[str, float]
@@ -24,7 +25,8 @@ class Run:
       num_train_steps: the step at which the run ends.
       first_step: steps done when this process began.
       step: steps begun by now.
-      aside_seconds: time spent on evaluation and on saving.
+      spent: seconds that hooks took to act, by their names.
+      compile_seconds: time in which steps were compiled.
       stall_seconds: time spent waiting for batches while no step was running.
     """
 
@@ -33,7 +35,8 @@ class Run:
     num_train_steps: int
     first_step: int
     step: int = dataclasses.field(init=False)
-    aside_seconds: float = 0.0
+    spent: dict[str, float] = dataclasses.field(default_factory=dict)
+    compile_seconds: float = 0.0
     stall_seconds: float = 0.0
 
     def __post_init__(self):
@@ -59,12 +62,25 @@ class Run:
         kept = {hook.name: hook.remember() for hook in self.hooks}
         return {name: content for name, content in kept.items() if content}
 
+    @property
+    def aside_seconds(self) -> float:
+        """Time that no step was trained in, since hooks acted."""
+        return sum(self.spent.values())
+
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Counts time that no step is trained in."""
+    def aside(self, hook: "Hook") -> Iterator[None]:
+        """Counts the time that a hook takes to act."""
         start = time.monotonic()
         yield
-        self.aside_seconds += time.monotonic() - start
+        self.spent[hook.name] = self.spent.get(hook.name, 0.0) + time.monotonic() - start
+
+    @contextlib.contextmanager
+    def beginning_step(self) -> Iterator[None]:
+        """Counts the time until a step has begun, if it had to be compiled."""
+        compiled, start = compilations.count(), time.monotonic()
+        yield
+        if compilations.count() > compiled:
+            self.compile_seconds += time.monotonic() - start
 
 
 class Hook:

@@ -64,14 +64,15 @@ def train(
             run.fetched(in_flight[-1][1] if in_flight else {})
             if before != run.step:
                 raise ValueError(f"the batch of step {before} came, wanted that of {run.step}")
-            state, metrics = train_step(state, batch)
+            with run.beginning_step():
+                state, metrics = train_step(state, batch)
             run.step = before + 1
             in_flight.append((run.step, metrics))
             ending = _ending(run.step, num_train_steps, interrupt)
             due = [hook for hook in run.hooks if hook.due(run.step, ending)]
             _tell(run, in_flight, leave=0 if due or ending else STEPS_IN_FLIGHT)
-            with run.aside():
-                for hook in due:
+            for hook in due:
+                with run.aside(hook):
                     hook.act(run.step, state)
             if ending:
                 return state

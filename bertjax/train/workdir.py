@@ -20,7 +20,7 @@ from bertjax.train.files import make_folder, read_json, write_json
 
 FREE_FIELDS = (
     *("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*"),
-    "objectives.*.teacher",
+    *("watchdog_minutes", "objectives.*.teacher"),
 )
 """Fields that may change between two starts of one run: none of them changes what is learned.
 

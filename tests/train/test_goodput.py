@@ -1,0 +1,127 @@
+"""What the time of a run went into, by a clock that the test turns."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bertjax.train import goodput
+from bertjax.train.goodput import Goodput
+from bertjax.train.hooks import Hook
+from bertjax.train.loop import train
+
+NAMES = ("steps", "input", "compile", "evaluation", "checkpoint", "lost")
+
+
+class State(dict):
+    step = property(lambda self: self["step"])
+
+
+jax.tree_util.register_pytree_node(
+    State, lambda state: ([state["step"]], None), lambda _, leaves: State(step=leaves[0])
+)
+
+
+class Evaluate(Hook):
+    """Takes 7 seconds after every other step."""
+
+    def __init__(self, turn):
+        self._turn = turn
+
+    def due(self, step, ending):
+        return step % 2 == 0
+
+    def act(self, step, state):
+        self._turn(7)
+
+
+class SaveCheckpoints(Evaluate):
+    """Takes 3 seconds likewise; in the end all else has been told. Remembers step 4."""
+
+    def begin(self, run, state, remembered):
+        self._run = run
+
+    def act(self, step, state):
+        if step == 4:
+            self.kept = self._run.remembered()
+        self._turn(3)
+
+
+class Batches:
+    def __init__(self, turn, start, stop):
+        self.wait_seconds, self._turn, self._steps = 0.0, turn, range(start, stop)
+
+    def __iter__(self):
+        for step in self._steps:
+            self._turn(0.5)
+            self.wait_seconds += 0.5
+            yield step, jnp.float32(0)
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Trains from a step up to another; a step takes 2 s, and the first 40 to be compiled."""
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def turn(seconds):
+        clock[0] += seconds
+
+    def go(first, last, remembered=None):
+        compiled = jax.jit(lambda state, batch: (State(step=state["step"] + 1), {"loss": batch}))
+
+        def step(state, batch):
+            turn(40 if int(state.step) == first else 2)
+            return compiled(state, batch)
+
+        hooks = [Goodput(tmp_path), Evaluate(turn), SaveCheckpoints(turn)]
+        batches = Batches(turn, first, last)
+        state = State(step=jnp.int32(first))
+        train(state, batches, step, hooks, num_train_steps=last, remembered=remembered)
+        return hooks[0].newest, getattr(hooks[2], "kept", None)
+
+    return go
+
+
+def test_every_second_has_a_cause(run):
+    found, _ = run(0, 6)
+    seconds = {name: found[f"goodput/{name}"] for name in NAMES}
+    # The batches of the second step and those after it were waited for: no step ran meanwhile.
+    assert seconds == {
+        "steps": 5 * 2,
+        "input": 6 * 0.5,
+        "compile": 40,
+        "evaluation": 2 * 7,
+        "checkpoint": 2 * 3,
+        "lost": 0,
+    }
+    assert found["goodput"] == pytest.approx(10 / sum(seconds.values()))
+    assert goodput.text(found) == (
+        "goodput 13.7%: compile 40.0 s, evaluation 14.0 s, steps 10.0 s, checkpoint 6.0 s, "
+        "input 3.0 s"
+    )
+
+
+def test_a_second_start_counts_on_and_counts_what_was_lost(run, tmp_path):
+    """A process that was killed told of step 5 when 99 seconds were over; 4 had been saved."""
+    _, kept = run(0, 6)
+    before = kept["Goodput"]
+    told = [{"step": 4, "seconds": 66.0}, {"step": 5, "seconds": 99.0}, {"step": 5, "x": 1}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
+    found, _ = run(4, 8, kept)
+    assert found["goodput/lost"] == 99 - before["seconds"]
+    assert found["goodput/compile"] == 80
+    assert found["goodput/steps"] == 3 * 2 + 3 * 2
+    total = sum(found[f"goodput/{name}"] for name in NAMES)
+    assert found["goodput"] == pytest.approx(found["goodput/steps"] / total)
+
+
+def test_a_run_that_began_again_lost_all_that_it_had_done(run, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 9, "seconds": 12.5}\n')
+    assert run(0, 3)[0]["goodput/lost"] == 12.5
+
+
+def test_a_checkpoint_of_an_older_version_loses_nothing(run, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 9, "seconds": 12.5}\n')
+    assert run(4, 6)[0]["goodput/lost"] == 0

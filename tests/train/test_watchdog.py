@@ -1,0 +1,53 @@
+"""A run in which no step ends tells what its threads are doing."""
+
+import time
+import types
+
+import pytest
+
+from bertjax.train.watchdog import Watchdog
+
+TENTH = 0.1 / 60
+
+
+def waits_in_a_function_of_this_name(dog, capfd, wanted):
+    """Waits until it was told so often, and returns all that was told."""
+    told, end = "", time.monotonic() + 30
+    while told.count("no step has ended") < wanted and time.monotonic() < end:
+        time.sleep(0.02)
+        told += capfd.readouterr().err
+    return told
+
+
+@pytest.fixture
+def dog():
+    dog = Watchdog(TENTH)
+    dog.begin(types.SimpleNamespace(first_step=1233), None, {})
+    yield dog
+    dog.close()
+
+
+def test_all_stacks_are_told_again_and_again(dog, capfd):
+    dog.measured(1234, {})
+    told = waits_in_a_function_of_this_name(dog, capfd, wanted=2)
+    assert "process 0: no step has ended for 0.00" in told
+    assert "minutes, the last was step 1,234; what every thread is doing:" in told
+    assert "in waits_in_a_function_of_this_name" in told
+    assert told.count("no step has ended") >= 2
+
+
+def test_steps_that_end_keep_it_quiet(capfd):
+    dog = Watchdog(1.0)
+    dog.begin(types.SimpleNamespace(first_step=0), None, {})
+    for step in range(1, 30):
+        dog.measured(step, {})
+    dog.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_zero_minutes_are_never(capfd):
+    dog = Watchdog(0)
+    dog.begin(types.SimpleNamespace(first_step=0), None, {})
+    time.sleep(0.05)
+    dog.close()
+    assert capfd.readouterr().err == ""
