@@ -6,11 +6,12 @@ needs, without recomputation, over what the devices could have done in that time
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core
+from jax.interpreters import partial_eval
 
 from bertjax.layers.frozen import FORWARD
 
@@ -25,7 +26,7 @@ def training_flops(forward: Callable, *arguments: Any) -> int:
       forward: what computes the loss. It is traced, not run.
       *arguments: arrays or `jax.ShapeDtypeStruct`s.
     """
-    return _count(jax.make_jaxpr(forward)(*arguments).jaxpr, BACKWARD_PER_FORWARD)
+    return _count(_needed(forward, arguments), BACKWARD_PER_FORWARD)
 
 
 def flops(function: Callable, *arguments: Any) -> int:
@@ -34,7 +35,14 @@ def flops(function: Callable, *arguments: Any) -> int:
     Raises:
       ValueError: there are products in a loop whose length depends on values.
     """
-    return _count(jax.make_jaxpr(function)(*arguments).jaxpr, 0)
+    return _count(_needed(function, arguments), 0)
+
+
+def _needed(function: Callable, arguments: Sequence[Any]) -> core.Jaxpr:
+    """The program without what nothing of its result needs: a compiler drops that."""
+    program = jax.make_jaxpr(function)(*arguments).jaxpr
+    needed, _ = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
+    return needed
 
 
 def _count(program: core.Jaxpr, backward: int) -> int:

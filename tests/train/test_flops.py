@@ -29,12 +29,22 @@ def test_a_scan_counts_as_often_as_it_runs_also_inside_other_programs():
     assert training_flops(stack, ones(3, 5), ones(13, 5, 5)) == 3 * expected
 
 
+def test_products_that_nothing_needs_do_not_count():
+    """In a loop inside another program, beside one that is needed."""
+
+    def both(x, kernels):
+        body = lambda x, kernel: (x @ kernel, x @ (kernel @ kernel))  # noqa: E731
+        return jax.lax.scan(body, x, kernels)
+
+    assert flops(lambda *xs: jax.jit(both)(*xs)[0], ones(3, 5), ones(7, 5, 5)) == 7 * 2 * 3 * 5 * 5
+
+
 def test_a_backward_pass_has_twice_the_products():
     def loss(kernel, x):
         return jnp.sum(jnp.tanh(x @ kernel) @ kernel)
 
     shapes = ones(5, 5), ones(3, 5)
-    gradient = jax.grad(loss, argnums=(0, 1))
+    gradient = jax.value_and_grad(loss, argnums=(0, 1))
     assert flops(gradient, *shapes) == pytest.approx(training_flops(loss, *shapes), rel=1e-9)
 
 
