@@ -46,7 +46,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   example_key    key   [B]       this step's own random key for every example; the trainer adds it
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -182,8 +182,8 @@ class Dataset(Protocol):
     """Splits that are predicted and scored after every epoch."""
     test: tuple[str, ...]
     """Splits that only the epoch that counts predicts."""
-    left_out: Mapping[str, int]
-    """Of each split, how many examples had to be passed over."""
+    left_out: Mapping[str, Sequence[str]]
+    """Of each split, what the examples are called that had to be passed over."""
     task_fields: Mapping[str, Any]
     """What the data tells of `config.task`: the names of its classes, say."""
 

@@ -54,9 +54,9 @@ class Tasks:
         self.dev = tuple(f"{task}/{split}" for task, part in parts.items() for split in part.dev)
         self.test = tuple(f"{task}/{split}" for task, part in parts.items() for split in part.test)
         self.left_out = {
-            f"{task}/{split}": count
+            f"{task}/{split}": names
             for task, part in parts.items()
-            for split, count in part.left_out.items()
+            for split, names in part.left_out.items()
         }
 
     def score(self, split: str, predictions: np.ndarray) -> dict[str, float]:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.commands.pretrain import DISTRIBUTED
@@ -31,6 +32,9 @@ predictions/ (the evaluation server's files, from the seed whose dev score is th
 seed_N/ (metrics and predictions of that seed). The same command goes on where it was stopped; more
 --seeds add to those that are there.
 """
+
+
+_NAMED = 5
 
 
 def main(argv: list[str]) -> None:
@@ -64,6 +68,9 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     job = prepare(recipe, init=arguments.init, data=arguments.data, workdir=arguments.workdir)
     facts = {"task": job.dataset.name, "init": {"name": arguments.init, **job.config.init}}
     facts["examples"] = _sizes(job)
+    left_out = {split: list(names) for split, names in job.dataset.left_out.items() if names}
+    if left_out:
+        facts["left_out"] = left_out
     _say(_description(job, arguments))
     held = contextlib.nullcontext()
     if _is_first_host():
@@ -114,9 +121,10 @@ def _description(job, arguments: argparse.Namespace) -> str:
     else:
         source = f"{job.origin.checkpoint}, sha256 {job.config.init.encoder[:16]}"
     frozen = ", which stay as they are" if build.freezes_encoder(job.config) else ""
-    sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(job).items())
+    shown = ", ".join(f"{split} {size:,}" for split, size in _sizes(job).items())
     return (
-        f"{job.dataset.name}: {sizes}\n"
+        f"{job.dataset.name}: {shown}\n"
+        f"{_left_out(job.dataset.left_out)}"
         f"encoder: {count:,} parameters from {source}{frozen}\n"
         f"new: {', '.join(new)}\n"
         f"{arguments.seeds} seed(s) of {job.config.num_train_steps:,} steps in "
@@ -125,10 +133,19 @@ def _description(job, arguments: argparse.Namespace) -> str:
 
 
 def _sizes(job) -> dict[str, int]:
-    """Sequences of each split; examples that were left out are named."""
-    sizes = {split: batches.num_examples for split, batches in job.dataset.batches.items()}
-    left_out = job.dataset.left_out
-    return sizes | {f"left out of {split}": count for split, count in left_out.items() if count}
+    """Sequences of each split."""
+    return {split: batches.num_examples for split, batches in job.dataset.batches.items()}
+
+
+def _left_out(left_out: Mapping[str, Sequence[str]]) -> str:
+    """A line for each split in which examples had to be passed over: how many, and the first."""
+    lines = []
+    for split, names in left_out.items():
+        if names:
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            first = ", ".join(names[:_NAMED])
+            lines.append(f"left out of {split}: {len(names):,}: {first}{more}\n")
+    return "".join(lines)
 
 
 def _print_table(results: list[dict[str, Any]]) -> None:

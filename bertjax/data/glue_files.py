@@ -118,22 +118,24 @@ class _Table:
             )
         return self.names.index(name)
 
-    def complete(self, columns: Sequence[int], *, may_be_broken: bool) -> tuple[list[_Line], int]:
-        """The lines that have all these columns and nothing behind the last, and how many not."""
+    def complete(
+        self, columns: Sequence[int], *, may_be_broken: bool
+    ) -> tuple[list[_Line], tuple[str, ...]]:
+        """The lines that have all these columns and nothing behind the last; which have not."""
         width = len(self.names) or 1 + max(columns)
 
         def fits(line: _Line) -> bool:
             return len(line[1]) > max(columns) and not any(line[1][width:])
 
         complete = [line for line in self.lines if fits(line)]
-        left_out = len(self.lines) - len(complete)
-        if left_out and not (may_be_broken and left_out <= MOST_BROKEN * len(self.lines) + 1):
-            number, fields = next(line for line in self.lines if not fits(line))
+        broken = [line for line in self.lines if not fits(line)]
+        if broken and not (may_be_broken and len(broken) <= MOST_BROKEN * len(self.lines) + 1):
+            number, fields = broken[0]
             raise UserError(
                 f"{self.path} line {number}: {len(fields)} fields, wanted {width} separated by "
                 "tabs; mend or remove the line"
             )
-        return complete, left_out
+        return complete, tuple(f"line {number}" for number, _ in broken)
 
 
 def _read_table(path: pathlib.Path, *, header: bool) -> _Table:

@@ -88,13 +88,13 @@ class GlueExamples:
       texts: One or two lists of sentences.
       labels: int32 classes or float32 scores; None where the split has no labels.
       indices: What the evaluation server calls each example.
-      left_out: Lines that were passed over because they are broken.
+      left_out: Lines that were passed over because they are broken, as "line 17".
     """
 
     texts: tuple[list[str], ...]
     labels: Num[np.ndarray, " n"] | None
     indices: list[str]
-    left_out: int = 0
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -75,10 +75,12 @@ def read(
             "answer_start, so that none is left: wanted some that do; mend the file"
         )
     kept = [question for question in questions if not question.misplaced]
-    return _columns(kept, contexts, left_out=len(misplaced))
+    return _columns(kept, contexts, left_out=tuple(question.identity for question in misplaced))
 
 
-def _columns(questions: list[_Question], contexts: list[str], left_out: int = 0) -> SquadQuestions:
+def _columns(
+    questions: list[_Question], contexts: list[str], left_out: tuple[str, ...] = ()
+) -> SquadQuestions:
     found = SquadQuestions(
         ids=[question.identity for question in questions],
         titles=[question.title for question in questions],

@@ -25,7 +25,7 @@ class SquadQuestions:
       answer_starts: The character of the context with which each answer begins, or UNKNOWN.
       impossible: Whether the question has no answer.
       labelled: Whether of every question it is known which answers it has, or that it has none.
-      left_out: Questions that were passed over because of where their answers are said to stand.
+      left_out: Ids of questions passed over because of where their answers are said to stand.
     """
 
     ids: list[str]
@@ -37,7 +37,7 @@ class SquadQuestions:
     answer_starts: list[tuple[int, ...]]
     impossible: Bool[np.ndarray, " n"]
     labelled: bool = True
-    left_out: int = 0
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -57,7 +57,7 @@ class Dataset:
             )
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.choices else ()
-        self.left_out = dict.fromkeys(self.batches, 0)
+        self.left_out = dict.fromkeys(self.batches, ())
 
     def score(self, split: str, predictions: Float[np.ndarray, " n"]) -> dict[str, float]:
         """The share of right answers, and of RACE that of each level."""

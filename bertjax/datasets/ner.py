@@ -65,7 +65,7 @@ class Dataset:
             self.batches[split] = read.batches(split, self.words[split].pairs, None)
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.batches else ()
-        self.left_out = dict.fromkeys(self.batches, 0)
+        self.left_out = dict.fromkeys(self.batches, ())
 
     def score(self, split: str, predictions: Int[np.ndarray, "n L"]) -> dict[str, float]:
         """Precision, recall and F1 of entities, and the share of right tags, as conlleval's."""

@@ -63,7 +63,7 @@ def test_columns(tmp_path):
     assert found.answers == [("one", "two"), (), ("北京",)]
     assert found.answer_starts == [(CONTEXT.index("one"), CONTEXT.index("two")), (), (0,)]
     assert found.impossible.tolist() == [False, True, False]
-    assert (found.labelled, found.left_out, len(found)) == (True, 0, 3)
+    assert (found.labelled, found.left_out, len(found)) == (True, (), 3)
     assert found.references() == {"q1": ("one", "two"), "q2": (), "q3": ("北京",)}
 
 
@@ -159,10 +159,10 @@ def test_a_long_misplaced_answer_is_shortened(tmp_path):
 def test_a_misplaced_answer_is_skipped_or_kept(tmp_path):
     path = misplaced(tmp_path)
     skipped = squad.read(path, on_mismatch="skip")
-    assert (skipped.ids, skipped.left_out) == (["q2", "q3"], 1)
+    assert (skipped.ids, skipped.left_out) == (["q2", "q3"], ("q1",))
     assert (len(skipped.contexts), skipped.context_of.tolist()) == (2, [0, 1])
     kept = squad.read(path, on_mismatch="keep")
-    assert (kept.ids, kept.left_out) == (["q1", "q2", "q3"], 0)
+    assert (kept.ids, kept.left_out) == (["q1", "q2", "q3"], ())
     assert kept.answers[0] == ("one", "two")
     assert kept.answer_starts[0] == (CONTEXT.index("one"), UNKNOWN)
     with pytest.raises(UserError, match=r"no on_mismatch='skp': did you mean 'skip'\?"):

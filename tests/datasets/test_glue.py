@@ -52,7 +52,7 @@ def test_every_split_that_is_there_can_be_read(dataset):
     assert (found.batches["train"].batch_size, found.batches["dev"].batch_size) == (2, 3)
     assert found.batches["train"].labels.tolist() == [1, 0, 1, 0, 1]
     assert found.batches["test"].labels is None
-    assert found.left_out == {"train": 0, "dev": 0, "test": 0}
+    assert found.left_out == {"train": (), "dev": (), "test": ()}
 
 
 def test_a_sample_is_drawn_of_train_alone(dataset):
