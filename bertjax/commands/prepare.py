@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from bertjax.errors import UserError
+
 if TYPE_CHECKING:
     from bertjax.data.prepare import Progress
 
-_EXAMPLES = """\
+_EXAMPLES = r"""\
 inputs:
   'text/*.txt'           plain text, a blank line between documents
   'wiki/*.gz'            WikiExtractor's output; .gz .bz2 .xz .zst are read as they are
@@ -25,6 +27,12 @@ examples:
   bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --out corpus/
   bertjax prepare --input 'wiki/*.gz' --tokenizer vocab/ --out corpus/ --validation_fraction 0.005
   bertjax prepare --input lines.txt --format lines --tokenizer vocab/ --out corpus/ --workers 4
+  bertjax prepare --input '/shared/wiki/*.gz' --tokenizer /shared/vocab --out /shared/corpus \
+      --runner beam -- --runner=FlinkRunner --flink_master=cluster:8081
+
+With --runner beam (pip install 'bertjax[beam]') many machines do it, which all see the inputs, the
+tokenizer and --out under the same paths; the corpus is the same, byte for byte. Without options of
+its own Beam runs it on this machine.
 
 Interrupt it whenever you like: the same command goes on after the last finished shard, and the
 corpus is the same, byte for byte, for any number of interruptions and workers.
@@ -35,7 +43,12 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 def main(argv: list[str]) -> None:
     """Runs `bertjax prepare`."""
-    options = _parser().parse_args(argv)
+    from bertjax.overrides import split_at_dashes
+
+    own, of_beam = split_at_dashes(argv)
+    options = _parser().parse_args(own)
+    if of_beam and options.runner != "beam":
+        raise UserError(f"words behind -- are Beam's: {of_beam[0]!r} wants --runner beam")
     from bertjax.data.prepare import prepare
 
     signal.signal(signal.SIGTERM, _terminate)
@@ -52,6 +65,7 @@ def main(argv: list[str]) -> None:
                 tfds_data_dir=options.tfds_data_dir,
                 shard_size=options.shard_size,
                 workers=options.workers,
+                beam=of_beam if options.runner == "beam" else None,
                 progress=progress,
             )
     except (KeyboardInterrupt, SystemExit):
@@ -131,6 +145,12 @@ def _parser() -> argparse.ArgumentParser:
         default=64,
         metavar="MB",
         help="size of a shard, and of what is done again after an interruption (default: 64)",
+    )
+    add(
+        "--runner",
+        default="local",
+        choices=["local", "beam"],
+        help="the cores of this machine, or an Apache Beam pipeline, whose options stand behind --",
     )
     add("--tfds_data_dir", metavar="DIR", help="where datasets of tfds: lie prepared")
     return parser

@@ -8,11 +8,13 @@ the work was stopped.
 
 import dataclasses
 import functools
+import importlib
 import os
 import pathlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import bertjax
@@ -60,6 +62,7 @@ def prepare(
     tfds_data_dir: str | None = None,
     shard_size: float = 64,
     workers: int | None = None,
+    beam: Sequence[str] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
     """Makes a corpus, or finishes one that an earlier call with the same arguments began.
@@ -77,6 +80,8 @@ def prepare(
       shard_size: How large a shard gets; what is not in a finished one is done again after a
         stop.
       workers: Child processes; as many as there are cores unless told.
+      beam: Options of an Apache Beam pipeline that does it instead, on machines that all see the
+        inputs, the tokenizer and `out`: the corpus is the same, byte for byte.
       progress: Called after every block.
 
     Returns:
@@ -104,20 +109,32 @@ def prepare(
             read = functools.partial(
                 text.read, format=format, errors=errors, tfds_data_dir=tfds_data_dir
             )
-            writers = {
-                split: SplitWriter(corpus.folder, split, state, shard_size, tokenizer)
-                for split, state in corpus.states.items()
-            }
-            report = _Reporter(corpus, streams, progress)
             packing = str(tokenizer_path), format == source_target_text.FORMAT
-            with Workers(Packer, packing, workers) as pool:
-                for stream in streams:
-                    _write(stream, read, pool, writers, corpus, report)
+            if beam is not None:
+                _beam().fill(corpus, streams, read, packing, shard_size, beam)
+            else:
+                writers = {
+                    split: SplitWriter(corpus.folder, split, state, shard_size, tokenizer)
+                    for split, state in corpus.states.items()
+                }
+                report = _Reporter(corpus, streams, progress)
+                with Workers(Packer, packing, workers) as pool:
+                    for stream in streams:
+                        _write(stream, read, pool, writers, corpus, report)
             if not corpus.states["train"].totals["tokens"]:
                 raise UserError(text.no_text(inputs))
             with disk_errors(corpus.path):
                 corpus.finish(tokenizer)
         return corpus.manifest
+
+
+def _beam() -> ModuleType:
+    try:
+        return importlib.import_module("bertjax.data.beam")
+    except ImportError as error:
+        raise UserError(
+            f"Apache Beam is not installed ({error}): pip install 'bertjax[beam]'"
+        ) from None
 
 
 def _write(

@@ -87,6 +87,7 @@ class SplitWriter:
       state: What is there already; kept up to date, so that it can be saved.
       shard_size: What makes a shard full.
       tokenizer: Tells how many token ids there are to count.
+      part: Name of the file that a shard is written to until it is whole.
     """
 
     def __init__(
@@ -96,8 +97,10 @@ class SplitWriter:
         state: SplitState,
         shard_size: float,
         tokenizer: HasVocabulary,
+        part: str = "",
     ):
         self.state = state
+        self._part = folder / (part or f"{split}.part")
         self._folder, self._split = folder, split
         self._full_bytes, self._vocab_size = shard_size * 2**20, tokenizer.vocab_size
         self._begin()
@@ -161,10 +164,6 @@ class SplitWriter:
         self.state.totals += self._totals
         self.state.dropped += self._dropped
         self._begin()
-
-    @property
-    def _part(self) -> pathlib.Path:
-        return self._folder / f"{self._split}.part"
 
 
 def shard_name(split: str, number: int) -> str:

@@ -1,0 +1,105 @@
+"""A corpus prepared by Apache Beam is the corpus of one machine, byte for byte."""
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.data.prepare import prepare
+from bertjax.errors import UserError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *(f"w{n}" for n in range(200))]
+
+
+@pytest.fixture(scope="module")
+def apache_beam():
+    return pytest.importorskip("apache_beam", reason="no Apache Beam: the extra `beam`")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary")
+    (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Four files of 400 kB, so that blocks and shards cross them; some documents hold nothing."""
+    draw = random.Random(11)
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(4):
+        rows = []
+        for _ in range(150):
+            words = draw.choices(WORDS[6:], k=draw.choice([0, 5, 300, 1500]))
+            text = " ".join(words) + "." if words else draw.choice(["", "\u200b"])
+            rows.append(json.dumps({"text": text}))
+        (folder / f"{number}.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("held_out", ["a share", "files"])
+def test_the_corpus_is_the_same(apache_beam, texts, vocabulary, tmp_path, held_out):
+    options = {"shard_size": 0.05, "validation_fraction": 0.2}
+    inputs = [str(texts / "*.jsonl")]
+    if held_out == "files":
+        inputs = [str(texts / "[0-2].jsonl")]
+        options = {"shard_size": 0.05, "validation_inputs": [str(texts / "3.jsonl")]}
+    alone = prepare(inputs, vocabulary, tmp_path / "alone", **options)
+    by_beam = prepare(inputs, vocabulary, tmp_path / "by_beam", beam=[], **options)
+    assert len(alone["splits"]["train"]["shards"]) >= 3
+    assert alone["dropped"]["empty"] > 0
+    assert by_beam == alone
+    assert contents(tmp_path / "by_beam") == contents(tmp_path / "alone")
+
+
+def test_a_mistake_is_one_line(apache_beam, texts, vocabulary, tmp_path, root, command_environment):
+    """Where a worker finds it, too."""
+    (tmp_path / "bad.jsonl").write_text('{"text": "w1 w2"}\n{"txt": "w3"}\n')
+    words = f"prepare --input {tmp_path}/bad.jsonl --tokenizer {vocabulary} --out {tmp_path}/corpus"
+    command = [sys.executable, "-m", "bertjax", *words.split(), "--runner", "beam"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=root, env=command_environment
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(
+        f'bertjax prepare: error: {tmp_path}/bad.jsonl:2: wanted an object with a string "text"'
+    )
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_a_corpus_that_was_begun_alone_is_finished_alone(apache_beam, texts, vocabulary, tmp_path):
+    def stop(progress):
+        if progress.documents > 200:
+            raise KeyboardInterrupt
+
+    arguments = [str(texts / "*.jsonl")], vocabulary, tmp_path / "corpus"
+    with pytest.raises(KeyboardInterrupt):
+        prepare(*arguments, shard_size=0.05, progress=stop)
+    with pytest.raises(UserError, match="was begun without --runner beam"):
+        prepare(*arguments, shard_size=0.05, beam=[])
+
+
+def test_options_of_beam_want_beam(run_bertjax, vocabulary, tmp_path):
+    words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
+    done = run_bertjax(*words, "--", "--runner=FlinkRunner")
+    assert done.returncode == 2
+    assert "words behind -- are Beam's: '--runner=FlinkRunner' wants --runner beam" in done.stderr
+
+
+def test_without_beam_one_line_says_what_to_install(texts, vocabulary, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.delitem(sys.modules, "bertjax.data.beam", raising=False)
+    with pytest.raises(UserError, match=r"pip install 'bertjax\[beam\]'"):
+        prepare([str(texts / "*.jsonl")], vocabulary, tmp_path / "corpus", beam=[])
