@@ -11,7 +11,7 @@ import select
 import sys
 
 import bertjax
-from bertjax import catalog, user_cache
+from bertjax import catalog, compiled_programs
 from bertjax.errors import UserError, nearest
 
 _SUCCESS, _MISTAKE, _INTERRUPTED, _READER_GONE = 0, 2, 128 + 2, 128 + 13
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         hint = nearest(verb, catalog.names("commands"))
         print(f"bertjax: error: no command {verb!r}: {hint}", file=sys.stderr)
         return _MISTAKE
-    user_cache.keep_compiled_programs()
+    compiled_programs.keep()
     return _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import bertjax
 from bertjax.data import text, tokenizer
+from bertjax.data.cache_folder import directory
 from bertjax.data.prepare import Progress, prepare
-from bertjax.user_cache import directory
 
 
 def tokenizer_of(

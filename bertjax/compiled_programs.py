@@ -1,28 +1,15 @@
-"""What several runs of a person share, and anybody may delete: `~/.cache/bertjax`.
-
-Tokenizers and corpora that runs make of raw text lie there (`bertjax.data.cache`), and programs
-that JAX has compiled.
-"""
+"""What JAX compiled, kept from one process to the next, beside what else runs share."""
 
 import os
-import pathlib
 
+from bertjax.data.cache_folder import directory
 from bertjax.train import host
-
-ENVIRONMENT = "BERTJAX_CACHE"
-"""Names another folder."""
 
 _PROGRAMS, _MOST_BYTES = "JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE"
 _USUAL_MOST_BYTES = 4 * 2**30
 
 
-def directory(named: str = "") -> pathlib.Path:
-    """The folder: the one named, else the environment's, else the user's."""
-    home = pathlib.Path.home() / ".cache" / "bertjax"
-    return pathlib.Path(named or os.environ.get(ENVIRONMENT) or home)
-
-
-def keep_compiled_programs() -> None:
+def keep() -> None:
     """Lets JAX find again what it compiled, in a later process; call it before jax is imported.
 
     What is set already stays: JAX's own variables name another folder or size, and

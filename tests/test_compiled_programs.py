@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from bertjax import user_cache
+from bertjax import compiled_programs
+from bertjax.data import cache_folder
 
-NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", user_cache.ENVIRONMENT)
+NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", cache_folder.ENVIRONMENT)
 
 
 @pytest.fixture
@@ -23,26 +24,26 @@ def environment(monkeypatch, tmp_path):
 
 
 def test_the_folder_is_the_one_named_or_the_environments_or_the_users(environment, tmp_path):
-    assert user_cache.directory() == tmp_path / ".cache" / "bertjax"
+    assert cache_folder.directory() == tmp_path / ".cache" / "bertjax"
     environment.setenv("BERTJAX_CACHE", str(tmp_path / "shared"))
-    assert user_cache.directory() == tmp_path / "shared"
-    assert user_cache.directory("own") == pathlib.Path("own")
+    assert cache_folder.directory() == tmp_path / "shared"
+    assert cache_folder.directory("own") == pathlib.Path("own")
 
 
 def test_programs_lie_in_the_folder_unless_something_else_is_set(environment, tmp_path):
-    user_cache.keep_compiled_programs()
+    compiled_programs.keep()
     folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     assert folder.is_dir()
     assert folder.parent == tmp_path / ".cache" / "bertjax"
     assert int(os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"]) == 4 * 2**30
     environment.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    user_cache.keep_compiled_programs()
+    compiled_programs.keep()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
 
 
 def test_a_folder_that_cannot_be_made_changes_nothing(environment, tmp_path):
     (tmp_path / ".cache").write_text("a file")
-    user_cache.keep_compiled_programs()
+    compiled_programs.keep()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
