@@ -74,12 +74,7 @@ def shared_data() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def compilation_cache(tmp_path_factory) -> pathlib.Path:
-    """A folder where the commands that this session runs keep, and find, what XLA compiled.
-
-    JAX's own variable names one for several sessions, and for the tests themselves.
-    """
-    if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return pathlib.Path(folder)
+    """A folder where the commands that this session runs keep, and find, what XLA compiled."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
