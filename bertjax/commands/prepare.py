@@ -32,10 +32,10 @@ examples:
 
 With --runner beam (pip install 'bertjax[beam]') many machines do it, which all see the inputs, the
 tokenizer and --out under the same paths; the corpus is the same, byte for byte. Without options of
-its own Beam runs it on this machine.
+its own Beam runs it on this machine. Interrupted, it begins again.
 
-Interrupt it whenever you like: the same command goes on after the last finished shard, and the
-corpus is the same, byte for byte, for any number of interruptions and workers.
+Without Beam, interrupt it whenever you like: the same command goes on after the last finished
+shard, and the corpus is the same, byte for byte, for any number of interruptions and workers.
 """
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -49,6 +49,8 @@ def main(argv: list[str]) -> None:
     options = _parser().parse_args(own)
     if of_beam and options.runner != "beam":
         raise UserError(f"words behind -- are Beam's: {of_beam[0]!r} wants --runner beam")
+    if options.runner == "beam" and options.workers is not None:
+        raise UserError("--workers is of --runner local: Beam's own options stand behind --")
     from bertjax.data.prepare import prepare
 
     signal.signal(signal.SIGTERM, _terminate)
@@ -69,11 +71,10 @@ def main(argv: list[str]) -> None:
                 progress=progress,
             )
     except (KeyboardInterrupt, SystemExit):
-        print(
-            "stopped; run the same command again: it goes on after the last shard that is finished "
-            f"in {options.out}",
-            file=sys.stderr,
-        )
+        onward = f"it goes on after the last shard that is finished in {options.out}"
+        if options.runner == "beam":
+            onward = "it begins again"
+        print(f"stopped; run the same command again: {onward}", file=sys.stderr)
         raise
     print(summary(options.out, manifest))
 

@@ -102,8 +102,11 @@ def fill(
     )
     try:
         pipeline.run().wait_until_finish()
-    except Exception as error:
-        raise _told(error) from error
+    except (UserError, RuntimeError) as error:
+        line = _line_of_worker(error)
+        if line is None:
+            raise
+        raise UserError(line) from error
     for split, state in corpus.states.items():
         _take_over(corpus.folder, split, state)
 
@@ -208,15 +211,14 @@ def _take_over(folder: pathlib.Path, split: str, state: SplitState) -> None:
     state.position = Position(1, 0, "")
 
 
-def _told(error: Exception) -> Exception:
-    """The line of a `UserError` that a worker raised, without Beam's words around it."""
+def _line_of_worker(error: Exception) -> str | None:
+    """What a `UserError` in a worker said, without Beam's words around it; None of other errors."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):
-            return UserError(str(cause).partition(" [while running")[0])
+            return str(cause).partition(" [while running")[0]
         cause = cause.__cause__ or cause.__context__
     mark = f"{UserError.__module__}.{UserError.__qualname__}: "
-    if mark in str(error):
-        line = str(error).rpartition(mark)[2].splitlines()[0]
-        return UserError(line.partition(" [while running")[0])
-    return error
+    if mark not in str(error):
+        return None
+    return str(error).rpartition(mark)[2].splitlines()[0].partition(" [while running")[0]

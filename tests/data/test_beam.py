@@ -98,6 +98,13 @@ def test_options_of_beam_want_beam(run_bertjax, vocabulary, tmp_path):
     assert "words behind -- are Beam's: '--runner=FlinkRunner' wants --runner beam" in done.stderr
 
 
+def test_workers_are_of_one_machine(run_bertjax, vocabulary, tmp_path):
+    words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
+    done = run_bertjax(*words, "--runner", "beam", "--workers", 2)
+    assert done.returncode == 2
+    assert "--workers is of --runner local: Beam's own options stand behind --" in done.stderr
+
+
 def test_without_beam_one_line_says_what_to_install(texts, vocabulary, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "bertjax.data.beam", raising=False)

@@ -32,8 +32,10 @@ def test_a_scan_counts_as_often_as_it_runs_also_inside_other_programs():
 def test_products_that_nothing_needs_do_not_count():
     """In a loop inside another program, beside one that is needed."""
 
+    def body(x, kernel):
+        return x @ kernel, x @ (kernel @ kernel)
+
     def both(x, kernels):
-        body = lambda x, kernel: (x @ kernel, x @ (kernel @ kernel))  # noqa: E731
         return jax.lax.scan(body, x, kernels)
 
     assert flops(lambda *xs: jax.jit(both)(*xs)[0], ones(3, 5), ones(7, 5, 5)) == 7 * 2 * 3 * 5 * 5
