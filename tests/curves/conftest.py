@@ -1,0 +1,202 @@
+"""Runs of twenty steps of shrunk recipes, and the curves in golden/ that these must follow.
+
+From text to tokenizer, corpus, batches, masks, loss, update and held-out measurement: whatever
+changes the numbers of a run changes a curve. Where that is meant, `tools/regolden` rewrites them,
+and the change says why. Types are float32, and the tolerance is that of another processor's or
+another release's order of summation.
+"""
+
+import itertools
+import json
+import pathlib
+import random
+
+import numpy as np
+import pytest
+
+from bertjax import pretraining, pretraining_job
+from bertjax.config import load_config, to_json
+from bertjax.train.interrupt import Interrupt
+from bertjax.train.metric_writer import read_metrics
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+FOLDER = ROOT / "tests" / "golden"
+STEPS = 20
+TOLERANCE = 2e-3
+SHRUNK = {
+    "model.vocab_size": "140",
+    "model.hidden_size": "24",
+    "model.num_hidden_layers": "2",
+    "model.num_attention_heads": "3",
+    "model.intermediate_size": "40",
+    "model.max_position_embeddings": "32",
+    "model.precision": "float32",
+    "data.phases": "()",
+    "data.max_seq_length": "32",
+    "data.batch_size": "8",
+    "data.validation_fraction": "0.2",
+    "data.validation_input": "()",
+    "data.corpus": "",
+    "tokenizer.vocab_size": "140",
+    "num_train_steps": str(STEPS),
+    "optimizer.learning_rate": "0.01",
+    "optimizer.warmup_steps": "2",
+    "log_every": "1",
+    "eval_every": "10",
+    "eval_examples": "16",
+    "checkpoint_every": "0",
+}
+OWN = {
+    # Two microbatches on eight devices; two rows before the first position; 256 bytes and five
+    # special tokens before the first piece.
+    "roberta.py:tiny": {
+        "data.batch_size": "16",
+        "model.max_position_embeddings": "34",
+        "model.vocab_size": "300",
+        "tokenizer.vocab_size": "300",
+    },
+    # Unlike byte pairs, SentencePiece's unigrams do not go on to whole sentences.
+    "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
+    # Likewise; and sentinels behind the pieces.
+    "t5.py:tiny": {
+        "model.vocab_size": "80",
+        "tokenizer.vocab_size": "60",
+        "objectives.span_corruption.num_sentinels": "20",
+    },
+    "bart.py:tiny": {
+        "data.batch_size": "16",
+        "model.vocab_size": "300",
+        "tokenizer.vocab_size": "300",
+    },
+    # Likewise; and a memory that is shorter than a document.
+    "xlnet.py:tiny": {
+        "model.vocab_size": "60",
+        "tokenizer.vocab_size": "60",
+        "model.mem_len": "24",
+    },
+    # Byte pairs, as roberta.py; and documents that are packed, but kept apart.
+    "gpt1.py:tiny": {"model.vocab_size": "300", "tokenizer.vocab_size": "300"},
+    "language_models.py:gpt": {"model.vocab_size": "300", "tokenizer.vocab_size": "300"},
+    "gpt3.py:tiny": {
+        "data.batch_size": "16",
+        "model.vocab_size": "300",
+        "tokenizer.vocab_size": "300",
+    },
+    "gpt2.py:tiny": {
+        "data.batch_size": "16",
+        "data.format": "packed-apart",
+        "model.vocab_size": "300",
+        "tokenizer.vocab_size": "300",
+    },
+    # Words that are read and not predicted; rows that go on with the same document.
+    "elmo.py:tiny": {
+        "model.vocab_size": "30",
+        "tokenizer.vocab_size": "30",
+        "objectives.bidirectional_lm.softmax_size": "20",
+        "model.filters": "((1, 4), (3, 6))",
+        "model.max_chars_per_word": "12",
+        "data.max_seq_length": "16",
+    },
+    "vit.py:tiny": {"data.input": "('digits',)", "data.max_seq_length": "1"},
+}
+"""What a recipe needs beside SHRUNK."""
+NOUNS = ["cat", "dog", "house", "river", "teacher", "letter", "garden", "window", "engine", "song"]
+VERBS = ["sees", "finds", "likes", "carries", "follows", "leaves", "paints", "remembers"]
+PLACES = ["in the north", "near a wall", "after dinner", "without a word", "on the road"]
+
+
+@pytest.fixture(scope="session")
+def nouns() -> list[str]:
+    """What sentences are about."""
+    return NOUNS
+
+
+@pytest.fixture(scope="session")
+def sentences():
+    """`sentences(seed)` says sentences of a few words, the same on any machine, without end."""
+
+    def say(seed: int):
+        chance = random.Random(seed)
+        while True:
+            subject, thing = chance.choice(NOUNS), chance.choice(NOUNS)
+            yield f"The {subject} {chance.choice(VERBS)} a {thing} {chance.choice(PLACES)}."
+
+    return say
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory, sentences) -> pathlib.Path:
+    """60 documents of 12 sentences."""
+    said = sentences(0)
+    documents = ["\n".join(itertools.islice(said, 12)) for _ in range(60)]
+    path = tmp_path_factory.mktemp("golden") / "text.txt"
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    pairs = (f"{said_now}\t{said_now[::-1]}\n" for said_now in itertools.islice(said, 300))
+    path.with_suffix(".tsv").write_text("".join(pairs), encoding="utf-8")
+    return path
+
+
+def known(recipe: str, fields: dict[str, str]) -> dict[str, str]:
+    """Those fields that a recipe has: not every model has a longest sequence, nor reads text."""
+    config = load_config(str(ROOT / "configs" / recipe))
+    paths = {name: name.rpartition(".") for name in fields}
+    return {
+        name: fields[name]
+        for name, (section, _, field) in paths.items()
+        if "." in section or not section or field in config.get(section, {})
+    }
+
+
+@pytest.fixture(scope="module")
+def pretrain(text):
+    """`pretrain(recipe, workdir, **fields)`: a run of 20 steps on the text."""
+
+    def run(recipe: str, workdir: pathlib.Path, **more: str) -> pretraining_job.Job:
+        fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
+        fields |= OWN.get(recipe, {}) | more
+        if load_config(str(ROOT / "configs" / recipe)).data.text_format == "source-target":
+            fields["data.input"] = f"({str(text.with_suffix('.tsv'))!r},)"
+        config = load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())
+        job = pretraining_job.prepare(config, str(workdir), say=lambda _: None)
+        workdir.mkdir(exist_ok=True)
+        (workdir / "config.json").write_text(to_json(config))
+        assert pretraining.pretrain(job, Interrupt(), say=lambda _: None)
+        return job
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def pretrained(pretrain, tmp_path_factory) -> pathlib.Path:
+    """A run of bert.py:tiny."""
+    workdir = tmp_path_factory.mktemp("golden") / "run"
+    pretrain("bert.py:tiny", workdir)
+    return workdir
+
+
+@pytest.fixture(scope="session")
+def follows(regolden):
+    """`follows(name, workdir)` compares what is smooth in a run with golden/, or rewrites that."""
+
+    def compare(name: str, workdir: pathlib.Path) -> None:
+        curves: dict[str, dict[str, float]] = {}
+        for record in read_metrics(workdir):
+            for metric, value in record.items():
+                if metric.endswith(("loss", "gradient_norm", "learning_rate")):
+                    curves.setdefault(metric, {})[str(record["step"])] = value
+        path = FOLDER / f"{name}.json"
+        if regolden:
+            rounded = {
+                metric: {step: float(f"{value:.5g}") for step, value in curve.items()}
+                for metric, curve in sorted(curves.items())
+            }
+            path.write_text(json.dumps(rounded, indent=1) + "\n")
+        golden = json.loads(path.read_text())
+        assert curves.keys() == golden.keys()
+        for metric, curve in curves.items():
+            wanted = golden[metric]
+            assert curve.keys() == wanted.keys(), metric
+            got, wanted = [*curve.values()], [wanted[step] for step in curve]
+            np.testing.assert_allclose(got, wanted, TOLERANCE, TOLERANCE, err_msg=metric)
+
+    return compare

@@ -1,0 +1,94 @@
+"""Twenty steps of every recipe that pretrains, shrunk: a curve is followed, all is learned."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from bertjax import pretraining_job
+from bertjax.train import named_arrays
+from bertjax.train.restore import load_numpy
+
+CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
+PRETRAINING = (
+    "quickstart.py",
+    "bert.py:tiny",
+    "bert_mini_hour.py",
+    "family.py:bert",
+    "students.py:distilbert_alone",
+    "bert_wwm.py:tiny",
+    "bert_masks30.py:tiny",
+    "roberta.py:tiny",
+    "spanbert.py:tiny",
+    "albert.py:tiny",
+    "electra.py:tiny",
+    "xlnet.py:tiny",
+    "gpt1.py:tiny",
+    "gpt2.py:tiny",
+    "gpt3.py:tiny",
+    "language_models.py:gpt",
+    "transformer.py:tiny",
+    "reversal.py",
+    "t5.py:tiny",
+    "bart.py:tiny",
+    "mass.py:tiny",
+    "unilm.py:tiny",
+    "elmo.py:tiny",
+    "universal_transformer.py:tiny",
+    "vit.py:tiny",
+)
+FIRST_PYTHON_ALONE = set(PRETRAINING) - {
+    *("quickstart.py", "roberta.py:tiny", "albert.py:tiny", "electra.py:tiny", "xlnet.py:tiny"),
+    *("gpt2.py:tiny", "t5.py:tiny", "elmo.py:tiny", "vit.py:tiny"),
+}
+"""Curves whose parts are in others too: one Python is enough."""
+DISTILLATION = {
+    # Each with the objective that asks a teacher, which is the run of bert.py:tiny.
+    "distilbert.py:tiny": "soft_targets",
+    "tinybert.py:tiny": "layer_matching",
+}
+TUNING = ("glue", "squad", "ner", "race", "kbert", "tinybert_glue")
+"""Configs of tasks, whose curves test_task_curves.py follows."""
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=pytest.mark.once if name in FIRST_PYTHON_ALONE else ())
+        for name in PRETRAINING
+    ],
+)
+def test_a_pretraining_curve(recipe, pretrain, follows, tmp_path):
+    job = pretrain(recipe, tmp_path)
+    follows(f"pretrain_{recipe.partition('.')[0]}", tmp_path)
+    all_is_learned(job)
+
+
+def all_is_learned(job: pretraining_job.Job) -> None:
+    """No array of the encoder stays as it began, but a pooler that no loss reaches."""
+    first = named_arrays.named(job.trainer.create_state().params["encoder"])
+    last = load_numpy(
+        job.workdir / "checkpoints" / str(job.config.num_train_steps), "params/encoder"
+    )
+    last = named_arrays.named(last)
+    same = {name for name in first if np.array_equal(first[name], last[name])}
+    pooler = {name for name in first if name.startswith("pooler/")}
+    assert same == (set() if "sentence_pair" in job.config.objectives else pooler)
+
+
+@pytest.mark.parametrize("recipe", DISTILLATION)
+def test_a_distillation_curve(recipe, pretrained, pretrain, follows, tmp_path):
+    teacher = {f"objectives.{DISTILLATION[recipe]}.teacher": str(pretrained)}
+    job = pretrain(recipe, tmp_path, **teacher)
+    follows(f"pretrain_{recipe.partition('.')[0]}", tmp_path)
+    all_is_learned(job)
+
+
+def test_every_config_of_a_pretraining_has_a_curve():
+    """A new file in configs/ belongs into PRETRAINING, unless it is another size of one there."""
+    known = {recipe.partition(".")[0] for recipe in (*PRETRAINING, *DISTILLATION)}
+    for path in CONFIGS.glob("*.py"):
+        other_size = re.search(r"configs/(\w+)\.py:\w+`, where its record stands", path.read_text())
+        name = other_size[1] if other_size else path.stem
+        assert name in {*known, *TUNING, "common"}, f"{path.name} has no golden curve"
