@@ -13,6 +13,8 @@ from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.stack import REMAT_POLICIES, Stack
 
+pytestmark = pytest.mark.once
+
 B, L, D, N = 2, 5, 6, 3
 MASK = (jnp.arange(L) < jnp.array([[3], [5]]))[:, None, None]
 

@@ -37,12 +37,16 @@ def run_here(toy):
 
 @pytest.fixture(scope="session")
 def start_toy(command_environment):
-    """Starts the toy as a process of its own; returns the Popen."""
+    """Starts the toy as a process of its own; returns the Popen.
+
+    Warnings end it, and JAX warns of what a process that was killed left among compiled programs:
+    it has none of these.
+    """
 
     def start(workdir, *arguments, **options):
         return subprocess.Popen(
             [sys.executable, "-W", "error", str(TOY), str(workdir), *map(str, arguments)],
-            env=command_environment | {"XLA_FLAGS": ""},
+            env=command_environment | {"XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"},
             text=True,
             **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
         )
