@@ -2,7 +2,8 @@
 
     bertjax pretrain --config configs/language_models.py:gpt --workdir runs/language_models/gpt \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"
-    python tools/measure_ngrams.py --init runs/language_models/gpt --input 'heldout/*.gz'
+    python tools/measure_ngrams.py --init runs/language_models/gpt --input 'enwiki/*.gz' \
+        --held_out 'heldout/*.gz'
 
 GPT-2 says what comes next, ELMo also what came before, and T5's spans say what was cut out. What
 makes a system stays its own, as in its config file; the same for all are the width of BERT-tiny,

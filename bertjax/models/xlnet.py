@@ -87,6 +87,7 @@ class Model(nn.Module):
             precision,
         )
         self.dropout = Dropout(self.hidden_dropout_prob)
+        self.shared_dropout = Dropout(self.hidden_dropout_prob, by_rows=False)
         self.memory = Memory(self.mem_len, precision.activations)
         self.layers = Stack(
             StreamBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps),
@@ -160,7 +161,7 @@ class Model(nn.Module):
             )
         keys = there.shape[1] + length
         signals = distance_signals(length, keys, self.hidden_size, self.clamp_len)
-        return Views(streams, self.dropout(jnp.asarray(signals), train=train))
+        return Views(streams, self.shared_dropout(jnp.asarray(signals), train=train))
 
     def _check(self) -> None:
         if self.hidden_size % self.num_attention_heads:

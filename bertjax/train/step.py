@@ -9,6 +9,8 @@ import optax
 from jaxtyping import Array
 
 from bertjax.interfaces import Batch, Params, Pretrainer, Sum, extent
+from bertjax.layers.dropout import drawn_by_rows
+from bertjax.train.accumulation import data_shards, joined, over_shards, split, sum_over
 from bertjax.train.state import TrainState
 
 Metrics = dict[str, Array]
@@ -33,8 +35,8 @@ def make_train_step(
 ) -> TrainStep:
     """Builds (state, batch, frozen=) -> (next state, metrics).
 
-    Every example has its own key, `fold_in(fold_in(seed, step), index in the global batch)`: masks
-    are the same on any mesh, on any number of hosts and with any number of microbatches.
+    Every example has its own keys, `fold_in(fold_in(seed, step), index in the global batch)`: masks
+    and what is dropped are the same on any mesh, any number of hosts and of microbatches.
 
     A loss is the weighted sum of the objectives' means over the whole batch. With microbatches,
     sums are accumulated and divided by the weights of the whole batch, so the gradient is exact.
@@ -43,41 +45,45 @@ def make_train_step(
     """
     loss_weights = pretrainer.loss_weights()
 
-    def loss(params, frozen, part, dropout, whole_weights):
-        rows, carry = part
-        (losses, metrics), carry = _apply(
-            pretrainer, params, frozen, rows, carry, train=True, rngs={"dropout": dropout}
-        )
+    def loss(params, frozen, part, dropout, whole_weights, count):
+        rows, row_keys, carry = part
+        with drawn_by_rows(row_keys):
+            (losses, metrics), carry = _apply(
+                pretrainer, params, frozen, rows, carry, train=True, rngs={"dropout": dropout}
+            )
         weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
         total = sum(
             loss_weights[name] * value / jnp.maximum(weights[name], TINY)
             for name, (value, _) in losses.items()
         )
-        sums = _named(losses, metrics) | {"loss": (total, jnp.ones(()) / microbatches)}
+        sums = _named(losses, metrics) | {"loss": (total, jnp.ones(()) / count)}
         return total, (sums, carry)
 
     def train_step(
         state: TrainState, batch: Batch, frozen: Params = NOTHING
     ) -> tuple[TrainState, Metrics]:
-        batch = {**batch, "example_key": example_keys(seed, state.step, extent(batch)[0])}
+        size = extent(batch)[0]
+        batch = {**batch, "example_key": example_keys(seed, state.step, size)}
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
+        row_keys = example_keys(seed, state.step, size, "dropout")
+        whole = batch, row_keys, state.carry
         if microbatches == 1:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
-                state.params, frozen, (batch, state.carry), dropout, None
+                state.params, frozen, whole, dropout, None, 1
             )
         else:
-            parts = split(batch, microbatches), split(state.carry, microbatches)
-            weights = _whole_weights(pretrainer, state.params, frozen, parts)
+            shards = data_shards()
+            weights = _whole_weights(pretrainer, state.params, frozen, batch, state.carry)
 
-            def part_gradient(part_and_index):
-                part, index = part_and_index
-                key = jax.random.fold_in(dropout, index)
+            def part_gradient(part):
                 gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
-                    state.params, frozen, part, key, weights
+                    state.params, frozen, part, dropout, weights, microbatches * shards
                 )
                 return (gradient, sums), carry
 
-            (gradient, sums), carry = _sum_over(part_gradient, (parts, jnp.arange(microbatches)))
+            parts = split(whole, microbatches, shards)
+            (gradient, sums), carry = sum_over(over_shards(part_gradient), parts)
+            gradient, sums = jax.tree.map(lambda leaf: leaf.sum(0), (gradient, sums))
             carry = joined(carry)
         metrics = {name: mean(total) for name, total in sums.items()}
         metrics["learning_rate"] = schedule(state.step)
@@ -103,9 +109,9 @@ def make_eval_step(pretrainer: Pretrainer, *, seed: int) -> EvalStep:
     return eval_step
 
 
-def example_keys(seed: int, step: Array, batch_size: int) -> Array:
+def example_keys(seed: int, step: Array, batch_size: int, purpose: str = "masks") -> Array:
     """The key of each example of the global batch in this step."""
-    key = jax.random.fold_in(_stream(seed, "masks"), step)
+    key = jax.random.fold_in(_stream(seed, purpose), step)
     return jax.vmap(lambda index: jax.random.fold_in(key, index))(jnp.arange(batch_size))
 
 
@@ -113,20 +119,6 @@ def evaluation_keys(seed: int, example_id: Array) -> Array:
     """The same key for an example in every evaluation."""
     key = _stream(seed, "evaluation")
     return jax.vmap(lambda index: jax.random.fold_in(key, index))(example_id)
-
-
-def split(batch: Any, microbatches: int) -> Any:
-    """[B ...] becomes [m B/m ...]; every device keeps the rows that it holds."""
-
-    def one(x):
-        return x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1)
-
-    return jax.tree.map(one, batch)
-
-
-def joined(parts: Any) -> Any:
-    """[m B/m ...] becomes [B ...] again."""
-    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), parts)
 
 
 def mean(total: Sum) -> Array:
@@ -152,34 +144,14 @@ def _named(losses: dict[str, Sum], metrics: dict[str, Sum]) -> dict[str, Sum]:
 
 
 def _whole_weights(
-    pretrainer: Pretrainer, params: Params, frozen: Params, parts: tuple[Batch, Any]
+    pretrainer: Pretrainer, params: Params, frozen: Params, batch: Batch, carry: Any
 ) -> dict[str, Array]:
-    """Each objective's weight sum over all parts.
+    """Each objective's weight sum over the whole batch.
 
     Weights do not depend on what the encoder computes, so the compiler drops everything but them.
     """
-
-    def part_weights(part):
-        rows, carry = part
-        (losses, _), _ = _apply(pretrainer, params, frozen, rows, carry, train=False)
-        return {name: weight for name, (_, weight) in losses.items()}, None
-
-    return _sum_over(part_weights, parts)[0]
-
-
-def _sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
-    """Works on the leading axis of `parts`, one part after the other.
-
-    `function(part)` gives what is added up, and what is returned for each part.
-    """
-    shapes, _ = jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts))
-    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-
-    def add(sums, part):
-        values, own = function(part)
-        return jax.tree.map(jnp.add, sums, values), own
-
-    return jax.lax.scan(add, zeros, parts)
+    (losses, _), _ = _apply(pretrainer, params, frozen, batch, carry, train=False)
+    return {name: weight for name, (_, weight) in losses.items()}
 
 
 def _update(

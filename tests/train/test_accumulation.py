@@ -1,0 +1,59 @@
+"""Parts of a batch: who holds which rows, and that shards of the data meet once a step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from bertjax.train import hlo, program_costs, sharding
+from bertjax.train.accumulation import data_shards, joined, over_shards, split, sum_over
+
+B, D, H = 32, 4, 6
+
+
+def test_a_device_keeps_its_rows_when_a_batch_is_split():
+    rows = np.arange(16)
+    parts = split({"rows": rows}, 2, 4)["rows"]
+    assert parts.shape == (2, 4, 2)
+    assert sorted(parts.ravel()) == rows.tolist()
+    # Of four devices, each held four rows in a row: every part has two of each.
+    np.testing.assert_array_equal(parts // 4, np.broadcast_to(np.arange(4)[:, None], (2, 4, 2)))
+    np.testing.assert_array_equal(joined({"rows": parts})["rows"], rows)
+
+
+def loss(weights, rows):
+    return jnp.sum(jnp.tanh(rows @ weights) ** 2)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_gradients_meet_along_the_data_axis_once_a_step(parts):
+    mesh = sharding.make_mesh({"data": 4, "fsdp": 1, "tensor": 2, "sequence": 1})
+
+    def step(weights, rows):
+        def part_gradient(part):
+            return jax.grad(loss)(weights, part), part.sum(axis=1)
+
+        held = split(rows, parts, data_shards())
+        gradient, sums = sum_over(over_shards(part_gradient), held)
+        return gradient.sum(0), joined(sums)
+
+    over_tensor = NamedSharding(mesh, PartitionSpec(None, "tensor"))
+    over_data = NamedSharding(mesh, PartitionSpec("data"))
+    compiled = (
+        jax.jit(
+            sharding.on_mesh(step, mesh, sharding.RULES),
+            in_shardings=(over_tensor, over_data),
+            out_shardings=(over_tensor, over_data),
+        )
+        .lower(jax.ShapeDtypeStruct((D, H), np.float32), jax.ShapeDtypeStruct((B, D), np.float32))
+        .compile()
+    )
+    (met,) = program_costs.collectives(hlo.parse(compiled.as_text()), mesh.shape)
+    assert (met.kind, met.axes, met.devices, met.times) == ("all-reduce", "data", 4, 1)
+
+    draws = np.random.default_rng(0)
+    weights, rows = (draws.normal(size=size).astype(np.float32) for size in ((D, H), (B, D)))
+    gradient, sums = compiled(jax.device_put(weights, over_tensor), jax.device_put(rows, over_data))
+    np.testing.assert_allclose(gradient, jax.grad(loss)(weights, rows), rtol=1e-5)
+    np.testing.assert_allclose(sums, rows.sum(axis=1), rtol=1e-6)
