@@ -81,7 +81,7 @@ def measure(
     Args:
       model: What is measured.
       documents: Texts.
-      length: Tokens of a window; 0 for as many as the model reads.
+      length: Tokens of a window; 0 for as many as the model learned from.
       stride: Tokens by which a window moves on; 0 for half of its length.
       batch_size: Windows at a time.
 
@@ -89,7 +89,7 @@ def measure(
       UserError: the window is longer than the model reads, or the stride longer than the window;
         or nothing was there to predict.
     """
-    length = length or int(model.longest)
+    length = length or int(model.learned)
     stride = stride or max(1, length // 2)
     check_length(model, length, "a window", "lower --length")
     if not 1 <= stride < length:

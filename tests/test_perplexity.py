@@ -42,6 +42,7 @@ def model():
         tokenizer=Letters(),
         end_id=1,
         longest=6,
+        learned=6,
         params=None,
         predictions=predictions,
         config={"imported": {}},
@@ -75,6 +76,18 @@ def test_line_breaks_that_a_corpus_lacks_are_no_bytes(model):
 def test_windows_that_do_not_fit_are_one_line(model, options, message):
     with pytest.raises(UserError, match=message):
         perplexity.measure(model, ["abc"], **options)
+
+
+def test_a_window_is_as_long_as_the_texts_that_were_learned_from(model):
+    shapes = []
+
+    def seen(params, ids, there):
+        shapes.append(ids.shape)
+        return predictions(params, ids, there)
+
+    model.learned, model.predictions = 4, seen
+    perplexity.measure(model, ["abcdefghij"])
+    assert set(shapes) == {(8, 4)}
 
 
 def test_a_text_without_tokens_is_one_line(model):

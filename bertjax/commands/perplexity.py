@@ -10,8 +10,10 @@ examples:
 
 --input is what bertjax prepare reads: globs of text, JSONL or WikiExtractor files, tfds:NAME:SPLIT.
 Windows of --length tokens move over each document by --stride: a smaller stride gives every token
-more of what comes before it, and takes longer. Every token is predicted once. Bits per byte compare
-models whatever their tokenizers; perplexity only those with the same one.
+more of what comes before it, and takes longer. Every token is predicted once. A model that learned
+from short texts may have positions for longer ones and know nothing of them; an imported model is
+taken to know all of its own. Bits per byte compare models whatever their tokenizers; perplexity
+only those with the same one.
 """
 
 
@@ -57,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
     add("--input", required=True, nargs="+", help="texts")
     add("--format", default="auto", help="how files are laid out (default: auto, looks at each)")
-    add("--length", type=int, default=0, help="tokens of a window (default: all the model reads)")
+    default = "(default: as many as the model learned from)"
+    add("--length", type=int, default=0, help=f"tokens of a window {default}")
     add("--stride", type=int, default=0, help="tokens it moves on by (default: half of it)")
     add("--batch_size", type=int, default=8, help="windows at a time (default 8)")
     add("--precision", default="auto", help="as config.model.precision (default auto)")

@@ -7,17 +7,11 @@ step, whatever the number of parts.
 from collections.abc import Callable
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-_DATA = "data"
-
-
-def data_shards() -> int:
-    """In how many parts the mesh that is traced on cuts a batch along its data axis."""
-    return dict(jax.sharding.get_abstract_mesh().shape).get(_DATA, 1)
+from bertjax.train.sharding import DATA
 
 
 def split(batch: Any, parts: int, shards: int) -> Any:
@@ -25,7 +19,7 @@ def split(batch: Any, parts: int, shards: int) -> Any:
 
     def one(x):
         x = x.reshape(shards, -1, parts, *x.shape[1:])
-        return _placed(jnp.moveaxis(x, 2, 0), (None, _DATA, "fsdp"))
+        return _placed(jnp.moveaxis(x, 2, 0), (None, DATA, "fsdp"))
 
     return jax.tree.map(one, batch)
 
@@ -35,18 +29,6 @@ def joined(parts: Any) -> Any:
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(-1, *x.shape[3:]), parts)
 
 
-def over_shards(function: Callable) -> Callable:
-    """Lets a function of a part work on all shards of it, each for itself."""
-    rules = nn.get_logical_axis_rules()
-    within = [(name, _without_data(axes)) for name, axes in rules]
-
-    def one(part):
-        with nn.logical_axis_rules(within):
-            return function(part)
-
-    return jax.vmap(one, spmd_axis_name=_DATA)
-
-
 def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
     """Works on the leading axis of `parts`, one part after the other.
 
@@ -54,7 +36,7 @@ def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
     """
     shapes, _ = jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(
-        lambda shape: _placed(jnp.zeros(shape.shape, shape.dtype), (_DATA,)), shapes
+        lambda shape: _placed(jnp.zeros(shape.shape, shape.dtype), (DATA,)), shapes
     )
 
     def add(sums, part):
@@ -62,11 +44,6 @@ def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
         return jax.tree.map(jnp.add, sums, values), own
 
     return jax.lax.scan(add, zeros, parts)
-
-
-def _without_data(axes: Any) -> tuple[str, ...]:
-    axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
-    return tuple(axis for axis in axes if axis != _DATA)
 
 
 def _placed(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:

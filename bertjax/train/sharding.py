@@ -13,7 +13,8 @@ from jaxtyping import Int, PyTree
 
 from bertjax.errors import UserError, nearest
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+DATA = "data"
+MESH_AXES = (DATA, "fsdp", "tensor", "sequence")
 
 RULES = (
     ("batch", ("data", "fsdp")),
@@ -142,6 +143,27 @@ def on_mesh(function: Callable, mesh: Mesh, rules: Sequence[tuple]) -> Callable:
             return function(*arguments)
 
     return traced
+
+
+def data_shards() -> int:
+    """In how many parts the mesh that is traced on cuts a batch along its data axis."""
+    return dict(jax.sharding.get_abstract_mesh().shape).get(DATA, 1)
+
+
+def over_data_shards(function: Callable) -> Callable:
+    """Lets a function of a shard of a batch work on all of [shards ...], each for itself."""
+
+    def within_shard(shard):
+        rules = [(name, _without_data(axes)) for name, axes in nn.get_logical_axis_rules()]
+        with nn.logical_axis_rules(rules):
+            return function(shard)
+
+    return jax.vmap(within_shard, spmd_axis_name=DATA)
+
+
+def _without_data(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    axes = (axes,) if isinstance(axes, str) else axes or ()
+    return tuple(axis for axis in axes if axis != DATA)
 
 
 def _table(rules: Sequence[tuple]) -> dict[str, tuple[str, ...]]:

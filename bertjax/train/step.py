@@ -10,7 +10,8 @@ from jaxtyping import Array
 
 from bertjax.interfaces import Batch, Params, Pretrainer, Sum, extent
 from bertjax.layers.dropout import drawn_by_rows
-from bertjax.train.accumulation import data_shards, joined, over_shards, split, sum_over
+from bertjax.train.accumulation import joined, split, sum_over
+from bertjax.train.sharding import data_shards, over_data_shards
 from bertjax.train.state import TrainState
 
 Metrics = dict[str, Array]
@@ -82,7 +83,7 @@ def make_train_step(
                 return (gradient, sums), carry
 
             parts = split(whole, microbatches, shards)
-            (gradient, sums), carry = sum_over(over_shards(part_gradient), parts)
+            (gradient, sums), carry = sum_over(over_data_shards(part_gradient), parts)
             gradient, sums = jax.tree.map(lambda leaf: leaf.sum(0), (gradient, sums))
             carry = joined(carry)
         metrics = {name: mean(total) for name, total in sums.items()}

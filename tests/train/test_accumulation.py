@@ -7,7 +7,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.train import hlo, program_costs, sharding
-from bertjax.train.accumulation import data_shards, joined, over_shards, split, sum_over
+from bertjax.train.accumulation import joined, split, sum_over
+from bertjax.train.sharding import data_shards, over_data_shards
 
 B, D, H = 32, 4, 6
 
@@ -35,7 +36,7 @@ def test_gradients_meet_along_the_data_axis_once_a_step(parts):
             return jax.grad(loss)(weights, part), part.sum(axis=1)
 
         held = split(rows, parts, data_shards())
-        gradient, sums = sum_over(over_shards(part_gradient), held)
+        gradient, sums = sum_over(over_data_shards(part_gradient), held)
         return gradient.sum(0), joined(sums)
 
     over_tensor = NamedSharding(mesh, PartitionSpec(None, "tensor"))
