@@ -133,6 +133,13 @@ def test_the_gentlest_change_that_fits_is_found(config, monkeypatch):
     ]
 
 
+@pytest.mark.skipif(NO_COMPILER, reason="no compiler for TPUs: the extra `tpu`")
+@pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
+def test_a_chip_alone(name, full):
+    found = chips.topology(name)
+    assert (found.name, found.chips) == (full, 1)
+
+
 @pytest.mark.once
 @pytest.mark.skipif(NO_COMPILER, reason="no compiler for TPUs: the extra `tpu`")
 def test_a_step_is_compiled_for_four_chips(capsys, monkeypatch):

@@ -171,6 +171,8 @@ def topology(name: str, slices: int = 1) -> Topology:
 
     full = f"{chip.name}:{shape}"
     options = {"num_slices": slices} if slices > 1 else {}
+    if _size(shape) == 1:
+        options["chips_per_host_bounds"] = [1, 1, 1]
     try:
         description = topologies.get_topology_desc(platform="tpu", topology_name=full, **options)
     except RuntimeError as error:
