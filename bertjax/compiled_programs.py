@@ -1,12 +1,16 @@
 """What JAX compiled, kept from one process to the next, beside what else runs share."""
 
+import contextlib
 import os
+import pathlib
 
 from bertjax.data.cache_folder import directory
 from bertjax.train import host
 
 _PROGRAMS, _MOST_BYTES = "JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE"
 _USUAL_MOST_BYTES = 4 * 2**30
+_PROGRAM, _TIME = "-cache", "-atime"
+"""How JAX's two files of a program end; the second is written behind the first, under its lock."""
 
 
 def keep() -> None:
@@ -23,5 +27,27 @@ def keep() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return
+    _forget_interrupted(folder)
     os.environ[_PROGRAMS] = str(folder)
     os.environ.setdefault(_MOST_BYTES, str(_USUAL_MOST_BYTES))
+
+
+def _forget_interrupted(folder: pathlib.Path) -> None:
+    """Removes what a process was writing when it was killed.
+
+    JAX would warn of it in every start, never replace it, and keep no other program beside it.
+    """
+    if not _interrupted(folder):
+        return
+    import filelock
+
+    lock = filelock.FileLock(folder / ".lockfile")
+    with contextlib.suppress(filelock.Timeout, OSError), lock.acquire(blocking=False):
+        for program in _interrupted(folder):
+            program.unlink()
+
+
+def _interrupted(folder: pathlib.Path) -> list[pathlib.Path]:
+    names = {path.name for path in folder.iterdir()}
+    programs = {name.removesuffix(_PROGRAM) for name in names if name.endswith(_PROGRAM)}
+    return [folder / f"{program}{_PROGRAM}" for program in programs if program + _TIME not in names]

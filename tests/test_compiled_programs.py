@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import filelock
 import pytest
 
 from bertjax import compiled_programs
@@ -47,6 +48,22 @@ def test_a_folder_that_cannot_be_made_changes_nothing(environment, tmp_path):
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
+def test_a_program_that_was_not_written_to_its_end_is_forgotten(environment):
+    compiled_programs.keep()
+    folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    for name in ("whole-cache", "whole-atime", "half-cache"):
+        (folder / name).write_bytes(b"x")
+
+    def start():
+        environment.delenv("JAX_COMPILATION_CACHE_DIR")
+        compiled_programs.keep()
+        return {path.name for path in folder.glob("*-*")}
+
+    with filelock.FileLock(folder / ".lockfile"):
+        assert start() == {"whole-cache", "whole-atime", "half-cache"}  # it is being written
+    assert start() == {"whole-cache", "whole-atime"}
+
+
 def test_a_second_start_compiles_nothing_again(tmp_path, root, command_environment):
     """Of what takes longer than JAX's own limit, set here to nothing."""
     env = {name: value for name, value in command_environment.items() if name not in NAMES}
@@ -64,3 +81,10 @@ def test_a_second_start_compiles_nothing_again(tmp_path, root, command_environme
     first = programs()
     assert any(name.startswith("jit_train_step") for name in first)
     assert programs() == first
+    # As where a process was killed while it wrote.
+    (step,) = tmp_path.glob("compiled-*/jit_train_step-*-cache")
+    whole = step.read_bytes()
+    step.write_bytes(whole[:1000])
+    step.with_name(step.name.removesuffix("cache") + "atime").unlink()
+    assert programs() == first
+    assert len(step.read_bytes()) > 1000
