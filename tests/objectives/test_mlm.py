@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bertjax.errors import UserError
 from bertjax.interfaces import Encoded
 from bertjax.objectives.mlm import Objective
-from bertjax.train.step import split
+from bertjax.train.accumulation import split
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 VOCABULARY = 61
@@ -155,9 +155,9 @@ def test_masks_are_the_same_on_any_number_of_devices(masking, count, prepare, ma
 @pytest.mark.parametrize("microbatches", [2, 4])
 def test_masks_are_the_same_with_any_number_of_microbatches(microbatches, prepare, make_batch):
     batch = make_batch(step=3)
-    whole, parts = prepare(batch), split(batch, microbatches)
+    whole, parts = prepare(batch), split(batch, microbatches, 1)
     for index in range(microbatches):
-        part = prepare({name: rows[index] for name, rows in parts.items()})
+        part = prepare({name: rows[index, 0] for name, rows in parts.items()})
         for name in NEW:
             np.testing.assert_array_equal(part[name], whole[name][index::microbatches])
 
