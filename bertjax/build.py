@@ -317,6 +317,7 @@ def trainer(
         microbatches=config.data.microbatches,
         batch_size=batch_size,
         frozen=frozen,
+        shard_optimizer=config.mesh.shard_optimizer,
     )
 
 

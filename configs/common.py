@@ -137,7 +137,16 @@ def adamw(learning_rate: float, warmup_steps: int) -> ConfigDict:
 
 def mesh() -> ConfigDict:
     """All devices along the data axis; `rules` are put before `train/sharding.py`'s own."""
-    return ConfigDict({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1, "rules": ()})
+    return ConfigDict(
+        {
+            "data": -1,
+            "fsdp": 1,
+            "tensor": 1,
+            "sequence": 1,
+            "rules": (),
+            "shard_optimizer": False,  # its state over the data axis as well, as ZeRO's stage 1
+        }
+    )
 
 
 def run(num_train_steps: int) -> dict:

@@ -134,6 +134,28 @@ def placed_shapes(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
     )
 
 
+def spread_over_data(shapes: PyTree) -> PyTree:
+    """The same shapes, each also cut along the data axis where it divides (ZeRO, stage 1).
+
+    Every device then updates its part alone: gradients are summed to where they are needed, and
+    the updated parameters brought together (Rajbhandari et al. 2020, section 5.1).
+    """
+    return jax.tree.map(_spread, shapes)
+
+
+def _spread(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    mesh, spec = leaf.sharding.mesh, leaf.sharding.spec
+    axes = [_named(axes) for axes in (*spec, *[None] * (leaf.ndim - len(spec)))]
+    if any(DATA in used for used in axes):
+        return leaf
+    for number, (size, used) in enumerate(zip(leaf.shape, axes, strict=True)):
+        if size % math.prod(mesh.shape[axis] for axis in (*used, DATA)) == 0:
+            axes[number] = (*used, DATA)
+            where = NamedSharding(mesh, PartitionSpec(*axes))
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+    return leaf
+
+
 def on_mesh(function: Callable, mesh: Mesh, rules: Sequence[tuple]) -> Callable:
     """Lets the layers in a function that is jitted place their activations on the mesh."""
 
@@ -162,15 +184,18 @@ def over_data_shards(function: Callable) -> Callable:
 
 
 def _without_data(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    axes = (axes,) if isinstance(axes, str) else axes or ()
-    return tuple(axis for axis in axes if axis != DATA)
+    return tuple(axis for axis in _named(axes) if axis != DATA)
+
+
+def _named(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (axes,) if isinstance(axes, str) else tuple(axes or ())
 
 
 def _table(rules: Sequence[tuple]) -> dict[str, tuple[str, ...]]:
     """The mesh axes of each logical axis: what the first rule that names it says."""
     table = {}
     for name, axes in rules:
-        axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
+        axes = _named(axes)
         _check_known("logical axis", [name], [known for known, _ in RULES])
         _check_known("mesh axis", axes, MESH_AXES)
         table.setdefault(name, axes)

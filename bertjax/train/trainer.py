@@ -89,6 +89,7 @@ def make_trainer(
     microbatches: int,
     batch_size: int = 1,
     frozen: Mapping[str, PyTree] = NOTHING,
+    shard_optimizer: bool = False,
 ) -> Trainer:
     """Builds everything that is compiled for a run.
 
@@ -103,6 +104,7 @@ def make_trainer(
       microbatches: Parts that a batch is worked on in, one after the other.
       batch_size: Examples of a global batch, for models that carry something from batch to batch.
       frozen: Parameters that no step changes, as numpy arrays, by objective.
+      shard_optimizer: Whether the optimizer's state is spread over the data axis as well.
 
     Raises:
       UserError: an array does not divide over the mesh, or `frozen` is not what is wanted.
@@ -114,6 +116,8 @@ def make_trainer(
         return create(pretrainer, optimizer, template, seed, batch_size)
 
     shapes = sharding.placed_shapes(jax.eval_shape(boxed), mesh, rules)
+    if shard_optimizer:
+        shapes = shapes.replace(opt_state=sharding.spread_over_data(shapes.opt_state))
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
     wanted = jax.eval_shape(lambda: frozen_of(pretrainer, template))
     frozen = transfer.place(frozen, sharding.placed_shapes(wanted, mesh, rules), "teacher")

@@ -163,12 +163,13 @@ MESHES = {
     "one": {},
     "data": {"data": 8},
     "data, fsdp": {"data": 4, "fsdp": 2},
+    "data, tensor": {"data": 4, "tensor": 2},
     "data, fsdp, tensor": {"data": 2, "fsdp": 2, "tensor": 2},
     "data, tensor, sequence": {"data": 2, "tensor": 2, "sequence": 2},
 }
 
 
-def trainer_on(sizes, batch, vocab_size=V):
+def trainer_on(sizes, batch, vocab_size=V, **more):
     sizes = dict.fromkeys(sharding.MESH_AXES, 1) | sizes
     mesh = sharding.make_mesh(sizes, jax.devices()[: np.prod(list(sizes.values()))])
     return make_trainer(
@@ -181,6 +182,7 @@ def trainer_on(sizes, batch, vocab_size=V):
         rules=sharding.RULES,
         seed=0,
         microbatches=2,
+        **more,
     )
 
 
@@ -190,8 +192,8 @@ def two_steps(batch, start):
     state = start.replace(opt_state=optimizer.make("adamw").init(start.params))
 
     @functools.cache
-    def run(name):
-        trainer, metrics = trainer_on(MESHES[name], batch), []
+    def run(name, **more):
+        trainer, metrics = trainer_on(MESHES[name], batch, **more), []
         # A copy, because the step gives its state away.
         after = jax.device_put(
             jax.device_get(state), jax.tree.map(lambda leaf: leaf.sharding, trainer.shapes)
@@ -204,7 +206,7 @@ def two_steps(batch, start):
     return run
 
 
-@pytest.mark.parametrize("name", [name for name in MESHES if name != "one"])
+@pytest.mark.parametrize("name", [name for name in MESHES if name not in ("one", "data, tensor")])
 def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
     """With dropout: its bits do not depend on where they are drawn either."""
     _, alone, metrics_alone = two_steps("one")
@@ -219,6 +221,22 @@ def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
     # The biases of keys have a gradient of zero, and Adam an epsilon of 1e-3 to divide noise by.
     close(state.params, alone.params, relative=1e-4, absolute=5e-6)
     close(state.opt_state, alone.opt_state, relative=1e-4)
+
+
+def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps):
+    _, alone, metrics_alone = two_steps("one")
+    _, state, metrics = two_steps("data, tensor", shard_optimizer=True)
+    assert metrics[1]["loss"] == pytest.approx(metrics_alone[1]["loss"], rel=1e-5)
+    close(state.params, alone.params, relative=1e-4, absolute=5e-6)
+    close(state.opt_state, alone.opt_state, relative=1e-4)
+
+    def held(tree):
+        kernel = tree["encoder"]["layers"]["block"]["attention"]["query"]["kernel"]
+        return {shard.data.shape for shard in kernel.addressable_shards}
+
+    assert held(state.params) == {(N, D, H // 2, D // H)}
+    assert held(state.opt_state[1].mu) == held(state.opt_state[1].nu)
+    assert held(state.opt_state[1].mu) == {(N, D // 4, H // 2, D // H)}
 
 
 def test_parameters_begin_the_same_on_any_mesh(two_steps, start):
