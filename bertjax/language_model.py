@@ -36,8 +36,6 @@ class LanguageModel:
       params: On the device; functions that are compiled take them as an argument.
       tokenizer: Of the run.
       longest: Tokens of the longest text that it reads.
-      learned: Tokens of the longest texts that it learned from; beyond, its positions may know
-        nothing. Of an imported model, as many as it reads.
       end_id: The token at which a text ends; None if its tokenizer has none.
       config: Of the run.
     """
@@ -46,7 +44,6 @@ class LanguageModel:
     params: Params
     tokenizer: Tokenizer
     longest: float
-    learned: float
     end_id: int | None
     config: Any
 
@@ -54,6 +51,16 @@ class LanguageModel:
     def vocab_size(self) -> int:
         """V."""
         return self.pretrainer.encoder.vocab_size
+
+    @property
+    def learned(self) -> float:
+        """Tokens of the longest texts that it learned from: beyond, its positions may know nothing.
+
+        Of an imported model, as many as it reads.
+        """
+        if "max_seq_length" not in self.config.data:
+            return self.longest
+        return max(phase.max_seq_length for phase in build.phases(self.config))
 
     @property
     def beginning(self) -> list[int]:
@@ -130,16 +137,9 @@ def load(name: str, precision: str = "auto") -> LanguageModel:
         jax.tree.map(jnp.asarray, params),
         pieces,
         build.positions(config.model),
-        _learned(config),
         end_of_text(pieces),
         config,
     )
-
-
-def _learned(config: Any) -> float:
-    if "max_seq_length" not in config.data:
-        return build.positions(config.model)
-    return max(phase.max_seq_length for phase in build.phases(config))
 
 
 def check_length(model: LanguageModel, length: int, what: str, remedy: str) -> None:
