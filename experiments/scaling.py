@@ -144,24 +144,27 @@ def draw(points: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
         "sent by a chip in a step (MB)": lambda each: each["bytes_sent"] / 1e6,
         "memory of a chip (GB)": lambda each: each["memory"] / 1e9,
     }
+    held = [each for each in points if each["fits"]]
+    counts = sorted({each["chips"] for each in held})
     figure = Figure(figsize=(13, 4), layout="constrained")
     figure.suptitle(title)
     for axes, (name, value) in zip(figure.subplots(1, 3), panels.items(), strict=True):
         for scaling, colour in (("weak", "tab:blue"), ("strong", "tab:orange")):
-            drawn = [each for each in points if each["scaling"] == scaling and each["fits"]]
+            drawn = [each for each in held if each["scaling"] == scaling]
+            if not drawn:
+                continue
             chips = [each["chips"] for each in drawn]
             axes.plot(chips, [value(each) for each in drawn], "o-", color=colour, label=scaling)
-            if name.startswith("step") and drawn:
+            if name.startswith("step"):
                 first = value(drawn[0])
                 ideal = [
                     first if scaling == "weak" else first * chips[0] / count for count in chips
                 ]
                 axes.plot(chips, ideal, ":", color=colour, label=f"{scaling}, without loss")
-                axes.set_yscale("log")
         axes.set(xlabel="chips", title=name, xscale="log")
-        axes.set_xticks(chips, [str(count) for count in chips], minor=False)
-        axes.minorticks_off()
-        axes.set_ylim(bottom=None if name.startswith("step") else 0)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.set_xticks([], minor=True)
+        axes.set_ylim(0, 1.15 * max((value(each) for each in held), default=1) or 1)
         axes.legend()
     figure.savefig(path, dpi=120)
 
