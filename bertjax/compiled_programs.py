@@ -9,6 +9,8 @@ from bertjax.train import host
 
 _PROGRAMS, _MOST_BYTES = "JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE"
 _USUAL_MOST_BYTES = 4 * 2**30
+_NO_LIMIT = "-1"
+"""JAX then writes no times, so that nothing tells a whole program from half of one."""
 _PROGRAM, _TIME = "-cache", "-atime"
 """How JAX's two files of a program end; the second is written behind the first, under its lock."""
 
@@ -27,22 +29,26 @@ def keep() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return
-    _forget_interrupted(folder)
     os.environ[_PROGRAMS] = str(folder)
-    os.environ.setdefault(_MOST_BYTES, str(_USUAL_MOST_BYTES))
+    if os.environ.setdefault(_MOST_BYTES, str(_USUAL_MOST_BYTES)) != _NO_LIMIT:
+        with contextlib.suppress(OSError):
+            _forget_interrupted(folder)
 
 
 def _forget_interrupted(folder: pathlib.Path) -> None:
     """Removes what a process was writing when it was killed.
 
     JAX would warn of it in every start, never replace it, and keep no other program beside it.
+
+    Raises:
+      OSError: the folder cannot be read.
     """
     if not _interrupted(folder):
         return
     import filelock
 
     lock = filelock.FileLock(folder / ".lockfile")
-    with contextlib.suppress(filelock.Timeout, OSError), lock.acquire(blocking=False):
+    with contextlib.suppress(filelock.Timeout), lock.acquire(blocking=False):
         for program in _interrupted(folder):
             program.unlink()
 

@@ -66,9 +66,7 @@ def check_plot(path: pathlib.Path) -> None:
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: wanted a file that ends in {', '.join(SUFFIXES)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError(
-            "a plot needs matplotlib: pip install 'bertjax[report]', or leave --plot out"
-        )
+        raise UserError("a plot needs matplotlib: pip install 'bertjax[report]'")
 
 
 def plot(path: pathlib.Path, changes: Sequence[tuple[str, Changes]]) -> None:

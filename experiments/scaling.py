@@ -1,11 +1,12 @@
 """Question: how far a run grows over chips, and what limits it there.
 
     python experiments/scaling.py --config configs/bert_large.py --chip v5e
+    python experiments/scaling.py --chip v5p --chips 1 8 64 1024 --config.mesh.shard_optimizer=true
 
 Weak scaling gives every chip the same number of sequences, strong scaling shares out one batch. The
-training step of each number of chips is compiled for TPUs that need not be here (`bertjax plan`,
-pip install 'bertjax[tpu,report]'), and its roofline drawn: the time of a step, what a chip sends in
-it, and the memory it needs. Points that were compiled before are kept in the JSON file; an
+training step of each number of chips is compiled as `bertjax plan` does it, for TPUs that need not
+be here (pip install 'bertjax[tpu,report]'), and its roofline drawn: the time of a step, what a chip
+sends in it, and the memory it needs. Points that were compiled before are kept in the JSON file; an
 interrupted run goes on.
 """
 
@@ -13,108 +14,124 @@ import argparse
 import json
 import os
 import pathlib
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertjax.errors import UserError
+from bertjax.config import load_config, split_overrides
+from bertjax.errors import UserError, nearest
+from bertjax.train import files
 
 CAUSES = {"products": "products", "memory": "memory traffic", "collectives": "collectives"}
+
+Asked = dict[str, Any]
+"""One point: scaling, chips, batch_size, and the overrides of the config."""
 
 
 def main() -> None:
     """Compiles what is missing, and prints and draws all."""
-    arguments = _parser().parse_args()
+    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
     try:
-        run(arguments)
+        run(sys.argv[1:])
     except UserError as error:
         sys.exit(f"scaling: error: {error}")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Compiles what is missing, and prints and draws all.
+def run(words: Sequence[str]) -> None:
+    """Compiles what is missing, and prints and draws all that is asked.
 
     Raises:
       UserError: there is no such config, chip or number of chips.
     """
+    rest, overrides = split_overrides(list(words))
+    arguments = _parser().parse_args(rest)
+    check(arguments)
     out = pathlib.Path(arguments.out)
-    out.mkdir(parents=True, exist_ok=True)
+    files.make_folder(out)
     file, _, argument = arguments.config.partition(":")
     config = "_".join(filter(None, [pathlib.Path(file).stem, argument]))
     path = out / f"{config}_{arguments.chip}_{arguments.length}.json"
-    points = json.loads(path.read_text()) if path.exists() else []
-    known = {(point["scaling"], point["chips"], point["batch_size"]) for point in points}
-    for scaling, chips, batch_size in wanted(arguments):
-        if (scaling, chips, batch_size) in known:
-            continue
-        print(f"compiling {scaling} scaling, {chips} chips, {batch_size} sequences", flush=True)
-        made = {"scaling": scaling, "chips": chips, "batch_size": batch_size}
-        points.append(made | point(compiled(arguments, chips, batch_size)))
-        points.sort(key=lambda point: (point["scaling"], point["chips"], point["batch_size"]))
-        write(path, points)
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    points = []
+    for asked in wanted(arguments, dict(overrides)):
+        made = next((each for each in kept if asked.items() <= each.items()), None)
+        if made is None:
+            made = asked | point(arguments, asked)
+            kept.append(made)
+            files.write_text(path, json.dumps(kept, indent=1) + "\n")
+        points.append(made)
     print(table(points))
-    draw(points, f"{arguments.config} on {arguments.chip}", path.with_suffix(".png"))
+    title = " ".join([arguments.config, *(f"{name}={value}" for name, value in overrides)])
+    draw(points, f"{title} on {arguments.chip}", path.with_suffix(".png"))
     print(f"{path}, {path.with_suffix('.png')}")
 
 
-def wanted(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
-    """Scaling, chips and sequences of each point."""
-    for chips in arguments.chips:
-        yield "weak", chips, chips * arguments.per_chip
-        if arguments.batch_size % chips == 0:
-            yield "strong", chips, arguments.batch_size
-
-
-def compiled(arguments: argparse.Namespace, chips: int, batch_size: int) -> dict[str, Any]:
-    """What `bertjax plan` says of one point, in a process of its own.
+def check(arguments: argparse.Namespace) -> None:
+    """Refuses what can be seen to be wrong before anything is compiled.
 
     Raises:
-      UserError: with its words, if it says no.
+      UserError: there is no such chip, a number is no number of things, or nothing can be drawn.
     """
+    from bertjax import layer_analysis
     from bertjax.train.chips import CHIPS
 
     if arguments.chip not in CHIPS:
-        raise UserError(f"no chip {arguments.chip!r}: {', '.join(CHIPS)}")
-    topology = f"{arguments.chip}-{chips * CHIPS[arguments.chip].names_count}"
-    fields = {"phases": "()", "max_seq_length": arguments.length, "batch_size": batch_size}
-    words = ["--config", arguments.config, "--topology", topology, "--json"]
-    words += [f"--config.data.{name}={value}" for name, value in fields.items()]
-    words += ["--config.data.microbatches=1", *arguments.override]
-    done = subprocess.run(
-        [sys.executable, "-m", "bertjax", "plan", *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )
-    if done.returncode:
-        raise UserError(f"{topology}: {done.stderr.strip().splitlines()[-1]}")
-    (step,) = json.loads(done.stdout)["steps"]
-    return step
+        raise UserError(f"no chip {arguments.chip!r}: {nearest(arguments.chip, CHIPS)}")
+    for name in ("chips", "per_chip", "batch_size", "length"):
+        value = getattr(arguments, name)
+        if min(value) < 1 if name == "chips" else value < 1:
+            raise UserError(f"--{name}: wanted 1 or more")
+    layer_analysis.check_plot(pathlib.Path("plot.png"))
 
 
-def point(step: dict[str, Any]) -> dict[str, Any]:
-    """What is drawn of a step: seconds and bytes, of one device."""
-    if not step["fits"]:
-        return {"fits": False, "memory_needed": step["memory"]["needed"]}
-    seconds = step["seconds"]
+def wanted(arguments: argparse.Namespace, overrides: dict[str, str]) -> Iterator[Asked]:
+    """What is asked, scaling by scaling, from few chips to many."""
+    shared = {"overrides": overrides}
+    counts = sorted(set(arguments.chips))
+    for chips in counts:
+        batch_size = chips * arguments.per_chip
+        yield shared | {"scaling": "weak", "chips": chips, "batch_size": batch_size}
+    for chips in counts:
+        if arguments.batch_size % chips == 0:
+            yield shared | {
+                "scaling": "strong",
+                "chips": chips,
+                "batch_size": arguments.batch_size,
+            }
+
+
+def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
+    """Compiles one point: seconds and bytes of a step, of one chip.
+
+    Raises:
+      UserError: the config cannot be planned, or there is no slice of so many chips.
+    """
+    from bertjax import planning
+    from bertjax.train import chips
+
+    fields = {"data.phases": "()", "data.microbatches": 1, "data.max_seq_length": arguments.length}
+    fields |= {"data.batch_size": asked["batch_size"]} | asked["overrides"]
+    overrides = [(name, str(value)) for name, value in fields.items()]
+    config = planning.for_accelerator(load_config(arguments.config, overrides))
+    count = asked["chips"] * chips.CHIPS[arguments.chip].names_count
+    topology = chips.topology(f"{arguments.chip}-{count}")
+    (step,) = planning.plan(config, topology, say)
+    if not step.fits:
+        return {"fits": False, "memory_needed": step.memory.needed}
     return {
         "fits": True,
-        "seconds": seconds,
-        "bytes_sent": sum(each["bytes"] for each in step["collectives"]),
-        "memory": step["memory"]["all"],
-        "memory_there": step["memory"]["there"],
-        "sequences_per_second": step["sequences_per_second"],
-        "model_flops_utilisation": step["model_flops_utilisation"],
-        "limit": CAUSES[max(CAUSES, key=lambda cause: seconds[cause])],
+        "seconds": step.seconds,
+        "bytes_sent": sum(each.bytes for each in step.collectives),
+        "memory": step.memory["all"],
+        "memory_there": step.memory["there"],
+        "sequences_per_second": asked["batch_size"] / step.seconds["step"],
+        "model_flops_utilisation": planning.utilisation(step, topology),
     }
 
 
-def write(path: pathlib.Path, points: list[dict[str, Any]]) -> None:
-    """Replaces the file at once, so that an interruption leaves the old or the new one."""
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(points, indent=1) + "\n")
-    beside.replace(path)
+def say(line: str) -> None:
+    """Tells what is being done."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def table(points: list[dict[str, Any]]) -> str:
@@ -130,9 +147,14 @@ def table(points: list[dict[str, Any]]) -> str:
         lines.append(
             f"{head} {each['seconds']['step'] * 1e3:>10.4g} {each['bytes_sent'] / 1e6:>10.4g}"
             f" {each['memory'] / 1e9:>11.3g} {each['sequences_per_second']:>12,.0f}"
-            f" {each['model_flops_utilisation']:>6.1%}  {each['limit']}"
+            f" {each['model_flops_utilisation']:>6.1%}  {limit(each['seconds'])}"
         )
     return "\n".join(lines)
+
+
+def limit(seconds: dict[str, float]) -> str:
+    """What takes longest."""
+    return CAUSES[max(CAUSES, key=lambda cause: seconds[cause])]
 
 
 def draw(points: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
@@ -171,7 +193,9 @@ def draw(points: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog="--config.FIELD=VALUE changes a field of the config, as for `bertjax plan`.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--config", default="configs/bert_large.py", help="what is trained")
@@ -180,7 +204,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--per_chip", type=int, default=16, help="sequences of a chip in weak scaling (default 16)")
     add("--batch_size", type=int, default=4096, help="of strong scaling (default 4,096)")
     add("--length", type=int, default=512, help="tokens of a sequence (default 512)")
-    add("--override", nargs="*", default=[], help="further --config.FIELD=VALUE of the plan")
     add("--out", default="experiments/scaling", help="folder of the JSON file and the plot")
     return parser
 

@@ -73,6 +73,18 @@ def shared_data() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
+def tpu_compiler() -> None:
+    """The compiler for TPUs, which needs no TPU; tests that need it skip without the extra."""
+    pytest.importorskip("libtpu", reason="no compiler for TPUs: the extra `tpu`")
+
+
+@pytest.fixture(scope="session")
+def report() -> None:
+    """What draws plots; tests that need it skip without the extra."""
+    pytest.importorskip("matplotlib", reason="no matplotlib: the extra `report`")
+
+
+@pytest.fixture(scope="session")
 def compilation_cache(tmp_path_factory) -> pathlib.Path:
     """A folder where the commands that this session runs keep, and find, what XLA compiled."""
     folder = tmp_path_factory.getbasetemp()

@@ -35,7 +35,7 @@ def fake(tmp_path, command_environment):
             ["bash", "-c", f'set -o pipefail; "$0" "$1" {after}', sys.executable, str(script)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=60,
             env=command_environment,
             **options,
         )

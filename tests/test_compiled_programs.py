@@ -64,6 +64,25 @@ def test_a_program_that_was_not_written_to_its_end_is_forgotten(environment):
     assert start() == {"whole-cache", "whole-atime"}
 
 
+def test_without_a_limit_jax_writes_no_times_and_nothing_is_forgotten(environment):
+    environment.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")
+    compiled_programs.keep()
+    program = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / "whole-cache"
+    program.write_bytes(b"x")
+    environment.delenv("JAX_COMPILATION_CACHE_DIR")
+    compiled_programs.keep()
+    assert program.exists()
+
+
+def test_what_cannot_be_forgotten_ends_nothing(environment):
+    compiled_programs.keep()
+    folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    environment.delenv("JAX_COMPILATION_CACHE_DIR")
+    (folder / "folder-cache").mkdir()
+    compiled_programs.keep()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
+
+
 def test_a_second_start_compiles_nothing_again(tmp_path, root, command_environment):
     """Of what takes longer than JAX's own limit, set here to nothing."""
     env = {name: value for name, value in command_environment.items() if name not in NAMES}

@@ -63,7 +63,7 @@ class Stubs:
             cwd=self.folder,
             env={"PATH": path, "HOME": "/nonexistent", "STUBS": str(self.folder)},
             stdin=subprocess.DEVNULL,
-            timeout=300,
+            timeout=120,
         )
 
     @property

@@ -1,7 +1,6 @@
 """Plans for pods that are not here: what a person asks, what is tried, what the compiler says."""
 
 import dataclasses
-import importlib.util
 import json
 
 import jax
@@ -12,8 +11,6 @@ from bertjax.commands import plan
 from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.train import chips, program_costs
-
-NO_COMPILER = importlib.util.find_spec("libtpu") is None
 
 
 @pytest.fixture
@@ -133,16 +130,14 @@ def test_the_gentlest_change_that_fits_is_found(config, monkeypatch):
     ]
 
 
-@pytest.mark.skipif(NO_COMPILER, reason="no compiler for TPUs: the extra `tpu`")
 @pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
-def test_a_chip_alone(name, full):
+def test_a_chip_alone(name, full, tpu_compiler):
     found = chips.topology(name)
     assert (found.name, found.chips) == (full, 1)
 
 
 @pytest.mark.once
-@pytest.mark.skipif(NO_COMPILER, reason="no compiler for TPUs: the extra `tpu`")
-def test_a_step_is_compiled_for_four_chips(capsys, monkeypatch):
+def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     words = ["--config", "configs/bert.py:tiny", "--topology", "v5e:2x2", "--json"]
     changes = ["data.phases=()", "data.batch_size=8", "data.max_seq_length=16"]

@@ -2,15 +2,11 @@
 
 import importlib.util
 import json
-import pathlib
 import types
 
 import pytest
 
 from bertjax.errors import UserError
-
-NO_COMPILER = importlib.util.find_spec("libtpu") is None
-NO_PLOT = importlib.util.find_spec("matplotlib") is None
 
 
 @pytest.fixture(scope="module")
@@ -23,73 +19,110 @@ def scaling(root) -> types.ModuleType:
 
 
 @pytest.fixture
-def asked(scaling, tmp_path):
-    """What a person asks: up to 4 chips, with 2 sequences each or 6 for all."""
-    words = ["--chips", "1", "2", "4", "--per_chip", "2", "--batch_size", "6"]
-    words += ["--config", "configs/bert.py:tiny", "--length", "16", "--out", str(tmp_path)]
-    return scaling._parser().parse_args(words)
+def words(tmp_path):
+    """What a person types: up to 4 chips, with 2 sequences each or 6 for all."""
+    return (
+        *("--chips", "4", "2", "1", "--per_chip", "2", "--batch_size", "6"),
+        *("--config", "configs/bert.py:tiny", "--length", "16", "--out", str(tmp_path)),
+    )
 
 
-def step(chips: int, batch_size: int) -> dict:
-    """As `bertjax plan` says it, of a chip that sends nothing alone and holds five sequences."""
+@pytest.fixture
+def compiled(scaling, monkeypatch):
+    """The points that were made, by arithmetic instead of a compiler, and drawn by nobody."""
+    made = []
+
+    def point(arguments, asked):
+        if asked["batch_size"] == 6 and len(made) == 3:
+            raise UserError("the power went")
+        chips, batch_size = asked["chips"], asked["batch_size"]
+        made.append((chips, batch_size))
+        return numbers(chips, batch_size)
+
+    monkeypatch.setattr(scaling, "check", lambda arguments: None)
+    monkeypatch.setattr(scaling, "point", point)
+    monkeypatch.setattr(scaling, "draw", lambda points, title, path: None)
+    return made
+
+
+def numbers(chips: int, batch_size: int) -> dict:
+    """Of a chip that sends nothing alone and holds five sequences."""
     if batch_size / chips > 5:
-        return {"fits": False, "memory": {"needed": 2e9, "there": 1e9}}
-    seconds = {"products": 0.002 * batch_size / chips, "memory": 0.001, "collectives": 0.0}
-    sent = [{"bytes": 4e6}] * (2 if chips > 1 else 0)
-    seconds["collectives"] = 0.003 * len(sent)
+        return {"fits": False, "memory_needed": 2e9}
+    sent = 8e6 if chips > 1 else 0
+    seconds = {"products": 0.002 * batch_size / chips, "memory": 0.001, "collectives": sent / 1.6e9}
     seconds["step"] = seconds["products"] + seconds["collectives"]
     return {
         "fits": True,
         "seconds": seconds,
-        "collectives": sent,
-        "memory": {"all": 5e8, "there": 1e9},
+        "bytes_sent": sent,
+        "memory": 5e8,
+        "memory_there": 1e9,
         "sequences_per_second": batch_size / seconds["step"],
         "model_flops_utilisation": seconds["products"] / seconds["step"],
     }
 
 
-@pytest.mark.skipif(NO_PLOT, reason="no matplotlib: the extra `report`")
-def test_what_was_compiled_is_kept_and_the_rest_is_made(scaling, asked, monkeypatch, capsys):
-    compiled = []
-
-    def compile_one(arguments, chips, batch_size):
-        if len(compiled) == 3:
-            raise UserError("the power went")
-        compiled.append((chips, batch_size))
-        return step(chips, batch_size)
-
-    monkeypatch.setattr(scaling, "compiled", compile_one)
-    with pytest.raises(UserError):
-        scaling.run(asked)
-    compiled[:] = []
-    scaling.run(asked)
-    assert compiled == [(2, 6), (4, 8)]  # 6 sequences do not divide over four chips
+def test_what_was_compiled_is_kept_and_the_rest_is_made(scaling, words, compiled, capsys):
+    with pytest.raises(UserError, match="the power went"):
+        scaling.run(words)
+    assert compiled == [(1, 2), (2, 4), (4, 8)]
+    compiled.clear()
+    scaling.run(words)
+    assert compiled == [(1, 6), (2, 6)]  # 6 sequences do not divide over four chips
     lines = capsys.readouterr().out.splitlines()
-    drawn = pathlib.Path(asked.out) / "bert_tiny_v5e_16.png"
-    assert drawn.read_bytes()[:4] == b"\x89PNG"
     assert "strong        1          6   does not fit: 2 GB" in lines
-    assert any(
-        line.split() == [*("weak", "4", "8", "10", "8", "0.5", "800", "40.0%", "collectives")]
-        for line in lines
-    )
+    assert [*("weak", "4", "8", "9", "8", "0.5", "889", "44.4%", "collectives")] in [
+        line.split() for line in lines
+    ]
     assert any(line.startswith("weak          1") and line.endswith("products") for line in lines)
 
 
-def test_a_chip_that_is_none(scaling, asked):
-    asked.chip = "v9"
-    with pytest.raises(UserError, match="no chip 'v9': v4, v5e, v5p, v6e, tpu7x"):
-        scaling.run(asked)
+def test_only_what_is_asked_is_shown(scaling, words, compiled, capsys):
+    words += ("--batch_size", "5")
+    scaling.run([*words, "--chips", "1", "2"])
+    scaling.run([*words, "--chips", "1", "--config.mesh.shard_optimizer=true"])
+    assert compiled == [(1, 2), (2, 4), (1, 5), (1, 2), (1, 5)]
+    capsys.readouterr()
+    scaling.run([*words, "--chips", "2"])
+    _, line, *_ = capsys.readouterr().out.splitlines()
+    assert line.split()[:3] == ["weak", "2", "4"]
+    assert len(compiled) == 5
+
+
+def test_the_plot_is_a_picture(scaling, tmp_path, report):
+    points = [
+        {"scaling": name, "chips": chips, "batch_size": each, **numbers(chips, each)}
+        for name, chips, each in (("weak", 1, 2), ("weak", 4, 8), ("strong", 1, 6))
+    ]
+    scaling.draw(points, "BERT", tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--chip", "v9"), "no chip 'v9': known: tpu7x, v4, v5e, v5p, v6e"),
+        (("--chip", "v6"), "no chip 'v6': did you mean 'v6e'"),
+        (("--chips", "0"), "--chips: wanted 1 or more"),
+        (("--per_chip", "0"), "--per_chip: wanted 1 or more"),
+        (("--batch_size", "-1"), "--batch_size: wanted 1 or more"),
+    ],
+)
+def test_what_is_wrong_is_one_line(scaling, words, more, said):
+    with pytest.raises(UserError, match=said):
+        scaling.run([*words, *more])
 
 
 @pytest.mark.once
-@pytest.mark.skipif(NO_COMPILER, reason="no compiler for TPUs: the extra `tpu`")
-def test_a_point_is_what_a_plan_says(scaling, asked):
-    asked.override = ["--config.model.vocab_size=97"]
-    found = scaling.point(scaling.compiled(asked, 1, 2))
+def test_a_point_is_what_a_plan_says(scaling, words, tpu_compiler):
+    arguments = scaling._parser().parse_args(words)
+    asked = {"chips": 1, "batch_size": 2, "overrides": {"model.vocab_size": "97"}}
+    found = scaling.point(arguments, asked)
     assert found["fits"]
-    assert found["limit"] in scaling.CAUSES.values()
     assert found["bytes_sent"] == 0
+    assert scaling.limit(found["seconds"]) in scaling.CAUSES.values()
     assert json.dumps(found)
-    asked.override = ["--config.model.no_such_field=1"]
-    with pytest.raises(UserError, match=r"v5e-1: bertjax plan: error: .*no_such_field"):
-        scaling.compiled(asked, 1, 2)
+    asked["overrides"] = {"model.no_such_field": "1"}
+    with pytest.raises(UserError, match="no_such_field"):
+        scaling.point(arguments, asked)

@@ -151,7 +151,7 @@ def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running)
 def test_sigterm_to_one_process_saves_once_and_ends_all(running):
     process, workdir = running
     os.kill(process_of(1), signal.SIGTERM)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
     assert errors.count("stopped and saved") == 1
     steps = sorted(int(folder.name) for folder in (workdir / "checkpoints").iterdir())
@@ -180,7 +180,7 @@ def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, star
         for number, rate in enumerate((1e-3, 2e-3))
     ]
     for job in jobs:
-        told.append(job.communicate(timeout=300)[1])
+        told.append(job.communicate(timeout=120)[1])
         assert job.returncode == 2
     for line in told:
         assert "the config of process 1 is another than that of process 0" in line
@@ -195,7 +195,7 @@ def test_processes_that_never_come_are_named(corpus, tmp_path, start_bertjax):
         for number in (0, 2)
     ]
     for process in here:
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 2
         assert errors == "bertjax pretrain: error: process 1, 3 of 4 did not come within 4 s\n"
 

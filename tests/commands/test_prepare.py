@@ -90,7 +90,7 @@ def test_a_killed_worker_is_one_line(place, start_bertjax, tmp_path):
     with start_bertjax(*arguments(place, out)) as process:
         wait_for_another_shard(process, out)
         os.kill(children_of(process)[0], signal.SIGKILL)
-        _, complaint = process.communicate(timeout=300)
+        _, complaint = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "was killed by SIGKILL" in complaint.splitlines()[-1]
     assert "Traceback" not in complaint

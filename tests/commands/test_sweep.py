@@ -209,7 +209,7 @@ def test_a_sweep_that_is_asked_to_end_lets_its_runs_save(home, command_environme
     _, out, _ = home.type("--status", home.workdir)
     assert out.splitlines()[-1] == "4 runs: 1 done, 2 running, 1 waiting"
     process.send_signal(number)
-    out, told = process.communicate(timeout=300)
+    out, told = process.communicate(timeout=60)
     assert process.returncode == 128 + number, told
     assert all((folder / "saved").exists() for folder in waiting)
     assert told.splitlines()[-1] == "stopped; the same command goes on from there"

@@ -18,7 +18,7 @@ from bertjax.train import checkpoint_folder
 from bertjax.train.metric_writer import read_metrics
 
 
-def finished(process, timeout=300):
+def finished(process, timeout=120):
     """The process's result as a dict, once it has ended well."""
     out, err = process.communicate(timeout=timeout)
     assert process.returncode == 0, err
@@ -60,7 +60,7 @@ def test_a_signal_finishes_the_step_saves_and_goes_on_later(
     process = start_toy(tmp_path, "--steps", 60, "--pause", 0.05)
     wait_for_checkpoint(tmp_path, process)
     process.send_signal(number)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     stopped_at = json.loads(out)["step"]
     assert 5 <= stopped_at < 60
@@ -80,7 +80,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, start_toy):
     process.send_signal(signal.SIGINT)
     assert "finishing this step" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=10)
     assert process.returncode == -signal.SIGINT
 
 
@@ -108,7 +108,7 @@ def test_an_ending_process_has_saved_all_it_began_to_save(tmp_path, start_toy):
 
 def test_a_step_that_fails_loses_no_save_that_was_begun(tmp_path, start_toy):
     process = start_toy(tmp_path, "--checkpoint_every", 4, "--poison", 4, 9)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "not finite in steps 5 to 7" in err
     assert "Traceback" not in err
@@ -120,7 +120,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path, start_toy):
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         process = start_toy(tmp_path)
-        assert "is in use by another process" in process.communicate(timeout=300)[1]
+        assert "is in use by another process" in process.communicate(timeout=60)[1]
         assert process.returncode == 1
 
 
@@ -134,7 +134,7 @@ def test_a_terminal_sees_a_live_line_and_gets_its_cursor_back(tmp_path, start_to
         while True:
             seen += os.read(master, 65536)
     os.close(master)
-    process.wait(timeout=300)
+    process.wait(timeout=60)
     assert process.returncode == 0
     assert b"40/40" in seen
     assert b"tokens/s" in seen
@@ -173,7 +173,7 @@ def test_a_disk_that_is_really_full(tmp_path, root, uninterrupted, command_envir
         ["unshare", "-rm", "bash", "-c", SMALL_DISK, "bash", disk, *toy, *options],
         env=command_environment | {"OUT": str(out), "WORKDIR": str(workdir), "XLA_FLAGS": ""},
         check=True,
-        timeout=300,
+        timeout=120,
     )
     error = (out / "1.err").read_text()
     assert (out / "1.code").read_text() == "1\n"

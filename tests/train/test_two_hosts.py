@@ -59,7 +59,7 @@ def said(host):
 
 def ended(host):
     result, err = said(host), host.stderr.read()
-    return host.wait(timeout=300), result, err
+    return host.wait(timeout=60), result, err
 
 
 def test_a_signal_to_one_host_stops_both_at_one_step_and_they_go_on_together(tmp_path, start_hosts):
