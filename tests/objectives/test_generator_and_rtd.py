@@ -20,6 +20,8 @@ from bertjax.train.state import create, unboxed
 from bertjax.train.step import example_keys, make_train_step
 from bertjax.train.trainer import make_trainer
 
+pytestmark = pytest.mark.once
+
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 V, D, E, N, H, F = 61, 24, 10, 2, 4, 20
 FIELDS = {"mask_id": MASK, "special_ids": (PAD, 1, CLS, SEP), "vocab_size": V}
@@ -190,7 +192,6 @@ def test_accumulation_is_exact(make_batch):
     )
 
 
-@pytest.mark.once
 def test_the_mesh_changes_no_replacement(make_batch):
     """Laws 1 and 5: eight devices draw the tokens that one draws, and find as many."""
     batch = {name: np.asarray(x) for name, x in make_batch().items() if name != "example_key"}
