@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Float32
 from bertjax import build, model_input
 from bertjax import config as configs
 from bertjax.data import tokenizer
+from bertjax.data.ahead import ahead
 from bertjax.data.feature_texts import Chunk, Reader
 from bertjax.data.pair_batches import PairBatches
 from bertjax.errors import UserError
@@ -101,6 +102,8 @@ def extract(
 ) -> Iterator[tuple[Chunk, Float32[np.ndarray, "rows K D"]]]:
     """Chunks of texts, in order, with a row of features for each token or for each text.
 
+    While one is used, the next one is computed, and that behind it tokenized.
+
     Args:
       encoding: See `open_run`.
       texts: One after the other.
@@ -108,8 +111,8 @@ def extract(
       batch_size: Texts that the model reads at a time, of about the same length.
     """
     batch_size = -(-batch_size // encoding.mesh.size) * encoding.mesh.size
-    for chunk in encoding.reader.chunks(texts, source):
-        yield chunk, _features(encoding, chunk, batch_size)
+    chunks = ahead(encoding.reader.chunks(texts, source))
+    return ahead((chunk, _features(encoding, chunk, batch_size)) for chunk in chunks)
 
 
 def _features(encoding: Encoding, chunk: Chunk, batch_size: int) -> Float32[np.ndarray, "r K D"]:

@@ -63,7 +63,7 @@ class Reader:
     truncate: bool = False
     cls_last: bool = False
     max_chars_per_word: int = 0
-    texts_per_chunk: int = 4096
+    texts_per_chunk: int = 1024
 
     @property
     def room(self) -> int:
