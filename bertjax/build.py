@@ -318,6 +318,7 @@ def trainer(
         batch_size=batch_size,
         frozen=frozen,
         shard_optimizer=config.mesh.shard_optimizer,
+        grad_reduce_in_bf16=config.mesh.grad_reduce_in_bf16,
     )
 
 

@@ -145,6 +145,7 @@ def mesh() -> ConfigDict:
             "sequence": 1,
             "rules": (),
             "shard_optimizer": False,  # its state over the data axis as well, as ZeRO's stage 1
+            "grad_reduce_in_bf16": False,  # along the data axis; half of what travels there
         }
     )
 

@@ -46,6 +46,24 @@ def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
     return jax.lax.scan(add, zeros, parts)
 
 
+def met(sums: Any, dtype: jnp.dtype | None = None) -> Any:
+    """[shards ...] becomes [...]: what the shards bring together.
+
+    Args:
+      sums: Of each shard.
+      dtype: What travels between devices, where another type than that of the sums.
+    """
+
+    def one(x):
+        if dtype is None or len(x) == 1:
+            return x.sum(0)
+        # `sum` would add up in float32, and send that.
+        short = jax.lax.reduce(x.astype(dtype), jnp.zeros((), dtype), jax.lax.add, (0,))
+        return short.astype(x.dtype)
+
+    return jax.tree.map(one, sums)
+
+
 def _placed(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     """Places the first axes; how the others lie is the compiler's to say."""
     if jax.sharding.get_abstract_mesh().empty:

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from bertjax.interfaces import Batch, Params, Pretrainer, Sum, extent
 from bertjax.layers.dropout import drawn_by_rows
-from bertjax.train.accumulation import joined, split, sum_over
+from bertjax.train.accumulation import joined, met, split, sum_over
 from bertjax.train.sharding import data_shards, over_data_shards
 from bertjax.train.state import TrainState
 
@@ -33,6 +33,7 @@ def make_train_step(
     *,
     seed: int,
     microbatches: int = 1,
+    grad_reduce_in_bf16: bool = False,
 ) -> TrainStep:
     """Builds (state, batch, frozen=) -> (next state, metrics).
 
@@ -43,6 +44,9 @@ def make_train_step(
     sums are accumulated and divided by the weights of the whole batch, so the gradient is exact.
 
     `frozen` holds the parameters that no step changes, such as a teacher's.
+
+    Gradients meet along the data axis in float32, or in bfloat16, which is half of what travels;
+    each device's own sum over its microbatches is float32 in any case.
     """
     loss_weights = pretrainer.loss_weights()
 
@@ -68,7 +72,7 @@ def make_train_step(
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         row_keys = example_keys(seed, state.step, size, "dropout")
         whole = batch, row_keys, state.carry
-        if microbatches == 1:
+        if microbatches == 1 and not grad_reduce_in_bf16:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
                 state.params, frozen, whole, dropout, None, 1
             )
@@ -84,7 +88,8 @@ def make_train_step(
 
             parts = split(whole, microbatches, shards)
             (gradient, sums), carry = sum_over(over_data_shards(part_gradient), parts)
-            gradient, sums = jax.tree.map(lambda leaf: leaf.sum(0), (gradient, sums))
+            gradient = met(gradient, jnp.bfloat16 if grad_reduce_in_bf16 else None)
+            sums = met(sums)
             carry = joined(carry)
         metrics = {name: mean(total) for name, total in sums.items()}
         metrics["learning_rate"] = schedule(state.step)

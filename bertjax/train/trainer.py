@@ -90,6 +90,7 @@ def make_trainer(
     batch_size: int = 1,
     frozen: Mapping[str, PyTree] = NOTHING,
     shard_optimizer: bool = False,
+    grad_reduce_in_bf16: bool = False,
 ) -> Trainer:
     """Builds everything that is compiled for a run.
 
@@ -105,6 +106,7 @@ def make_trainer(
       batch_size: Examples of a global batch, for models that carry something from batch to batch.
       frozen: Parameters that no step changes, as numpy arrays, by objective.
       shard_optimizer: Whether the optimizer's state is spread over the data axis as well.
+      grad_reduce_in_bf16: Whether gradients meet along the data axis in bfloat16.
 
     Raises:
       UserError: an array does not divide over the mesh, or `frozen` is not what is wanted.
@@ -130,7 +132,12 @@ def make_trainer(
     jax.eval_shape(first, frozen)  # what does not fit is told now
     rows = sharding.batch_sharding(mesh)
     train_step = make_train_step(
-        pretrainer, optimizer, schedule, seed=seed, microbatches=microbatches
+        pretrainer,
+        optimizer,
+        schedule,
+        seed=seed,
+        microbatches=microbatches,
+        grad_reduce_in_bf16=grad_reduce_in_bf16,
     )
     return Trainer(
         mesh=mesh,
