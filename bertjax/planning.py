@@ -22,8 +22,9 @@ from bertjax import build, teaching
 from bertjax.config import changed
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Pretrainer, extent
-from bertjax.train import flops, hlo, program_costs, sharding
+from bertjax.train import flops, hlo, memory_traffic, sharding
 from bertjax.train.chips import Topology
+from bertjax.train.collectives import SLICES, Collective, find_collectives
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"\b(\d[\d.]*)([KMGT])\b")
@@ -70,7 +71,7 @@ class StepPlan:
     model_flops: float = 0.0
     flops: float = 0.0
     memory_bytes: float = 0.0
-    collectives: tuple[program_costs.Collective, ...] = ()
+    collectives: tuple[Collective, ...] = ()
     largest: tuple = ()
     seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -192,9 +193,9 @@ def _compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: S
         memory=_memory(compiled.memory_analysis(), topology),
         model_flops=trainer.flops(rows, extent(rows)),
         flops=flops.flops(step, trainer.shapes, batch, trainer.frozen) / devices,
-        memory_bytes=program_costs.memory_bytes(program),
-        collectives=tuple(program_costs.collectives(program, sharding.shape_within_slice(mesh))),
-        largest=tuple(program_costs.largest(program, _SHOWN)),
+        memory_bytes=memory_traffic.bytes_moved(program),
+        collectives=tuple(find_collectives(program, sharding.shape_within_slice(mesh))),
+        largest=tuple(memory_traffic.largest(program, _SHOWN)),
     )
     return dataclasses.replace(made, seconds=_seconds(made, topology))
 
@@ -209,15 +210,16 @@ def _out_of_memory(error: Exception) -> OutOfMemory:
 
 
 def _memory(analysis: Any, topology: Topology) -> dict[str, float]:
-    arguments, temporary = analysis.argument_size_in_bytes, analysis.temp_size_in_bytes
+    """Bytes when most is held; the compiler's sum of temporaries counts what takes turns twice."""
+    arguments, peak = analysis.argument_size_in_bytes, analysis.peak_memory_in_bytes
     added = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     code = analysis.generated_code_size_in_bytes
     return {
         "arguments": arguments,
-        "temporaries": temporary,
+        "temporaries": max(0, peak - arguments - added),
         "results": added,
         "program": code,
-        "all": arguments + temporary + added + code,
+        "all": peak + code,
         "there": topology.chip.memory_bytes / topology.chip.devices,
     }
 
@@ -226,8 +228,8 @@ def _seconds(step: StepPlan, topology: Topology) -> dict[str, float]:
     chip = topology.chip
     computing = step.flops / (chip.flops_per_second / chip.devices)
     moving = step.memory_bytes / (chip.memory_bytes_per_second / chip.devices)
-    across = [each.bytes for each in step.collectives if each.axes == program_costs.SLICES]
-    within = [each.bytes for each in step.collectives if each.axes != program_costs.SLICES]
+    across = [each.bytes for each in step.collectives if each.axes == SLICES]
+    within = [each.bytes for each in step.collectives if each.axes != SLICES]
     travelling = sum(within) / (_LINKS * chip.link_bytes_per_second)
     if across:
         travelling += sum(across) / (chip.network_bytes_per_second / chip.devices)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import jax
 import pytest
@@ -10,7 +11,7 @@ from bertjax import planning
 from bertjax.commands import plan
 from bertjax.config import load_config
 from bertjax.errors import UserError
-from bertjax.train import chips, program_costs
+from bertjax.train import chips, collectives
 
 
 @pytest.fixture
@@ -70,14 +71,35 @@ def test_slices_that_cannot_be_are_one_line(name, slices, said):
 def test_what_crosses_between_slices_takes_its_time():
     """3.125 GB/s between slices of v5e, 2 x 50 GB/s within one."""
     step = planning.StepPlan(None, {}, {}, flops=197e12, memory_bytes=819e9 / 4)
-    between = program_costs.Collective("all-reduce", program_costs.SLICES, 2, 1, 3.125e9)
-    within = program_costs.Collective("all-gather", "data", 4, 2, 25e9)
+    between = collectives.Collective("all-reduce", collectives.SLICES, 2, 1, 3.125e9)
+    within = collectives.Collective("all-gather", "data", 4, 2, 25e9)
     step = dataclasses.replace(step, collectives=(between, within))
     topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 2, range(8))
     assert planning._seconds(step, topology) == pytest.approx(
         {"products": 1.0, "memory": 0.25, "collectives": 1.25, "step": 2.25}
     )
     assert topology.title == "2 slices of v5e:2x2"
+
+
+def test_memory_is_that_of_the_moment_when_most_is_held():
+    """Two temporaries of 8 that take turns: 8 of memory, although the compiler counts 16."""
+    analysis = types.SimpleNamespace(
+        argument_size_in_bytes=10,
+        output_size_in_bytes=13,
+        alias_size_in_bytes=10,
+        temp_size_in_bytes=16,
+        peak_memory_in_bytes=21,
+        generated_code_size_in_bytes=1,
+    )
+    topology = chips.Topology("tpu7x:1x1x1", chips.CHIPS["tpu7x"], 1, range(2))
+    assert planning._memory(analysis, topology) == {
+        "arguments": 10,
+        "temporaries": 8,
+        "results": 3,
+        "program": 1,
+        "all": 22,
+        "there": 96 * 2**30,
+    }
 
 
 def test_a_step_that_learns_from_a_teacher_wants_one(config):

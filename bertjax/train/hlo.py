@@ -72,7 +72,26 @@ class Instruction:
         return found.group(1) if found else ""
 
 
-Computation = Mapping[str, Instruction]
+class Computation(dict[str, Instruction]):
+    """Instructions by name, in order."""
+
+    @functools.cached_property
+    def parameters(self) -> list[Instruction]:
+        """Those that stand for what it is given, in the order of what it is given."""
+        found = [each for each in self.values() if each.opcode == "parameter"]
+        return sorted(found, key=lambda each: int(re.match(r"\d+", each.attributes).group()))
+
+    def uses(self, name: str) -> list[tuple[Instruction, int]]:
+        """Who takes what an instruction gives, and as which of its operands."""
+        return self._uses.get(name, [])
+
+    @functools.cached_property
+    def _uses(self) -> dict[str, list[tuple[Instruction, int]]]:
+        uses: dict[str, list[tuple[Instruction, int]]] = {}
+        for each in self.values():
+            for place, operand in enumerate(each.operands):
+                uses.setdefault(operand, []).append((each, place))
+        return uses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +99,7 @@ class Program:
     """A compiled program.
 
     Attributes:
-      computations: By name; instructions by name, in order.
+      computations: By name.
       entry: The one that is run.
     """
 
@@ -118,14 +137,21 @@ class Program:
                 yield from self._numbers(called)
 
 
+def operands(instruction: Instruction, computation: Computation) -> Iterator[HloArray]:
+    """What an instruction takes; of what gives several arrays, the first."""
+    for name in instruction.operands:
+        if name in computation:
+            yield from computation[name].arrays[:1]
+
+
 def parse(text: str) -> Program:
     """Reads what `compiled.as_text()` gives."""
-    computations: dict[str, dict[str, Instruction]] = {}
+    computations: dict[str, Computation] = {}
     entry, current = "", None
     for line in text.splitlines():
         if line.endswith("{") and not line.startswith(" ") and "->" in line:
             name = line.removeprefix("ENTRY ").split()[0].lstrip("%")
-            current = computations[name] = {}
+            current = computations[name] = Computation()
             entry = name if line.startswith("ENTRY ") else entry
         elif line.startswith("}"):
             current = None

@@ -131,35 +131,26 @@ def make_trainer(
 
     jax.eval_shape(first, frozen)  # what does not fit is told now
     rows = sharding.batch_sharding(mesh)
-    train_step = make_train_step(
-        pretrainer,
-        optimizer,
-        schedule,
-        seed=seed,
-        microbatches=microbatches,
-        grad_reduce_in_bf16=grad_reduce_in_bf16,
-    )
+    options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
+    train_step = make_train_step(pretrainer, optimizer, schedule, seed=seed, **options)
+
+    def held(function: Callable, **options: Any) -> Held:
+        return Held(jax.jit(sharding.on_mesh(function, mesh, rules), **options), (frozen,))
+
     return Trainer(
         mesh=mesh,
         pretrainer=pretrainer,
         shapes=shapes,
         frozen=frozen,
         create_state=Held(jax.jit(first, out_shardings=placed), (frozen,)),
-        train_step=Held(
-            jax.jit(
-                sharding.on_mesh(train_step, mesh, rules),
-                donate_argnums=0,
-                in_shardings=(placed, rows, still),
-                out_shardings=(placed, None),
-            ),
-            (frozen,),
+        train_step=held(
+            train_step,
+            donate_argnums=0,
+            in_shardings=(placed, rows, still),
+            out_shardings=(placed, None),
         ),
-        eval_step=Held(
-            jax.jit(
-                sharding.on_mesh(make_eval_step(pretrainer, seed=seed), mesh, rules),
-                in_shardings=(placed.params, rows, still),
-            ),
-            (frozen,),
+        eval_step=held(
+            make_eval_step(pretrainer, seed=seed), in_shardings=(placed.params, rows, still)
         ),
     )
 

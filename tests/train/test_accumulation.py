@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertjax.train import hlo, program_costs, sharding
+from bertjax.train import collectives, hlo, sharding
 from bertjax.train.accumulation import joined, split, sum_over
 from bertjax.train.sharding import data_shards, over_data_shards
 
@@ -50,7 +50,7 @@ def test_gradients_meet_along_the_data_axis_once_a_step(parts):
         .lower(jax.ShapeDtypeStruct((D, H), np.float32), jax.ShapeDtypeStruct((B, D), np.float32))
         .compile()
     )
-    (met,) = program_costs.collectives(hlo.parse(compiled.as_text()), mesh.shape)
+    (met,) = collectives.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
     assert (met.kind, met.axes, met.devices, met.times) == ("all-reduce", "data", 4, 1)
 
     draws = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bertjax.train import hlo, program_costs
+from bertjax.train import collectives, hlo, memory_traffic
 
 TEXT = """\
 HloModule jit_step, is_scheduled=true
@@ -72,11 +72,73 @@ def test_of_a_stack_a_loop_reads_a_layer_each_time():
     in_loop = LAYER + 4 + LAYER + LAYER
     counting = 4 + 4 + 1
     expected = 5 * (in_loop + counting) + 3 * STACK
-    assert program_costs.memory_bytes(hlo.parse(TEXT)) == expected
+    assert memory_traffic.bytes_moved(hlo.parse(TEXT)) == expected
+
+
+def with_layer_fusion(*lines: str) -> str:
+    """The program, with another fusion in its loop and what that calls."""
+    return TEXT.replace("%body (arg", "\n".join(lines) + "\n\n%body (arg", 1)
+
+
+def test_a_fusion_in_a_fusion_takes_its_part_too():
+    """The outer one hands the stack on, once as it is and once under another shape."""
+    outer = with_layer_fusion(
+        "%outer (q.0: f32[5,7,11], q.1: s32[]) -> f32[1,7,11] {",
+        "  %q.0 = f32[5,7,11]{2,1,0:T(8,128)} parameter(0)",
+        "  %q.1 = s32[]{:T(128)} parameter(1)",
+        "  %same = f32[5,7,11]{2,1,0:T(8,128)} bitcast(%q.0)",
+        "  %part = f32[1,7,11]{2,1,0} fusion(%same, %q.1), kind=kLoop, calls=%fused",
+        "  ROOT %twice = f32[1,7,11]{2,1,0:T(8,128)} negate(%part)",
+        "}",
+    ).replace(
+        "fusion(%stack, %count), kind=kLoop, calls=%fused", "fusion(%stack, %count), calls=%outer"
+    )
+    moved = memory_traffic.bytes_moved(hlo.parse(TEXT))
+    assert memory_traffic.bytes_moved(hlo.parse(outer)) == moved
+    # What looks at the whole stack reads it whole.
+    whole = outer.replace("negate(%part)", "add(%part, %q.0)")
+    assert memory_traffic.bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER)
+
+
+def test_a_fusion_in_a_fusion_writes_its_part():
+    text = with_layer_fusion(
+        "%update (u.0: f32[5,7,11], u.1: f32[1,7,11], u.2: s32[]) -> f32[5,7,11] {",
+        "  %u.0 = f32[5,7,11]{2,1,0:T(8,128)} parameter(0)",
+        "  %u.1 = f32[1,7,11]{2,1,0:T(8,128)} parameter(1)",
+        "  %u.2 = s32[]{:T(128)} parameter(2)",
+        "  ROOT %put = f32[5,7,11]{2,1,0} dynamic-update-slice(%u.0, %u.1, %u.2, %u.2, %u.2)",
+        "}",
+        "",
+        "%outer (q.0: f32[5,7,11], q.1: f32[1,7,11], q.2: s32[]) -> f32[5,7,11] {",
+        "  %q.0 = f32[5,7,11]{2,1,0:T(8,128)} parameter(0)",
+        "  %q.1 = f32[1,7,11]{2,1,0:T(8,128)} parameter(1)",
+        "  %q.2 = s32[]{:T(128)} parameter(2)",
+        "  ROOT %in = f32[5,7,11]{2,1,0:T(8,128)} fusion(%q.0, %q.1, %q.2), calls=%update",
+        "}",
+    ).replace(
+        "  ROOT %next",
+        "  %new = f32[5,7,11]{2,1,0} fusion(%stack, %layer, %count), calls=%outer\n  ROOT %next",
+    )
+    moved = memory_traffic.bytes_moved(hlo.parse(TEXT))
+    # Reads a layer and a number, and writes the layer, five times.
+    assert memory_traffic.bytes_moved(hlo.parse(text)) == moved + 5 * (2 * LAYER + 4)
+
+
+@pytest.mark.parametrize(("place", "times"), [("S(1)", 1), ("", 2)])
+def test_a_part_that_is_fetched_beside_other_work_is_moved_once(place, times):
+    """From main memory, into faster memory or back to it."""
+    part = f"f32[2,7,11]{{2,1,0:T(8,128){place}}}"
+    text = TEXT.replace(
+        "  %nought",
+        f"  %begun = ((f32[5,7,11]{{2,1,0:T(8,128)}}), {part}, s32[]{{:S(2)}}) slice-start(%x), "
+        f"slice={{[0:2], [0:7], [0:11]}}\n  %ended = {part} slice-done(%begun)\n  %nought",
+    )
+    moved = memory_traffic.bytes_moved(hlo.parse(TEXT))
+    assert memory_traffic.bytes_moved(hlo.parse(text)) == moved + times * 2 * LAYER
 
 
 def test_what_travels_is_named_by_the_axis_of_the_mesh():
-    (found,) = program_costs.collectives(hlo.parse(TEXT), {"data": 2, "fsdp": 3})
+    (found,) = collectives.find_collectives(hlo.parse(TEXT), {"data": 2, "fsdp": 3})
     assert (found.kind, found.axes, found.devices, found.times) == ("all-reduce", "fsdp", 3, 5)
     assert found.bytes == pytest.approx(5 * 2 * 2 / 3 * 2 * LAYER)
 
@@ -94,12 +156,12 @@ def test_what_travels_is_named_by_the_axis_of_the_mesh():
         ("mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'b'}", "data"),
         ("mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'a'}", "fsdp"),
         ("mesh['a'=3,'b'=2], device_ids=(0,3,1,4,2,5) {'b'}", "data"),
-        ("{{0,4},{1,5},{2,3}}", program_costs.OTHER),
+        ("{{0,4},{1,5},{2,3}}", collectives.OTHER),
     ],
 )
 def test_groups_are_understood_in_every_notation(groups, axes):
     text = TEXT.replace("mesh['axis_0'=2,'axis_1'=3] {'axis_1'}", groups)
-    (found,) = program_costs.collectives(hlo.parse(text), {"data": 2, "fsdp": 3, "tensor": 1})
+    (found,) = collectives.find_collectives(hlo.parse(text), {"data": 2, "fsdp": 3, "tensor": 1})
     assert found.axes == axes
 
 
@@ -113,8 +175,8 @@ def test_what_goes_to_other_slices_is_told_apart():
         '_xla_megascale_transfer_type="ALL_REDUCE"}',
     )
     program = hlo.parse("\n".join(lines))
-    within, found = program_costs.collectives(program, {"data": 2, "fsdp": 3})
-    assert (within.axes, found.axes) == ("fsdp", program_costs.SLICES)
+    within, found = collectives.find_collectives(program, {"data": 2, "fsdp": 3})
+    assert (within.axes, found.axes) == ("fsdp", collectives.SLICES)
     assert (found.kind, found.devices, found.times) == ("all-reduce", 4, 1)
     assert found.bytes == 2 * 3 / 4 * STACK
 
@@ -124,11 +186,11 @@ def test_a_collective_that_was_taken_apart_counts_once():
         "  %nought", TEXT.splitlines()[15].replace("%sum", "%part") + "\n  %nought"
     )
     assert again.count("channel_id=4") == 2
-    assert len(program_costs.collectives(hlo.parse(again), {"data": 2, "fsdp": 3})) == 1
+    assert len(collectives.find_collectives(hlo.parse(again), {"data": 2, "fsdp": 3})) == 1
 
 
 def test_the_largest_arrays_say_what_made_them():
-    (size, dtype, dims, origin), *_ = program_costs.largest(hlo.parse(TEXT), 2)
+    (size, dtype, dims, origin), *_ = memory_traffic.largest(hlo.parse(TEXT), 2)
     assert (size, dtype, dims, origin) == (STACK, "f32", (5, 7, 11), "jit(step)/add")
 
 
@@ -150,7 +212,7 @@ def test_a_program_of_this_machine_says_the_same():
     shapes = np.zeros((3, 8, 8), np.float32), np.zeros((5, 8), np.float32)
     placed = jax.jit(loop, in_shardings=(place(None, "fsdp"), place()), out_shardings=place())
     program = hlo.parse(placed.lower(*shapes).compile().as_text())
-    found = program_costs.collectives(program, mesh.shape)
+    found = collectives.find_collectives(program, mesh.shape)
     sums = [each for each in found if each.kind == "all-reduce"]
     assert [(each.axes, each.devices, each.times) for each in sums] == [("fsdp", 2, 3)]
     assert sums[0].bytes == 3 * 5 * 8 * 4

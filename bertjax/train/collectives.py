@@ -1,4 +1,4 @@
-"""What a compiled program costs one device in a step: memory traffic and collectives.
+"""What a compiled program sends between devices in a step: its collectives.
 
 Counted from the program itself, since the compiler's own analysis counts the body of a loop once.
 """
@@ -7,11 +7,11 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from bertjax.train.hlo import Computation, HloArray, Instruction, Program
+from bertjax.train.hlo import Computation, Instruction, Program, operands
 
 OTHER = "other"
 """Stands for groups of devices that no axis of the mesh, or several of them together, makes."""
@@ -20,17 +20,11 @@ SLICES = "slices"
 """Stands for the network between slices of a pod."""
 
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_MOVE_NOTHING = {
-    *("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional"),
-    *("call", "after-all", "partition-id", "replica-id", "opt-barrier", "async-start"),
-    *("async-update", "async-done", "domain"),
-}
 _MESH_GROUPS = re.compile(
     r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((?:(\[[^)]*\)?)|([\d,]+))\))?\s*\{([^}]*)\}"
 )
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _SLICES = re.compile(r'_xla_megascale_target="\{([\d,:]*)\}')
-_ALLOCATE = ("AllocateBuffer", "ConcatBitcast")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Collective:
     bytes: float
 
 
-def collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
+def find_collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
     """All collectives of more than one device, the largest first.
 
     A collective that the compiler has taken apart, to hide it behind other work, counts once.
@@ -103,7 +97,7 @@ def _between_slices(instruction: Instruction, computation: Computation, times: i
 
 def _sent(kind: str, instruction: Instruction, computation: Computation, size: int) -> float:
     """Bytes that one device sends once (Thakur et al. 2005, table of ring algorithms)."""
-    taken = sum(array.bytes for array in _operands(instruction, computation))
+    taken = sum(array.bytes for array in operands(instruction, computation))
     share = (size - 1) / max(size, 1)
     if kind == "all-reduce":
         return 2 * share * taken
@@ -161,112 +155,3 @@ def _transposed(shape: str, order: str | None) -> np.ndarray:
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",") if number]
-
-
-def memory_bytes(program: Program) -> int:
-    """Bytes that a step moves between one device's main memory and the device.
-
-    What an instruction reads and writes, but of a stack of layers, or of a table, only the part
-    that it takes out or puts in; what lies in faster memory is not counted.
-    """
-    return sum(
-        times * _moved(instruction, program.computations[name], program)
-        for name, times in _in_sequence(program).items()
-        for instruction in program.computations[name].values()
-    )
-
-
-def largest(program: Program, count: int) -> list[tuple[int, str, tuple[int, ...], str]]:
-    """The largest arrays that instructions make: bytes, type, shape, and what made them."""
-    best: dict[tuple, tuple[int, str, tuple[int, ...], str]] = {}
-    for name in _in_sequence(program):
-        for instruction in program.computations[name].values():
-            if instruction.opcode in _MOVE_NOTHING:
-                continue
-            for array in instruction.arrays:
-                if array.in_memory:
-                    row = (array.bytes, array.dtype, array.dims, instruction.origin)
-                    best.setdefault((array.dtype, array.dims), row)
-    return sorted(best.values(), key=lambda row: -row[0])[:count]
-
-
-def _in_sequence(program: Program) -> dict[str, int]:
-    """The computations that are run one instruction after the other, and how often."""
-    names, waiting = set(), [program.entry]
-    while waiting:
-        name = waiting.pop()
-        if name in names:
-            continue
-        names.add(name)
-        for instruction in program.computations[name].values():
-            if instruction.opcode in ("while", "conditional", "call", "async-start"):
-                waiting += [each for each in instruction.called if each in program.computations]
-    return {name: program.runs[name] for name in program.computations if name in names}
-
-
-def _moved(instruction: Instruction, computation: Computation, program: Program) -> int:
-    if instruction.opcode in _MOVE_NOTHING or instruction.opcode.endswith("-done"):
-        return 0
-    if any(word in instruction.attributes for word in _ALLOCATE):
-        return 0
-    if instruction.opcode == "copy-start":
-        return _in_memory([instruction.arrays[0], *_operands(instruction, computation)])
-    if instruction.opcode in ("dynamic-slice", "gather", "slice"):
-        return 2 * _in_memory(instruction.arrays)
-    if instruction.opcode == "dynamic-update-slice":
-        return 2 * _in_memory(list(_operands(instruction, computation))[1:2])
-    if instruction.opcode == "fusion":
-        return _moved_by_fusion(instruction, computation, program)
-    return _in_memory([*instruction.arrays, *_operands(instruction, computation)])
-
-
-def _moved_by_fusion(instruction: Instruction, computation: Computation, program: Program) -> int:
-    inner = program.computations[instruction.attribute("calls")]
-    users: dict[str, list[Instruction]] = {}
-    for each in inner.values():
-        for operand in each.operands:
-            users.setdefault(operand, []).append(each)
-    parameters = [each for each in inner.values() if each.opcode == "parameter"]
-    parameters.sort(key=lambda each: int(re.match(r"\d+", each.attributes).group()))
-    total = 0
-    for operand, parameter in zip(_operands(instruction, computation), parameters, strict=False):
-        if operand.in_memory:
-            total += _read(parameter, operand, users.get(parameter.name, []))
-    for array in instruction.arrays:
-        if array.in_memory:
-            total += _written(array, inner)
-    return total
-
-
-def _read(parameter: Instruction, array: HloArray, users: list[Instruction]) -> int:
-    """What a fusion reads of one of its parameters."""
-    parts = 0
-    for user in users:
-        if (
-            user.opcode in ("dynamic-slice", "slice", "gather")
-            and user.operands[0] == parameter.name
-        ):
-            parts += user.arrays[0].bytes
-        elif user.opcode == "dynamic-update-slice" and user.operands[0] == parameter.name:
-            continue
-        else:
-            return array.bytes
-    return min(parts, array.bytes)
-
-
-def _written(array: HloArray, inner: Computation) -> int:
-    """What a fusion writes of one of its results: where it updates a part in place, this part."""
-    for each in inner.values():
-        if each.opcode == "dynamic-update-slice" and each.arrays[0].dims == array.dims:
-            return inner[each.operands[1]].arrays[0].bytes
-    return array.bytes
-
-
-def _operands(instruction: Instruction, computation: Computation) -> Iterator[HloArray]:
-    for name in instruction.operands:
-        if name in computation:
-            yield from computation[name].arrays[:1]
-
-
-def _in_memory(arrays: Iterable[HloArray]) -> int:
-    return sum(array.bytes for array in arrays if array.in_memory)
