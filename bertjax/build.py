@@ -6,6 +6,7 @@ module does not have, sizes that do not divide.
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -214,16 +215,33 @@ def check(config: ConfigDict) -> None:
 
 
 def make_schedule(config: ConfigDict) -> optax.Schedule:
-    """The learning rate of each step of a run."""
+    """The learning rate of each step of a run, in which every phase may begin anew.
+
+    Raises:
+      UserError: a rate does not fit, or there are not as many of them as phases.
+    """
     fields = config.optimizer
-    return schedule.make(
-        fields.schedule,
-        learning_rate=fields.learning_rate,
-        num_train_steps=config.num_train_steps,
-        warmup_steps=fields.warmup_steps,
-        end_learning_rate=fields.end_learning_rate,
-        power=fields.power,
-    )
+    rates, steps = [(fields.learning_rate, fields.warmup_steps)], [config.num_train_steps]
+    if restarts := fields.get("restarts", ()):
+        steps = [phase.steps for phase in phases(config)]
+        if [len(restart) for restart in restarts] != [2] * (len(steps) - 1):
+            raise UserError(
+                f"config.optimizer.restarts={restarts}: wanted (learning_rate, warmup_steps) for "
+                f"each of the {len(steps)} phases of config.data.phases but the first"
+            )
+        rates += restarts
+    made = [
+        schedule.make(
+            fields.schedule,
+            learning_rate=learning_rate,
+            num_train_steps=count,
+            warmup_steps=warmup_steps,
+            end_learning_rate=fields.end_learning_rate,
+            power=fields.power,
+        )
+        for (learning_rate, warmup_steps), count in zip(rates, steps, strict=True)
+    ]
+    return optax.join_schedules(made, list(itertools.accumulate(steps))[:-1])
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:

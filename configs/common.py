@@ -126,6 +126,7 @@ def adamw(learning_rate: float, warmup_steps: int) -> ConfigDict:
             "warmup_steps": warmup_steps,
             "end_learning_rate": 0.0,
             "power": 1.0,
+            "restarts": (),  # ((rate, warmup), ...): of each of data.phases but the first
             "weight_decay": 0.01,
             "adam_b1": 0.9,
             "adam_b2": 0.999,

@@ -166,7 +166,7 @@ def finetuning(task: str, recipe: str) -> ConfigDict:
     config.optimizer = common.adamw(learning_rate=2e-5, warmup_steps=0)
     config.optimizer.warmup_share = 0.1  # of all steps, in place of a number of steps
     config.optimizer.layerwise_decay = 1.0  # below 1, lower layers take shorter steps
-    del config.optimizer.warmup_steps
+    del config.optimizer.warmup_steps, config.optimizer.restarts
     config.mesh = common.mesh()
     if recipe == "small":
         config.optimizer.learning_rate = 1e-4

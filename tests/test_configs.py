@@ -37,6 +37,7 @@ SHRUNK = {
     "model.patch_size": "4",
     "objectives.bidirectional_lm.softmax_size": "0",
     "data.phases": "()",
+    "optimizer.restarts": "()",
     "data.max_seq_length": "16",
     "data.batch_size": "8",
     "data.microbatches": "1",

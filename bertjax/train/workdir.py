@@ -91,7 +91,8 @@ def claim(
       workdir: the folder; made where it is absent.
       config: plain values as they go into `config.json`.
       free: patterns of dotted fields that may differ from the folder's config. Besides these,
-        `num_train_steps` and `data.phases` may grow: a finished run is extended so.
+        `num_train_steps` and `data.phases` may grow: a finished run is extended so. A field that
+        is new and off (false, 0, empty) is no difference: an older version began the run.
 
     Raises:
       UserError: the folder belongs to another config or is in use; the fields are named.
@@ -179,6 +180,8 @@ def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
         return new[name] >= old[name]
     if name == "data.phases" and name in old and name in new:
         return _prolong(old[name], new[name])
+    if name not in old and not new[name]:
+        return True  # a newer version's option, which is off
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in free)
 
 

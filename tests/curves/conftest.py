@@ -32,6 +32,7 @@ SHRUNK = {
     "model.max_position_embeddings": "32",
     "model.precision": "float32",
     "data.phases": "()",
+    "optimizer.restarts": "()",
     "data.max_seq_length": "32",
     "data.batch_size": "8",
     "data.validation_fraction": "0.2",
@@ -54,6 +55,12 @@ OWN = {
         "model.max_position_embeddings": "34",
         "model.vocab_size": "300",
         "tokenizer.vocab_size": "300",
+    },
+    # Two phases, of which the second one warms up anew.
+    "large_batch.py:lamb_64k": {
+        "data.phases": "((12, 16, 16), (8, 32, 8))",
+        "optimizer.restarts": "((0.005, 2),)",
+        "data.microbatches": "1",
     },
     # Unlike byte pairs, SentencePiece's unigrams do not go on to whole sentences.
     "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},

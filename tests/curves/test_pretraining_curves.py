@@ -15,6 +15,7 @@ PRETRAINING = (
     "quickstart.py",
     "bert.py:tiny",
     "bert_mini_hour.py",
+    "large_batch.py:lamb_64k",
     "family.py:bert",
     "students.py:distilbert_alone",
     "bert_wwm.py:tiny",

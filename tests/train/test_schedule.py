@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from bertjax import build
+from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.train import schedule
 
@@ -51,6 +53,40 @@ def test_a_warmup_of_one_step_or_of_all(name):
 def test_decays(name, fields, wanted, warmup_steps):
     got = rates(name, warmup_steps + 4, warmup_steps=warmup_steps, **fields)
     np.testing.assert_allclose(got[warmup_steps:], wanted, rtol=1e-5, atol=1e-7)
+
+
+def two_phases(**fields):
+    config = load_config("configs/bert.py:tiny")
+    with config.unlocked():
+        config.num_train_steps, config.data.phases = 12, ((8, 16, 4), (4, 32, 2))
+        config.optimizer.update({"warmup_steps": 2, **fields})
+    return config
+
+
+def test_every_phase_has_a_rate_and_a_warmup_of_its_own():
+    config = two_phases(learning_rate=0.8, warmup_steps=4, restarts=((0.4, 2),))
+    rate = build.make_schedule(config)
+    got = [float(rate(np.int32(step))) for step in range(12)]
+    first = [0.2, 0.4, 0.6, 0.8, 0.8, 0.6, 0.4, 0.2]
+    np.testing.assert_allclose(got, [*first, 0.2, 0.4, 0.4, 0.2], rtol=1e-6)
+
+
+def test_phases_share_one_schedule_where_nothing_else_is_said():
+    config = two_phases(learning_rate=0.8)
+    rate = build.make_schedule(config)
+    wanted = rates("linear", 12, warmup_steps=2)
+    np.testing.assert_allclose([rate(np.int32(step)) for step in range(13)], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("restarts", [((0.4, 2), (0.4, 2)), ((0.4, 2, 1),), ((0.4,),)])
+def test_rates_that_fit_no_phases_are_one_line(restarts):
+    with pytest.raises(UserError, match=r"for each of the 2 phases of .* but the first"):
+        build.make_schedule(two_phases(restarts=restarts))
+
+
+def test_a_warmup_that_a_phase_does_not_hold_is_one_line():
+    with pytest.raises(UserError, match="warmup_steps=5 must lie between 0 and num_train_steps=4"):
+        build.make_schedule(two_phases(restarts=((0.4, 5),)))
 
 
 def test_inverse_square_root_scales_with_the_warmup():

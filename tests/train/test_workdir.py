@@ -68,6 +68,14 @@ def test_the_same_config_and_free_fields_pass_and_the_newest_is_kept(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text()) == later
 
 
+def test_what_an_older_version_did_not_know_is_no_difference_while_it_is_off(tmp_path):
+    train(tmp_path, CONFIG)
+    newer = changed(model=CONFIG["model"] | {"sandwich": False}, restarts=[], slack=0.0, path="")
+    claim(tmp_path, newer).release()
+    with pytest.raises(UserError, match=r"restarts: \[\] there, \[\[1e-05, 3\]\] here"):
+        train(tmp_path, newer | {"restarts": [[1e-5, 3]]})
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
