@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from bertjax.train import checkpoint_folder
+
 STEPS = 12
 TINY = {
     "num_train_steps": STEPS,
@@ -75,17 +77,28 @@ def alone(corpus, tmp_path_factory, run_bertjax):
     return losses(workdir)
 
 
-@pytest.fixture(scope="module")
-def four(corpus, tmp_path_factory, run_bertjax):
-    """Four processes with two devices each."""
-    workdir = tmp_path_factory.mktemp("four") / "run"
-    done = run_bertjax(*launched(4, 2, *words(corpus, workdir)))
+def trained(processes, devices, corpus, folder, run_bertjax):
+    workdir = folder / "run"
+    done = run_bertjax(*launched(processes, devices, *words(corpus, workdir)))
     assert done.returncode == 0, done.stderr
     return workdir
 
 
+@pytest.fixture(scope="module")
+def two(corpus, tmp_path_factory, run_bertjax):
+    """Two processes with four devices each."""
+    return trained(2, 4, corpus, tmp_path_factory.mktemp("two"), run_bertjax)
+
+
+@pytest.fixture(scope="module")
+def four(corpus, tmp_path_factory, run_bertjax):
+    """Four processes with two devices each."""
+    return trained(4, 2, corpus, tmp_path_factory.mktemp("four"), run_bertjax)
+
+
 @pytest.mark.once
-def test_four_processes_learn_what_one_learns(alone, four):
+def test_several_processes_learn_what_one_learns(alone, two, four):
+    assert losses(two) == pytest.approx(alone, rel=1e-5)
     assert losses(four) == pytest.approx(alone, rel=1e-5)
 
 
@@ -130,7 +143,7 @@ def running(corpus, tmp_path, start_bertjax):
     mark = dict([MARK.decode().split("=")])
     with start_bertjax(*launched(2, 4, *longer), env=mark) as process:
         try:
-            while not (workdir / "checkpoints" / "4").is_dir():
+            while not checkpoint_folder.steps(workdir / "checkpoints"):
                 assert process.poll() is None, process.communicate()[1]
                 time.sleep(0.1)
             yield process, workdir
@@ -145,6 +158,26 @@ def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGKILL
     assert "bertjax launch: process 1 was ended by SIGKILL" in errors
+
+
+@pytest.mark.once
+def test_after_a_kill_the_same_job_goes_on_bit_for_bit(
+    two, corpus, tmp_path, start_bertjax, run_bertjax
+):
+    workdir = tmp_path / "run"
+    slowly = words(corpus, workdir, eval_every=1)
+    mark = dict([MARK.decode().split("=")])
+    with start_bertjax(*launched(2, 4, *slowly), env=mark) as process:
+        while not checkpoint_folder.steps(workdir / "checkpoints"):
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.05)
+        os.kill(process_of(1), signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert not (workdir / "summary.json").exists()
+    done = run_bertjax(*launched(2, 4, *words(corpus, workdir)))
+    assert done.returncode == 0, done.stderr
+    assert "going on from step" in done.stderr
+    assert losses(workdir) == losses(two)
 
 
 @pytest.mark.once
