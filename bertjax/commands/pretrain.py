@@ -80,6 +80,7 @@ def run(config, arguments: argparse.Namespace) -> None:
     with held:
         with progress_display() as progress:
             job = pretraining_job.prepare(config, arguments.workdir, _say, progress)
+        hosts.meet("prepared data")
         _say(pretraining_job.description(job))
         before = pretraining.finished(job)
         # What is prepared is kept at any moment; from here on a signal means: finish the step.

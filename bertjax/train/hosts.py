@@ -1,6 +1,7 @@
 """The processes of one job: how they find each other, and that they are about the same."""
 
 import os
+import re
 import zlib
 
 import jax
@@ -8,9 +9,11 @@ import numpy as np
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.train.roll_call import COORDINATOR, PROCESS, PROCESSES, roll_call
+from bertjax.train.roll_call import COORDINATOR, PROCESS, PROCESSES, patience, roll_call
 
 _HEARTBEAT_SECONDS = 30
+_ALONE_IN_A_LINE = re.compile(r"^(?:.*task:)?(\d+)$", re.MULTILINE)
+_SECONDS_TO_MEET, _USUAL_SECONDS = "BERTJAX_SECONDS_TO_MEET", 3600
 
 
 def join(distributed: bool) -> None:
@@ -55,6 +58,35 @@ def _who(coordinator: str | None, count: str | None, number: str | None) -> dict
     return {"coordinator_address": coordinator, **who}
 
 
+def meet(where: str) -> None:
+    """Waits for the other processes of the job: an hour, or BERTJAX_SECONDS_TO_MEET.
+
+    Whoever is late is named, where a collective operation would wait without a word.
+
+    Args:
+      where: What all have reached, as a person is told.
+
+    Raises:
+      UserError: not all came in time.
+    """
+    if jax.process_count() == 1:
+        return
+    from orbax.checkpoint import multihost
+
+    seconds = patience(_SECONDS_TO_MEET, _USUAL_SECONDS)
+    try:
+        multihost.get_barrier_sync_fn()(key=where, timeout_ms=round(1000 * seconds))
+    except jax.errors.JaxRuntimeError as error:
+        _, timed_out, names = str(error).partition("timed out task names")
+        if not timed_out:
+            raise
+        late = sorted(map(int, _ALONE_IN_A_LINE.findall(names)))
+        raise UserError(
+            f"process {', '.join(map(str, late))} of {jax.process_count()} did not come to "
+            f"{where!r} within {seconds:g} s of the first one"
+        ) from None
+
+
 def check_same(**facts: str) -> None:
     """Compares what all processes of the job are about to do.
 
@@ -62,10 +94,11 @@ def check_same(**facts: str) -> None:
       **facts: What has to be the same, by the name that a person is told.
 
     Raises:
-      UserError: something differs, here and in every other process.
+      UserError: something differs, here and in every other process; or not all came in time.
     """
     if jax.process_count() == 1:
         return
+    meet("start")
     from jax.experimental import multihost_utils
 
     facts = {"version of bertjax": bertjax.__version__, "version of jax": jax.__version__, **facts}

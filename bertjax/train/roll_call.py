@@ -16,8 +16,7 @@ PROCESSES = "BERTJAX_PROCESSES"
 PROCESS = "BERTJAX_PROCESS"
 """The environment of a process that is one of several: HOST:PORT of the first, how many, which."""
 
-_SECONDS_TO_JOIN = "BERTJAX_SECONDS_TO_JOIN"
-_USUAL_SECONDS = 300
+_SECONDS_TO_JOIN, _USUAL_SECONDS = "BERTJAX_SECONDS_TO_JOIN", 300
 _SECONDS_BETWEEN_CALLS = 0.2
 _SECONDS_FOR_THE_ANSWER = 10.0
 _ALL_HERE = "all here"
@@ -39,7 +38,7 @@ def roll_call(address: str, count: int, number: int) -> None:
         raise UserError(f"coordinator {address!r}: wanted HOST:PORT")
     if not 0 <= number < count:
         raise UserError(f"process {number} of {count}: wanted a number from 0 to {count - 1}")
-    seconds = _seconds_to_join()
+    seconds = patience(_SECONDS_TO_JOIN, _USUAL_SECONDS)
     end = time.monotonic() + seconds
     if number == 0:
         answer = _listen(int(port), count, end, seconds)
@@ -49,14 +48,19 @@ def roll_call(address: str, count: int, number: int) -> None:
         raise UserError(answer)
 
 
-def _seconds_to_join() -> float:
-    text = os.environ.get(_SECONDS_TO_JOIN, str(_USUAL_SECONDS))
+def patience(variable: str, usual: float) -> float:
+    """For how many seconds processes wait for each other, by the environment.
+
+    Raises:
+      UserError: it says something else.
+    """
+    text = os.environ.get(variable, str(usual))
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise UserError(f"{_SECONDS_TO_JOIN}={text}: wanted a number of seconds")
+        raise UserError(f"{variable}={text}: wanted a number of seconds")
     return seconds
 
 
