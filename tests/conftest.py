@@ -97,11 +97,16 @@ def compilation_cache(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def command_environment(compilation_cache: pathlib.Path) -> dict[str, str]:
-    """The environment of a command: this checkout, CPU only, compiled programs kept."""
+    """The environment of a command: this checkout, CPU only, compiled programs kept.
+
+    Their number has no limit: JAX would otherwise look at all of them, and stumble over what a
+    process was writing when a test killed it.
+    """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return os.environ | {
         "PYTHONPATH": path,
         "JAX_COMPILATION_CACHE_DIR": str(compilation_cache),
+        "JAX_COMPILATION_CACHE_MAX_SIZE": "-1",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         "COLUMNS": "100",
     }

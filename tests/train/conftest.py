@@ -36,17 +36,23 @@ def run_here(toy):
 
 
 @pytest.fixture(scope="session")
-def start_toy(command_environment):
-    """Starts the toy as a process of its own; returns the Popen.
+def toy_environment(command_environment):
+    """The environment of the toy as a process of its own.
 
     Warnings end it, and JAX warns of what a process that was killed left among compiled programs:
     it has none of these.
     """
+    return command_environment | {"XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+
+
+@pytest.fixture(scope="session")
+def start_toy(toy_environment):
+    """Starts the toy as a process of its own; returns the Popen."""
 
     def start(workdir, *arguments, **options):
         return subprocess.Popen(
             [sys.executable, "-W", "error", str(TOY), str(workdir), *map(str, arguments)],
-            env=command_environment | {"XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"},
+            env=toy_environment,
             text=True,
             **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
         )

@@ -162,7 +162,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="no small disk can be mounted here")
-def test_a_disk_that_is_really_full(tmp_path, root, uninterrupted, command_environment):
+def test_a_disk_that_is_really_full(tmp_path, root, uninterrupted, toy_environment):
     disk, out = tmp_path / "disk", tmp_path / "out"
     disk.mkdir()
     out.mkdir()
@@ -171,7 +171,7 @@ def test_a_disk_that_is_really_full(tmp_path, root, uninterrupted, command_envir
     options = ["--steps", "60", "--checkpoint_every", "1", "--keep", "12"]
     subprocess.run(
         ["unshare", "-rm", "bash", "-c", SMALL_DISK, "bash", disk, *toy, *options],
-        env=command_environment | {"OUT": str(out), "WORKDIR": str(workdir), "XLA_FLAGS": ""},
+        env=toy_environment | {"OUT": str(out), "WORKDIR": str(workdir)},
         check=True,
         timeout=120,
     )
