@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.train import collectives, hlo, sharding
-from bertjax.train.accumulation import joined, split, sum_over
+from bertjax.train.accumulation import joined, met, split, sum_over
 from bertjax.train.sharding import data_shards, over_data_shards
 
 B, D, H = 32, 4, 6
@@ -58,3 +58,19 @@ def test_gradients_meet_along_the_data_axis_once_a_step(parts):
     gradient, sums = compiled(jax.device_put(weights, over_tensor), jax.device_put(rows, over_data))
     np.testing.assert_allclose(gradient, jax.grad(loss)(weights, rows), rtol=1e-5)
     np.testing.assert_allclose(sums, rows.sum(axis=1), rtol=1e-6)
+
+
+def test_what_meets_in_bfloat16_is_rounded_and_no_more():
+    """Of four shards: each rounded to eight bits, and so are three sums."""
+    sums = np.random.default_rng(0).uniform(1, 2, (4, D, H)).astype(np.float32)
+    found = met({"kernel": sums}, jnp.bfloat16)["kernel"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, sums.sum(0), rtol=4 * 2**-9)
+    np.testing.assert_array_equal(found, found.astype(jnp.bfloat16).astype(np.float32))
+    assert np.any(found != sums.sum(0))
+    np.testing.assert_allclose(met(sums), sums.sum(0), rtol=1e-6)
+
+
+def test_one_shard_has_nothing_to_send_and_rounds_nothing():
+    sums = np.random.default_rng(0).normal(size=(1, D, H)).astype(np.float32)
+    np.testing.assert_array_equal(met(sums, jnp.bfloat16), sums[0])

@@ -241,19 +241,12 @@ def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps):
     assert held(state.opt_state[1].mu) == {(N, D // 4, H // 2, D // H)}
 
 
-def test_gradients_that_meet_in_bfloat16_are_rounded_and_no_more(two_steps):
-    """Of four shards: three sums, each rounded to eight bits."""
-    _, alone, metrics_alone = two_steps("one", grad_reduce_in_bf16=True)
+def test_gradients_that_meet_in_bfloat16_are_rounded(two_steps):
+    _, exact, before = two_steps("data, tensor")
     _, state, metrics = two_steps("data, tensor", grad_reduce_in_bf16=True)
-    assert metrics[0]["loss"] == pytest.approx(metrics_alone[0]["loss"], rel=1e-5)
-    norm, exact = metrics[0]["gradient_norm"], metrics_alone[0]["gradient_norm"]
-    assert norm == pytest.approx(exact, rel=4 * 2**-9)
-    assert norm != pytest.approx(exact, rel=1e-6)
-    # Adam's first moment after one step more holds a tenth of each gradient.
-    close(state.opt_state[1].mu, alone.opt_state[1].mu, relative=4 * 2**-8)
-    # One device has nothing to send, and rounds nothing.
-    _, exact, _ = two_steps("one")
-    close(alone.params, exact.params, relative=1e-6)
+    norm, wanted = metrics[0]["gradient_norm"], before[0]["gradient_norm"]
+    assert 1e-6 * wanted < abs(norm - wanted) < 4 * 2**-9 * wanted
+    close(state.opt_state[1].mu, exact.opt_state[1].mu, relative=4 * 2**-8)
 
 
 def test_parameters_begin_the_same_on_any_mesh(two_steps, start):
