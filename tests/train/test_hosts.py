@@ -10,6 +10,7 @@ from bertjax.errors import UserError
 from bertjax.train import hosts
 
 MEET = """
+import os
 import sys
 from bertjax.errors import UserError
 from bertjax.train import hosts
@@ -40,7 +41,7 @@ def start(command_environment):
         own |= {"SECONDS_TO_MEET": "2"}
         started.append(
             subprocess.Popen(
-                [sys.executable, "-c", f"import os\n{MEET}", when],
+                [sys.executable, "-c", MEET, when],
                 env=command_environment | {f"BERTJAX_{name}": own[name] for name in own},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
