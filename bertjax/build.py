@@ -337,6 +337,7 @@ def trainer(
         frozen=frozen,
         shard_optimizer=config.mesh.shard_optimizer,
         grad_reduce_in_bf16=config.mesh.grad_reduce_in_bf16,
+        attention_kernel=config.mesh.attention_kernel,
     )
 
 

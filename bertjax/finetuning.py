@@ -92,6 +92,7 @@ class Job:
             batch,
             rules=(*self.config.mesh.rules, *RULES),
             microbatches=self.config.data.microbatches,
+            attention_kernel=self.config.mesh.attention_kernel,
         )
 
     @property

@@ -147,6 +147,7 @@ def mesh() -> ConfigDict:
             "rules": (),
             "shard_optimizer": False,  # its state over the data axis as well, as ZeRO's stage 1
             "grad_reduce_in_bf16": False,  # along the data axis; half of what travels there
+            "attention_kernel": "",  # what is best; xla: none; splash (TPU), cudnn (GPU): always
         }
     )
 

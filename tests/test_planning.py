@@ -4,14 +4,19 @@ import dataclasses
 import json
 import types
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import pytest
 
 from bertjax import planning
 from bertjax.commands import plan
 from bertjax.config import load_config
 from bertjax.errors import UserError
-from bertjax.train import chips, collectives
+from bertjax.layers.attention import attend
+from bertjax.layers.attention_kernels import told_to
+from bertjax.layers.dropout import Dropout
+from bertjax.train import chips, collectives, sharding
 
 
 @pytest.fixture
@@ -178,3 +183,33 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     assert 2 * 1.5 * used < sent < 4 * 1.6 * parameters
     assert {each["axes"] for each in step["collectives"]} == {"data"}
     assert content["run_seconds"] == pytest.approx(1e6 * step["seconds"]["step"])
+
+
+@pytest.mark.once
+def test_splash_attention_is_compiled_for_chips(tpu_compiler):
+    """Its own rows and heads on each of four, forward and backward, and nothing in between."""
+    mesh = sharding.make_mesh(
+        {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 1}, chips.topology("v5e:2x2").devices
+    )
+    lines = []
+
+    class Attend(nn.Module):
+        @nn.compact
+        def __call__(self, *arrays):
+            return attend(*arrays, Dropout(0.1), train=False)
+
+    def gradients(*arrays):
+        def loss(query, key, value):
+            return Attend().apply({}, query, key, value, arrays[3]).astype(jnp.float32).sum()
+
+        return jax.grad(loss, (0, 1, 2))(*arrays[:3])
+
+    place = sharding.batch_sharding(mesh)
+    heads = jax.ShapeDtypeStruct((4, 512, 2, 64), jnp.bfloat16, sharding=place)
+    mask = jax.ShapeDtypeStruct((4, 1, 1, 512), bool, sharding=place)
+    with told_to(lines.append):
+        function = jax.jit(sharding.on_mesh(gradients, mesh, sharding.RULES))
+        program = function.lower(heads, heads, heads, mask).compile().as_text()
+    assert lines == ["attention of 512 tokens: splash: no weights in memory"]
+    assert program.count('custom_call_target="tpu_custom_call"') == 2
+    assert "512,512]" not in program

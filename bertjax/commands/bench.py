@@ -36,7 +36,11 @@ def main(argv: list[str]) -> None:
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise UserError(f"--{name} {value}: wanted 1 or more")
     config = load_config(arguments.config, overrides)
-    print(json.dumps(measure(config, arguments), indent=2))
+    from bertjax.layers.attention_kernels import told_to
+
+    with told_to(lambda line: print(line, file=sys.stderr, flush=True)):
+        measured = measure(config, arguments)
+    print(json.dumps(measured, indent=2))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -58,6 +58,7 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Fine-tunes the seeds one after the other; what is finished is not done again."""
     from bertjax import config as configs
     from bertjax import finetuning, multitask, scoring
+    from bertjax.layers.attention_kernels import told_to
     from bertjax.train import hosts
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
@@ -77,7 +78,7 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         content = json.loads(configs.to_json(job.config))
         held = claim(job.workdir, content, free=finetuning.FREE_FIELDS)
     results = []
-    with held, Interrupt() as interrupt:
+    with held, Interrupt() as interrupt, told_to(_say):
         for seed in range(recipe.seed, recipe.seed + arguments.seeds):
             result = scoring.read(job.folder(seed)) or finetuning.fine_tune(job, seed, interrupt)
             if result is None:

@@ -37,7 +37,8 @@ def main(argv: list[str]) -> None:
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
-    from bertjax import build, planning
+    from bertjax import planning
+    from bertjax.layers.attention_kernels import told_to
     from bertjax.train import chips
 
     config = planning.for_accelerator(load_config(arguments.config, overrides))
@@ -46,15 +47,8 @@ def main(argv: list[str]) -> None:
     if "objectives" not in config:
         raise UserError(f"{arguments.config} is no pretraining: a plan wants one")
     topology = chips.topology(arguments.topology, arguments.slices)
-    if arguments.search:
-        phase = max(build.phases(config), key=lambda each: each.max_seq_length)
-        steps, ways_out = planning.search(config, phase, topology, _say), []
-    else:
-        steps = planning.plan(config, topology, _say)
-        ways_out = [
-            step if step.fits else planning.fitting(config, step.phase, topology, _say)
-            for step in steps
-        ]
+    with told_to(_say):
+        steps, ways_out = _compiled(config, topology, arguments.search)
     if arguments.json:
         print(json.dumps(_content(arguments, topology, steps, ways_out), indent=2))
         return
@@ -64,6 +58,21 @@ def main(argv: list[str]) -> None:
             _print_way_out(ways_out[number], topology)
     if ways_out and all(ways_out):
         _print_run(ways_out, topology)
+
+
+def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list[Any]]:
+    """The step of each phase, and what of it fits; or, for a search, what was tried."""
+    from bertjax import build, planning
+
+    if search:
+        phase = max(build.phases(config), key=lambda each: each.max_seq_length)
+        return planning.search(config, phase, topology, _say), []
+    steps = planning.plan(config, topology, _say)
+    ways_out = [
+        step if step.fits else planning.fitting(config, step.phase, topology, _say)
+        for step in steps
+    ]
+    return steps, ways_out
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -69,6 +69,7 @@ def run(config, arguments: argparse.Namespace) -> None:
     from bertjax import config as configs
     from bertjax import pretraining, pretraining_job
     from bertjax.commands.prepare import progress_display
+    from bertjax.layers.attention_kernels import told_to
     from bertjax.train import hosts
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
@@ -84,7 +85,7 @@ def run(config, arguments: argparse.Namespace) -> None:
         _say(pretraining_job.description(job))
         before = pretraining.finished(job)
         # What is prepared is kept at any moment; from here on a signal means: finish the step.
-        with Interrupt() as interrupt:
+        with Interrupt() as interrupt, told_to(_say):
             summary = before or pretraining.pretrain(job, interrupt, _say)
     command = f"bertjax pretrain --config {arguments.config} --workdir {arguments.workdir}"
     if summary is None:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from bertjax.layers import attention_kernels
 from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.precision import Precision
@@ -104,6 +105,9 @@ def attend(
 
     Hidden tokens get a weight of exactly zero and pass no gradient.
     """
+    kernel = attention_kernels.find(query, key, mask, dropout.rate if train else 0.0)
+    if kernel is not None:
+        return kernel(query, key, value, mask)
     scores_BHLM = jnp.where(mask, scaled_scores(query, key), jnp.finfo(jnp.float32).min)
     weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(value.dtype)
     weights_BHLM = dropout(weights_BHLM, train=train)

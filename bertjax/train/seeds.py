@@ -24,6 +24,7 @@ def for_seeds(
     *,
     rules: Sequence[tuple],
     microbatches: int,
+    attention_kernel: str = "",
 ) -> Callable[[int], Trainer]:
     """Builds seed -> what `make_trainer` would make of it, compiled for all seeds together.
 
@@ -34,6 +35,7 @@ def for_seeds(
       batch: Any host batch; only its names, types and ranks count.
       rules: As the trainer's.
       microbatches: As the trainer's.
+      attention_kernel: As the trainer's.
     """
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     template["example_key"] = jax.random.split(jax.random.key(0), 1)
@@ -55,7 +57,7 @@ def for_seeds(
 
     compiled_create = jax.jit(create_state, out_shardings=placed)
     compiled_step = jax.jit(
-        sharding.on_mesh(train_step, trainer.mesh, rules),
+        sharding.on_mesh(train_step, trainer.mesh, rules, attention_kernel),
         donate_argnums=0,
         in_shardings=(placed, rows, None, still),
         out_shardings=(placed, None),

@@ -12,6 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, PyTree
 
 from bertjax.errors import UserError, nearest
+from bertjax.layers import attention_kernels
 
 DATA = "data"
 MESH_AXES = (DATA, "fsdp", "tensor", "sequence")
@@ -156,12 +157,23 @@ def _spread(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return leaf
 
 
-def on_mesh(function: Callable, mesh: Mesh, rules: Sequence[tuple]) -> Callable:
-    """Lets the layers in a function that is jitted place their activations on the mesh."""
+def on_mesh(
+    function: Callable, mesh: Mesh, rules: Sequence[tuple], attention_kernel: str = ""
+) -> Callable:
+    """Lets the layers in a function that is jitted work for the devices of the mesh.
+
+    They place their activations on it, and use the attention kernels of its platform, unless
+    another one is asked for (`layers/attention_kernels.py`).
+    """
+    platform = mesh.devices.flat[0].platform
 
     @functools.wraps(function)
     def traced(*arguments):
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(rules):
+        with (
+            jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
+            nn.logical_axis_rules(rules),
+            attention_kernels.used_on(platform, attention_kernel),
+        ):
             return function(*arguments)
 
     return traced

@@ -91,6 +91,7 @@ def make_trainer(
     frozen: Mapping[str, PyTree] = NOTHING,
     shard_optimizer: bool = False,
     grad_reduce_in_bf16: bool = False,
+    attention_kernel: str = "",
 ) -> Trainer:
     """Builds everything that is compiled for a run.
 
@@ -107,6 +108,7 @@ def make_trainer(
       frozen: Parameters that no step changes, as numpy arrays, by objective.
       shard_optimizer: Whether the optimizer's state is spread over the data axis as well.
       grad_reduce_in_bf16: Whether gradients meet along the data axis in bfloat16.
+      attention_kernel: "" for what is best on these devices (`layers/attention_kernels.py`).
 
     Raises:
       UserError: an array does not divide over the mesh, or `frozen` is not what is wanted.
@@ -135,7 +137,8 @@ def make_trainer(
     train_step = make_train_step(pretrainer, optimizer, schedule, seed=seed, **options)
 
     def held(function: Callable, **options: Any) -> Held:
-        return Held(jax.jit(sharding.on_mesh(function, mesh, rules), **options), (frozen,))
+        placed = sharding.on_mesh(function, mesh, rules, attention_kernel)
+        return Held(jax.jit(placed, **options), (frozen,))
 
     return Trainer(
         mesh=mesh,

@@ -1,0 +1,288 @@
+"""Attention in one kernel, whose weights [B H L M] never lie in memory (Dao et al. 2022).
+
+splash  JAX's kernel for TPUs, in Pallas; on CPUs it is interpreted, which is for tests
+cudnn   NVIDIA's for GPUs
+xla     none of them: the products and the softmax of `layers/attention.py`
+
+Which one is used follows from what is computed where; the rule is `choose`.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from bertjax.errors import UserError, nearest
+
+KERNELS = {"splash": "tpu", "cudnn": "gpu"}
+"""Each kernel and the platform that it is for."""
+
+XLA = "xla"
+
+WORTH_IT = 512
+"""Queries from which on a kernel is taken: below, the weights are small, and starts of it many."""
+
+_LANES = 128
+"""A TPU reads keys in so many columns; blocks are multiples of it."""
+_LARGEST_BLOCK = 512
+_WIDEST_HEAD = 128
+
+Attend = Callable[[Array, Array, Array, Array], Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is known of an attention before it is compiled.
+
+    Attributes:
+      platform: "tpu", "gpu" or "cpu": of the mesh.
+      queries: L.
+      keys: M.
+      head_width: K.
+      dtype: Of queries, keys and values.
+      dropout: Of the weights; 0 where nothing is trained.
+      one_mask: Whether all queries see the same keys.
+      cut: Whether sequences are cut over several devices.
+    """
+
+    platform: str
+    queries: int
+    keys: int
+    head_width: int
+    dtype: str
+    dropout: float = 0.0
+    one_mask: bool = True
+    cut: bool = False
+
+
+def choose(case: Case, asked: str = "") -> tuple[str, str]:
+    """A kernel, or "xla", and the reason.
+
+    Args:
+      case: What is computed, and where.
+      asked: "" for the kernel of the platform where it is worth it; its name for wherever it can
+        be; "xla" for none.
+
+    Raises:
+      UserError: there is no such kernel, or none for this platform.
+    """
+    if asked == XLA:
+        return XLA, "as asked"
+    if asked:
+        _check(asked, case.platform)
+    kernel = asked or {where: name for name, where in KERNELS.items()}.get(case.platform)
+    if kernel is None:
+        return XLA, f"no kernel is for {case.platform}"
+    missing = _missing(kernel, case)
+    if missing:
+        return XLA, missing
+    if not asked and case.queries < WORTH_IT:
+        return XLA, f"{kernel} is for {WORTH_IT} tokens or more"
+    return kernel, "as asked" if asked else "no weights in memory"
+
+
+def _check(asked: str, platform: str) -> None:
+    if asked not in KERNELS:
+        known = [XLA, *KERNELS]
+        raise UserError(f"config.mesh.attention_kernel={asked!r}: {nearest(asked, known)}")
+    interpreted = asked == "splash" and platform == "cpu"
+    if KERNELS[asked] != platform and not interpreted:
+        raise UserError(
+            f"config.mesh.attention_kernel={asked!r} is for {KERNELS[asked]}, the mesh is of "
+            f"{platform}: leave it empty, and the kernel for {platform} is found where there is one"
+        )
+
+
+def _missing(kernel: str, case: Case) -> str:
+    """What a kernel cannot do of a case; empty where it can do all."""
+    if case.dropout:
+        return f"{kernel} draws no dropout, {case.dropout} of the weights are dropped"
+    if case.cut:
+        return f"sequences are cut over devices, {kernel} wants them whole"
+    if kernel == "cudnn":
+        if case.dtype not in ("bfloat16", "float16"):
+            return f"cudnn is for bfloat16 and float16, not {case.dtype}"
+        if case.head_width % 8 or case.head_width > _WIDEST_HEAD:
+            return f"cudnn wants heads of 8, 16, ... {_WIDEST_HEAD}, not {case.head_width}"
+        if case.queries % 2 or case.keys % 2:
+            return f"cudnn wants even lengths, not {case.queries} and {case.keys}"
+        return ""
+    if not case.one_mask:
+        return "splash is for one mask for all queries, each has its own"
+    if case.queries % _LANES or case.keys % _LANES:
+        return f"splash wants multiples of {_LANES} tokens, not {case.queries} and {case.keys}"
+    return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    platform: str
+    asked: str
+
+
+_setting: contextvars.ContextVar[_Setting | None] = contextvars.ContextVar("kernel", default=None)
+_told: contextvars.ContextVar[Callable[[str], None] | None]
+_told = contextvars.ContextVar("told", default=None)
+
+
+@contextlib.contextmanager
+def used_on(platform: str, asked: str = "") -> Iterator[None]:
+    """Lets what is traced meanwhile use the kernels of a platform; elsewhere none is used."""
+    token = _setting.set(_Setting(platform, asked))
+    try:
+        yield
+    finally:
+        _setting.reset(token)
+
+
+@contextlib.contextmanager
+def told_to(say: Callable[[str], None]) -> Iterator[None]:
+    """Says once of each kind of attention that is traced meanwhile what computes it, and why."""
+    token = _told.set(functools.cache(say))
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
+def find(
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B M H K"],
+    mask: Bool[Array, "#B 1 #L M"],
+    dropout: float,
+) -> Attend | None:
+    """The kernel for an attention, from queries, keys, values and mask to what is seen; or None."""
+    setting = _setting.get()
+    if setting is None:
+        return None
+    mesh = jax.sharding.get_abstract_mesh()
+    (length,) = nn.logical_to_mesh_axes(("length",))
+    case = Case(
+        platform=setting.platform,
+        queries=query.shape[1],
+        keys=key.shape[1],
+        head_width=query.shape[-1],
+        dtype=query.dtype.name,
+        dropout=dropout,
+        one_mask=mask.shape[2] == 1,
+        cut=length is not None and _parts(length, mesh) > 1,
+    )
+    kernel, reason = choose(case, setting.asked)
+    _tell(case, kernel, reason)
+    if kernel == XLA:
+        return None
+    if kernel == "cudnn":
+        return cudnn
+    return functools.partial(splash, interpret=setting.platform == "cpu")
+
+
+def _tell(case: Case, kernel: str, reason: str) -> None:
+    say = _told.get()
+    if say is None:
+        return
+    of = "" if case.platform not in KERNELS.values() else f" of {case.queries} tokens"
+    say(f"attention{of}: {kernel}: {reason}")
+
+
+def _parts(axes: str | tuple[str, ...], mesh: jax.sharding.AbstractMesh) -> int:
+    named = (axes,) if isinstance(axes, str) else axes
+    return math.prod(mesh.shape.get(axis, 1) for axis in named)
+
+
+def cudnn(
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B M H K"],
+    value: Float[Array, "B M H K"],
+    mask: Bool[Array, "#B 1 #L M"],
+) -> Float[Array, "B L H K"]:
+    """`attend` without dropout, by cuDNN, which the compiler knows how to place on a mesh."""
+    mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+
+
+def splash(
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B M H K"],
+    value: Float[Array, "B M H K"],
+    mask: Bool[Array, "#B 1 1 M"],
+    *,
+    interpret: bool = False,
+) -> Float[Array, "B L H K"]:
+    """`attend` without dropout, by Pallas: each device works on its own rows and heads.
+
+    Where a row shows no key at all, zeros come out, and no gradient goes in.
+
+    Args:
+      query: Q.
+      key: K.
+      value: V.
+      mask: Which keys all queries see.
+      interpret: Whether the kernel is interpreted, slowly, on a device that is no TPU.
+    """
+    mask = jnp.broadcast_to(mask, (query.shape[0], *mask.shape[1:]))
+    attend = functools.partial(_splash_on_a_device, interpret=interpret)
+    if jax.sharding.get_abstract_mesh().empty:
+        return attend(query, key, value, mask)
+    heads = nn.logical_to_mesh_axes(("batch", None, "heads", None))
+    rows = nn.logical_to_mesh_axes(("batch", None, None, None))
+    # A compiler that cuts arrays over devices by itself cannot cut a kernel.
+    placed = jax.shard_map(
+        attend, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False
+    )
+    return placed(query, key, value, mask)
+
+
+def _splash_on_a_device(
+    query: Float[Array, "b L h K"],
+    key: Float[Array, "b M h K"],
+    value: Float[Array, "b M h K"],
+    mask: Bool[Array, "b 1 1 M"],
+    *,
+    interpret: bool,
+) -> Float[Array, "b L h K"]:
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    length, heads, width = query.shape[1:]
+    seen_by_all = splash_attention.FullMask((length, key.shape[1]))
+    kernel = splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([seen_by_all] * heads),
+        block_sizes=_block_sizes(splash_attention.BlockSizes, length, key.shape[1]),
+        head_shards=1,
+        q_seq_shards=1,
+        interpret=interpret,
+    )
+
+    def of_example(query, key, value, seen):
+        # A query sees the keys of its own segment: all queries are of segment 1, hidden keys of 0.
+        segments = splash_attention.SegmentIds(jnp.ones(length, jnp.int32), seen.astype(jnp.int32))
+        return kernel(query, key, value, segments)
+
+    scaled = query * jnp.asarray(width**-0.5, query.dtype)
+    heads_first = (jnp.swapaxes(x, 1, 2) for x in (scaled, key, value))
+    found = jax.vmap(of_example)(*heads_first, mask[:, 0, 0])
+    # The kernel's backward pass is wrong by a factor of M where nothing is seen.
+    return jnp.where(mask.any(axis=-1, keepdims=True), jnp.swapaxes(found, 1, 2), 0)
+
+
+def _block_sizes(kind: type, queries: int, keys: int):
+    """One kernel for the whole backward pass, and blocks that are as large as they may be."""
+    of_queries, of_keys = _block(queries), _block(keys)
+    return kind(
+        block_q=of_queries,
+        block_kv=of_keys,
+        block_q_dkv=of_queries,
+        block_kv_dkv=of_keys,
+        use_fused_bwd_kernel=True,
+    )
+
+
+def _block(length: int) -> int:
+    blocks = range(_LANES, _LARGEST_BLOCK + 1, _LANES)
+    return max(block for block in blocks if length % block == 0)

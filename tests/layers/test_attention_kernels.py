@@ -1,0 +1,231 @@
+"""Kernels of attention: when which one is used, that they compute the same, and what they hide."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from bertjax.errors import UserError
+from bertjax.layers import attention_kernels, masks
+from bertjax.layers.attention import attend
+from bertjax.layers.attention_kernels import Case, choose, find, splash, told_to, used_on
+from bertjax.layers.dropout import Dropout
+
+B, L, H, K = 4, 256, 2, 16
+TPU = Case("tpu", 512, 512, 64, "bfloat16")
+GPU = Case("gpu", 512, 512, 64, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "asked", "kernel", "reason"),
+    [
+        (TPU, {}, "", "splash", "no weights in memory"),
+        (TPU, {"dtype": "float32"}, "", "splash", "no weights in memory"),
+        (TPU, {"queries": 384}, "", "xla", "splash is for 512 tokens or more"),
+        (TPU, {"queries": 384}, "splash", "splash", "as asked"),
+        (TPU, {"queries": 500}, "splash", "xla", "splash wants multiples of 128 tokens, not 500"),
+        (TPU, {"keys": 700}, "", "xla", "multiples of 128 tokens, not 512 and 700"),
+        (TPU, {"dropout": 0.1}, "", "xla", "splash draws no dropout, 0.1 of the weights"),
+        (TPU, {"one_mask": False}, "", "xla", "one mask for all queries, each has its own"),
+        (TPU, {"cut": True}, "", "xla", "sequences are cut over devices"),
+        (TPU, {}, "xla", "xla", "as asked"),
+        (GPU, {}, "", "cudnn", "no weights in memory"),
+        (GPU, {"one_mask": False}, "", "cudnn", "no weights in memory"),
+        (GPU, {"dtype": "float32"}, "", "xla", "cudnn is for bfloat16 and float16, not float32"),
+        (GPU, {"head_width": 20}, "", "xla", "cudnn wants heads of 8, 16, ... 128, not 20"),
+        (GPU, {"head_width": 136}, "", "xla", "cudnn wants heads of 8, 16, ... 128, not 136"),
+        (GPU, {"keys": 513}, "", "xla", "cudnn wants even lengths, not 512 and 513"),
+        (GPU, {"dropout": 0.1}, "cudnn", "xla", "cudnn draws no dropout"),
+        (GPU, {"queries": 128}, "", "xla", "cudnn is for 512 tokens or more"),
+        (TPU, {"platform": "cpu"}, "", "xla", "no kernel is for cpu"),
+        (TPU, {"platform": "cpu"}, "splash", "splash", "as asked"),
+    ],
+)
+def test_the_rule(case, changes, asked, kernel, reason):
+    chosen, why = choose(dataclasses.replace(case, **changes), asked)
+    assert chosen == kernel
+    assert reason in why
+
+
+@pytest.mark.parametrize(
+    ("case", "asked", "said"),
+    [
+        (TPU, "flash", "attention_kernel='flash': did you mean 'splash'"),
+        (TPU, "cudnn", "attention_kernel='cudnn' is for gpu, the mesh is of tpu: leave it empty"),
+        (GPU, "splash", "attention_kernel='splash' is for tpu, the mesh is of gpu"),
+    ],
+)
+def test_a_kernel_that_cannot_be_is_one_line(case, asked, said):
+    with pytest.raises(UserError, match=said):
+        choose(case, asked)
+
+
+@pytest.fixture
+def arrays(random):
+    """Queries, keys and values, and a mask with holes, under which the last row sees nothing."""
+    seen = np.random.default_rng(3).random((B, L)) < 0.7
+    seen[-1] = False
+    return (*(random(B, L, H, K) for _ in range(3)), masks.padding(jnp.asarray(seen)))
+
+
+class Products(nn.Module):
+    """`attend` as a module, which its dropout needs around it."""
+
+    @nn.compact
+    def __call__(self, *arrays):
+        return attend(*arrays, Dropout(0.0), train=False)
+
+
+def products(*arrays):
+    return Products().apply({}, *arrays)
+
+
+def assert_same(got, wanted, atol):
+    """But for the last row: where nothing is seen, zeros are as good as a mean of all."""
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert one.dtype == other.dtype
+        one, other = (np.asarray(x, np.float32) for x in (one, other))
+        np.testing.assert_allclose(one[:-1], other[:-1], atol=atol)
+        assert np.all(one[-1] == 0)
+
+
+def value_and_gradients(function, probe, query, key, value, mask):
+    def loss(query, key, value):
+        seen = function(query, key, value, mask)
+        return (seen.astype(jnp.float32) * probe).sum(), seen
+
+    gradients, seen = jax.grad(loss, (0, 1, 2), has_aux=True)(query, key, value)
+    return seen, gradients
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("bfloat16", 0.03)])
+def test_splash_is_the_formula_and_so_are_its_gradients(dtype, atol, arrays, random):
+    query, key, value = (x.astype(dtype) for x in arrays[:3])
+    probe = random(B, L, H, K)
+    kernel = functools.partial(splash, interpret=True)
+    got, wanted = (
+        jax.jit(functools.partial(value_and_gradients, function, probe))(
+            query, key, value, arrays[3]
+        )
+        for function in (kernel, products)
+    )
+    assert_same(got, wanted, atol)
+
+
+def test_splash_over_several_blocks_of_queries_and_keys(random):
+    """640 tokens are five blocks of 128; 384 one."""
+    assert [attention_kernels._block(n) for n in (128, 384, 640, 1024)] == [128, 384, 128, 512]
+    query, key, value = random(2, 384, 1, 8), random(2, 640, 1, 8), random(2, 640, 1, 8)
+    mask = masks.padding(jnp.arange(640) < jnp.array([[601], [0]]))
+    got = jax.jit(functools.partial(splash, interpret=True))(query, key, value, mask)
+    assert_same(got, products(query, key, value, mask), 1e-5)
+
+
+def test_splash_on_a_mesh_works_on_own_rows_and_heads(arrays):
+    """Rows over data and fsdp, heads over tensor; and rows by vmap over data, as in parts."""
+    axes = ("data", "fsdp", "tensor", "sequence")
+    mesh = jax.make_mesh((2, 2, 2, 1), axes, axis_types=(AxisType.Auto,) * 4)
+    kernel = functools.partial(splash, interpret=True)
+    wanted = products(*arrays)
+
+    def by_rows(*arrays):
+        with nn.logical_axis_rules([("batch", ("data", "fsdp")), ("heads", "tensor")]):
+            return kernel(*arrays)
+
+    def by_shards(*arrays):
+        with nn.logical_axis_rules([("batch", "fsdp"), ("heads", "tensor")]):
+            parts = [x.reshape(2, B // 2, *x.shape[1:]) for x in arrays]
+            return jax.vmap(kernel, spmd_axis_name="data")(*parts).reshape(wanted.shape)
+
+    for function in (by_rows, by_shards):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            where = jax.sharding.NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+            compiled = jax.jit(function, in_shardings=where).lower(*arrays).compile()
+        assert_same(compiled(*jax.device_put(arrays, where)), wanted, 1e-5)
+        assert "all-gather" not in compiled.as_text()
+
+
+def test_hidden_tokens_change_nothing_and_get_no_gradient(arrays, random):
+    query, key, value, mask = arrays
+    hidden = ~mask[:, 0, 0, :, None, None]
+    probe = random(H, K)
+
+    @jax.jit
+    def seen(key, value):
+        return splash(query, key, value, mask, interpret=True)
+
+    def loss(key, value):
+        return jnp.einsum("blhk,hk->", seen(key, value), probe)
+
+    loud = jnp.where(hidden, 100.0, 0.0)
+    np.testing.assert_array_equal(seen(key + loud, value + loud), seen(key, value))
+    for gradient in jax.jit(jax.grad(loss, (0, 1)))(key, value):
+        assert np.all(np.asarray(gradient)[np.asarray(mask[:, 0, 0])] != 0)
+        assert np.all(np.where(hidden, gradient, 0) == 0)
+
+
+def test_layers_use_what_the_mesh_has_and_say_so_once(arrays):
+    lines = []
+    with told_to(lines.append):
+        assert find(*arrays[:2], arrays[3], 0.1) is None
+        assert lines == []
+        for asked in ("", "splash", "splash"):
+            with used_on("cpu", asked):
+                kernel = find(*arrays[:2], arrays[3], 0.0)
+                assert (kernel is None) == (asked == "")
+        with used_on("tpu"):
+            assert find(*arrays[:2], arrays[3], 0.1) is None
+    assert lines == [
+        "attention: xla: no kernel is for cpu",
+        "attention: splash: as asked",
+        "attention of 256 tokens: xla: splash draws no dropout, 0.1 of the weights are dropped",
+    ]
+
+
+def test_a_cut_sequence_is_seen(arrays):
+    mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
+    lines = []
+    with (
+        told_to(lines.append),
+        used_on("tpu", "splash"),
+        jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
+        nn.logical_axis_rules([("length", "sequence")]),
+    ):
+        assert find(*arrays[:2], arrays[3], 0.0) is None
+    assert "sequences are cut over devices, splash wants them whole" in lines[0]
+
+
+def test_cudnn_takes_what_the_rule_gives_it(monkeypatch, random):
+    """As far as a machine without a GPU can tell: both passes become cuDNN's calls."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
+    query, key, value = (random(2, 512, 3, 64).astype(jnp.bfloat16) for _ in range(3))
+    mask = masks.padding(jnp.arange(512)[None] < jnp.array([[300], [512]]))
+    probe = random(2, 512, 3, 64)
+    function = functools.partial(value_and_gradients, attention_kernels.cudnn, probe)
+    traced = jax.jit(function).trace(query, key, value, mask)
+    program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert program.count("__cudnn$fmhaScaleBiasSoftmax(") == 1
+    assert program.count("__cudnn$fmhaScaleBiasSoftmaxBackward(") == 1
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="no GPU")
+def test_cudnn_is_the_formula_and_so_are_its_gradients(random):
+    query, key, value = (random(3, 512, 3, 64).astype(jnp.bfloat16) for _ in range(3))
+    mask = masks.padding(jnp.arange(512)[None] < jnp.array([[300], [512], [1]]))
+    probe = random(3, 512, 3, 64)
+    got, wanted = (
+        jax.jit(functools.partial(value_and_gradients, function, probe))(query, key, value, mask)
+        for function in (attention_kernels.cudnn, products)
+    )
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (one, other)), atol=0.03)
+    hidden = ~np.asarray(mask)[:, 0, 0]
+    for gradient in got[1][1:]:
+        assert np.all(np.asarray(gradient)[hidden] == 0)
