@@ -23,6 +23,7 @@ from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
 from bertjax.train.metric_writer import MetricsFile, TensorBoard
+from bertjax.train.mirror import Mirror
 from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
 from bertjax.train.retention import Keep
@@ -40,11 +41,18 @@ def finished(job: Job) -> dict[str, Any] | None:
 
 def pretrain(job: Job, interrupt: Interrupt, say: Callable[[str], None]) -> dict[str, Any] | None:
     """Trains to the end of the run and sums it up; None where it was interrupted."""
-    config, trainer = job.config, job.trainer
     if jax.process_index() == 0 and job.tokenizer is not None:
         _keep_tokenizer(job)
+    with Mirror(job.workdir, job.name) as mirror:
+        return _pretrained(job, interrupt, say, mirror)
+
+
+def _pretrained(
+    job: Job, interrupt: Interrupt, say: Callable[[str], None], mirror: Mirror
+) -> dict[str, Any] | None:
+    config, trainer = job.config, job.trainer
     checkpoints = Checkpoints(
-        job.workdir,
+        job.name,
         keep=Keep(config.keep_checkpoints, config.keep_best, config.best_metric, config.best_mode),
         provenance=job.provenance,
         say=say,
@@ -65,7 +73,7 @@ def pretrain(job: Job, interrupt: Interrupt, say: Callable[[str], None]) -> dict
                 state,
                 feed,
                 trainer.train_step,
-                [report, evaluation, goodput, *_hooks(job, checkpoints)],
+                [report, evaluation, goodput, *_hooks(job, checkpoints), mirror],
                 num_train_steps=config.num_train_steps,
                 interrupt=interrupt,
                 remembered=remembered,

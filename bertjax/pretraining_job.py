@@ -13,13 +13,14 @@ from ml_collections import ConfigDict
 
 from bertjax import build, model_input, teaching
 from bertjax import config as configs
-from bertjax.data import cache, images, tokenizer
+from bertjax.data import cache, images, storage, tokenizer
 from bertjax.data.images import Images
 from bertjax.data.pipeline import AnyExamples
 from bertjax.data.prepare import Progress
 from bertjax.data.records import Corpus, check_tokenizer, open_corpus, read_manifest
 from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer, Tokenizer
+from bertjax.train import mirror
 from bertjax.train.trainer import Trainer
 from bertjax.train.workdir import FREE_FIELDS
 
@@ -32,7 +33,8 @@ class Job:
     """A run before its first step.
 
     Attributes:
-      workdir: Where everything goes.
+      workdir: Where everything goes, on this machine.
+      name: What a person calls it: the same folder, or one in a bucket, where checkpoints go.
       config: Of the run.
       tokenizer: Its own copy lies in the workdir; none for images.
       corpus: The text or the images that are learned from.
@@ -44,6 +46,7 @@ class Job:
     """
 
     workdir: pathlib.Path
+    name: str
     config: ConfigDict
     tokenizer: Tokenizer | None
     corpus: Corpus | Images
@@ -106,7 +109,8 @@ def prepare(
         frozen=teaching.frozen(teachers),
     )
     return Job(
-        workdir=pathlib.Path(workdir),
+        workdir=mirror.on_this_machine(workdir),
+        name=workdir,
         config=config,
         tokenizer=pieces,
         corpus=corpus,
@@ -190,7 +194,7 @@ def _text(
     if data.corpus:
         read_manifest(data.corpus)
     if data.corpus and not config.tokenizer.path:
-        path = pathlib.Path(data.corpus) / "tokenizer"
+        path = storage.fetched(data.corpus) / "tokenizer"
     else:
         path = cache.tokenizer_of(data, config.tokenizer, say)
     pieces = tokenizer.load(path)

@@ -59,14 +59,15 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from bertjax import config as configs
     from bertjax import finetuning, multitask, scoring
     from bertjax.layers.attention_kernels import told_to
-    from bertjax.train import hosts
+    from bertjax.train import hosts, mirror
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
 
     hosts.check_same(config=configs.fingerprint(recipe), workdir=arguments.workdir)
     start = time.monotonic()
+    folder = mirror.on_this_machine(arguments.workdir, alone=True)
     prepare = multitask.prepare if multitask.asked(recipe) else finetuning.prepare
-    job = prepare(recipe, init=arguments.init, data=arguments.data, workdir=arguments.workdir)
+    job = prepare(recipe, init=arguments.init, data=arguments.data, workdir=folder)
     facts = {"task": job.dataset.name, "init": {"name": arguments.init, **job.config.init}}
     facts["examples"] = _sizes(job)
     left_out = {split: list(names) for split, names in job.dataset.left_out.items() if names}
@@ -78,7 +79,12 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         content = json.loads(configs.to_json(job.config))
         held = claim(job.workdir, content, free=finetuning.FREE_FIELDS)
     results = []
-    with held, Interrupt() as interrupt, told_to(_say):
+    with (
+        held,
+        mirror.Mirror(folder, arguments.workdir),
+        Interrupt() as interrupt,
+        told_to(_say),
+    ):
         for seed in range(recipe.seed, recipe.seed + arguments.seeds):
             result = scoring.read(job.folder(seed)) or finetuning.fine_tune(job, seed, interrupt)
             if result is None:

@@ -59,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:mini")
-    parser.add_argument("--workdir", required=True, help="folder for all that comes out")
+    parser.add_argument(
+        "--workdir", required=True, help="folder for all that comes out, or gs://..."
+    )
     parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     return parser
 
@@ -70,14 +72,15 @@ def run(config, arguments: argparse.Namespace) -> None:
     from bertjax import pretraining, pretraining_job
     from bertjax.commands.prepare import progress_display
     from bertjax.layers.attention_kernels import told_to
-    from bertjax.train import hosts
+    from bertjax.train import hosts, mirror
     from bertjax.train.interrupt import Interrupt
     from bertjax.train.workdir import claim
 
     hosts.check_same(config=configs.fingerprint(config), workdir=arguments.workdir)
     held = contextlib.nullcontext()
     if _is_first_host():
-        held = claim(arguments.workdir, json.loads(configs.to_json(config)))
+        folder = mirror.on_this_machine(arguments.workdir)
+        held = claim(folder, json.loads(configs.to_json(config)))
     with held:
         with progress_display() as progress:
             job = pretraining_job.prepare(config, arguments.workdir, _say, progress)

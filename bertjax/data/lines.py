@@ -8,7 +8,9 @@ import pathlib
 import sys
 import zlib
 from collections.abc import Iterator
+from typing import BinaryIO
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 
 LONGEST_LINE = 1 << 20
@@ -84,33 +86,42 @@ def whole(path: pathlib.Path) -> str:
         ) from None
 
 
-def _open(path: str, buffer: int) -> io.BufferedIOBase:
+def _open(path: str, buffer: int) -> BinaryIO:
     """Opens a file for reading what was compressed; the first bytes tell how it was."""
-    with open(path, "rb") as stream:
-        magic = stream.read(6)
+    if storage.is_remote(path):
+        place = storage.place(path)
+        compressed = storage.patiently(lambda: place.open("rb"), path)
+        magic = storage.patiently(lambda: compressed.read(6), path)
+        compressed.seek(0)
+    else:
+        compressed = path
+        with open(path, "rb") as stream:
+            magic = stream.read(6)
     if magic.startswith(b"\x1f\x8b"):
-        return io.BufferedReader(gzip.GzipFile(path), buffer)
+        return io.BufferedReader(gzip.open(compressed), buffer)
     if magic.startswith(b"BZh"):
-        return io.BufferedReader(bz2.BZ2File(path), buffer)
+        return io.BufferedReader(bz2.BZ2File(compressed), buffer)
     if magic == b"\xfd7zXZ\x00":
-        return io.BufferedReader(lzma.LZMAFile(path), buffer)
+        return io.BufferedReader(lzma.LZMAFile(compressed), buffer)
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return io.BufferedReader(_ZstandardReader(path), buffer)
+        return io.BufferedReader(_ZstandardReader(compressed), buffer)
     suffix = path.rpartition(".")[2]
     if suffix in ("gz", "bz2", "xz", "zst"):
         raise EOFError(f"its name ends in .{suffix} but its first bytes are not those of one")
+    if storage.is_remote(path):
+        return io.BufferedReader(compressed, buffer)
     return open(path, "rb", buffering=buffer)
 
 
 class _ZstandardReader(io.RawIOBase):
     """Frames of Zstandard; unlike the library's own reader it notices a truncated last one."""
 
-    def __init__(self, path: str):
+    def __init__(self, compressed: str | BinaryIO):
         import zstandard
 
         self._new_frame = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj
         self._failure = zstandard.ZstdError
-        self._stream = io.FileIO(path)
+        self._stream = io.FileIO(compressed) if isinstance(compressed, str) else compressed
         self._frame = None
         self._text = b""
 

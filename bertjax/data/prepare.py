@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import importlib
 import os
-import pathlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import bertjax
-from bertjax.data import source_target_text, text
+from bertjax.data import source_target_text, storage, text
 from bertjax.data import tokenizer as tokenizers
 from bertjax.data.blocks import Packed, Packer
 from bertjax.data.reading import Block, Stream, blocks
@@ -91,6 +90,8 @@ def prepare(
       UserError: for what a person can mend. Finished shards stay, and the next call goes on.
     """
     _check(validation_inputs, validation_fraction, shard_size, workers, errors)
+    if beam is not None:
+        _refuse_bucket(out)
     tokenizer = tokenizers.load(str(tokenizer_path))
     recipe = {
         "inputs": list(inputs),
@@ -104,7 +105,8 @@ def prepare(
         "version": bertjax.__version__,
     }
     streams = _streams(inputs, validation_inputs, validation_fraction)
-    with UnfinishedCorpus(pathlib.Path(out), recipe, streams) as corpus:
+    delivered = storage.delivered(out, "manifest.json")
+    with delivered as folder, UnfinishedCorpus(folder, recipe, streams) as corpus:
         if corpus.manifest is None:
             read = functools.partial(
                 text.read, format=format, errors=errors, tfds_data_dir=tfds_data_dir
@@ -126,6 +128,14 @@ def prepare(
             with disk_errors(corpus.path):
                 corpus.finish(tokenizer)
         return corpus.manifest
+
+
+def _refuse_bucket(out: str | os.PathLike) -> None:
+    if storage.is_remote(out):
+        raise UserError(
+            f"--out {out}: Beam's workers write shards on a disk that they share: name a folder of "
+            "it, and copy the corpus when it is finished"
+        )
 
 
 def _beam() -> ModuleType:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from bertjax.data import source_target_text
+from bertjax.data import source_target_text, storage
 from bertjax.data.lines import LONGEST_LINE, lines
 from bertjax.errors import UserError, nearest
 
@@ -99,12 +99,36 @@ def find_sources(inputs: Sequence[str]) -> list[Source]:
             found.setdefault(name, Source(name))
             continue
         for path in _files(name):
-            status = os.stat(path)
-            found.setdefault(path, Source(path, status.st_size, status.st_mtime_ns))
+            found.setdefault(path, Source(path, *_size_and_time(path)))
     return list(found.values())
 
 
+def _size_and_time(path: str) -> tuple[int, int]:
+    if storage.is_remote(path):
+        place = storage.place(path)
+        facts = storage.patiently(place.stat, path)
+        return facts.length, int(facts.mtime * 10**9)
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+def _files_in_bucket(pattern: str) -> list[str]:
+    place = storage.place(pattern)
+    if not glob.has_magic(place.name):
+        matches = [place] if storage.patiently(place.exists, place) else []
+    else:
+        matches = storage.patiently(lambda: list(place.parent.glob(place.name)), place)
+    files = sorted(str(path) for path in matches if not path.is_dir())
+    if not files:
+        raise UserError(
+            f"no file matches {pattern!r}; only the last part of a bucket's path may have a *"
+        )
+    return files
+
+
 def _files(pattern: str) -> list[str]:
+    if storage.is_remote(pattern):
+        return _files_in_bucket(pattern)
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
         raise UserError(f"{pattern} is a folder; give its files: {os.path.join(pattern, '*')!r}")

@@ -26,8 +26,11 @@ KERNELS = {"splash": "tpu", "cudnn": "gpu"}
 
 XLA = "xla"
 
-WORTH_IT = 512
-"""Queries from which on a kernel is taken: below, the weights are small, and starts of it many."""
+WORTH_IT = 256
+"""Queries from which on a kernel is taken: below, the weights are small, and starts of it many.
+
+Of compiled steps of BERT-base, not of a device: `experiments/LOG.md`, 2026-11-23.
+"""
 
 _LANES = 128
 """A TPU reads keys in so many columns; blocks are multiples of it."""

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 import bertjax
+from bertjax.data import storage
 from bertjax.errors import UserError
 from bertjax.train import checkpoint_folder, named_arrays, restore, retention
 from bertjax.train.checkpoint_folder import Record
@@ -43,6 +44,8 @@ def _check_room(folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
     Compression may well make the arrays smaller, but a disk this full is no place to go on with,
     and half-written arrays make orbax print what it raises.
     """
+    if storage.is_remote(folder):
+        return
     if sum(leaf.nbytes for leaf in arrays.values()) + _SMALL_FILES > shutil.disk_usage(folder).free:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
@@ -54,7 +57,7 @@ class Checkpoints:
     with it is raised.
 
     Args:
-      workdir: the run's folder.
+      workdir: the run's folder, on a disk or in a bucket.
       keep: what is kept.
       provenance: fingerprints of what a state depends on, by what it is ("corpus", "tokenizer",
         "config"). A checkpoint with others is refused.
@@ -69,7 +72,7 @@ class Checkpoints:
         provenance: Mapping[str, str] | None = None,
         say: Callable[[str], None] = _to_stderr,
     ):
-        self.directory = pathlib.Path(workdir).absolute() / "checkpoints"
+        self.directory = storage.absolute(storage.place(workdir)) / "checkpoints"
         self._keep = keep or Keep()
         self._provenance = dict(provenance or {})
         self._say = say
@@ -197,7 +200,7 @@ class Checkpoints:
             yield
         except Exception as error:
             if self._decides:
-                shutil.rmtree(folder, ignore_errors=True)
+                checkpoint_folder.clear(folder)
             if not is_disk_full(error):
                 raise
             last = self.latest

@@ -1,7 +1,8 @@
 """A checkpoint on disk, without jax: what makes it whole, and what is wrong with one that is not.
 
 `checkpoints/300/` holds `state/`, the arrays as orbax writes them; `checkpoint.json`, see `Record`;
-and `integrity.json`, the size and SHA-256 of every other file, which is written last.
+and `integrity.json`, the size and SHA-256 of every other file, which is written last. In a bucket,
+which answers for the content of its files itself, the sizes are all.
 
 A folder without `integrity.json` is a save that was cut short, or one that lost it: either way it
 is no checkpoint.
@@ -12,9 +13,10 @@ import hashlib
 import os
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 from bertjax.train.files import read_json, write_json
 
@@ -100,23 +102,28 @@ def defect(checkpoint: pathlib.Path) -> str | None:
             return f"{name} is missing"
         if found[name][0] != entry["size"]:
             return f"{name} has {found[name][0]} bytes, wanted {entry['size']}"
-        if found[name][1] != entry["sha256"]:
+        if None not in (found[name][1], entry["sha256"]) and found[name][1] != entry["sha256"]:
             return f"{name} has other content than was written"
     return None
 
 
 def remove(checkpoint: pathlib.Path) -> None:
     """Removes a checkpoint; killed half-way, nothing is left that looks like one."""
+    if storage.is_remote(checkpoint):
+        # Nothing is renamed in a bucket, all is copied.
+        (checkpoint / INTEGRITY).unlink(missing_ok=True)
+        clear(checkpoint)
+        return
     going = checkpoint.with_name(_GOING + checkpoint.name)
-    shutil.rmtree(going, ignore_errors=True)
+    clear(going)
     checkpoint.rename(going)
-    shutil.rmtree(going, ignore_errors=True)
+    clear(going)
 
 
 def set_aside(checkpoint: pathlib.Path) -> pathlib.Path:
     """Moves a damaged checkpoint out of the way; only the one moved last is kept."""
     for earlier in checkpoint.parent.glob("damaged-*"):
-        shutil.rmtree(earlier, ignore_errors=True)
+        clear(earlier)
     return checkpoint.rename(checkpoint.with_name(f"damaged-{checkpoint.name}"))
 
 
@@ -131,24 +138,42 @@ def sweep(directory: pathlib.Path) -> None:
     """Removes what saves and removals that were cut short have left behind."""
     written = {*steps(directory), *unfinished(directory)}
     for step in set(_numbered(directory)) - written:
-        shutil.rmtree(directory / str(step), ignore_errors=True)
+        clear(directory / str(step))
     for path in directory.glob(f"{_GOING}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        clear(path)
+
+
+def clear(folder: pathlib.Path) -> None:
+    """Removes a folder as far as it can be removed."""
+    if not storage.is_remote(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    elif folder.exists():
+        storage.patiently(folder.rmtree, folder)
 
 
 def _numbered(directory: pathlib.Path) -> list[int]:
+    if not storage.patiently(directory.exists, directory):
+        return []
     return sorted(int(path.name) for path in directory.glob("*") if path.name.isdecimal())
 
 
-def _contents(checkpoint: pathlib.Path) -> list[tuple[str, int, str]]:
+def _contents(checkpoint: pathlib.Path) -> list[tuple[str, int, str | None]]:
     """Name, size and SHA-256 of every file that `integrity.json` answers for."""
-    contents = []
+    read = _sizes_in_bucket if storage.is_remote(checkpoint) else _read_through
+    return sorted(facts for facts in read(checkpoint) if facts[0] != INTEGRITY)
+
+
+def _read_through(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, str]]:
     for folder, _, names in os.walk(checkpoint):
         for name in names:
             path = pathlib.Path(folder, name)
-            if path == checkpoint / INTEGRITY:
-                continue
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            contents.append((str(path.relative_to(checkpoint)), path.stat().st_size, digest))
-    return sorted(contents)
+            yield str(path.relative_to(checkpoint)), path.stat().st_size, digest
+
+
+def _sizes_in_bucket(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, None]]:
+    for name, (size, _) in storage.patiently(
+        lambda: storage.listed(checkpoint), checkpoint
+    ).items():
+        yield name, size, None

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -22,8 +23,12 @@ def write_text(path: pathlib.Path, text: str) -> None:
     """Replaces a text file in one step.
 
     Raises:
-      UserError: the disk is full; the file is as it was.
+      UserError: the disk is full, and the file is as it was; or there is no right to write it.
     """
+    if storage.is_remote(path):
+        # A bucket shows a file once it is whole.
+        storage.patiently(lambda: path.write_text(text), path)
+        return
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -45,7 +50,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
       UserError: it cannot be read, or holds something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(storage.patiently(lambda: path.read_text(encoding="utf-8"), path))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(content, dict):
@@ -56,7 +61,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def make_folder(folder: pathlib.Path) -> None:
     """Makes a folder and those above it, or says why that cannot be."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        storage.patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}") from None
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 from bertjax.train import checkpoint_folder, named_arrays
 from bertjax.train.quiet_orbax import orbax
@@ -81,7 +82,7 @@ def _read(checkpoint: pathlib.Path, wanted: Mapping[str, Any], argument: Callabl
     if stored:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore(
-                checkpoint.absolute() / checkpoint_folder.STATE,
+                storage.absolute(checkpoint) / checkpoint_folder.STATE,
                 args=ocp.args.PyTreeRestore(tree, restore_args=arguments, partial_restore=True),
             )
         leaves |= named_arrays.named(restored)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 from bertjax.train import checkpoint_folder, named_arrays, restore, retention
 from bertjax.train.files import read_json
@@ -54,7 +55,7 @@ def find(name: str) -> Origin:
         )
     fresh = name.startswith("random:")
     folder, _, which = name.removeprefix("random:").partition("@")
-    holder = pathlib.Path(folder)
+    holder = storage.place(folder)
     run = holder.parent if holder.name.startswith("seed_") else holder
     if not (run / "config.json").is_file():
         raise UserError(

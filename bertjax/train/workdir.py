@@ -36,6 +36,8 @@ _TRACES = (
 Before that, a folder is not kept from other configs.
 """
 
+LOCK = ".lock"
+
 _SHOWN_DIFFERENCES = 6
 
 _FLOCK = "@hhqqi4x"
@@ -46,7 +48,7 @@ class Claim:
     """Holds a folder for one process at a time; ends with `release`, `with`, or the process."""
 
     def __init__(self, workdir: pathlib.Path):
-        self._descriptor = os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(workdir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             # Unlike flock, these locks are not inherited by worker processes that outlive the run.
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,8 +101,8 @@ def claim(
     """
     if "://" in str(workdir):
         raise UserError(
-            f"workdir {str(workdir)!r} is a URL, wanted a folder: mount the bucket (gcsfuse does "
-            f"this for gs://) and name the folder in it"
+            f"workdir {str(workdir)!r} is a URL, which only pretrain and finetune take: mount the "
+            f"bucket (gcsfuse does this for gs://) and name the folder in it"
         )
     folder = pathlib.Path(workdir)
     make_folder(folder)
@@ -116,7 +118,7 @@ def claim(
 
 def in_use(workdir: str | os.PathLike) -> bool:
     """Whether a process holds the folder at this moment, as far as this machine knows."""
-    path = pathlib.Path(workdir) / ".lock"
+    path = pathlib.Path(workdir) / LOCK
     if not path.exists() or not os.access(path, os.R_OK):
         return False
     if sys.platform == "linux":

@@ -1,0 +1,213 @@
+"""Files in a bucket, which a server on this machine keeps; and storage that fails for a while."""
+
+import errno
+import json
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bucket_server import BucketServer
+
+from bertjax.data import storage, text
+from bertjax.data.lines import lines
+from bertjax.errors import UserError
+from bertjax.train.files import read_json, write_json
+
+
+@pytest.fixture
+def bucket(monkeypatch, tmp_path):
+    """An empty bucket, gs://bucket."""
+    gcsfs = pytest.importorskip("gcsfs", reason="no client for buckets: the extra `gcs`")
+    server = BucketServer()
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BERTJAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(storage, "_WAITS", (0.01, 0.02, 0.01))
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    yield server
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("name", "remote"), [("gs://b/x", True), ("s3://b", True), ("/gs:/b", False), ("a/b", False)]
+)
+def test_what_is_a_url(name, remote):
+    assert storage.is_remote(name) is remote
+
+
+def test_a_path_of_a_disk_stays_one():
+    assert storage.place("a/b") == pathlib.Path("a/b") == storage.fetched("a/b")
+    with storage.delivered("a/b", "x") as folder:
+        assert folder == pathlib.Path("a/b")
+
+
+def test_another_kind_of_url_is_one_line():
+    with pytest.raises(UserError, match="az://c/x: wanted a path, or one that begins with gs://"):
+        storage.place("az://c/x")
+
+
+def test_a_folder_is_fetched_once_and_again_when_it_has_changed(bucket):
+    bucket.put("bucket", "run/a.txt", b"one")
+    bucket.put("bucket", "run/deep/b.txt", b"two")
+    folder = storage.fetched("gs://bucket/run")
+    assert (folder / "a.txt").read_text() == "one"
+    assert (folder / "deep" / "b.txt").read_text() == "two"
+
+    def read():
+        return [path for method, path in bucket.requests if "alt=media" in path]
+
+    before = len(read())
+    assert storage.fetched("gs://bucket/run") == folder
+    assert len(read()) == before
+    bucket.put("bucket", "run/a.txt", b"uno")
+    assert (storage.fetched("gs://bucket/run") / "a.txt").read_text() == "uno"
+
+
+def test_what_is_not_there_is_one_line(bucket):
+    with pytest.raises(UserError, match=r"gs://bucket/no does not exist, or is empty"):
+        storage.fetched("gs://bucket/no")
+
+
+def test_no_right_is_one_line(bucket):
+    bucket.refused.add("bucket")
+    with pytest.raises(UserError, match="no right to gs://bucket/run"):
+        storage.fetched("gs://bucket/run")
+
+
+def test_a_folder_is_delivered_with_one_file_last_and_what_is_there_is_not_sent_again(bucket):
+    def stopped():
+        with storage.delivered("gs://bucket/c", "last") as folder:
+            (folder / "deep").mkdir()
+            (folder / "deep" / "part").write_text("12345")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert bucket.names("bucket") == []
+    bucket.put("bucket", "c/deep/part", b"54321")
+    bucket.requests.clear()
+    with storage.delivered("gs://bucket/c", "last") as folder:
+        assert (folder / "deep" / "part").read_text() == "12345"
+        (folder / "more").write_text("x")
+        (folder / "last").write_text("y")
+    assert bucket.names("bucket") == ["c/deep/part", "c/last", "c/more"]
+    assert bucket.objects["bucket", "c/deep/part"][0] == b"54321"
+    generation = {name: bucket.objects["bucket", name][1] for name in bucket.names("bucket")}
+    assert max(generation, key=generation.get) == "c/last"
+    assert not folder.exists()
+
+
+def test_what_was_delivered_is_known_again(bucket):
+    bucket.put("bucket", "c/last", b"whole")
+    with storage.delivered("gs://bucket/c", "last") as folder:
+        assert (folder / "last").read_text() == "whole"
+
+
+def test_small_files_and_text(bucket):
+    place = storage.place("gs://bucket/run/config.json")
+    write_json(place, {"seed": 3})
+    assert json.loads(bucket.objects["bucket", "run/config.json"][0]) == {"seed": 3}
+    assert read_json(place) == {"seed": 3}
+    bucket.put("bucket", "text/b.txt", b"second\n")
+    bucket.put("bucket", "text/a.txt", b"first\nline\n")
+    sources = text.find_sources(["gs://bucket/text/*.txt"])
+    assert [source.name for source in sources] == [
+        "gs://bucket/text/a.txt",
+        "gs://bucket/text/b.txt",
+    ]
+    assert [source.bytes for source in sources] == [11, 7]
+    assert list(lines(sources[0].name)) == [(0, b"first\n"), (6, b"line\n")]
+    with pytest.raises(UserError, match="no file matches 'gs://bucket/text/x"):
+        text.find_sources(["gs://bucket/text/x*"])
+
+
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst"])
+def test_compressed_text_is_read_as_it_comes(ending, bucket):
+    import bz2
+    import gzip
+    import lzma
+
+    import zstandard
+
+    packed = {
+        "gz": gzip.compress,
+        "bz2": bz2.compress,
+        "xz": lzma.compress,
+        "zst": zstandard.ZstdCompressor().compress,
+    }[ending](b"a line\n" * 1000)
+    bucket.put("bucket", f"t.{ending}", packed)
+    assert [line for _, line in lines(f"gs://bucket/t.{ending}")] == [b"a line\n"] * 1000
+
+
+def passing(code: int) -> Exception:
+    class AnswerError(Exception):
+        pass
+
+    error = AnswerError("the server is busy")
+    error.code = code
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.ESTALE, "Stale file handle"),
+        TimeoutError("timed out"),
+        ConnectionResetError("reset"),
+        passing(429),
+        passing(503),
+    ],
+)
+def test_what_passes_is_tried_again_and_said(error, monkeypatch):
+    waits = []
+    monkeypatch.setattr(storage.time, "sleep", waits.append)
+    left, told = [error] * 3, []
+
+    def read():
+        if left:
+            raise left.pop()
+        return "read"
+
+    assert storage.patiently(read, "file", told.append) == "read"
+    assert len(waits) == len(told) == 3
+    assert all(low <= wait <= 3 * low for low, wait in zip((0.5, 1, 2), waits, strict=True))
+    assert told[0].startswith("storage: file: ")
+    assert "trying again in" in told[0]
+
+
+def test_after_the_last_try_the_error_comes(monkeypatch):
+    monkeypatch.setattr(storage.time, "sleep", lambda _: None)
+    tries = []
+
+    def read():
+        tries.append(1)
+        raise TimeoutError("timed out")
+
+    with pytest.raises(TimeoutError):
+        storage.patiently(read, "file", lambda _: None)
+    assert len(tries) == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (FileNotFoundError(errno.ENOENT, "no"), FileNotFoundError),
+        (ValueError("else"), ValueError),
+        (OSError(errno.ENOSPC, "full"), OSError),
+        (PermissionError(errno.EACCES, "shut"), UserError),
+        (passing(403), UserError),
+    ],
+)
+def test_what_does_not_pass_is_raised_at_once(error, raised, monkeypatch):
+    monkeypatch.setattr(storage.time, "sleep", lambda _: pytest.fail("waited"))
+
+    def read():
+        raise error
+
+    with pytest.raises(raised):
+        storage.patiently(read, "file", lambda _: None)
