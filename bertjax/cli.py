@@ -11,7 +11,7 @@ import select
 import sys
 
 import bertjax
-from bertjax import catalog, compiled_programs
+from bertjax import catalog, compiled_programs, platforms
 from bertjax.errors import UserError, nearest
 
 _SUCCESS, _MISTAKE, _INTERRUPTED, _READER_GONE = 0, 2, 128 + 2, 128 + 13
@@ -36,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"bertjax: error: no command {verb!r}: {hint}", file=sys.stderr)
         return _MISTAKE
     compiled_programs.keep()
+    platforms.leave_out_absent_tpus()
     return _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
 
 

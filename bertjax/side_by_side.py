@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from types import FrameType
 
+from bertjax import platforms
 from bertjax.train.workdir import in_use
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -172,7 +173,7 @@ def environment(
             # By itself JAX takes three quarters of a card, which leaves nothing for the second.
             part = f"{0.9 / sharers:.2f}"
             variables.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", part)
-    elif chips := _tpu_chips():
+    elif chips := platforms.tpu_chips():
         variables |= _one_chip(_dealt(chips, share, parallel, 1)[0])
     return variables
 
@@ -187,12 +188,7 @@ def _dealt(devices: list[str], share: int, parallel: int, most: int | None) -> l
 def _gpus(variables: Mapping[str, str]) -> list[str]:
     if named := variables.get("CUDA_VISIBLE_DEVICES"):
         return named.split(",")
-    return [str(n) for n, _ in enumerate(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))]
-
-
-def _tpu_chips() -> list[str]:
-    found = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
-    return [str(n) for n, _ in enumerate(found)]
+    return platforms.gpus()
 
 
 def _one_chip(chip: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ def shares(parallel, devices_each=None, **variables):
 
 
 def test_cards_are_dealt_in_equal_numbers(monkeypatch):
-    monkeypatch.setattr(side_by_side, "_tpu_chips", list)
+    monkeypatch.setattr(side_by_side.platforms, "tpu_chips", list)
     eight = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
     assert shares(2, **eight)[0] == ["0,1,2,3", "4,5,6,7"]
     assert shares(3, **eight)[0] == ["0,1", "2,3", "4,5"]
@@ -34,7 +34,7 @@ def test_runs_that_share_a_card_share_its_memory():
 
 def test_a_chip_for_each_where_there_are_tpus(monkeypatch):
     monkeypatch.setattr(side_by_side, "_gpus", lambda variables: [])
-    monkeypatch.setattr(side_by_side, "_tpu_chips", lambda: ["0", "1", "2", "3"])
+    monkeypatch.setattr(side_by_side.platforms, "tpu_chips", lambda: ["0", "1", "2", "3"])
     assert environment({}, 2, 4)["TPU_VISIBLE_DEVICES"] == "2"
     assert environment({}, 0, 1) == {}
     assert environment({"JAX_PLATFORMS": "cpu"}, 2, 4) == {"JAX_PLATFORMS": "cpu"}

@@ -77,9 +77,28 @@ def alone(corpus, tmp_path_factory, run_bertjax):
     return losses(workdir)
 
 
-def trained(processes, devices, corpus, folder, run_bertjax):
+NOTES_WHAT_IS_BUILT = """\
+import json, os
+from bertjax.data.examples import Examples
+
+build = Examples.build
+
+def noting(self, epoch, example):
+    # A single one is only asked for its shape.
+    if self._corpus.split == "train" and len(example) > 1:
+        name = f"{os.environ['BUILT']}/{os.environ['BERTJAX_PROCESS']}"
+        with open(name, "a") as file:
+            file.write(json.dumps([epoch, example.tolist()]) + "\\n")
+    return build(self, epoch, example)
+
+if "BERTJAX_PROCESS" in os.environ:
+    Examples.build = noting
+"""
+
+
+def trained(processes, devices, corpus, folder, run_bertjax, env=None):
     workdir = folder / "run"
-    done = run_bertjax(*launched(processes, devices, *words(corpus, workdir)))
+    done = run_bertjax(*launched(processes, devices, *words(corpus, workdir)), env=env)
     assert done.returncode == 0, done.stderr
     return workdir
 
@@ -91,15 +110,32 @@ def two(corpus, tmp_path_factory, run_bertjax):
 
 
 @pytest.fixture(scope="module")
-def four(corpus, tmp_path_factory, run_bertjax):
-    """Four processes with two devices each."""
-    return trained(4, 2, corpus, tmp_path_factory.mktemp("four"), run_bertjax)
+def four(corpus, tmp_path_factory, run_bertjax, root):
+    """Four processes with two devices each, which note in `built` what they read."""
+    folder = tmp_path_factory.mktemp("four")
+    (folder / "built").mkdir()
+    (folder / "sitecustomize.py").write_text(NOTES_WHAT_IS_BUILT)
+    path = os.pathsep.join([str(folder), str(root)])
+    env = {"PYTHONPATH": path, "BUILT": str(folder / "built")}
+    return trained(4, 2, corpus, folder, run_bertjax, env)
 
 
 @pytest.mark.once
 def test_several_processes_learn_what_one_learns(alone, two, four):
     assert losses(two) == pytest.approx(alone, rel=1e-5)
     assert losses(four) == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.once
+def test_each_process_reads_only_its_part_of_the_data(four):
+    """A fourth of each batch, and all of them together every example once an epoch."""
+    parts = []
+    for number in range(4):
+        lines = (four.parent / "built" / str(number)).read_text().splitlines()
+        built = [(epoch, each) for epoch, some in map(json.loads, lines) for each in some]
+        assert len(built) == len(set(built)) == STEPS * TINY["data.batch_size"] // 4
+        parts.append(set(built))
+    assert len(set.union(*parts)) == sum(map(len, parts))
 
 
 @pytest.mark.once

@@ -1,0 +1,44 @@
+"""Which platforms JAX is told to look for, before it is imported."""
+
+import importlib.util
+import os
+
+import pytest
+
+from bertjax import platforms
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with the runtime for TPUs and no accelerator; nothing is set."""
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setattr(platforms, "gpus", list)
+    monkeypatch.setattr(platforms, "tpu_chips", list)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    return monkeypatch
+
+
+def test_no_tpu_is_looked_for_where_there_is_none(machine):
+    platforms.leave_out_absent_tpus()
+    assert os.environ["JAX_PLATFORMS"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "found"),
+    [
+        (platforms, "tpu_chips", lambda: ["0"]),
+        (platforms, "gpus", lambda: ["0"]),
+        (importlib.util, "find_spec", lambda name: None),
+    ],
+)
+def test_where_there_is_one_or_no_runtime_for_any_jax_looks_itself(machine, module, name, found):
+    machine.setattr(module, name, found)
+    platforms.leave_out_absent_tpus()
+    assert "JAX_PLATFORMS" not in os.environ
+
+
+def test_what_is_said_already_stays(machine):
+    machine.setenv("JAX_PLATFORMS", "tpu,cpu")
+    platforms.leave_out_absent_tpus()
+    assert os.environ["JAX_PLATFORMS"] == "tpu,cpu"
