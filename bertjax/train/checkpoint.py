@@ -164,6 +164,11 @@ class Checkpoints:
         return restore.load(folder, target), record
 
     @property
+    def is_writing(self) -> bool:
+        """Whether the last save is still on its way to the disk."""
+        return self._finishing is not None and not self._finishing.done()
+
+    @property
     def latest(self) -> int | None:
         """The newest step that is on disk."""
         return max(checkpoint_folder.steps(self.directory), default=None)

@@ -1,0 +1,112 @@
+r"""Measures what saving takes from training: a config's own steps, with checkpoints and without.
+
+    python tools/measure_checkpoint.py --config configs/bert.py:base --workdir /tmp/measured \
+        --config.data.batch_size=8 --config.data.phases='()'
+
+A save stops the steps until its arrays are copied; then it is written while they go on, and they may
+be slower. Both are counted, in seconds a save, and as a share of the time from one save to the next
+with the config's `checkpoint_every`. Prints JSON; what was saved is removed.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bertjax.errors import UserError
+
+
+def main() -> None:
+    """Measures, and prints what came of it."""
+    from bertjax.config import load_config, split_overrides
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:base")
+    parser.add_argument("--workdir", required=True, help="where to save: a disk, or gs://...")
+    parser.add_argument("--repeats", type=int, default=5, help="saves (default 5)")
+    parser.add_argument("--steps", type=int, default=10, help="between saves at least (default 10)")
+    rest, overrides = split_overrides(sys.argv[1:])
+    arguments = parser.parse_args(rest)
+    try:
+        config = load_config(arguments.config, overrides)
+        print(json.dumps(measured(config, arguments), indent=2))
+    except UserError as error:
+        sys.exit(f"measure_checkpoint: error: {error}")
+
+
+def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
+    """Medians over the saves, and their share of a run."""
+    import jax
+
+    from bertjax import build
+    from bertjax.data import storage
+    from bertjax.train import checkpoint_folder
+    from bertjax.train.checkpoint import Checkpoints
+    from bertjax.train.retention import Keep
+
+    train_step, state, batch = made(config)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+
+    def step() -> float:
+        nonlocal state
+        start = time.monotonic()
+        state, metrics = train_step(state, batch)
+        jax.block_until_ready(metrics)
+        return time.monotonic() - start
+
+    step()
+    begun, written, alone, beside = [], [], [], []
+    folder = storage.place(arguments.workdir) / "measured"
+    checkpoint_folder.clear(folder)
+    with Checkpoints(folder, keep=Keep(latest=1)) as checkpoints:
+        for number in range(arguments.repeats):
+            alone += [step() for _ in range(arguments.steps)]
+            start = time.monotonic()
+            checkpoints.save(state, step=number)
+            begun.append(time.monotonic() - start)
+            while checkpoints.is_writing:
+                beside.append(step())
+            written.append(time.monotonic() - start)
+    checkpoint_folder.clear(folder)
+    usual, slower = statistics.median(alone), statistics.mean(beside or [0.0])
+    lost = statistics.median(begun) + len(beside) / len(begun) * max(0.0, slower - usual)
+    return {
+        "config": arguments.config,
+        "device": jax.devices()[0].device_kind,
+        "parameters": build.parameter_count(state.params),
+        "bytes": size,
+        "seconds_per_step": usual,
+        "seconds_until_steps_go_on": statistics.median(begun),
+        "seconds_until_written": statistics.median(written),
+        "seconds_per_step_meanwhile": slower,
+        "seconds_lost_per_save": lost,
+        "checkpoint_every": config.checkpoint_every,
+        "share": lost / (config.checkpoint_every * usual + lost),
+    }
+
+
+def made(config):
+    """The step, compiled; the first state; a batch."""
+    from bertjax import build, teaching
+    from bertjax.interfaces import Pretrainer
+    from bertjax.train.sharding import to_global
+
+    phase = build.phases(config)[-1]
+    mesh = build.make_mesh(config, (phase.batch_size,), (phase.max_seq_length,))
+    teachers = teaching.find(config.objectives)
+    objectives = teaching.objectives(config.objectives, build.facts(config), teachers)
+    pretrainer = Pretrainer(build.encoder(config.model), objectives)
+    rows = build.random_rows(config, phase)
+    made = {"batch_size": phase.batch_size, "frozen": teaching.frozen(teachers)}
+    trainer = build.trainer(config, pretrainer, mesh, rows, **made)
+    state, batch = trainer.create_state(), to_global(rows, mesh)
+    return trainer.train_step.compile(state, batch), state, batch
+
+
+if __name__ == "__main__":
+    main()
