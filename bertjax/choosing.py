@@ -8,12 +8,12 @@ Examples that are answered already, "shots", come before a question (Brown et al
 
 import dataclasses
 import json
-import pathlib
 import random
 from collections.abc import Sequence
 
 import numpy as np
 
+from bertjax.data import storage
 from bertjax.data.lines import texts
 from bertjax.errors import UserError
 from bertjax.language_model import LanguageModel, check_length
@@ -48,7 +48,7 @@ def read(path: str) -> list[Question]:
     Raises:
       UserError: there is no such file, or a line is not of that form.
     """
-    file = pathlib.Path(path)
+    file = storage.place(path)
     if not file.is_file():
         raise UserError(f"no file {file}: wanted JSON lines of question, choices, answer")
     found = [_question(line, where) for where, line in texts(path) if line.strip()]

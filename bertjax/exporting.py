@@ -13,7 +13,7 @@ import bertjax
 from bertjax import build, catalog, exchanged_tasks, export_parts, generator_tower
 from bertjax.compat import huggingface, tokenizer_files
 from bertjax.compat.model_card import Card
-from bertjax.data import tokenizer
+from bertjax.data import storage, tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning import tokenizer_folder
 from bertjax.importing import new_folder
@@ -59,7 +59,7 @@ def find(name: str) -> Source:
     if name.startswith("random:"):
         raise UserError(f"{name}: fresh parameters are not worth an export; name a run's folder")
     folder, _, which = name.partition("@")
-    run = pathlib.Path(folder)
+    run = storage.place(folder)
     is_seed = run.name.startswith("seed_") and (run.parent / "results.json").is_file()
     workdir = run.parent if is_seed else run
     if not (workdir / "results.json").is_file():
@@ -184,7 +184,7 @@ def _facts(source: Source, fingerprint: str) -> dict[str, str]:
 
 def _results_of(name: str, source: Source) -> Mapping[str, Any]:
     """What a fine-tuning came to, which must be one of this very encoder."""
-    path = pathlib.Path(name) / "results.json"
+    path = storage.place(name) / "results.json"
     if not path.is_file():
         raise UserError(
             f"--scores {name}: it has no results.json; wanted a fine-tuning's --workdir"

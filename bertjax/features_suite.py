@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 from bertjax.layers import layer_choice
 from bertjax.suite_processes import finished
@@ -98,7 +99,7 @@ def fine_tuned(workdir: str, init: str) -> Run:
     Raises:
       UserError: it is none, or of another encoder.
     """
-    run = Run(FINE_TUNING, pathlib.Path(workdir))
+    run = Run(FINE_TUNING, storage.fetched(workdir))
     found = finished(run.workdir)
     if found is None or "dev/f1" not in found["over_seeds"] or found["task"] != "ner":
         raise UserError(

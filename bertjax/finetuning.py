@@ -332,7 +332,7 @@ def read(config: ConfigDict, data: str, pieces: Tokenizer) -> Dataset:
         max_train_examples=config.max_train_examples,
         seed=config.seed,
     )
-    data = str(storage.fetched(data)) if storage.is_remote(data) else data
+    data = str(storage.fetched(data))
     return catalog.load("datasets", config.task.name).Dataset(data, config.task, fields, wanted)
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,7 +25,7 @@ from bertjax import build, catalog, exchanged_tasks
 from bertjax import config as configs
 from bertjax.compat import elmo, huggingface, name_map
 from bertjax.compat.huggingface import Released
-from bertjax.data import tokenizer, tokenizer_definitions
+from bertjax.data import storage, tokenizer, tokenizer_definitions
 from bertjax.data.tokenizer_specials import WORDPIECE_SPECIALS
 from bertjax.data.tokenizer_subword import SubwordTokenizer
 from bertjax.errors import UserError
@@ -186,8 +187,17 @@ def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
     Raises:
       UserError: the target holds something already.
     """
+    if storage.is_remote(target):
+        with tempfile.TemporaryDirectory(prefix="bertjax-") as parent:
+            folder = pathlib.Path(parent) / target.name
+            folder.mkdir()
+            if storage.patiently(lambda: storage.listed(target), target):
+                raise _not_new(target)
+            yield folder
+            storage.send(folder, target, "config.json")
+        return
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} exists and is not empty: name a new folder, or remove it first")
+        raise _not_new(target)
     make_folder(target.absolute().parent)
     unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex}")
     try:
@@ -197,6 +207,10 @@ def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def _not_new(target: pathlib.Path) -> UserError:
+    return UserError(f"{target} exists and is not empty: name a new folder, or remove it first")
 
 
 def _without_superfluous(released: Released, task: str) -> tuple[Released, tuple[str, ...]]:

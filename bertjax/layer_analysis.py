@@ -65,8 +65,17 @@ def check_plot(path: pathlib.Path) -> None:
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: wanted a file that ends in {', '.join(SUFFIXES)}")
+    check_can_draw()
+
+
+def check_can_draw() -> None:
+    """Refuses plots where there is nothing to draw them with.
+
+    Raises:
+      UserError: no matplotlib.
+    """
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("a plot needs matplotlib: pip install 'bertjax[report]'")
+        raise UserError("a plot needs matplotlib: leave it out, or pip install 'bertjax[report]'")
 
 
 def plot(path: pathlib.Path, changes: Sequence[tuple[str, Changes]]) -> None:

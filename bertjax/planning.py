@@ -18,10 +18,10 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from bertjax import build, teaching
+from bertjax import build, rehearsal, teaching
 from bertjax.config import changed
 from bertjax.errors import UserError, nearest
-from bertjax.interfaces import Pretrainer, extent
+from bertjax.interfaces import extent
 from bertjax.train import flops, hlo, memory_traffic, sharding
 from bertjax.train.chips import Topology
 from bertjax.train.collectives import SLICES, Collective, find_collectives
@@ -169,12 +169,7 @@ def _compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: S
     settings |= {"remat": config.model.remat, "microbatches": config.data.microbatches}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items())
     say(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.title}: {shown}")
-    rows = build.random_rows(config, phase)
-    teachers = teaching.find(config.objectives)
-    objectives = teaching.objectives(config.objectives, build.facts(config), teachers)
-    pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    made = {"batch_size": phase.batch_size, "frozen": teaching.shapes(teachers)}
-    trainer = build.trainer(config, pretrainer, mesh, rows, **made)
+    trainer, rows = rehearsal.trainer(config, phase, mesh, teaching.shapes)
     place = sharding.batch_sharding(mesh)
     batch = {
         name: jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=place)

@@ -23,7 +23,7 @@ from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
 from bertjax.train.metric_writer import MetricsFile, TensorBoard
-from bertjax.train.mirror import Mirror
+from bertjax.train.mirror import mirrored
 from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
 from bertjax.train.retention import Keep
@@ -43,12 +43,12 @@ def pretrain(job: Job, interrupt: Interrupt, say: Callable[[str], None]) -> dict
     """Trains to the end of the run and sums it up; None where it was interrupted."""
     if jax.process_index() == 0 and job.tokenizer is not None:
         _keep_tokenizer(job)
-    with Mirror(job.workdir, job.name) as mirror:
-        return _pretrained(job, interrupt, say, mirror)
+    with mirrored(job.workdir, job.name):
+        return _pretrained(job, interrupt, say)
 
 
 def _pretrained(
-    job: Job, interrupt: Interrupt, say: Callable[[str], None], mirror: Mirror
+    job: Job, interrupt: Interrupt, say: Callable[[str], None]
 ) -> dict[str, Any] | None:
     config, trainer = job.config, job.trainer
     checkpoints = Checkpoints(
@@ -73,7 +73,7 @@ def _pretrained(
                 state,
                 feed,
                 trainer.train_step,
-                [report, evaluation, goodput, *_hooks(job, checkpoints), mirror],
+                [report, evaluation, goodput, *_hooks(job, checkpoints)],
                 num_train_steps=config.num_train_steps,
                 interrupt=interrupt,
                 remembered=remembered,

@@ -81,7 +81,7 @@ def check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if min(value) < 1 if name == "chips" else value < 1:
             raise UserError(f"--{name}: wanted 1 or more")
-    layer_analysis.check_plot(pathlib.Path("plot.png"))
+    layer_analysis.check_can_draw()
 
 
 def wanted(arguments: argparse.Namespace, overrides: dict[str, str]) -> Iterator[Asked]:

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import re
+import sys
 import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +16,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 OBJECT = re.compile(r"/(?:download/)?storage/v1/b/([^/?]+)/o/([^/?]+)$")
 LIST = re.compile(r"/storage/v1/b/([^/?]+)/o$")
 BUCKET = re.compile(r"/storage/v1/b/([^/?]+)$")
+REWRITE = re.compile(r"/storage/v1/b/([^/?]+)/o/([^/?]+)/rewriteTo/b/([^/?]+)/o/([^/?]+)$")
 UPLOAD = re.compile(r"/upload/storage/v1/b/([^/?]+)/o$")
+
+
+def forget_clients() -> None:
+    """Has this process meet its servers anew: clients remember the one that they met first."""
+    import fsspec
+    from etils.epath import backend
+
+    backend.fsspec_backend._get_filesystem.cache_clear()
+    for protocol in ("gs", "s3"):
+        with contextlib.suppress(ImportError):
+            fsspec.get_filesystem_class(protocol).clear_instance_cache()
 
 
 class BucketServer(ThreadingHTTPServer):
@@ -63,6 +76,13 @@ class BucketServer(ThreadingHTTPServer):
             self.objects[bucket, name] = bytes(content), next(self._generations)
         return self.facts(bucket, name)
 
+    def content(self, bucket: str, name: str) -> bytes:
+        return self.objects[bucket, name][0]
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+
     def facts(self, bucket: str, name: str) -> dict:
         content, generation = self.objects[bucket, name]
         minutes, seconds = divmod(generation, 60)
@@ -78,6 +98,11 @@ class BucketServer(ThreadingHTTPServer):
             "timeCreated": time,
             "updated": time,
         }
+
+    def handle_error(self, request, client_address) -> None:
+        """Says nothing of clients that go away: tests kill them."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -106,6 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._batch(body)
         if path.startswith("/resumable/"):
             return self._take(path.rpartition("/")[2], body)
+        if match := REWRITE.match(path):
+            return self._if_allowed(match[1]) and self._rewrite(
+                *map(urllib.parse.unquote, match.groups())
+            )
         match = UPLOAD.match(path)
         if not match or not self._if_allowed(match[1]):
             return None if match else self._answer(501, {})
@@ -118,6 +147,10 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "multipart":
             name, body = _parts(self.headers["Content-Type"], body)
         return self._answer(200, self.server.put(match[1], name, body))
+
+    def _rewrite(self, bucket: str, name: str, other: str, new: str) -> None:
+        facts = self.server.put(other, new, self.server.content(bucket, name))
+        self._answer(200, {"kind": "storage#rewriteResponse", "done": True, "resource": facts})
 
     def do_PUT(self):
         path, _ = self._asked()

@@ -1,6 +1,6 @@
 r"""Measures what saving takes from training: a config's own steps, with checkpoints and without.
 
-    python tools/measure_checkpoint.py --config configs/bert.py:base --workdir /tmp/measured \
+    python tools/measure_checkpoint.py --config configs/bert.py:base --workdir runs/measured \
         --config.data.batch_size=8 --config.data.phases='()'
 
 A save stops the steps until its arrays are copied; then it is written while they go on, and they
@@ -92,18 +92,12 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
 
 def made(config):
     """The step, compiled; the first state; a batch."""
-    from bertjax import build, teaching
-    from bertjax.interfaces import Pretrainer
+    from bertjax import build, rehearsal
     from bertjax.train.sharding import to_global
 
     phase = build.phases(config)[-1]
     mesh = build.make_mesh(config, (phase.batch_size,), (phase.max_seq_length,))
-    teachers = teaching.find(config.objectives)
-    objectives = teaching.objectives(config.objectives, build.facts(config), teachers)
-    pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    rows = build.random_rows(config, phase)
-    made = {"batch_size": phase.batch_size, "frozen": teaching.frozen(teachers)}
-    trainer = build.trainer(config, pretrainer, mesh, rows, **made)
+    trainer, rows = rehearsal.trainer(config, phase, mesh)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     return trainer.train_step.compile(state, batch), state, batch
 

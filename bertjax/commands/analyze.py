@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import pathlib
 
 from bertjax.errors import UserError
 
@@ -22,12 +21,14 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.batch_size < 1:
         raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
-    if not pathlib.Path(arguments.input).is_file():
+    from bertjax.data import storage
+
+    if not storage.place(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input wants texts, one a line")
     from bertjax import extracting, layer_analysis
     from bertjax.data.lines import texts
 
-    out = pathlib.Path(arguments.plot) if arguments.plot else None
+    out = storage.place(arguments.plot) if arguments.plot else None
     if out:
         layer_analysis.check_plot(out)
     measured = []
@@ -44,7 +45,8 @@ def main(argv: list[str]) -> None:
     else:
         _print_table(measured)
     if out:
-        layer_analysis.plot(out, measured)
+        with storage.sent(out) as file:
+            layer_analysis.plot(file, measured)
         print(f"plot: {out}")
 
 

@@ -99,16 +99,11 @@ def _phase_or_its_failure(config, phase, mesh, peak, arguments: argparse.Namespa
 def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
     import jax
 
-    from bertjax import build, teaching
-    from bertjax.interfaces import Pretrainer, extent
+    from bertjax import build, rehearsal
+    from bertjax.interfaces import extent
     from bertjax.train.sharding import to_global
 
-    teachers = teaching.find(config.objectives)
-    objectives = teaching.objectives(config.objectives, build.facts(config), teachers)
-    pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    rows = build.random_rows(config, phase)
-    made = {"batch_size": phase.batch_size, "frozen": teaching.frozen(teachers)}
-    trainer = build.trainer(config, pretrainer, mesh, rows, **made)
+    trainer, rows = rehearsal.trainer(config, phase, mesh)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     start = time.perf_counter()
     step = trainer.train_step.compile(state, batch)

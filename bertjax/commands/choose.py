@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import pathlib
 
 EPILOG = """\
 examples:
@@ -21,6 +20,7 @@ def main(argv: list[str]) -> None:
     """Asks, and prints the share of right answers."""
     arguments = _parser().parse_args(argv)
     from bertjax import choosing, language_model
+    from bertjax.data import storage
 
     questions = choosing.read(arguments.input)
     examples = choosing.read(arguments.shots_from) if arguments.shots_from else questions
@@ -31,7 +31,8 @@ def main(argv: list[str]) -> None:
     found |= {"shots": arguments.shots}
     if arguments.out:
         rows = [json.dumps({"log_probabilities": row}) for row in scores]
-        pathlib.Path(arguments.out).write_text("\n".join([*rows, ""]), encoding="utf-8")
+        with storage.sent(arguments.out) as file:
+            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
     if arguments.json:
         print(json.dumps(found))
         return

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import pathlib
 import sys
 
 EPILOG = """\
@@ -34,8 +33,9 @@ def main(argv: list[str]) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     from bertjax import exporting
+    from bertjax.data import storage
 
-    target = pathlib.Path(arguments.target)
+    target = storage.place(arguments.target)
     source = exporting.find(arguments.source)
     made = exporting.write(source, target, arguments.scores, generator=arguments.generator)
     for reason in dict.fromkeys(made.left_behind.values()):

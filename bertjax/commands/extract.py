@@ -1,7 +1,6 @@
 """Write what a trained encoder makes of texts: a vector for each token, or for each text."""
 
 import argparse
-import pathlib
 import sys
 
 EPILOG = """\
@@ -24,13 +23,13 @@ tokens token, piece, begin, end. Memory stays the same however long the input is
 def main(argv: list[str]) -> None:
     """Reads, computes, writes, and tells what was written."""
     arguments = _parser().parse_args(argv)
-    out, source = pathlib.Path(arguments.out), pathlib.Path(arguments.input)
 
     from bertjax import extracting
-    from bertjax.data import feature_files
+    from bertjax.data import feature_files, storage
     from bertjax.data.lines import texts
     from bertjax.errors import UserError
 
+    source, out = arguments.input, storage.place(arguments.out)
     feature_files.check(out)
     if arguments.batch_size < 1:
         raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
@@ -41,11 +40,14 @@ def main(argv: list[str]) -> None:
         max_seq_length=arguments.max_seq_length,
         truncate=arguments.truncate,
     )
-    lines = (text for _, text in texts(str(source)))
+    lines = (text for _, text in texts(source))
     tokens, count, shape = arguments.pool == "none", 0, ()
-    with feature_files.writer(out, encoding.layers, encoding.tokenizer) as file:
+    with (
+        storage.sent(out) as path,
+        feature_files.writer(path, encoding.layers, encoding.tokenizer) as file,
+    ):
         for chunk, features in extracting.extract(
-            encoding, lines, str(source), batch_size=arguments.batch_size
+            encoding, lines, source, batch_size=arguments.batch_size
         ):
             file.add(chunk, features, tokens=tokens)
             count, shape = count + len(features), features.shape[1:]

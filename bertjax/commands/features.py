@@ -42,9 +42,10 @@ def main(argv: list[str]) -> None:
     _check_recipe(f"{arguments.config}:{recipe}", overrides)
     from bertjax import features_suite, suite_processes
     from bertjax.side_by_side import sigterm_as_control_c
+    from bertjax.train import mirror
     from bertjax.train.workdir import claim
 
-    workdir = pathlib.Path(arguments.workdir)
+    workdir = mirror.on_this_machine(arguments.workdir, alone=True)
     layers = arguments.layers.split(",") if arguments.layers else features_suite.LAYERS
     features_suite.check(arguments.init, layers)
     beside = arguments.finetuned
@@ -52,7 +53,8 @@ def main(argv: list[str]) -> None:
     runs = features_suite.plan(layers, workdir)
     settled = {name: getattr(arguments, name) for name in ("init", "data", "recipe")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    with claim(workdir, {"features": settled}), sigterm_as_control_c():
+    mirrored = mirror.mirrored(workdir, arguments.workdir)
+    with claim(workdir, {"features": settled}), mirrored, sigterm_as_control_c():
         processes = suite_processes.Processes(
             total=len(runs), seeds=arguments.seeds, parallel=arguments.parallel, say=_say
         )

@@ -81,7 +81,7 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     results = []
     with (
         held,
-        mirror.Mirror(folder, arguments.workdir),
+        mirror.mirrored(folder, arguments.workdir),
         Interrupt() as interrupt,
         told_to(_say),
     ):

@@ -39,16 +39,19 @@ def main(argv: list[str]) -> None:
         if getattr(arguments, name) < 1:
             raise UserError(f"--{name} {getattr(arguments, name)}: wanted 1 or more")
     from bertjax import glue_suite, suite_processes
+    from bertjax.data import storage
+    from bertjax.train import mirror
 
-    workdir = pathlib.Path(arguments.workdir)
-    tasks = glue_suite.tasks_of(arguments.data, arguments.tasks)
+    workdir = mirror.on_this_machine(arguments.workdir, alone=True)
+    tasks = glue_suite.tasks_of(str(storage.fetched(arguments.data)), arguments.tasks)
     if arguments.from_mnli and "mnli" not in tasks:
         raise UserError("--from_mnli wants mnli among the tasks: name it, or leave --from_mnli out")
     _check_recipes(arguments, tasks, overrides)
     runs = glue_suite.plan(tasks, workdir, grid=arguments.grid)
     settled = {name: getattr(arguments, name) for name in ("init", "recipe", "grid", "from_mnli")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    with claim(workdir, {"glue": settled}), sigterm_as_control_c():
+    mirrored = mirror.mirrored(workdir, arguments.workdir)
+    with claim(workdir, {"glue": settled}), mirrored, sigterm_as_control_c():
         failed = _Suite(arguments, overrides, len(runs)).run(runs)
         scores = glue_suite.collect(runs)
         if scores:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import pathlib
 import sys
 
 EPILOG = """\
@@ -32,9 +31,10 @@ def main(argv: list[str]) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     from bertjax import exchanged_tasks, importing
+    from bertjax.data import storage
     from bertjax.train.named_arrays import num_parameters
 
-    source, target = pathlib.Path(arguments.source), pathlib.Path(arguments.target)
+    source, target = storage.fetched(arguments.source), storage.place(arguments.target)
     made = importing.read(source, task=arguments.task, vocabulary=arguments.tokenizer)
     importing.write(made, target)
     if made.left_behind:

@@ -62,9 +62,10 @@ def describe(what: str, num_examples: int = 3) -> dict[str, Any]:
     Raises:
       UserError: it is none of these, or damaged.
     """
+    from bertjax.data import storage
     from bertjax.train import checkpoint_folder, transfer
 
-    path = pathlib.Path(what)
+    path = storage.place(what)
     if not path.exists() and "@" in what:
         return _checkpoint(transfer.find(what).checkpoint)
     if not path.is_dir():
@@ -97,7 +98,7 @@ def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
         "parameters": num_parameters(params),
         "parameters_sha256": fingerprint(params),
         "optimizer_sha256": fingerprint(load_numpy(path, "opt_state")),
-        "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        "bytes": checkpoint_folder.size(path),
         "metrics": dict(record.metrics),
         "provenance": dict(record.provenance),
         "arrays": dict(record.arrays),
@@ -105,28 +106,29 @@ def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _run(path: pathlib.Path) -> dict[str, Any]:
-    from bertjax.train import checkpoint_folder, retention
+    from bertjax.train import checkpoint_folder, mirror, retention
     from bertjax.train.files import read_json
     from bertjax.train.metric_writer import read_metrics
     from bertjax.train.workdir import in_use
 
-    config = read_json(path / "config.json")
     checkpoints = checkpoint_folder.metrics(path / "checkpoints")
+    folder = mirror.on_this_machine(path)
+    config = read_json(folder / "config.json")
     ranks = retention.ranked(
         checkpoints, config.get("best_metric", ""), config.get("best_mode", "min")
     )
     latest = max(checkpoints, default=None)
-    summary = read_json(path / "summary.json") if (path / "summary.json").exists() else None
+    summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else None
     return {
         "kind": "run",
         "path": str(path),
-        "status": _status(latest, config.get("num_train_steps"), in_use(path), summary),
+        "status": _status(latest, config.get("num_train_steps"), in_use(folder), summary),
         "latest_checkpoint": latest,
         "best_checkpoint": ranks[0] if ranks else None,
         "checkpoints": [
             {"step": step, "metrics": dict(metrics)} for step, metrics in checkpoints.items()
         ],
-        "last_metrics": _last_metrics(read_metrics(path)),
+        "last_metrics": _last_metrics(read_metrics(folder)),
         "summary": summary,
         "config": config,
     }
@@ -156,14 +158,15 @@ def _last_metrics(records: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _corpus(path: pathlib.Path, num_examples: int) -> dict[str, Any]:
-    from bertjax.data import records
+    from bertjax.data import records, storage
 
-    corpus = records.open_corpus(path, _first_split(path))
+    folder = storage.fetched(path)
+    corpus = records.open_corpus(folder, _first_split(folder))
     return {
         "kind": "corpus",
         "path": str(path),
         "manifest": corpus.manifest,
-        "examples": _examples(corpus, path / "tokenizer", num_examples),
+        "examples": _examples(corpus, folder / "tokenizer", num_examples),
     }
 
 

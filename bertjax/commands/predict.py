@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import json
-import pathlib
 import sys
 
 from bertjax.errors import UserError
@@ -33,7 +32,9 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.batch_size < 1:
         raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
-    if arguments.input and not pathlib.Path(arguments.input).is_file():
+    from bertjax.data import storage
+
+    if arguments.input and not storage.place(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input wants one example a line")
     from bertjax import predicting
     from bertjax.data.lines import texts

@@ -35,8 +35,11 @@ def main(argv: list[str]) -> None:
     """Scores, and prints one JSON object."""
     arguments = _parser().parse_args(argv)
     from bertjax import official_scores
+    from bertjax.data import storage
 
-    found = official_scores.score(arguments.task, arguments.references, arguments.predictions)
+    references = arguments.references and str(storage.fetched(arguments.references))
+    predictions = str(storage.fetched(arguments.predictions))
+    found = official_scores.score(arguments.task, references, predictions)
     print(json.dumps(found))
 
 

@@ -63,20 +63,22 @@ def main(argv: list[str]) -> None:
 
 def _sweep(arguments: argparse.Namespace, overrides: Sequence, launcher_words: list[str]) -> None:
     from bertjax import side_by_side, sweep_plan
+    from bertjax.train import mirror
     from bertjax.train.workdir import claim
 
     options = {name: getattr(arguments, name) for name in ("init", "data", "seeds")}
     sweep = sweep_plan.load(arguments.config, overrides, options)
-    workdir = pathlib.Path(arguments.workdir)
+    workdir = mirror.on_this_machine(arguments.workdir, alone=True)
     sweep_plan.check_runs(sweep, workdir)
-    held = contextlib.nullcontext()
+    held = mirrored = contextlib.nullcontext()
     if not arguments.dry_run:
         held = claim(workdir, sweep_plan.record(sweep), free=sweep_plan.FREE)
-    with held, side_by_side.sigterm_as_control_c():
+        mirrored = mirror.mirrored(workdir, arguments.workdir)
+    with held, mirrored, side_by_side.sigterm_as_control_c():
         if arguments.emit:
-            _emit(sweep, workdir, arguments.emit, launcher_words)
+            _emit(sweep, arguments, workdir, launcher_words)
         elif arguments.dry_run:
-            _show_commands(sweep, workdir)
+            _show_commands(sweep, arguments.workdir, workdir)
         else:
             _run(sweep, workdir, arguments.parallel)
 
@@ -146,8 +148,9 @@ def _write(sweep, workdir: pathlib.Path) -> list:
 
 def _show_status(arguments: argparse.Namespace) -> None:
     from bertjax import sweep_plan, sweep_progress, sweep_table
+    from bertjax.train import mirror
 
-    workdir = pathlib.Path(arguments.status)
+    workdir = mirror.on_this_machine(arguments.status)
     sweep = sweep_plan.recorded(workdir)
     found = sweep_progress.read(sweep, workdir)
     if arguments.json:
@@ -156,30 +159,32 @@ def _show_status(arguments: argparse.Namespace) -> None:
         print(sweep_table.text(sweep, found))
 
 
-def _show_commands(sweep, workdir: pathlib.Path) -> None:
+def _show_commands(sweep, name: str, workdir: pathlib.Path) -> None:
     """One command a run, to be read or typed; of those that are done, only that they are."""
     for run in sweep.runs:
-        command = _command(sweep, run, workdir)
+        command = shlex.join(["bertjax", *_words(sweep, run, name)])
         print(f"# done: {run.name}" if _is_done(sweep, run, workdir / run.name) else command)
 
 
-def _command(sweep, run, workdir: pathlib.Path) -> str:
+def _words(sweep, run, name: str) -> list[str]:
+    """The command of a run, in a sweep's folder as a person calls it."""
     from bertjax import sweep_plan
+    from bertjax.data import storage
 
-    return shlex.join(["bertjax", *sweep_plan.words(sweep, run, str(workdir / run.name))])
+    return sweep_plan.words(sweep, run, str(storage.place(name) / run.name))
 
 
-def _emit(sweep, workdir: pathlib.Path, launcher: str, launcher_words: list[str]) -> None:
+def _emit(sweep, arguments: argparse.Namespace, workdir: pathlib.Path, more: list[str]) -> None:
     """A shell script: the launcher for every run that is neither done nor going on here."""
-    from bertjax import run_names, sweep_plan
+    from bertjax import run_names
     from bertjax.train.workdir import in_use
 
     missing = [run for run in _missing(sweep, workdir) if not in_use(workdir / run.name)]
     print(f"# {len(missing)} of {len(sweep.runs)} runs of {sweep.spec}; type them in the checkout")
     for run in missing:
         name = run_names.label(workdir.name, run.name)
-        words = sweep_plan.words(sweep, run, str(workdir / run.name))
-        begin = [f"tools/launch/{launcher}", "--name", name, *launcher_words]
+        begin = [f"tools/launch/{arguments.emit}", "--name", name, *more]
+        words = _words(sweep, run, arguments.workdir)
         print(f"\n# {run.name}\n{shlex.join([*begin, '--', *words])}")
 
 

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +35,7 @@ def main(argv: list[str]) -> None:
     """Reads the input, learns the tokenizer, writes the folder and prints what was made."""
     arguments = _parser().parse_args(argv)
     _check(arguments)
-    from bertjax.data import tokenizer
+    from bertjax.data import storage, tokenizer, tokenizer_folder
 
     with _reading() as reading:
         learned = tokenizer.train(
@@ -48,14 +47,15 @@ def main(argv: list[str]) -> None:
             normalization=arguments.normalization,
             character_coverage=arguments.character_coverage,
         )
-    learned.save(arguments.out)
+    with storage.delivered(arguments.out, tokenizer_folder.METADATA) as folder:
+        learned.save(str(folder))
+        files = ", ".join(sorted(path.name for path in folder.iterdir()))
     if learned.vocab_size < arguments.vocab_size:
         print(
             f"note: {arguments.vocab_size:,} pieces were asked, but this text has no more than "
             f"{learned.vocab_size:,}; models over it need vocab_size={learned.vocab_size}",
             file=sys.stderr,
         )
-    files = ", ".join(sorted(path.name for path in pathlib.Path(arguments.out).iterdir()))
     print(f"tokenizer    {learned.kind}, {learned.vocab_size:,} pieces")
     print(f"learned from {reading.documents:,} documents, {reading.characters:,} characters")
     print(f"fingerprint  {learned.fingerprint}")
@@ -120,13 +120,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuses early what would be refused after minutes of learning."""
+    from bertjax.data import storage
     from bertjax.data.tokenizer_folder import METADATA, refuse_occupied
 
     if arguments.max_documents is not None and arguments.max_documents < 1:
         raise UserError(f"--max_documents {arguments.max_documents}: wanted 1 or more")
     if arguments.sample is not None and not 0 < arguments.sample <= 1:
         raise UserError(f"--sample {arguments.sample}: wanted more than 0 and at most 1")
-    out = pathlib.Path(arguments.out)
+    out = storage.place(arguments.out)
     if not (out / METADATA).is_file():
         refuse_occupied(out)
 

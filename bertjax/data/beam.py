@@ -15,18 +15,29 @@ import pathlib
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from bertjax.data import reading
+from bertjax.data import reading, storage
 from bertjax.data import tokenizer as tokenizers
 from bertjax.data.blocks import Packed, Packer
 from bertjax.data.reading import Stream
-from bertjax.data.shards import START, Position, SplitState, SplitWriter, shard_name, write_whole
+from bertjax.data.records import UNFINISHED
+from bertjax.data.shards import (
+    SHARD,
+    START,
+    Position,
+    SplitState,
+    SplitWriter,
+    disk_errors,
+    shard_name,
+    write_whole,
+)
 from bertjax.data.text import Document, Source
-from bertjax.data.unfinished import UnfinishedCorpus
+from bertjax.data.unfinished import UnfinishedCorpus, final_name
 from bertjax.errors import UserError
 
 Place = tuple[int, int]
@@ -53,16 +64,20 @@ def fill(
     packing: tuple[str, bool],
     shard_size: float,
     options: Sequence[str],
+    bucket: Any = None,
 ) -> None:
     """Writes all shards of a corpus.
 
     Args:
-      corpus: Nothing of it is finished; its folder is the same one on every worker.
+      corpus: Nothing of it is finished; its folder is the same one on every worker, or its shards
+        go to a bucket.
       streams: The input, which every worker can read.
       read: The documents of a source.
       packing: What `Packer` is made of; every worker can read the tokenizer.
       shard_size: MiB that make a shard full.
       options: Beam's own, as on a command line: `--runner=FlinkRunner` ...
+      bucket: Where the corpus goes that is not to lie on a disk. All of its shards are there when
+        this returns, under the names of finished ones.
 
     Raises:
       UserError: an earlier call without Beam finished shards; or as `prepare` does.
@@ -76,7 +91,10 @@ def fill(
         for stream in streams
         for number, source in enumerate(stream.sources)
     ]
-    folder = str(corpus.folder)
+    unfinished = corpus.folder
+    if bucket is not None:
+        unfinished = bucket / UNFINISHED
+        storage.clear(unfinished)
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
     packed = (
         pipeline
@@ -98,7 +116,7 @@ def fill(
         packed
         | "shard of each" >> beam.Map(_with_shard, beam.pvalue.AsDict(ends))
         | "shards" >> beam.GroupByKey()
-        | "write" >> beam.ParDo(_Write(folder, packing[0]))
+        | "write" >> beam.ParDo(_Write(str(unfinished), packing[0]))
     )
     try:
         pipeline.run().wait_until_finish()
@@ -107,8 +125,12 @@ def fill(
         if line is None:
             raise
         raise UserError(line) from error
+    if bucket is not None:
+        storage.bring(unfinished, corpus.folder, wanted=lambda name: not name.endswith(SHARD))
     for split, state in corpus.states.items():
         _take_over(corpus.folder, split, state)
+    if bucket is not None:
+        _name_shards(bucket, corpus.states)
 
 
 class _Read(beam.DoFn):
@@ -175,24 +197,30 @@ class _Write(beam.DoFn):
     """Writes a shard as `SplitWriter` does, and what is known of it beside it."""
 
     def __init__(self, folder: str, tokenizer_path: str):
-        self._folder, self._tokenizer_path = pathlib.Path(folder), tokenizer_path
+        self._folder, self._tokenizer_path = folder, tokenizer_path
 
     def setup(self) -> None:
         self._tokenizer = tokenizers.load(self._tokenizer_path)
 
     def process(self, shard: tuple[tuple[str, int], Iterable[Piece]]) -> None:
         (split, number), pieces = shard
+        with disk_errors(self._folder), storage.sent_folder(self._folder) as folder:
+            self._write(folder, split, number, pieces)
+
+    def _write(
+        self, folder: pathlib.Path, split: str, number: int, pieces: Iterable[Piece]
+    ) -> None:
         state = SplitState(START, shards=[{}] * number)
         # A runner may try a shard twice at once.
         part = f"{split}-{number:05d}-{uuid.uuid4().hex}.part"
-        writer = SplitWriter(self._folder, split, state, 0, self._tokenizer, part=part)
+        writer = SplitWriter(folder, split, state, 0, self._tokenizer, part=part)
         for piece in sorted(pieces, key=lambda piece: piece.place):
             reason = "no_tokens" if piece.characters else "empty"
             dropped = Counter({reason: 1 - piece.packed.documents})
             writer.add(piece.packed, dropped=dropped, replaced=piece.replaced)
         writer.end_shard(START)
         state.shards = state.shards[number:]
-        write_whole(_said(self._folder, split, number), json.dumps(state.to_json()).encode())
+        write_whole(_said(folder, split, number), json.dumps(state.to_json()).encode())
 
 
 def _said(folder: pathlib.Path, split: str, number: int) -> pathlib.Path:
@@ -209,6 +237,16 @@ def _take_over(folder: pathlib.Path, split: str, state: SplitState) -> None:
         state.dropped += one.dropped
         number += 1
     state.position = Position(1, 0, "")
+
+
+def _name_shards(bucket: Any, states: Mapping[str, SplitState]) -> None:
+    """Gives the shards of a bucket their last names, and clears away what lay beside them."""
+    for split, state in states.items():
+        count = len(state.shards)
+        for number in range(count):
+            made = bucket / UNFINISHED / shard_name(split, number)
+            storage.move(made, bucket / final_name(split, number, count))
+    storage.clear(bucket / UNFINISHED)
 
 
 def _line_of_worker(error: Exception) -> str | None:

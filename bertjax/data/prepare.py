@@ -80,7 +80,8 @@ def prepare(
         stop.
       workers: Child processes; as many as there are cores unless told.
       beam: Options of an Apache Beam pipeline that does it instead, on machines that all see the
-        inputs, the tokenizer and `out`: the corpus is the same, byte for byte.
+        inputs, the tokenizer and `out`, on a disk that they share or in a bucket: the corpus is
+        the same, byte for byte.
       progress: Called after every block.
 
     Returns:
@@ -90,8 +91,6 @@ def prepare(
       UserError: for what a person can mend. Finished shards stay, and the next call goes on.
     """
     _check(validation_inputs, validation_fraction, shard_size, workers, errors)
-    if beam is not None:
-        _refuse_bucket(out)
     tokenizer = tokenizers.load(str(tokenizer_path))
     recipe = {
         "inputs": list(inputs),
@@ -113,7 +112,8 @@ def prepare(
             )
             packing = str(tokenizer_path), format == source_target_text.FORMAT
             if beam is not None:
-                _beam().fill(corpus, streams, read, packing, shard_size, beam)
+                bucket = storage.place(out) if storage.is_remote(out) else None
+                _beam().fill(corpus, streams, read, packing, shard_size, beam, bucket)
             else:
                 writers = {
                     split: SplitWriter(corpus.folder, split, state, shard_size, tokenizer)
@@ -128,14 +128,6 @@ def prepare(
             with disk_errors(corpus.path):
                 corpus.finish(tokenizer)
         return corpus.manifest
-
-
-def _refuse_bucket(out: str | os.PathLike) -> None:
-    if storage.is_remote(out):
-        raise UserError(
-            f"--out {out}: Beam's workers write shards on a disk that they share: name a folder of "
-            "it, and copy the corpus when it is finished"
-        )
 
 
 def _beam() -> ModuleType:

@@ -43,6 +43,8 @@ class Position(NamedTuple):
 
 
 START = Position(0, 0, "")
+SHARD = ".array_record"
+"""How the name of a shard ends."""
 
 
 @dataclasses.dataclass
@@ -168,7 +170,7 @@ class SplitWriter:
 
 def shard_name(split: str, number: int) -> str:
     """What a finished shard is called until it is known how many there are."""
-    return f"{split}-{number:05d}.array_record"
+    return f"{split}-{number:05d}{SHARD}"
 
 
 def shard_arrays(folder: pathlib.Path, split: str, num_shards: int, vocab_size: int):
@@ -212,7 +214,7 @@ def _sync(path: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def disk_errors(folder: pathlib.Path) -> Iterator[None]:
+def disk_errors(folder: str | os.PathLike) -> Iterator[None]:
     """Turns a full disk, and one that cannot be written, into the line that a person reads."""
     try:
         yield

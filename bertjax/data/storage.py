@@ -2,7 +2,7 @@
 
 place      what a person wrote -> a path, of a disk or of a bucket
 fetched    a file or a folder -> its copy on this machine; what is on a disk is its own copy
-delivered  a folder that is made on this machine -> where a person wanted it
+delivered  a folder that is made on this machine -> where a person wanted it; sent, a file
 patiently  does once more, a while later, what storage failed at
 
 A path of a bucket (`etils.epath`) has the methods of `pathlib`, but what costs a request each time.
@@ -14,11 +14,13 @@ import errno
 import fcntl
 import hashlib
 import json
+import os
 import pathlib
 import random
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -61,20 +63,16 @@ def place(name: Any) -> Any:
     if scheme[1] not in _EXTRAS:
         known = ", ".join(f"{name}://" for name in _EXTRAS)
         raise UserError(f"{name}: wanted a path, or one that begins with {known}")
-    extra = _EXTRAS[scheme[1]]
     try:
         _forget_listings()
         from etils import epath
 
         path = epath.Path(str(name))
-        path.exists()
+        patiently(path.exists, path)
     except ImportError:
         raise UserError(
-            f"{name}: {scheme[1]}:// wants a package: pip install 'bertjax[{extra}]'"
+            f"{name}: {scheme[1]}:// wants a package: pip install 'bertjax[{_EXTRAS[scheme[1]]}]'"
         ) from None
-    except Exception as error:
-        if not _passes(error):
-            raise _explained(error, path) from error
     return path
 
 
@@ -84,6 +82,12 @@ def _forget_listings() -> None:
 
     for protocol in ("gs", "gcs", "s3"):
         config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
+
+
+def beside(purpose: str, path: Any) -> pathlib.Path:
+    """Where this machine keeps what belongs to a path of a bucket."""
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return directory() / purpose / digest / path.name
 
 
 def absolute(path: Any) -> Any:
@@ -108,7 +112,7 @@ def patiently(
     for wait in (*_WAITS, None):
         try:
             return function()
-        except Exception as error:
+        except Exception as error:  # each client has errors of its own
             if wait is None or not _passes(error):
                 raise _explained(error, path) from error
             wait *= random.uniform(0.5, 1.5)
@@ -131,9 +135,8 @@ def fetched(name: Any) -> pathlib.Path:
     files = patiently(lambda: listed(source), source)
     if not files:
         raise UserError(f"{source} does not exist, or is empty")
-    digest = hashlib.sha256(str(source).encode()).hexdigest()[:16]
-    holder = directory() / "fetched" / digest
-    target = holder / source.name
+    target = beside("fetched", source)
+    holder = target.parent
     with _alone(holder):
         stamp = holder / _STAMP
         wanted = {file: list(facts) for file, facts in sorted(files.items())}
@@ -147,21 +150,34 @@ def fetched(name: Any) -> pathlib.Path:
     return target
 
 
+def for_arrays(checkpoint: Any) -> Any:
+    """Where orbax reads a checkpoint: it does so on a disk and in gs://."""
+    return fetched(checkpoint) if str(checkpoint).startswith("s3://") else checkpoint
+
+
 def put(one: pathlib.Path, other: Any) -> None:
     """Copies a file of this machine to another place."""
     patiently(lambda: _put(one, other), other)
 
 
-def bring(bucket: Any, folder: pathlib.Path, without: str) -> None:
-    """Copies what lies in a bucket, but for one entry, over what lies in a folder."""
-    there = patiently(bucket.exists, bucket)
-    for entry in patiently(lambda: list(bucket.iterdir()), bucket) if there else []:
-        if entry.name == without:
-            continue
-        files = patiently(lambda entry=entry: listed(entry), entry)
-        target = folder / entry.name
-        pairs = [(entry / file if file else entry, target / file) for file in files]
-        _copy(pairs, _put_whole)
+def bring(bucket: Any, folder: pathlib.Path, wanted: Callable[[str], bool]) -> None:
+    """Copies what lies in a bucket, as far as it is wanted, over what lies in a folder."""
+    names = [name for name in patiently(lambda: listed(bucket), bucket) if wanted(name)]
+    _copy([(bucket / name, folder / name) for name in names], _put_whole)
+
+
+def move(one: Any, other: Any) -> None:
+    """Gives a file of a bucket another name in it; the server copies."""
+    import fsspec
+
+    storage, name = fsspec.core.url_to_fs(str(one))
+    patiently(lambda: storage.mv(name, storage._strip_protocol(str(other))), one)
+
+
+def clear(folder: Any) -> None:
+    """Removes a folder of a bucket as far as it is there."""
+    if patiently(folder.exists, folder):
+        patiently(folder.rmtree, folder)
 
 
 @contextlib.contextmanager
@@ -179,14 +195,38 @@ def delivered(name: Any, last: str) -> Iterator[pathlib.Path]:
         yield pathlib.Path(name)
         return
     target = place(name)
-    digest = hashlib.sha256(str(target).encode()).hexdigest()[:16]
-    folder = directory() / "delivered" / digest / target.name
+    folder = beside("delivered", target)
     folder.mkdir(parents=True, exist_ok=True)
     if patiently(lambda: (target / last).exists(), target) and not (folder / last).exists():
         _copy([(target / last, folder / last)], _put_whole)
     yield folder
     send(folder, target, last)
     shutil.rmtree(folder.parent)
+
+
+@contextlib.contextmanager
+def sent(name: Any) -> Iterator[pathlib.Path]:
+    """A file on this machine that goes where a person wanted it once it is complete."""
+    if not is_remote(name):
+        yield pathlib.Path(name)
+        return
+    target = place(name)
+    with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
+        file = pathlib.Path(folder) / target.name
+        yield file
+        put(file, target)
+
+
+@contextlib.contextmanager
+def sent_folder(name: Any) -> Iterator[pathlib.Path]:
+    """A folder on this machine whose files go where a person wanted them; a disk's is that one."""
+    if not is_remote(name):
+        yield pathlib.Path(name)
+        return
+    with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
+        yield pathlib.Path(folder)
+        files = [path for path in sorted(pathlib.Path(folder).iterdir()) if path.is_file()]
+        _copy([(path, place(name) / path.name) for path in files], _put)
 
 
 def send(folder: pathlib.Path, target: Any, last: str) -> None:
@@ -205,12 +245,21 @@ def send(folder: pathlib.Path, target: Any, last: str) -> None:
 
 
 def _put(one: Any, other: Any) -> None:
-    other.write_bytes(one.read_bytes())
+    import fsspec
+
+    remote = other if is_remote(other) else one
+    storage, name = fsspec.core.url_to_fs(str(remote))
+    if remote is other:
+        storage.put_file(str(one), name)
+    else:
+        storage.get_file(name, str(other))
+        changed = storage.modified(name).timestamp()
+        os.utime(other, (changed, changed))
 
 
 def _put_whole(one: Any, other: pathlib.Path) -> None:
     """Nobody sees half of a file, as in a bucket."""
-    part = other.with_name(f".{other.name}.part")
+    part = other.with_name(f".{other.name}.{os.getpid()}.part")
     _put(one, part)
     part.replace(other)
 
@@ -227,18 +276,25 @@ def _copy(pairs: list[tuple[Any, Any]], copy: Callable[[Any, Any], None]) -> Non
             task.result()
 
 
-def listed(path: Any, within: str = "") -> dict[str, tuple[int, float]]:
-    """Size and time of every file of a folder, by its name within; of a file its own, by ""."""
+def listed(path: Any) -> dict[str, tuple[int, str]]:
+    """Size and version of every file of a folder, by its name within; of a file its own, by ""."""
+    import fsspec
+
+    storage, root = fsspec.core.url_to_fs(str(path))
+    found = {}
+    for name, facts in _found(storage, root).items():
+        # What ends so stands for a folder that somebody made by hand.
+        if not name.endswith("/"):
+            version = facts.get("generation") or facts["ETag"]
+            found[name.removeprefix(root).lstrip("/")] = facts["size"], str(version)
+    return found
+
+
+def _found(storage: Any, root: str) -> dict[str, dict[str, Any]]:
     try:
-        facts = path.stat()
+        return storage.find(root, detail=True)
     except FileNotFoundError:
         return {}
-    if not facts.is_directory:
-        return {within: (facts.length, facts.mtime)}
-    found: dict[str, tuple[int, float]] = {}
-    for each in path.iterdir():
-        found |= listed(each, f"{within}/{each.name}" if within else each.name)
-    return found
 
 
 def _remove(path: pathlib.Path) -> None:
@@ -260,7 +316,8 @@ def _passes(error: Exception) -> bool:
     """Whether it may go well a while later."""
     if isinstance(error, PermissionError | FileNotFoundError | FileExistsError):
         return False
-    if isinstance(error, TimeoutError | ConnectionError):
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if kinds & {"TimeoutError", "ConnectionError", "HTTPClientError", "ClientConnectionError"}:
         return True
     if isinstance(error, OSError) and error.errno in _PASSING:
         return True

@@ -9,6 +9,7 @@ import glob
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -106,8 +107,8 @@ def find_sources(inputs: Sequence[str]) -> list[Source]:
 def _size_and_time(path: str) -> tuple[int, int]:
     if storage.is_remote(path):
         place = storage.place(path)
-        facts = storage.patiently(place.stat, path)
-        return facts.length, int(facts.mtime * 10**9)
+        size, version = storage.patiently(lambda: storage.listed(place), path)[""]
+        return size, zlib.crc32(version.encode())
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 

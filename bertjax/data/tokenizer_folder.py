@@ -7,6 +7,7 @@ import shutil
 import uuid
 from typing import Any
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 
 METADATA = "bertjax_tokenizer.json"
@@ -71,6 +72,8 @@ def refuse_occupied(directory: pathlib.Path) -> None:
         raise UserError(
             f"{directory} exists and is no tokenizer's folder; name a new or an empty one"
         )
+    if storage.is_remote(directory):
+        return
     ancestor = next(parent for parent in directory.absolute().parents if parent.exists())
     if not ancestor.is_dir():
         raise UserError(f"{directory} cannot be a folder, for {ancestor} is a file; name another")

@@ -18,6 +18,7 @@ from bertjax.data.blocks import id_dtype
 from bertjax.data.reading import Stream
 from bertjax.data.records import FORMAT, UNFINISHED, content_fingerprint, hash_file, read_manifest
 from bertjax.data.shards import (
+    SHARD,
     START,
     SplitState,
     disk_errors,
@@ -161,7 +162,7 @@ class UnfinishedCorpus:
         for split, state in self.states.items():
             for number, shard in enumerate(state.shards):
                 name = shard_name(split, number)
-                final = self.path / _final_name(split, number, len(state.shards))
+                final = self.path / final_name(split, number, len(state.shards))
                 path = self.folder / name if (self.folder / name).is_file() else final
                 if not path.is_file() or path.stat().st_size != shard["bytes"]:
                     raise UserError(
@@ -213,7 +214,7 @@ class UnfinishedCorpus:
             files[kind] = {"file": file, "sha256": hash_file(self.path / file)}
         shards = []
         for number, shard in enumerate(state.shards):
-            final = _final_name(split, number, count)
+            final = final_name(split, number, count)
             with contextlib.suppress(FileNotFoundError):  # an earlier process came as far
                 os.replace(self.folder / shard_name(split, number), self.path / final)
             shards.append({"file": final, **shard})
@@ -235,8 +236,9 @@ def _rows(sources: Sequence[Source]) -> list[list]:
     return [list(dataclasses.astuple(source)) for source in sources]
 
 
-def _final_name(split: str, number: int, count: int) -> str:
-    return f"{split}-{number:05d}-of-{count:05d}.array_record"
+def final_name(split: str, number: int, count: int) -> str:
+    """What a shard is called once it is known how many there are."""
+    return f"{split}-{number:05d}-of-{count:05d}{SHARD}"
 
 
 def _short(value: Any) -> str:

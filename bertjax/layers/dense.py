@@ -35,7 +35,8 @@ class Dense(nn.Module):
       axes: Logical names of the kernel's axes: the contracted ones, then those of `features`.
       contracted: How many trailing axes of the input are summed over.
       use_bias: Whether a bias of shape `features` is added.
-      initializer_range: Standard deviation of the kernel's truncated normal initialiser.
+      initializer_range: Standard deviation of the kernel's initialiser.
+      initializer: What makes one of a deviation.
       bias_start: What every element of the bias is at first.
       precision: Types of operands and results.
     """
@@ -45,13 +46,14 @@ class Dense(nn.Module):
     contracted: int = 1
     use_bias: bool = True
     initializer_range: float = 0.02
+    initializer: Callable[[float], Initializer] = truncated_normal
     bias_start: float = 0.0
     precision: Precision = Precision()
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         lead, summed = x.shape[: -self.contracted], x.shape[-self.contracted :]
-        initializer = truncated_normal(self.initializer_range)
+        initializer = self.initializer(self.initializer_range)
         kernel = self.param(
             "kernel",
             nn.with_logical_partitioning(initializer, self.axes),

@@ -1,11 +1,13 @@
 """What stands on top of an encoder: pooling, vocabulary scores, classes."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bertjax.layers.blocks import activation
-from bertjax.layers.dense import Dense
+from bertjax.layers.dense import Dense, Initializer, truncated_normal
 from bertjax.layers.norm import LayerNorm
 from bertjax.layers.precision import Precision
 
@@ -72,10 +74,17 @@ class PredictionTransform(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A linear map to a few classes, in float32."""
+    """A linear map to a few classes, in float32.
+
+    Attributes:
+      num_labels: Classes.
+      initializer_range: Standard deviation of the kernel at the start.
+      initializer: What makes an initialiser of a deviation.
+    """
 
     num_labels: int
     initializer_range: float = 0.02
+    initializer: Callable[[float], Initializer] = truncated_normal
 
     @nn.compact
     def __call__(self, pooled: Float[Array, "*lead D"]) -> Float[Array, "*lead C"]:
@@ -83,6 +92,17 @@ class Classifier(nn.Module):
             (self.num_labels,),
             ("embed", None),
             initializer_range=self.initializer_range,
+            initializer=self.initializer,
             name="dense",
         )
         return dense(pooled.astype(jnp.float32))
+
+
+class TaskClassifier(Classifier):
+    """What fine-tuning puts on a trained encoder.
+
+    Its deviation is that of the config. A normal cut at two deviations has 0.88 of it, and how
+    large a head begins decides how fast a short fine-tuning gets on.
+    """
+
+    initializer: Callable[[float], Initializer] = nn.initializers.normal

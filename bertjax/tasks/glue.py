@@ -8,7 +8,7 @@ from bertjax.data.glue_table import glue_task
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, readout
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.heads import Classifier
+from bertjax.layers.heads import TaskClassifier
 
 
 class Task(nn.Module):
@@ -76,7 +76,7 @@ class Task(nn.Module):
         )
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
-        logits_BC = Classifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
+        logits_BC = TaskClassifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
         weights = batch.get("example_weight", jnp.ones(len(logits_BC)))
         if "task_ids" in batch:
             weights = weights * (batch["task_ids"] == self.task_id)

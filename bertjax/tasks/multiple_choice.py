@@ -8,7 +8,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, readout
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.heads import Classifier
+from bertjax.layers.heads import TaskClassifier
 
 
 class Task(nn.Module):
@@ -83,5 +83,5 @@ class Task(nn.Module):
                 f"each gets a multiple of {self.num_choices}"
             )
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
-        logits = Classifier(1, encoder.initializer_range, name="classifier")(pooled)
+        logits = TaskClassifier(1, encoder.initializer_range, name="classifier")(pooled)
         return logits.reshape(-1, self.num_choices), weights[:: self.num_choices]

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, readout
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.heads import Classifier
+from bertjax.layers.heads import TaskClassifier
 
 
 class Task(nn.Module):
@@ -50,7 +50,7 @@ class Task(nn.Module):
         """Scores of the classes of every token, and how much each token counts."""
         sequence = readout.of_tokens(encoded, mix_layer_norm=self.mix_layer_norm)
         sequence = Dropout(self.classifier_dropout)(sequence, train=train)
-        logits = Classifier(len(self.labels), encoder.initializer_range, name="classifier")(
+        logits = TaskClassifier(len(self.labels), encoder.initializer_range, name="classifier")(
             sequence
         )
         return logits, word_weights(batch)

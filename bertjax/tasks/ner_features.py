@@ -8,7 +8,7 @@ from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import layer_choice
 from bertjax.layers.bilstm import BiLSTM
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.heads import Classifier
+from bertjax.layers.heads import TaskClassifier
 from bertjax.layers.precision import named
 from bertjax.tasks import ner
 
@@ -67,5 +67,5 @@ class Task(nn.Module):
         features = layer_choice.features(encoded, self.layers)
         sequence = lstm(features, batch["attention_mask"], train=train)
         sequence = Dropout(self.lstm_dropout)(sequence, train=train)
-        classifier = Classifier(len(self.labels), encoder.initializer_range, name="classifier")
+        classifier = TaskClassifier(len(self.labels), encoder.initializer_range, name="classifier")
         return classifier(sequence), ner.word_weights(batch)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, masks, readout
-from bertjax.layers.heads import Classifier
+from bertjax.layers.heads import TaskClassifier
 
 CONTEXT, CLS = 1, 2
 """What `answer_places` [B L] marks: tokens with which an answer may begin or end, and [CLS]."""
@@ -69,7 +69,7 @@ class Task(nn.Module):
     ) -> tuple[Float[Array, "B 2 L"], Float[Array, " B"]]:
         """Scores of every token as beginning and as end, and how much each window counts."""
         sequence = readout.of_tokens(encoded, mix_layer_norm=self.mix_layer_norm)
-        logits = Classifier(2, encoder.initializer_range, name="classifier")(sequence)
+        logits = TaskClassifier(2, encoder.initializer_range, name="classifier")(sequence)
         there = masks.seen(batch["attention_mask"])[:, None]
         logits_B2L = jnp.where(there, logits.swapaxes(1, 2), jnp.finfo(jnp.float32).min)
         return logits_B2L, batch.get("example_weight", jnp.ones(len(sequence)))

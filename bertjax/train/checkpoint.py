@@ -73,6 +73,11 @@ class Checkpoints:
         say: Callable[[str], None] = _to_stderr,
     ):
         self.directory = storage.absolute(storage.place(workdir)) / "checkpoints"
+        if str(self.directory).startswith("s3://"):
+            raise UserError(
+                f"{workdir}: orbax writes no checkpoints into s3://; name a folder on a disk, or "
+                "in gs://"
+            )
         self._keep = keep or Keep()
         self._provenance = dict(provenance or {})
         self._say = say

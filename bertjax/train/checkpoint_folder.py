@@ -107,6 +107,14 @@ def defect(checkpoint: pathlib.Path) -> str | None:
     return None
 
 
+def size(checkpoint: pathlib.Path) -> int:
+    """Bytes of all its files."""
+    if storage.is_remote(checkpoint):
+        files = storage.patiently(lambda: storage.listed(checkpoint), checkpoint)
+        return sum(size for size, _ in files.values())
+    return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+
+
 def remove(checkpoint: pathlib.Path) -> None:
     """Removes a checkpoint; killed half-way, nothing is left that looks like one."""
     if storage.is_remote(checkpoint):
@@ -147,8 +155,8 @@ def clear(folder: pathlib.Path) -> None:
     """Removes a folder as far as it can be removed."""
     if not storage.is_remote(folder):
         shutil.rmtree(folder, ignore_errors=True)
-    elif folder.exists():
-        storage.patiently(folder.rmtree, folder)
+    else:
+        storage.clear(folder)
 
 
 def _numbered(directory: pathlib.Path) -> list[int]:

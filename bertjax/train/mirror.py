@@ -1,23 +1,22 @@
 """The folder of a run in a bucket: its small files lie on this machine and are sent as they change.
 
 Checkpoints of a pretraining are not among them: all of its processes write these into the bucket
-themselves. A fine-tuning is small in all.
+themselves. A fine-tuning is small in all, and so is a suite of them.
 """
 
-import concurrent.futures
 import contextlib
 import functools
-import hashlib
 import os
 import pathlib
-import time
+import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-from bertjax.data import cache_folder, storage
+from bertjax.data import storage
 from bertjax.errors import UserError
-from bertjax.train.hooks import Hook, Values
 from bertjax.train.workdir import LOCK, in_use
 
 _SECONDS_BETWEEN = 60
@@ -36,60 +35,64 @@ def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.
     """
     if not storage.is_remote(workdir):
         return pathlib.Path(workdir)
-    if alone and jax.process_count() > 1:
+    if alone and _processes() > 1:
         raise UserError(
             f"--workdir {workdir}: a job of {jax.process_count()} processes wants a folder that "
             "all of them see: mount the bucket and name the folder in it"
         )
     bucket = storage.place(workdir)
-    digest = hashlib.sha256(str(bucket).encode()).hexdigest()[:16]
-    folder = cache_folder.directory() / "runs" / digest / bucket.name
+    folder = storage.beside("runs", bucket)
     if not in_use(folder):
-        storage.bring(bucket, folder, without="" if alone else _NOT_SMALL)
+        storage.bring(bucket, folder, lambda name: alone or _NOT_SMALL not in name.split("/"))
     return folder
 
 
-class Mirror(Hook):
+@contextlib.contextmanager
+def mirrored(folder: pathlib.Path, workdir: str | os.PathLike) -> Iterator[None]:
     """Sends what has changed, once a minute and at the end; for a run on a disk it does nothing.
 
-    Use it as a context manager around all that writes.
+    Use it around all that writes.
 
     Args:
       folder: The run's folder on this machine.
       workdir: What a person calls it.
     """
+    if not storage.is_remote(workdir) or (_processes() > 1 and jax.process_index() != 0):
+        yield
+        return
+    sender = _Sender(folder, storage.place(workdir))
+    sender.send()
+    ended = threading.Event()
+    thread = threading.Thread(target=sender.send_until, args=(ended,), name="mirror", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        sender.send()
 
-    def __init__(self, folder: pathlib.Path, workdir: str | os.PathLike):
-        self._folder = folder
-        self._bucket = None
-        if storage.is_remote(workdir) and jax.process_index() == 0:
-            self._bucket = storage.place(workdir)
+
+def _processes() -> int:
+    """How many take part; who is alone leaves the devices to the commands that it starts."""
+    return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+class _Sender:
+    def __init__(self, folder: pathlib.Path, bucket: Any):
+        self._folder, self._bucket = folder, bucket
         self._sent: dict[pathlib.Path, tuple[int, int]] = {}
-        self._sender = concurrent.futures.ThreadPoolExecutor(1, "mirror")
-        self._sending: concurrent.futures.Future | None = None
-        self._begun = time.monotonic()
 
-    def __enter__(self) -> "Mirror":
-        self._send()
-        return self
+    def send_until(self, ended: threading.Event) -> None:
+        """Goes on after a failure: the run does, and the last time tells."""
+        while not ended.wait(_SECONDS_BETWEEN):
+            try:
+                self.send()
+            except Exception as error:  # each client has errors of its own
+                print(f"storage: {self._bucket}: {error}", file=sys.stderr, flush=True)
 
-    def __exit__(self, *_) -> None:
-        self._sender.shutdown()
-        self._send()
-
-    def recorded(self, step: int, values: Values) -> None:
-        """Sends in the background, while the run goes on."""
-        if self._bucket is None or time.monotonic() - self._begun < _SECONDS_BETWEEN:
-            return
-        if self._sending is None or self._sending.done():
-            if self._sending is not None:
-                self._sending.result()
-            self._begun = time.monotonic()
-            self._sending = self._sender.submit(self._send)
-
-    def _send(self) -> None:
-        if self._bucket is None:
-            return
+    def send(self) -> None:
+        """Makes the bucket what the folder is."""
         for path in sorted(self._folder.rglob("*")):
             hidden = path.name == LOCK or path.name.endswith(".part")
             # What is gone by now is told below, the next time.

@@ -80,9 +80,10 @@ def _read(checkpoint: pathlib.Path, wanted: Mapping[str, Any], argument: Callabl
     arguments = named_arrays.nested({name: argument(ocp, leaf) for name, leaf in stored.items()})
     leaves = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
     if stored:
+        folder = storage.for_arrays(checkpoint)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore(
-                storage.absolute(checkpoint) / checkpoint_folder.STATE,
+                storage.absolute(folder) / checkpoint_folder.STATE,
                 args=ocp.args.PyTreeRestore(tree, restore_args=arguments, partial_restore=True),
             )
         leaves |= named_arrays.named(restored)

@@ -39,10 +39,13 @@ def test_a_run_in_a_bucket_goes_on_where_another_machine_was_killed(
         env = bucket.environment | {"BERTJAX_CACHE": str(tmp_path / machine)}
         return run(*words, env=env)
 
-    def learn(run, workdir, **options):
-        changes = ["data.corpus=gs://bucket/corpus", *CHANGES]
-        words = ["pretrain", "--config", "configs/bert.py:tiny", "--workdir", workdir]
+    def learn(run, workdir, *more, before=(), **options):
+        changes = ["data.corpus=gs://bucket/corpus", *CHANGES, *more]
+        words = [*before, "pretrain", "--config", "configs/bert.py:tiny", "--workdir", workdir]
         return typed(run, *words, *(f"--config.{change}" for change in changes), **options)
+
+    def checkpoints():
+        return {name.split("/")[3] for name in bucket.names("bucket") if "/checkpoints/" in name}
 
     vocabulary = tmp_path / "vocabulary"
     words = ["tokenizer", "--input", "gs://bucket/text/*", "--vocab_size", "200"]
@@ -67,14 +70,19 @@ def test_a_run_in_a_bucket_goes_on_where_another_machine_was_killed(
     done = learn(run_bertjax, "gs://bucket/runs/it", machine="two")
     assert done.returncode == 0, done.stderr
     assert "going on from step" in done.stderr
-    kept = {name.split("/")[3] for name in bucket.names("bucket") if "/checkpoints/" in name}
-    assert kept == {"8", "12"}
+    assert checkpoints() == {"8", "12"}
     summary = json.loads(bucket.objects["bucket", "runs/it/summary.json"][0])
 
     whole = learn(run_bertjax, str(tmp_path / "on_disk"), machine="two")
     assert whole.returncode == 0, whole.stderr
     alone = json.loads((tmp_path / "on_disk" / "summary.json").read_text())
     assert summary["mlm_loss"] == alone["mlm_loss"]
+
+    together = ["launch", "--processes", "2", "--devices", "1", "--"]
+    done = learn(run_bertjax, "gs://bucket/runs/it", "num_train_steps=16", before=together)
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 12" in done.stderr
+    assert checkpoints() == {"12", "16"}
 
     bucket.refused.add("bucket")
     done = learn(run_bertjax, "gs://bucket/runs/it", machine="two")

@@ -1,13 +1,20 @@
 """A corpus prepared by Apache Beam is the corpus of one machine, byte for byte."""
 
+import errno
 import hashlib
 import json
+import os
+import pathlib
 import random
 import subprocess
 import sys
 
 import pytest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bucket_server import BucketServer, forget_clients
+
+from bertjax.data import shards
 from bertjax.data.prepare import prepare
 from bertjax.errors import UserError
 
@@ -62,6 +69,42 @@ def test_the_corpus_is_the_same(apache_beam, texts, vocabulary, tmp_path, held_o
     assert alone["dropped"]["empty"] > 0
     assert by_beam == alone
     assert contents(tmp_path / "by_beam") == contents(tmp_path / "alone")
+
+
+def test_the_corpus_is_the_same_in_a_bucket(apache_beam, texts, vocabulary, tmp_path, monkeypatch):
+    """Without a disk that workers share."""
+    pytest.importorskip("gcsfs", reason="no client for buckets: the extra `gcs`")
+    server = BucketServer()
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BERTJAX_CACHE", str(tmp_path / "cache"))
+    forget_clients()
+    server.put("bucket", "corpus/unfinished/train-00009.array_record.json", b"left behind")
+    options = {"shard_size": 0.05, "validation_fraction": 0.2}
+    for path in sorted(texts.glob("*.jsonl")):
+        server.put("bucket", f"texts/{path.name}", path.read_bytes())
+    inputs = ["gs://bucket/texts/*.jsonl"]
+    alone = prepare(inputs, vocabulary, tmp_path / "alone", **options)
+    by_beam = prepare(inputs, vocabulary, "gs://bucket/corpus", beam=[], **options)
+    assert by_beam == alone
+    assert {
+        name.removeprefix("corpus/"): hashlib.sha256(server.content("bucket", name)).hexdigest()
+        for name in server.names("bucket")
+        if name.startswith("corpus/")
+    } == contents(tmp_path / "alone")
+    again = prepare(inputs, vocabulary, "gs://bucket/corpus", beam=[], **options)
+    assert again == alone
+    forget_clients()
+    server.close()
+
+
+def test_a_full_disk_is_one_line(apache_beam, texts, vocabulary, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shards, "write_array", full)
+    with pytest.raises(UserError, match=r"no space left for .*; free some and run the same"):
+        prepare([str(texts / "*.jsonl")], vocabulary, tmp_path / "corpus", beam=[])
 
 
 def test_a_mistake_is_one_line(apache_beam, texts, vocabulary, tmp_path, root, command_environment):

@@ -4,32 +4,49 @@ import errno
 import json
 import pathlib
 import sys
+import time
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from bucket_server import BucketServer
+from bucket_server import BucketServer, forget_clients
+from s3_server import S3Server
 
 from bertjax.data import storage, text
 from bertjax.data.lines import lines
 from bertjax.errors import UserError
+from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.files import read_json, write_json
 
 
 @pytest.fixture
 def bucket(monkeypatch, tmp_path):
     """An empty bucket, gs://bucket."""
-    gcsfs = pytest.importorskip("gcsfs", reason="no client for buckets: the extra `gcs`")
+    pytest.importorskip("gcsfs", reason="no client for buckets: the extra `gcs`")
     server = BucketServer()
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("BERTJAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "_WAITS", (0.01, 0.02, 0.01))
-    gcsfs.GCSFileSystem.clear_instance_cache()
+    forget_clients()
     yield server
-    gcsfs.GCSFileSystem.clear_instance_cache()
-    server.shutdown()
-    server.server_close()
+    forget_clients()
+    server.close()
+
+
+@pytest.fixture
+def s3(monkeypatch, tmp_path):
+    """An empty bucket, s3://bucket."""
+    pytest.importorskip("s3fs", reason="no client for buckets: the extra `s3`")
+    server = S3Server()
+    server.make("bucket")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("BERTJAX_CACHE", str(tmp_path / "cache"))
+    forget_clients()
+    yield server
+    forget_clients()
+    server.close()
 
 
 @pytest.mark.parametrize(
@@ -56,6 +73,7 @@ def test_a_folder_is_fetched_once_and_again_when_it_has_changed(bucket):
     folder = storage.fetched("gs://bucket/run")
     assert (folder / "a.txt").read_text() == "one"
     assert (folder / "deep" / "b.txt").read_text() == "two"
+    assert time.gmtime((folder / "a.txt").stat().st_mtime)[:3] == (2026, 1, 1)
 
     def read():
         return [path for method, path in bucket.requests if "alt=media" in path]
@@ -105,6 +123,67 @@ def test_what_was_delivered_is_known_again(bucket):
     bucket.put("bucket", "c/last", b"whole")
     with storage.delivered("gs://bucket/c", "last") as folder:
         assert (folder / "last").read_text() == "whole"
+
+
+def test_what_is_in_s3_is_fetched_again_when_it_has_changed(s3):
+    for name, content in (("run/", b""), ("run/a.txt", b"one"), ("run/deep/b.txt", b"two")):
+        s3.put("bucket", name, content)
+    folder = storage.fetched("s3://bucket/run")
+    assert (folder / "a.txt").read_text() == "one"
+    assert (folder / "deep" / "b.txt").read_text() == "two"
+    s3.put("bucket", "run/a.txt", b"uno")
+    assert (storage.fetched("s3://bucket/run") / "a.txt").read_text() == "uno"
+    assert storage.fetched("s3://bucket/run/a.txt").read_text() == "uno"
+    for name in ("bucket/no", "other/no"):
+        with pytest.raises(UserError, match=f"s3://{name} does not exist, or is empty"):
+            storage.fetched(f"s3://{name}")
+
+
+def test_files_and_folders_go_to_s3(s3):
+    with storage.delivered("s3://bucket/c", "last") as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "part").write_text("12345")
+        (folder / "last").write_text("y")
+    with storage.sent("s3://bucket/c/file") as file:
+        file.write_text("z")
+    assert s3.names("bucket") == ["c/deep/part", "c/file", "c/last"]
+    assert s3.content("bucket", "c/deep/part") == b"12345"
+    (source,) = text.find_sources(["s3://bucket/c/deep/*"])
+    assert list(lines(source.name)) == [(0, b"12345")]
+    s3.put("bucket", "c/deep/part", b"54321")
+    (later,) = text.find_sources(["s3://bucket/c/deep/*"])
+    assert later != source
+
+
+def test_no_checkpoints_go_to_s3(s3):
+    with pytest.raises(UserError, match=r"s3://bucket/run: orbax writes no checkpoints into s3://"):
+        Checkpoints("s3://bucket/run")
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_file_gets_another_name_and_a_folder_goes(scheme, request):
+    server = request.getfixturevalue({"gs": "bucket", "s3": "s3"}[scheme])
+    with storage.sent_folder(f"{scheme}://bucket/made") as folder:
+        for name in ("a", "b"):
+            (folder / name).write_text(name)
+    folder = storage.place(f"{scheme}://bucket/made")
+    storage.move(folder / "a", folder.parent / "else")
+    assert server.names("bucket") == ["else", "made/b"]
+    assert server.content("bucket", "else") == b"a"
+    for _ in range(2):
+        storage.clear(folder)
+        assert server.names("bucket") == ["else"]
+
+
+def test_a_file_that_fails_is_not_sent(bucket):
+    def failed():
+        with storage.sent("gs://bucket/file") as file:
+            file.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        failed()
+    assert bucket.names("bucket") == []
 
 
 def test_small_files_and_text(bucket):

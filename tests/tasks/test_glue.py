@@ -39,14 +39,14 @@ def with_head(params, kernel, bias):
     return params | {"glue": {"classifier": head}}
 
 
-def test_parameters_have_names_and_the_published_initialisation(build, lookup):
+def test_parameters_have_names_and_begin_with_the_deviation_of_the_config(build, lookup):
     params = initialised(build("mnli"), a_batch([0, 1, 2]))
     assert set(params) == {"encoder", "glue"}
     assert set(params["glue"]) == {"classifier"}
     head = params["glue"]["classifier"]["dense"]
     assert head["kernel"].shape == (5, 3)
     assert not head["bias"].any()
-    assert 0 < jnp.abs(head["kernel"]).max() <= 0.04
+    assert 0 < jnp.abs(head["kernel"]).max() <= 0.1
     wide = glue.Task("mnli").init(
         jax.random.key(1),
         lookup(initializer_range=0.3),
@@ -55,8 +55,8 @@ def test_parameters_have_names_and_the_published_initialisation(build, lookup):
         method="predict",
     )
     kernel = nn.meta.unbox(wide)["params"]["classifier"]["dense"]["kernel"]
-    # A normal cut at two deviations keeps 0.8796 of its deviation.
-    assert float(kernel.std()) == pytest.approx(0.3 * 0.8796, rel=0.03)
+    assert float(kernel.std()) == pytest.approx(0.3, rel=0.03)
+    assert float(jnp.abs(kernel).max()) > 0.6
 
 
 def test_cross_entropy_by_hand(build):
