@@ -29,13 +29,13 @@ examples:
   bertjax prepare --input lines.txt --format lines --tokenizer vocab/ --out corpus/ --workers 4
   bertjax prepare --input '/shared/wiki/*.gz' --tokenizer /shared/vocab --out /shared/corpus \
       --runner beam -- --runner=FlinkRunner --flink_master=cluster:8081
-  bertjax prepare --input 'gs://texts/*.gz' --tokenizer gs://vocab --out gs://corpora/wiki \\
+  bertjax prepare --input 'gs://texts/*.gz' --tokenizer gs://vocab --out gs://corpora/wiki \
       --runner beam -- --runner=DataflowRunner --project=PROJECT --region=REGION
 
 With --runner beam (pip install 'bertjax[beam]') many machines do it, which all see the inputs, the
-tokenizer and --out under the same paths, on a disk that they share or in a bucket; the corpus is the
-same, byte for byte. Without options of its own Beam runs it on this machine. Interrupted, it begins
-again.
+tokenizer and --out under the same paths, on a disk that they share or in a bucket; the corpus is
+the same, byte for byte. Without options of its own Beam runs it on this machine. Interrupted, it
+begins again.
 
 Without Beam, interrupt it whenever you like: the same command goes on after the last finished
 shard, and the corpus is the same, byte for byte, for any number of interruptions and workers.
