@@ -173,9 +173,9 @@ def _chained(
     cls, sep = (cls_id,), (sep_id,)
     between = sep * pair_separators
     before, after = ((), cls) if cls_last else (cls, ())
+    # One after the other, for an article of RACE stands in a dozen sequences.
     columns = [
-        [ids[:size] for ids, size in zip(column, sizes.tolist(), strict=True)]
-        for column, sizes in zip(encoded, kept, strict=True)
+        map(_beginning, column, sizes.tolist()) for column, sizes in zip(encoded, kept, strict=True)
     ]
     return chain.from_iterable(
         chain(
@@ -187,3 +187,7 @@ def _chained(
         )
         for texts in zip(*columns, strict=True)
     )
+
+
+def _beginning(ids: list[int], size: int) -> list[int]:
+    return ids[:size]

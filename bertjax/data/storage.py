@@ -106,15 +106,19 @@ def patiently(
       say: Gets a line about every failure; standard error unless told.
 
     Raises:
-      UserError: there is no right to it.
+      UserError: there is no right to it, or the last try failed as well.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     for wait in (*_WAITS, None):
         try:
             return function()
         except Exception as error:  # each client has errors of its own
-            if wait is None or not _passes(error):
+            if not _passes(error):
                 raise _explained(error, path) from error
+            if wait is None:
+                tries = len(_WAITS) + 1
+                text = f"{path}: {_first_line(error)}; {tries} tries failed, start again later"
+                raise UserError(text) from error
             wait *= random.uniform(0.5, 1.5)
             say(f"storage: {path}: {_first_line(error)}; trying again in {wait:.1f} s")
             time.sleep(wait)
@@ -337,6 +341,8 @@ def _explained(error: Exception, path: Any) -> Exception:
     shut = isinstance(error, PermissionError) or _code(error) in _SHUT_CODES
     if shut or (isinstance(error, OSError) and "Forbidden" in str(error)):
         return UserError(f"no right to {path}: {_first_line(error)}")
+    if "Credentials" in type(error).__name__:
+        return UserError(f"{path}: {_first_line(error)}: log in as its client's manual says")
     return error
 
 
