@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from bertjax.data import storage
+from bertjax.data import copies
 from bertjax.errors import UserError
 from bertjax.layers import layer_choice
 from bertjax.suite_processes import finished
@@ -99,7 +99,7 @@ def fine_tuned(workdir: str, init: str) -> Run:
     Raises:
       UserError: it is none, or of another encoder.
     """
-    run = Run(FINE_TUNING, storage.fetched(workdir))
+    run = Run(FINE_TUNING, copies.fetched(workdir))
     found = finished(run.workdir)
     if found is None or "dev/f1" not in found["over_seeds"] or found["task"] != "ner":
         raise UserError(

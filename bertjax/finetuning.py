@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from bertjax import build, catalog, model_input, scoring, teaching
 from bertjax import config as configs
-from bertjax.data import storage, tokenizer
+from bertjax.data import copies, tokenizer
 from bertjax.data.task_reading import Reading
 from bertjax.errors import UserError
 from bertjax.interfaces import Dataset, Pretrainer, Tokenizer
@@ -332,7 +332,7 @@ def read(config: ConfigDict, data: str, pieces: Tokenizer) -> Dataset:
         max_train_examples=config.max_train_examples,
         seed=config.seed,
     )
-    data = str(storage.fetched(data))
+    data = str(copies.fetched(data))
     return catalog.load("datasets", config.task.name).Dataset(data, config.task, fields, wanted)
 
 

@@ -25,7 +25,7 @@ from bertjax import build, catalog, exchanged_tasks
 from bertjax import config as configs
 from bertjax.compat import elmo, huggingface, name_map
 from bertjax.compat.huggingface import Released
-from bertjax.data import storage, tokenizer, tokenizer_definitions
+from bertjax.data import copies, storage, tokenizer, tokenizer_definitions
 from bertjax.data.tokenizer_specials import WORDPIECE_SPECIALS
 from bertjax.data.tokenizer_subword import SubwordTokenizer
 from bertjax.errors import UserError
@@ -194,7 +194,7 @@ def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
             if storage.patiently(lambda: storage.listed(target), target):
                 raise _not_new(target)
             yield folder
-            storage.send(folder, target, "config.json")
+            copies.send(folder, target, "config.json")
         return
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise _not_new(target)

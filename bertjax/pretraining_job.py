@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from bertjax import build, model_input, teaching
 from bertjax import config as configs
-from bertjax.data import cache, images, storage, tokenizer
+from bertjax.data import cache, copies, images, tokenizer
 from bertjax.data.images import Images
 from bertjax.data.pipeline import AnyExamples
 from bertjax.data.prepare import Progress
@@ -194,7 +194,7 @@ def _text(
     if data.corpus:
         read_manifest(data.corpus)
     if data.corpus and not config.tokenizer.path:
-        path = storage.fetched(data.corpus) / "tokenizer"
+        path = copies.fetched(data.corpus) / "tokenizer"
     else:
         path = cache.tokenizer_of(data, config.tokenizer, say)
     pieces = tokenizer.load(path)

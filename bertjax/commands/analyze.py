@@ -21,7 +21,7 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.batch_size < 1:
         raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
-    from bertjax.data import storage
+    from bertjax.data import copies, storage
 
     if not storage.place(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input wants texts, one a line")
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     else:
         _print_table(measured)
     if out:
-        with storage.sent(out) as file:
+        with copies.sent(out) as file:
             layer_analysis.plot(file, measured)
         print(f"plot: {out}")
 

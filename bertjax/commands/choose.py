@@ -20,7 +20,7 @@ def main(argv: list[str]) -> None:
     """Asks, and prints the share of right answers."""
     arguments = _parser().parse_args(argv)
     from bertjax import choosing, language_model
-    from bertjax.data import storage
+    from bertjax.data import copies
 
     questions = choosing.read(arguments.input)
     examples = choosing.read(arguments.shots_from) if arguments.shots_from else questions
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     found |= {"shots": arguments.shots}
     if arguments.out:
         rows = [json.dumps({"log_probabilities": row}) for row in scores]
-        with storage.sent(arguments.out) as file:
+        with copies.sent(arguments.out) as file:
             file.write_text("\n".join([*rows, ""]), encoding="utf-8")
     if arguments.json:
         print(json.dumps(found))

@@ -25,7 +25,7 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
 
     from bertjax import extracting
-    from bertjax.data import feature_files, storage
+    from bertjax.data import copies, feature_files, storage
     from bertjax.data.lines import texts
     from bertjax.errors import UserError
 
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
     lines = (text for _, text in texts(source))
     tokens, count, shape = arguments.pool == "none", 0, ()
     with (
-        storage.sent(out) as path,
+        copies.sent(out) as path,
         feature_files.writer(path, encoding.layers, encoding.tokenizer) as file,
     ):
         for chunk, features in extracting.extract(

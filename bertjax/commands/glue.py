@@ -39,11 +39,11 @@ def main(argv: list[str]) -> None:
         if getattr(arguments, name) < 1:
             raise UserError(f"--{name} {getattr(arguments, name)}: wanted 1 or more")
     from bertjax import glue_suite, suite_processes
-    from bertjax.data import storage
+    from bertjax.data import copies
     from bertjax.train import mirror
 
     workdir = mirror.on_this_machine(arguments.workdir, alone=True)
-    tasks = glue_suite.tasks_of(str(storage.fetched(arguments.data)), arguments.tasks)
+    tasks = glue_suite.tasks_of(str(copies.fetched(arguments.data)), arguments.tasks)
     if arguments.from_mnli and "mnli" not in tasks:
         raise UserError("--from_mnli wants mnli among the tasks: name it, or leave --from_mnli out")
     _check_recipes(arguments, tasks, overrides)

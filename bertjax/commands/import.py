@@ -31,10 +31,10 @@ def main(argv: list[str]) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     from bertjax import exchanged_tasks, importing
-    from bertjax.data import storage
+    from bertjax.data import copies, storage
     from bertjax.train.named_arrays import num_parameters
 
-    source, target = storage.fetched(arguments.source), storage.place(arguments.target)
+    source, target = copies.fetched(arguments.source), storage.place(arguments.target)
     made = importing.read(source, task=arguments.task, vocabulary=arguments.tokenizer)
     importing.write(made, target)
     if made.left_behind:

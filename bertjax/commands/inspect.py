@@ -158,9 +158,9 @@ def _last_metrics(records: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _corpus(path: pathlib.Path, num_examples: int) -> dict[str, Any]:
-    from bertjax.data import records, storage
+    from bertjax.data import copies, records
 
-    folder = storage.fetched(path)
+    folder = copies.fetched(path)
     corpus = records.open_corpus(folder, _first_split(folder))
     return {
         "kind": "corpus",

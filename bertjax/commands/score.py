@@ -35,10 +35,10 @@ def main(argv: list[str]) -> None:
     """Scores, and prints one JSON object."""
     arguments = _parser().parse_args(argv)
     from bertjax import official_scores
-    from bertjax.data import storage
+    from bertjax.data import copies
 
-    references = arguments.references and str(storage.fetched(arguments.references))
-    predictions = str(storage.fetched(arguments.predictions))
+    references = arguments.references and str(copies.fetched(arguments.references))
+    predictions = str(copies.fetched(arguments.predictions))
     found = official_scores.score(arguments.task, references, predictions)
     print(json.dumps(found))
 

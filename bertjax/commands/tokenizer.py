@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
     """Reads the input, learns the tokenizer, writes the folder and prints what was made."""
     arguments = _parser().parse_args(argv)
     _check(arguments)
-    from bertjax.data import storage, tokenizer, tokenizer_folder
+    from bertjax.data import copies, tokenizer, tokenizer_folder
 
     with _reading() as reading:
         learned = tokenizer.train(
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
             normalization=arguments.normalization,
             character_coverage=arguments.character_coverage,
         )
-    with storage.delivered(arguments.out, tokenizer_folder.METADATA) as folder:
+    with copies.delivered(arguments.out, tokenizer_folder.METADATA) as folder:
         learned.save(str(folder))
         files = ", ".join(sorted(path.name for path in folder.iterdir()))
     if learned.vocab_size < arguments.vocab_size:

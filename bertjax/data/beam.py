@@ -21,7 +21,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from bertjax.data import reading, storage
+from bertjax.data import copies, reading, storage
 from bertjax.data import tokenizer as tokenizers
 from bertjax.data.blocks import Packed, Packer
 from bertjax.data.reading import Stream
@@ -126,7 +126,7 @@ def fill(
             raise
         raise UserError(line) from error
     if bucket is not None:
-        storage.bring(unfinished, corpus.folder, wanted=lambda name: not name.endswith(SHARD))
+        copies.bring(unfinished, corpus.folder, wanted=lambda name: not name.endswith(SHARD))
     for split, state in corpus.states.items():
         _take_over(corpus.folder, split, state)
     if bucket is not None:
@@ -204,7 +204,7 @@ class _Write(beam.DoFn):
 
     def process(self, shard: tuple[tuple[str, int], Iterable[Piece]]) -> None:
         (split, number), pieces = shard
-        with disk_errors(self._folder), storage.sent_folder(self._folder) as folder:
+        with disk_errors(self._folder), copies.sent_folder(self._folder) as folder:
             self._write(folder, split, number, pieces)
 
     def _write(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import bertjax
-from bertjax.data import storage, text, tokenizer
+from bertjax.data import copies, text, tokenizer
 from bertjax.data.cache_folder import directory
 from bertjax.data.prepare import Progress, prepare
 
@@ -32,7 +32,7 @@ def tokenizer_of(
       say: Gets a line about what is done.
     """
     if wanted["path"]:
-        return storage.fetched(wanted["path"])
+        return copies.fetched(wanted["path"])
     settings = {name: value for name, value in wanted.items() if name != "path"}
     made_of = {"input": _identity(data["input"]), "format": data["text_format"], **settings}
     folder = directory(data["cache"]) / f"tokenizer-{_digest(made_of)}"
@@ -63,7 +63,7 @@ def corpus_of(
       progress: Called while text is prepared.
     """
     if data["corpus"]:
-        return storage.fetched(data["corpus"])
+        return copies.fetched(data["corpus"])
     held_out = {
         "validation_inputs": list(data["validation_input"]),
         "validation_fraction": 0.0 if data["validation_input"] else data["validation_fraction"],

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import bertjax
-from bertjax.data import source_target_text, storage, text
+from bertjax.data import copies, source_target_text, storage, text
 from bertjax.data import tokenizer as tokenizers
 from bertjax.data.blocks import Packed, Packer
 from bertjax.data.reading import Block, Stream, blocks
@@ -104,7 +104,7 @@ def prepare(
         "version": bertjax.__version__,
     }
     streams = _streams(inputs, validation_inputs, validation_fraction)
-    delivered = storage.delivered(out, "manifest.json")
+    delivered = copies.delivered(out, "manifest.json")
     with delivered as folder, UnfinishedCorpus(folder, recipe, streams) as corpus:
         if corpus.manifest is None:
             read = functools.partial(

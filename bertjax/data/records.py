@@ -19,7 +19,7 @@ import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 from jaxtyping import Bool, Int
 
-from bertjax.data import storage
+from bertjax.data import copies
 from bertjax.errors import UserError, nearest
 
 FORMAT = 1
@@ -140,7 +140,7 @@ def open_corpus(path: str | pathlib.Path, split: str = "train") -> Corpus:
       UserError: there is no manifest, no such split, nothing in it, or its files are missing or
         are not those that the manifest names.
     """
-    path = storage.fetched(path)
+    path = copies.fetched(path)
     manifest = read_manifest(path)
     if split not in manifest["splits"]:
         raise UserError(f"{path} has no split {split!r}: {nearest(split, manifest['splits'])}")
@@ -165,7 +165,7 @@ def read_manifest(path: str | pathlib.Path) -> dict[str, Any]:
     Raises:
       UserError: the folder holds no finished corpus, or one of another format.
     """
-    path = storage.fetched(path)
+    path = copies.fetched(path)
     file = path / "manifest.json"
     if (path / UNFINISHED).is_dir() and not file.is_file():
         raise UserError(
@@ -191,7 +191,7 @@ def verify(path: str | pathlib.Path) -> None:
     Raises:
       UserError: naming the first file that is missing or differs.
     """
-    path = storage.fetched(path)
+    path = copies.fetched(path)
     manifest = read_manifest(path)
     for entry in manifest["splits"].values():
         for file in [*entry["shards"], entry["index"], entry["counts"]]:

@@ -1,31 +1,21 @@
 """What lies in a bucket (gs://, s3://), beside what lies on a disk.
 
 place      what a person wrote -> a path, of a disk or of a bucket
-fetched    a file or a folder -> its copy on this machine; what is on a disk is its own copy
-delivered  a folder that is made on this machine -> where a person wanted it; sent, a file
 patiently  does once more, a while later, what storage failed at
+listed     what lies in a folder of a bucket, with sizes and versions
 
 A path of a bucket (`etils.epath`) has the methods of `pathlib`, but what costs a request each time.
 """
 
-import concurrent.futures
-import contextlib
 import errno
-import fcntl
-import hashlib
-import json
-import os
 import pathlib
 import random
 import re
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from bertjax.data.cache_folder import directory
 from bertjax.errors import UserError
 
 _EXTRAS = {"gs": "gcs", "s3": "s3"}
@@ -40,8 +30,6 @@ _PASSING = {
     *(errno.EAGAIN, errno.EBUSY, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET),
     *(errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EREMOTEIO),
 }
-_AT_ONCE = 16
-_STAMP = ".fetched.json"
 
 Result = TypeVar("Result")
 
@@ -84,12 +72,6 @@ def _forget_listings() -> None:
         config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
 
 
-def beside(purpose: str, path: Any) -> pathlib.Path:
-    """Where this machine keeps what belongs to a path of a bucket."""
-    digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    return directory() / purpose / digest / path.name
-
-
 def absolute(path: Any) -> Any:
     """The path from the root of its disk; one of a bucket always is."""
     return path if is_remote(path) else path.absolute()
@@ -125,51 +107,6 @@ def patiently(
     raise AssertionError("the last try returns or raises")
 
 
-def fetched(name: Any) -> pathlib.Path:
-    """A file or folder on this machine; of a bucket a copy, kept for as long as it is the same.
-
-    Of several processes that want it together, one fetches it and the others wait.
-
-    Raises:
-      UserError: it is not there, or there is no right to it.
-    """
-    if not is_remote(name):
-        return pathlib.Path(name)
-    source = place(name)
-    files = patiently(lambda: listed(source), source)
-    if not files:
-        raise UserError(f"{source} does not exist, or is empty")
-    target = beside("fetched", source)
-    holder = target.parent
-    with _alone(holder):
-        stamp = holder / _STAMP
-        wanted = {file: list(facts) for file, facts in sorted(files.items())}
-        if target.exists() and stamp.exists() and json.loads(stamp.read_bytes()) == wanted:
-            return target
-        stamp.unlink(missing_ok=True)
-        _remove(target)
-        pairs = [(source / file if file else source, target / file) for file in files]
-        _copy(pairs, _put)
-        stamp.write_text(json.dumps(wanted))
-    return target
-
-
-def for_arrays(checkpoint: Any) -> Any:
-    """Where orbax reads a checkpoint: it does so on a disk and in gs://."""
-    return fetched(checkpoint) if str(checkpoint).startswith("s3://") else checkpoint
-
-
-def put(one: pathlib.Path, other: Any) -> None:
-    """Copies a file of this machine to another place."""
-    patiently(lambda: _put(one, other), other)
-
-
-def bring(bucket: Any, folder: pathlib.Path, wanted: Callable[[str], bool]) -> None:
-    """Copies what lies in a bucket, as far as it is wanted, over what lies in a folder."""
-    names = [name for name in patiently(lambda: listed(bucket), bucket) if wanted(name)]
-    _copy([(bucket / name, folder / name) for name in names], _put_whole)
-
-
 def move(one: Any, other: Any) -> None:
     """Gives a file of a bucket another name in it; the server copies."""
     import fsspec
@@ -182,102 +119,6 @@ def clear(folder: Any) -> None:
     """Removes a folder of a bucket as far as it is there."""
     if patiently(folder.exists, folder):
         patiently(folder.rmtree, folder)
-
-
-@contextlib.contextmanager
-def delivered(name: Any, last: str) -> Iterator[pathlib.Path]:
-    """A folder on this machine that goes where a person wanted it once it is complete.
-
-    What is on a disk is made where it is wanted. For a bucket the folder is always the same one, so
-    that what was stopped goes on; what is there already is not sent again.
-
-    Args:
-      name: Where it is wanted.
-      last: The file without which the folder is none.
-    """
-    if not is_remote(name):
-        yield pathlib.Path(name)
-        return
-    target = place(name)
-    folder = beside("delivered", target)
-    folder.mkdir(parents=True, exist_ok=True)
-    if patiently(lambda: (target / last).exists(), target) and not (folder / last).exists():
-        _copy([(target / last, folder / last)], _put_whole)
-    yield folder
-    send(folder, target, last)
-    shutil.rmtree(folder.parent)
-
-
-@contextlib.contextmanager
-def sent(name: Any) -> Iterator[pathlib.Path]:
-    """A file on this machine that goes where a person wanted it once it is complete."""
-    if not is_remote(name):
-        yield pathlib.Path(name)
-        return
-    target = place(name)
-    with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
-        file = pathlib.Path(folder) / target.name
-        yield file
-        put(file, target)
-
-
-@contextlib.contextmanager
-def sent_folder(name: Any) -> Iterator[pathlib.Path]:
-    """A folder on this machine whose files go where a person wanted them; a disk's is that one."""
-    if not is_remote(name):
-        yield pathlib.Path(name)
-        return
-    with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
-        yield pathlib.Path(folder)
-        files = [path for path in sorted(pathlib.Path(folder).iterdir()) if path.is_file()]
-        _copy([(path, place(name) / path.name) for path in files], _put)
-
-
-def send(folder: pathlib.Path, target: Any, last: str) -> None:
-    """Copies a folder of this machine into a bucket, and one of its files behind all others."""
-    there = patiently(lambda: listed(target), target)
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    names = {str(path.relative_to(folder)): path for path in files}
-    missing = {
-        name: path
-        for name, path in names.items()
-        if name != last and there.get(name, (None,))[0] != path.stat().st_size
-    }
-    print(f"storage: sending {len(missing) + 1} files to {target}", file=sys.stderr, flush=True)
-    _copy([(path, target / name) for name, path in missing.items()], _put)
-    put(names[last], target / last)
-
-
-def _put(one: Any, other: Any) -> None:
-    import fsspec
-
-    remote = other if is_remote(other) else one
-    storage, name = fsspec.core.url_to_fs(str(remote))
-    if remote is other:
-        storage.put_file(str(one), name)
-    else:
-        storage.get_file(name, str(other))
-        changed = storage.modified(name).timestamp()
-        os.utime(other, (changed, changed))
-
-
-def _put_whole(one: Any, other: pathlib.Path) -> None:
-    """Nobody sees half of a file, as in a bucket."""
-    part = other.with_name(f".{other.name}.{os.getpid()}.part")
-    _put(one, part)
-    part.replace(other)
-
-
-def _copy(pairs: list[tuple[Any, Any]], copy: Callable[[Any, Any], None]) -> None:
-    for folder in {other.parent for _, other in pairs}:
-        folder.mkdir(parents=True, exist_ok=True)
-    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, "copy") as pool:
-        tasks = [
-            pool.submit(patiently, lambda one=one, other=other: copy(one, other), one)
-            for one, other in pairs
-        ]
-        for task in tasks:
-            task.result()
 
 
 def listed(path: Any) -> dict[str, tuple[int, str]]:
@@ -299,21 +140,6 @@ def _found(storage: Any, root: str) -> dict[str, dict[str, Any]]:
         return storage.find(root, detail=True)
     except FileNotFoundError:
         return {}
-
-
-def _remove(path: pathlib.Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _alone(folder: pathlib.Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _passes(error: Exception) -> bool:

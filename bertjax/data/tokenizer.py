@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from bertjax.data import storage
+from bertjax.data import copies
 from bertjax.data.tokenizer_folder import METADATA, main_file
 from bertjax.errors import UserError, nearest
 
@@ -40,7 +40,7 @@ def load(
     Raises:
       UserError: nothing there can be read as a tokenizer.
     """
-    path = storage.fetched(path)
+    path = copies.fetched(path)
     if not path.exists():
         raise UserError(
             f"no tokenizer at {path}; `bertjax tokenizer --input TEXT --out {path}` makes one"

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from bertjax.data import storage
+from bertjax.data import copies, storage
 from bertjax.errors import UserError
 from bertjax.train.workdir import LOCK, in_use
 
@@ -41,9 +41,9 @@ def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.
             "all of them see: mount the bucket and name the folder in it"
         )
     bucket = storage.place(workdir)
-    folder = storage.beside("runs", bucket)
+    folder = copies.beside("runs", bucket)
     if not in_use(folder):
-        storage.bring(bucket, folder, lambda name: alone or _NOT_SMALL not in name.split("/"))
+        copies.bring(bucket, folder, lambda name: alone or _NOT_SMALL not in name.split("/"))
     return folder
 
 
@@ -108,7 +108,7 @@ class _Sender:
         status = path.stat()
         facts = status.st_size, status.st_mtime_ns
         if self._sent.get(path) != facts:
-            storage.put(path, self._there(path))
+            copies.put(path, self._there(path))
             self._sent[path] = facts
 
     def _there(self, path: pathlib.Path) -> Any:

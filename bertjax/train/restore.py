@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from bertjax.data import storage
+from bertjax.data import copies, storage
 from bertjax.errors import UserError
 from bertjax.train import checkpoint_folder, named_arrays
 from bertjax.train.quiet_orbax import orbax
@@ -80,7 +80,7 @@ def _read(checkpoint: pathlib.Path, wanted: Mapping[str, Any], argument: Callabl
     arguments = named_arrays.nested({name: argument(ocp, leaf) for name, leaf in stored.items()})
     leaves = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
     if stored:
-        folder = storage.for_arrays(checkpoint)
+        folder = copies.for_arrays(checkpoint)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore(
                 storage.absolute(folder) / checkpoint_folder.STATE,

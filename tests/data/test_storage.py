@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bucket_server import BucketServer, forget_clients
 from s3_server import S3Server
 
-from bertjax.data import storage, text
+from bertjax.data import copies, storage, text
 from bertjax.data.lines import lines
 from bertjax.errors import UserError
 from bertjax.train.checkpoint import Checkpoints
@@ -57,8 +57,8 @@ def test_what_is_a_url(name, remote):
 
 
 def test_a_path_of_a_disk_stays_one():
-    assert storage.place("a/b") == pathlib.Path("a/b") == storage.fetched("a/b")
-    with storage.delivered("a/b", "x") as folder:
+    assert storage.place("a/b") == pathlib.Path("a/b") == copies.fetched("a/b")
+    with copies.delivered("a/b", "x") as folder:
         assert folder == pathlib.Path("a/b")
 
 
@@ -70,7 +70,7 @@ def test_another_kind_of_url_is_one_line():
 def test_a_folder_is_fetched_once_and_again_when_it_has_changed(bucket):
     bucket.put("bucket", "run/a.txt", b"one")
     bucket.put("bucket", "run/deep/b.txt", b"two")
-    folder = storage.fetched("gs://bucket/run")
+    folder = copies.fetched("gs://bucket/run")
     assert (folder / "a.txt").read_text() == "one"
     assert (folder / "deep" / "b.txt").read_text() == "two"
     assert time.gmtime((folder / "a.txt").stat().st_mtime)[:3] == (2026, 1, 1)
@@ -79,26 +79,26 @@ def test_a_folder_is_fetched_once_and_again_when_it_has_changed(bucket):
         return [path for method, path in bucket.requests if "alt=media" in path]
 
     before = len(read())
-    assert storage.fetched("gs://bucket/run") == folder
+    assert copies.fetched("gs://bucket/run") == folder
     assert len(read()) == before
     bucket.put("bucket", "run/a.txt", b"uno")
-    assert (storage.fetched("gs://bucket/run") / "a.txt").read_text() == "uno"
+    assert (copies.fetched("gs://bucket/run") / "a.txt").read_text() == "uno"
 
 
 def test_what_is_not_there_is_one_line(bucket):
     with pytest.raises(UserError, match=r"gs://bucket/no does not exist, or is empty"):
-        storage.fetched("gs://bucket/no")
+        copies.fetched("gs://bucket/no")
 
 
 def test_no_right_is_one_line(bucket):
     bucket.refused.add("bucket")
     with pytest.raises(UserError, match="no right to gs://bucket/run"):
-        storage.fetched("gs://bucket/run")
+        copies.fetched("gs://bucket/run")
 
 
 def test_a_folder_is_delivered_with_one_file_last_and_what_is_there_is_not_sent_again(bucket):
     def stopped():
-        with storage.delivered("gs://bucket/c", "last") as folder:
+        with copies.delivered("gs://bucket/c", "last") as folder:
             (folder / "deep").mkdir()
             (folder / "deep" / "part").write_text("12345")
             raise KeyboardInterrupt
@@ -108,7 +108,7 @@ def test_a_folder_is_delivered_with_one_file_last_and_what_is_there_is_not_sent_
     assert bucket.names("bucket") == []
     bucket.put("bucket", "c/deep/part", b"54321")
     bucket.requests.clear()
-    with storage.delivered("gs://bucket/c", "last") as folder:
+    with copies.delivered("gs://bucket/c", "last") as folder:
         assert (folder / "deep" / "part").read_text() == "12345"
         (folder / "more").write_text("x")
         (folder / "last").write_text("y")
@@ -121,30 +121,30 @@ def test_a_folder_is_delivered_with_one_file_last_and_what_is_there_is_not_sent_
 
 def test_what_was_delivered_is_known_again(bucket):
     bucket.put("bucket", "c/last", b"whole")
-    with storage.delivered("gs://bucket/c", "last") as folder:
+    with copies.delivered("gs://bucket/c", "last") as folder:
         assert (folder / "last").read_text() == "whole"
 
 
 def test_what_is_in_s3_is_fetched_again_when_it_has_changed(s3):
     for name, content in (("run/", b""), ("run/a.txt", b"one"), ("run/deep/b.txt", b"two")):
         s3.put("bucket", name, content)
-    folder = storage.fetched("s3://bucket/run")
+    folder = copies.fetched("s3://bucket/run")
     assert (folder / "a.txt").read_text() == "one"
     assert (folder / "deep" / "b.txt").read_text() == "two"
     s3.put("bucket", "run/a.txt", b"uno")
-    assert (storage.fetched("s3://bucket/run") / "a.txt").read_text() == "uno"
-    assert storage.fetched("s3://bucket/run/a.txt").read_text() == "uno"
+    assert (copies.fetched("s3://bucket/run") / "a.txt").read_text() == "uno"
+    assert copies.fetched("s3://bucket/run/a.txt").read_text() == "uno"
     for name in ("bucket/no", "other/no"):
         with pytest.raises(UserError, match=f"s3://{name} does not exist, or is empty"):
-            storage.fetched(f"s3://{name}")
+            copies.fetched(f"s3://{name}")
 
 
 def test_files_and_folders_go_to_s3(s3):
-    with storage.delivered("s3://bucket/c", "last") as folder:
+    with copies.delivered("s3://bucket/c", "last") as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "part").write_text("12345")
         (folder / "last").write_text("y")
-    with storage.sent("s3://bucket/c/file") as file:
+    with copies.sent("s3://bucket/c/file") as file:
         file.write_text("z")
     assert s3.names("bucket") == ["c/deep/part", "c/file", "c/last"]
     assert s3.content("bucket", "c/deep/part") == b"12345"
@@ -163,7 +163,7 @@ def test_no_checkpoints_go_to_s3(s3):
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_a_file_gets_another_name_and_a_folder_goes(scheme, request):
     server = request.getfixturevalue({"gs": "bucket", "s3": "s3"}[scheme])
-    with storage.sent_folder(f"{scheme}://bucket/made") as folder:
+    with copies.sent_folder(f"{scheme}://bucket/made") as folder:
         for name in ("a", "b"):
             (folder / name).write_text(name)
     folder = storage.place(f"{scheme}://bucket/made")
@@ -177,7 +177,7 @@ def test_a_file_gets_another_name_and_a_folder_goes(scheme, request):
 
 def test_a_file_that_fails_is_not_sent(bucket):
     def failed():
-        with storage.sent("gs://bucket/file") as file:
+        with copies.sent("gs://bucket/file") as file:
             file.write_text("half")
             raise KeyboardInterrupt
 
