@@ -54,6 +54,7 @@ def overview() -> str:
             *lines,
             "",
             "bertjax VERB --help explains one; every VERB is the file bertjax/commands/VERB.py.",
+            "Files and folders may be gs://... or s3://..., all but a --config.",
         ]
     )
 

@@ -68,6 +68,7 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     folder = mirror.on_this_machine(arguments.workdir, alone=True)
     prepare = multitask.prepare if multitask.asked(recipe) else finetuning.prepare
     job = prepare(recipe, init=arguments.init, data=arguments.data, workdir=folder)
+    hosts.meet("prepared data")
     facts = {"task": job.dataset.name, "init": {"name": arguments.init, **job.config.init}}
     facts["examples"] = _sizes(job)
     left_out = {split: list(names) for split, names in job.dataset.left_out.items() if names}
@@ -107,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", required=True, help="config file, as in configs/glue.py:mrpc")
     parser.add_argument("--init", required=True, help="RUN, RUN@STEP, RUN@best or random:RUN")
-    parser.add_argument("--data", required=True, help="folder of GLUE, or tfds:DIR")
+    parser.add_argument("--data", required=True, help="folder of the task, or tfds:DIR")
     parser.add_argument("--workdir", required=True, help="folder for what comes out")
     parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     parser.add_argument(
