@@ -13,6 +13,7 @@ import sys
 import bertjax
 from bertjax import catalog, compiled_programs, platforms
 from bertjax.errors import UserError, nearest
+from bertjax.train import host
 
 _SUCCESS, _MISTAKE, _INTERRUPTED, _READER_GONE = 0, 2, 128 + 2, 128 + 13
 
@@ -37,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
         return _MISTAKE
     compiled_programs.keep()
     platforms.leave_out_absent_tpus()
+    if not platforms.gpus() and not platforms.tpu_chips():
+        host.keep_freed_memory()
     return _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
 
 

@@ -51,20 +51,28 @@ def test_auto_is_what_the_device_is_fast_in(monkeypatch, backend, has, chosen):
 
 
 PAGE_FAULTS = """
-import resource
+import resource, threading
 from bertjax.train.host import keep_freed_memory
 keep_freed_memory()
-for _ in range(2):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def use():
     array = b"x" * (64 * 2**20)
     del array
+def in_a_thread():
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    WHERE()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
-def test_memory_that_was_freed_comes_back_without_page_faults():
+@pytest.mark.parametrize("where", ["use", "in_a_thread"])
+def test_memory_that_was_freed_comes_back_without_page_faults(where):
+    program = PAGE_FAULTS.replace("WHERE", where)
     faults = subprocess.run(
-        [sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert int(faults) < 100  # without it: 16,384
