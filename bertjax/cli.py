@@ -15,6 +15,9 @@ from bertjax import catalog, compiled_programs, platforms
 from bertjax.errors import UserError, nearest
 from bertjax.train import host
 
+_TRAINING = ("pretrain", "finetune", "bench")
+"""Verbs whose threads are XLA's; those of other verbs are faster with memory of their own."""
+
 _SUCCESS, _MISTAKE, _INTERRUPTED, _READER_GONE = 0, 2, 128 + 2, 128 + 13
 
 _MACHINE_IS_FULL_OR_SHUT = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -38,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         return _MISTAKE
     compiled_programs.keep()
     platforms.leave_out_absent_tpus()
-    if not platforms.gpus() and not platforms.tpu_chips():
+    if verb in _TRAINING and not platforms.gpus() and not platforms.tpu_chips():
         host.keep_freed_memory()
     return _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
 

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from bertjax import build, catalog, model_input, scoring, teaching
 from bertjax import config as configs
-from bertjax.data import copies, tokenizer
+from bertjax.data import copies, storage, tokenizer
 from bertjax.data.task_reading import Reading
 from bertjax.errors import UserError
 from bertjax.interfaces import Dataset, Pretrainer, Tokenizer
@@ -302,7 +302,7 @@ def tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
     if "task" in origin.config or own.exists():
         return own
     corpus, path = origin.config["data"]["corpus"], origin.config["tokenizer"]["path"]
-    places = [path and pathlib.Path(path), corpus and pathlib.Path(corpus) / "tokenizer"]
+    places = [path and storage.place(path), corpus and storage.place(corpus) / "tokenizer"]
     found = next((place for place in places if place and place.exists()), None)
     if found is None:
         raise UserError(

@@ -68,7 +68,8 @@ def _sweep(arguments: argparse.Namespace, overrides: Sequence, launcher_words: l
 
     options = {name: getattr(arguments, name) for name in ("init", "data", "seeds")}
     sweep = sweep_plan.load(arguments.config, overrides, options)
-    workdir = mirror.on_this_machine(arguments.workdir, alone=True)
+    runs_here = not (arguments.dry_run or arguments.emit)
+    workdir = mirror.on_this_machine(arguments.workdir, alone=runs_here)
     sweep_plan.check_runs(sweep, workdir)
     held = mirrored = contextlib.nullcontext()
     if not arguments.dry_run:

@@ -96,9 +96,15 @@ def delivered(name: Any, last: str) -> Iterator[pathlib.Path]:
     target = storage.place(name)
     folder = beside("delivered", target)
     folder.mkdir(parents=True, exist_ok=True)
-    if storage.patiently(lambda: (target / last).exists(), target) and not (folder / last).exists():
+    known = storage.patiently((target / last).exists, target) and not (folder / last).exists()
+    if known:
         _copy([(target / last, folder / last)], _put_whole)
-    yield folder
+    try:
+        yield folder
+    except BaseException:
+        if known:
+            (folder / last).unlink(missing_ok=True)
+        raise
     send(folder, target, last)
     shutil.rmtree(folder.parent)
 

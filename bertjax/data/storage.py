@@ -111,8 +111,9 @@ def move(one: Any, other: Any) -> None:
     """Gives a file of a bucket another name in it; the server copies."""
     import fsspec
 
-    storage, name = fsspec.core.url_to_fs(str(one))
-    patiently(lambda: storage.mv(name, storage._strip_protocol(str(other))), one)
+    client, name = fsspec.core.url_to_fs(str(one))
+    _, new = fsspec.core.url_to_fs(str(other))
+    patiently(lambda: client.mv(name, new), one)
 
 
 def clear(folder: Any) -> None:
@@ -125,9 +126,9 @@ def listed(path: Any) -> dict[str, tuple[int, str]]:
     """Size and version of every file of a folder, by its name within; of a file its own, by ""."""
     import fsspec
 
-    storage, root = fsspec.core.url_to_fs(str(path))
+    client, root = fsspec.core.url_to_fs(str(path))
     found = {}
-    for name, facts in _found(storage, root).items():
+    for name, facts in _found(client, root).items():
         # What ends so stands for a folder that somebody made by hand.
         if not name.endswith("/"):
             version = facts.get("generation") or facts["ETag"]
@@ -135,9 +136,9 @@ def listed(path: Any) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _found(storage: Any, root: str) -> dict[str, dict[str, Any]]:
+def _found(client: Any, root: str) -> dict[str, dict[str, Any]]:
     try:
-        return storage.find(root, detail=True)
+        return client.find(root, detail=True)
     except FileNotFoundError:
         return {}
 

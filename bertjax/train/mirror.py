@@ -88,7 +88,7 @@ class _Sender:
         while not ended.wait(_SECONDS_BETWEEN):
             try:
                 self.send()
-            except Exception as error:  # each client has errors of its own
+            except (UserError, OSError) as error:
                 print(f"storage: {self._bucket}: {error}", file=sys.stderr, flush=True)
 
     def send(self) -> None:

@@ -15,6 +15,7 @@ from s3_server import S3Server
 from bertjax.data import copies, storage, text
 from bertjax.data.lines import lines
 from bertjax.errors import UserError
+from bertjax.train import mirror
 from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.files import read_json, write_json
 
@@ -184,6 +185,44 @@ def test_a_file_that_fails_is_not_sent(bucket):
     with pytest.raises(KeyboardInterrupt):
         failed()
     assert bucket.names("bucket") == []
+
+
+def test_what_was_refused_is_not_remembered(bucket):
+    """What lay in the bucket then may be gone by the next time."""
+
+    def refused():
+        with copies.delivered("gs://bucket/c", "last") as folder:
+            assert (folder / "last").exists()
+            raise UserError("another one")
+
+    bucket.put("bucket", "c/last", b"whole")
+    with pytest.raises(UserError, match="another one"):
+        refused()
+    bucket.objects.clear()
+    with copies.delivered("gs://bucket/c", "last") as folder:
+        assert not (folder / "last").exists()
+        (folder / "last").write_text("new")
+    assert bucket.content("bucket", "c/last") == b"new"
+
+
+def test_a_run_is_sent_while_it_goes_on_and_after_a_failure(bucket, monkeypatch, capsys):
+    monkeypatch.setattr(mirror, "_SECONDS_BETWEEN", 0.05)
+    folder = mirror.on_this_machine("gs://bucket/run", alone=True)
+    folder.mkdir(parents=True)
+    with mirror.mirrored(folder, "gs://bucket/run"):
+        for name, refused in (("first", set()), ("second", {"bucket"}), ("third", set())):
+            bucket.refused = refused
+            (folder / name).write_text(name)
+            reached = f"run/{name}"
+            end = time.monotonic() + 20
+            while not refused and reached not in bucket.names("bucket"):
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            while refused and "no right to" not in capsys.readouterr().err:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        (folder / "first").unlink()
+    assert bucket.names("bucket") == ["run/second", "run/third"]
 
 
 def test_small_files_and_text(bucket):
