@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.layers.blocks import activation
+from bertjax.layers.activations import activation
 
 _ASSUMED = {
     "hidden_act": "gelu",

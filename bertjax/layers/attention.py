@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bertjax.layers import attention_kernels
+from bertjax.layers.attended import attended
 from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.precision import Precision
@@ -108,10 +109,9 @@ def attend(
     kernel = attention_kernels.find(query, key, mask, dropout.rate if train else 0.0)
     if kernel is not None:
         return kernel(query, key, value, mask)
-    scores_BHLM = jnp.where(mask, scaled_scores(query, key), jnp.finfo(jnp.float32).min)
-    weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(value.dtype)
-    weights_BHLM = dropout(weights_BHLM, train=train)
-    return jnp.einsum("bhlm,bmhk->blhk", weights_BHLM, value)
+    scores_BHLM = scaled_scores(query, key)
+    kept = dropout.kept(scores_BHLM.shape, train=train)
+    return attended(scores_BHLM, mask, kept, value)
 
 
 def attend_onward(

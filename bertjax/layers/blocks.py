@@ -1,46 +1,13 @@
 """Transformer blocks: attention and a feed-forward net, each with a residual connection."""
 
-from collections.abc import Callable
-
 import flax.linen as nn
-import jax
 from jaxtyping import Array, Bool, Float, PyTree
 
-from bertjax.errors import UserError, nearest
+from bertjax.layers.activations import activation
 from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.norm import LayerNorm
 from bertjax.layers.precision import Precision
-
-
-def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The normal distribution function of x, times x: exact (Hendrycks & Gimpel 2016)."""
-    return jax.nn.gelu(x, approximate=False)
-
-
-def gelu_new(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same with a tanh in place of the error function, as in GPT-2 and ALBERT."""
-    return jax.nn.gelu(x, approximate=True)
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "gelu": gelu,
-    "gelu_new": gelu_new,
-    "relu": jax.nn.relu,
-    "silu": jax.nn.silu,
-    "tanh": jax.numpy.tanh,
-}
-
-
-def activation(name: str) -> Callable[[Array], Array]:
-    """The function that `hidden_act` names in a published config.
-
-    Raises:
-      UserError: no such function.
-    """
-    if name not in ACTIVATIONS:
-        raise UserError(f"no activation {name!r}: {nearest(name, ACTIVATIONS)}")
-    return ACTIVATIONS[name]
 
 
 class FeedForward(nn.Module):
@@ -73,8 +40,8 @@ class FeedForward(nn.Module):
             )
 
         hidden = dense(self.intermediate_size, ("embed", "mlp"), "intermediate")(x)
-        hidden = activation(self.hidden_act)(hidden)
-        return dense(x.shape[-1], ("mlp", "embed"), "output")(hidden)
+        output = dense(x.shape[-1], ("mlp", "embed"), "output")
+        return output(hidden, after=activation(self.hidden_act))
 
 
 class PostNormBlock(nn.Module):

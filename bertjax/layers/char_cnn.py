@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bertjax.layers.blocks import activation
+from bertjax.layers.activations import activation
 from bertjax.layers.dense import Dense
 from bertjax.layers.precision import Precision, contract
 

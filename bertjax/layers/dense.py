@@ -1,5 +1,6 @@
 """Linear maps whose kernels name their axes, so that one table of rules places them on a mesh."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -51,7 +52,10 @@ class Dense(nn.Module):
     precision: Precision = Precision()
 
     @nn.compact
-    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    def __call__(
+        self, x: Float[Array, "..."], after: Callable[[Array], Array] | None = None
+    ) -> Float[Array, "..."]:
+        """Maps x, or `after(x)`, which is computed again for the gradient: x alone is kept."""
         lead, summed = x.shape[: -self.contracted], x.shape[-self.contracted :]
         initializer = self.initializer(self.initializer_range)
         kernel = self.param(
@@ -61,7 +65,11 @@ class Dense(nn.Module):
         )
         width = math.prod(summed)
         # Several contracted or output axes are folded into one: a plain matrix product is fastest.
-        y = contract("ni,io->no", x.reshape(-1, width), kernel.reshape(width, -1), self.precision)
+        operands = x.reshape(-1, width), kernel.reshape(width, -1)
+        if after is None:
+            y = contract("ni,io->no", *operands, self.precision)
+        else:
+            y = _product_after(after, self.precision, *operands)
         y = y.reshape(*lead, *self.features)
         if self.use_bias:
             start = nn.with_logical_partitioning(
@@ -69,3 +77,26 @@ class Dense(nn.Module):
             )
             y = y + self.param("bias", start, self.features).astype(y.dtype)
         return y
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _product_after(
+    after: Callable[[Array], Array],
+    precision: Precision,
+    x: Float[Array, "N I"],
+    kernel: Float[Array, "I O"],
+) -> Float[Array, "N O"]:
+    return contract("ni,io->no", after(x), kernel, precision)
+
+
+def _product_forward(after, precision, x, kernel):
+    return _product_after(after, precision, x, kernel), (x, kernel)
+
+
+def _product_backward(after, precision, remembered, gradient):
+    # Not `jax.checkpoint`: a policy of `Stack` that keeps products would not see this one.
+    _, pull_back = jax.vjp(lambda x, y: contract("ni,io->no", after(x), y, precision), *remembered)
+    return pull_back(gradient)
+
+
+_product_after.defvjp(_product_forward, _product_backward)

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.layers.blocks import activation
+from bertjax.layers.activations import activation
 from bertjax.layers.dense import Dense, Initializer, truncated_normal
 from bertjax.layers.norm import LayerNorm
 from bertjax.layers.precision import Precision

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.layers.attended import attended
 from bertjax.layers.dense import Dense, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.positions import sinusoids_at
@@ -108,9 +109,9 @@ class RelativeAttention(nn.Module):
             scores_BHQM = jnp.einsum("bqhk,bmhk->bhqm", heads + content_bias, key)
             scores_BHQM += by_distance(heads + position_bias, signal, view, key.shape[1])
             scores_BHQM += by_segment(heads, *segments, view.other_segment)
-            weights = _weights(scores_BHQM, view.mask, features[-1]).astype(value.dtype)
-            weights = dropout(weights, train=train)
-            return output(jnp.einsum("bhqm,bmhk->bqhk", weights, value))
+            scores_BHQM = scores_BHQM.astype(jnp.float32) / math.sqrt(features[-1])
+            kept = dropout.kept(scores_BHQM.shape, train=train)
+            return output(attended(scores_BHQM, view.mask, kept, value))
 
         return tuple(map(attend, streams, views.streams))
 
@@ -163,12 +164,3 @@ def by_segment(
     biased, segments = query + bias.astype(query.dtype), segments.astype(query.dtype)
     same_BHQ, other_BHQ = jnp.einsum("bqhk,shk->sbhq", biased, segments)
     return jnp.where(other[:, None], other_BHQ[..., None], same_BHQ[..., None])
-
-
-def _weights(
-    scores: Float[Array, "B H Q M"], mask: Bool[Array, "B 1 Q M"], width: int
-) -> Float[Array, "B H Q M"]:
-    """softmax(scores / sqrt(K)) over what is seen; zero where nothing is."""
-    scores = scores.astype(jnp.float32) / math.sqrt(width)
-    scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
-    return jnp.where(mask, jax.nn.softmax(scores, axis=-1), 0.0)

@@ -3,7 +3,7 @@
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from bertjax.layers.blocks import activation
+from bertjax.layers.activations import activation
 from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.norm import LayerNorm

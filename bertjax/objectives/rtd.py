@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, masks
-from bertjax.layers.blocks import activation
+from bertjax.layers.activations import activation
 from bertjax.layers.dense import Dense
 from bertjax.layers.heads import Classifier
 from bertjax.layers.precision import named

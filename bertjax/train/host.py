@@ -1,12 +1,18 @@
 """The processor and the memory of this machine, where JAX computes on the host itself."""
 
+import contextlib
 import ctypes
 import hashlib
 import pathlib
 import platform
 import sys
+import threading
+import time
+from typing import NamedTuple
 
-_CPUINFO = pathlib.Path("/proc/cpuinfo")
+_PROC = pathlib.Path("/proc")
+_CPUINFO = _PROC / "cpuinfo"
+_CGROUPS = pathlib.Path("/sys/fs/cgroup")
 # What Linux calls the instructions: on x86 (two of these) and on ARM.
 _BFLOAT16 = {"amx_bf16", "avx512_bf16", "bf16"}
 
@@ -14,6 +20,18 @@ _BFLOAT16 = {"amx_bf16", "avx512_bf16", "bf16"}
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _NEVER = -1
 _TOP_PAD_BYTES = 64 * 2**20
+
+SCARCE = 0.25
+"""Of the machine's memory: where less is free, nothing is kept."""
+
+_SECONDS_BETWEEN_LOOKS = 0.25
+
+
+class Memory(NamedTuple):
+    """Bytes that this process may have in all, and those that nobody uses yet."""
+
+    total: int
+    free: int
 
 
 def multiplies_bfloat16(cpuinfo: pathlib.Path = _CPUINFO) -> bool:
@@ -43,17 +61,51 @@ def _instructions(cpuinfo: pathlib.Path) -> list[str]:
     return []
 
 
+def memory(proc: pathlib.Path = _PROC, cgroups: pathlib.Path = _CGROUPS) -> Memory:
+    """Of the machine, or of the container or job with the least left, as Linux tells it.
+
+    Raises:
+      OSError: nobody tells.
+    """
+    lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
+    kilobytes = {words[0]: int(words[1]) for words in lines}
+    found = [Memory(kilobytes["MemTotal:"] * 1024, kilobytes["MemAvailable:"] * 1024)]
+    group = cgroups / (proc / "self/cgroup").read_text().partition("0::/")[2].strip()
+    while group.is_relative_to(cgroups):
+        # A group without a limit says "max"; the outermost has no such file.
+        with contextlib.suppress(OSError, ValueError):
+            limit = int((group / "memory.max").read_text())
+            facts = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
+            used = int((group / "memory.current").read_text()) - int(facts["inactive_file"])
+            found.append(Memory(limit, limit - used))
+        group = group.parent
+    return min(found, key=lambda each: each.free)
+
+
 def keep_freed_memory() -> None:
-    """Lets glibc keep for the next step of training what a step has freed.
+    """Lets glibc keep for the next step of training what a step has freed, while there is room.
 
     By itself it gives every large array back to the kernel, which clears page after page when the
     next step asks for as much again. Memory of threads that have arenas of their own is given back
-    even so: threads that begin after this have one for all. Does nothing with another C library.
+    even so: threads that begin after this have one for all. What one shape of batches left is often
+    too small for another, and the next one new: a thread gives all of it back where memory gets
+    scarce. Does nothing with another C library.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if not hasattr(libc, "mallopt"):
         return
-    mallopt(_M_ARENA_MAX, 1)
-    mallopt(_M_MMAP_MAX, 0)
-    mallopt(_M_TRIM_THRESHOLD, _NEVER)
-    mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+    libc.mallopt(_M_ARENA_MAX, 1)
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    libc.mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+    name = "bertjax memory"
+    threading.Thread(target=_give_back_when_scarce, args=(libc,), name=name, daemon=True).start()
+
+
+def _give_back_when_scarce(libc: ctypes.CDLL) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            now = memory()
+            if now.free < SCARCE * now.total:
+                libc.malloc_trim(0)

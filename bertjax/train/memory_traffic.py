@@ -14,6 +14,8 @@ _MOVE_NOTHING = {
 }
 _ALLOCATE = ("AllocateBuffer", "ConcatBitcast")
 _TAKE_A_PART = ("dynamic-slice", "slice", "gather")
+_HAND_ON = ("bitcast", "copy")
+"""Within a fusion, where only those elements are made that somebody takes."""
 
 
 def bytes_moved(program: Program) -> int:
@@ -99,7 +101,7 @@ def _read(held: Instruction, array: HloArray, inner: Computation, program: Progr
     for user, place in inner.uses(held.name):
         if user.opcode in _TAKE_A_PART and place == 0:
             parts += user.arrays[0].bytes
-        elif user.opcode == "bitcast":
+        elif _hands_on(user, program) and not user.root:
             parts += _read(user, array, inner, program)
         elif user.opcode == "fusion":
             deeper = _inside(user, program)
@@ -107,6 +109,13 @@ def _read(held: Instruction, array: HloArray, inner: Computation, program: Progr
         elif not (user.opcode == "dynamic-update-slice" and place == 0):
             return array.bytes
     return min(parts, array.bytes)
+
+
+def _hands_on(instruction: Instruction, program: Program) -> bool:
+    if instruction.opcode != "fusion":
+        return instruction.opcode in _HAND_ON
+    first, *others = (x for x in _inside(instruction, program).values() if x.opcode != "parameter")
+    return not others and first.opcode in _HAND_ON
 
 
 def _written(array: HloArray, inner: Computation, program: Program) -> int:

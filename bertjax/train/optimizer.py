@@ -6,7 +6,7 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Params
@@ -56,11 +56,13 @@ def make(
         raise UserError(f"no optimizer {name!r}: {nearest(name, OPTIMIZERS)}")
     clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
     adam = optax.scale_by_adam(adam_b1, adam_b2, adam_eps)
-    decay = optax.masked(decay_what_learns(weight_decay), decay_mask)
+    decay = optax.masked(
+        decay_what_learns(weight_decay), decay_mask, mask_compatible_extra_args=True
+    )
     last = OPTIMIZERS[name]()
     if layerwise_decay != 1.0:
         last.append(scale_by_depth(layerwise_decay, num_layers))
-    return _all_but(still, optax.chain(clip, adam, decay, *last))
+    return _all_but(still, _told_what_learns(optax.chain(clip, adam, decay, *last)))
 
 
 def _all_but(
@@ -79,20 +81,35 @@ def _all_but(
     )
 
 
-def decay_what_learns(weight_decay: float) -> optax.GradientTransformation:
-    """Decoupled decay of every parameter that has an update.
+def _told_what_learns(
+    chain: optax.GradientTransformationExtraArgs,
+) -> optax.GradientTransformation:
+    """Hands on, as `learns`, which parameters have a gradient that is not zero everywhere.
+
+    Said by the sums of squares that the gradient's norm needs anyway: a pass over it costs time.
+    """
+
+    def update(gradient, state, params):
+        learns = jax.tree.map(lambda array: jnp.sum(jnp.square(array)) > 0, gradient)
+        return chain.update(gradient, state, params, learns=learns)
+
+    return optax.GradientTransformation(chain.init, update)
+
+
+def decay_what_learns(weight_decay: float) -> optax.GradientTransformationExtraArgs:
+    """Decoupled decay of every parameter that has a gradient.
 
     What no loss reaches, such as the pooler where sentences are not classified, stays as it was;
     otherwise it would shrink for a whole run and be worth less to a task than a fresh one.
     """
 
-    def decayed(update: Array, parameter: Array) -> Array:
-        return update + weight_decay * parameter * jnp.any(update != 0)
+    def decayed(update: Array, parameter: Array, learns: Bool[Array, ""]) -> Array:
+        return update + weight_decay * parameter * learns
 
-    def update(updates, state, params):
-        return jax.tree.map(decayed, updates, params), state
+    def update(updates, state, params, *, learns, **_):
+        return jax.tree.map(decayed, updates, params, learns), state
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:

@@ -1,34 +1,15 @@
-"""Activations, the feed-forward net and the post-norm block."""
+"""The feed-forward net, the post-norm block, and what it keeps for its gradient."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import print_saved_residuals
 
-from bertjax.errors import UserError
 from bertjax.layers.attention import SelfAttention
-from bertjax.layers.blocks import FeedForward, PostNormBlock, activation
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        # x Phi(x) at -3, -1, 0, 0.5, 2, from tables of the normal distribution.
-        ("gelu", [-0.00404970, -0.15865525, 0.0, 0.34573123, 1.95449974]),
-        ("gelu_new", [-0.00363739, -0.15880801, 0.0, 0.34571401, 1.95459769]),
-        ("relu", [0.0, 0.0, 0.0, 0.5, 2.0]),
-        ("silu", [-0.14227762, -0.26894142, 0.0, 0.31122967, 1.76159416]),
-        ("tanh", [-0.99505475, -0.76159416, 0.0, 0.46211716, 0.96402758]),
-    ],
-)
-def test_activations(name, values):
-    x = jnp.array([-3.0, -1.0, 0.0, 0.5, 2.0])
-    np.testing.assert_allclose(activation(name)(x), values, atol=5e-7)
-
-
-def test_an_unknown_activation():
-    with pytest.raises(UserError, match="no activation 'gelo': did you mean 'gelu'"):
-        activation("gelo")
+from bertjax.layers.blocks import FeedForward, PostNormBlock
+from bertjax.layers.precision import NAMED
 
 
 def test_feed_forward(random, randomized, by_hand):
@@ -61,3 +42,21 @@ def test_dropout_of_a_block_acts_on_both_outputs_and_not_on_the_residual(random)
     got = block.apply(params, x, mask, train=True, rngs={"dropout": jax.random.key(1)})
     once = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
     np.testing.assert_allclose(got, once, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("float32", "f32"), ("bfloat16", "bf16")])
+def test_for_its_gradient_a_block_keeps_one_array_of_each_large_shape(precision, kind, capsys):
+    """Of attention the weights, of the feed-forward net what the activation takes; no zeros."""
+    x, mask = jnp.ones((2, 5, 6), NAMED[precision].activations), jnp.ones((2, 1, 1, 5), bool)
+    types = {"precision": NAMED[precision]}
+    block = PostNormBlock(SelfAttention(3, **types), FeedForward(11, **types))
+    params = nn.meta.unbox(block.init(jax.random.key(0), x, mask, train=False))
+
+    def loss(params):
+        return block.apply(params, x, mask, train=True, rngs={"dropout": jax.random.key(1)}).sum()
+
+    print_saved_residuals(loss, params)
+    kept = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    large = {shape: kept.count(shape) for shape in kept if shape.endswith(("[2,3,5,5]", "11]"))}
+    wanted = {"bool[2,3,5,5]": 1, f"{kind}[2,3,5,5]": 1, f"{kind}[10,11]": 1}
+    assert {shape: n for shape, n in large.items() if "[6,11]" not in shape} == wanted

@@ -71,3 +71,24 @@ def test_the_initialiser_has_the_quantiles_of_the_cut_normal():
     # Phi(1) - Phi(0) of Phi(2) - Phi(-2): 0.341345 / 0.954500.
     assert np.mean((draws > 0) & (draws < 1)) == pytest.approx(0.341345 / 0.9545, abs=6e-3)
     assert np.mean(draws < 0) == pytest.approx(0.5, abs=6e-3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16_operands"])
+def test_what_comes_before_the_product_is_computed_again_with_the_same_gradient(
+    precision, random, randomized
+):
+    dense, x = Dense((5,), ("embed", "mlp"), precision=NAMED[precision]), random(2, 3, 7)
+    params, probe = randomized(dense, x), random(2, 3, 5)
+
+    def total(through, params, x):
+        return jnp.sum(probe * through(params, x))
+
+    def inside(params, x):
+        return dense.apply(params, x, after=jnp.tanh)
+
+    def before(params, x):
+        return dense.apply(params, jnp.tanh(x))
+
+    got, wanted = (jax.grad(total, (1, 2))(through, params, x) for through in (inside, before))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, wanted)
+    np.testing.assert_array_equal(inside(params, x), before(params, x))

@@ -46,7 +46,7 @@ def reaches(model, variables, batch):
         params = variables["params"] | table
         return wide.apply({"params": params}, batch | {"input_ids": ids}, train=False).sequence
 
-    jacobian = np.abs(np.asarray(jax.jit(jax.jacfwd(sequence))(words))).max(axis=(2, 5))
+    jacobian = np.abs(np.asarray(jax.jit(jax.jacrev(sequence))(words))).max(axis=(2, 5))
     assert not jacobian[0, :, 1].any()
     assert not jacobian[1, :, 0].any()
     return np.stack([jacobian[row, :, row] for row in range(B)]) > 0

@@ -46,8 +46,11 @@ def jacobians(variables, batch):
         encoded = model.apply({"params": params}, batch | {"input_ids": ids}, train=False)
         return encoded.sequence, encoded.queries
 
-    found = jax.jit(jax.jacfwd(streams))(words)
-    return [np.abs(np.asarray(j)).max(axis=(2, 5)) for j in found]
+    def reaches(stream):
+        jacobian = jax.jit(jax.jacrev(lambda words: streams(words)[stream]))(words)
+        return np.abs(np.asarray(jacobian)).max(axis=(2, 5))
+
+    return [reaches(stream) for stream in (0, 1)]
 
 
 def wanted(batch):

@@ -100,6 +100,30 @@ def test_a_fusion_in_a_fusion_takes_its_part_too():
     assert memory_traffic.bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER)
 
 
+def test_a_copy_in_a_fusion_is_made_of_the_part_that_is_taken():
+    """As where tiles differ between the loop and what is computed in it."""
+    text = with_layer_fusion(
+        "%tiles (t.0: f32[5,7,11]) -> f32[5,7,11] {",
+        "  %t.0 = f32[5,7,11]{2,1,0:T(32,128)} parameter(0)",
+        "  ROOT %retiled = f32[5,7,11]{2,1,0:T(8,128)} copy(%t.0)",
+        "}",
+        "",
+        "%outer (q.0: f32[5,7,11], q.1: s32[]) -> f32[1,7,11] {",
+        "  %q.0 = f32[5,7,11]{2,1,0:T(32,128)} parameter(0)",
+        "  %q.1 = s32[]{:T(128)} parameter(1)",
+        "  %same = f32[5,7,11]{2,1,0:T(8,128)} fusion(%q.0), kind=kLoop, calls=%tiles",
+        "  ROOT %part = f32[1,7,11]{2,1,0} dynamic-slice(%same, %q.1, %q.1, %q.1)",
+        "}",
+    ).replace(
+        "fusion(%stack, %count), kind=kLoop, calls=%fused", "fusion(%stack, %count), calls=%outer"
+    )
+    moved = memory_traffic.bytes_moved(hlo.parse(TEXT))
+    assert memory_traffic.bytes_moved(hlo.parse(text)) == moved
+    # Alone in a fusion it reads all, and no number of a layer.
+    whole = text.replace("calls=%outer", "calls=%tiles")
+    assert memory_traffic.bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER - 4)
+
+
 def test_a_fusion_in_a_fusion_writes_its_part():
     text = with_layer_fusion(
         "%update (u.0: f32[5,7,11], u.1: f32[1,7,11], u.2: s32[]) -> f32[5,7,11] {",

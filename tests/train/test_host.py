@@ -76,3 +76,68 @@ def test_memory_that_was_freed_comes_back_without_page_faults(where):
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert int(faults) < 100  # without it: 16,384
+
+
+GIVEN_BACK = """
+import pathlib, time
+from bertjax.train import host
+free = host.Memory(total=4, free=FREE)
+host.memory = lambda: free
+host.keep_freed_memory()
+arrays = [b"x" * 2**20 for _ in range(128)]
+last = arrays.pop()
+del arrays
+end = time.monotonic() + 20
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+while resident() > 100 * 2**20 and time.monotonic() < end:
+    time.sleep(0.01)
+    if free.free and time.monotonic() > end - 19:
+        break
+print(resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+@pytest.mark.parametrize(("free", "kept"), [(1, True), (0, False)])
+def test_what_was_freed_is_kept_while_there_is_room(free, kept):
+    program = GIVEN_BACK.replace("FREE", str(free))
+    resident = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert (int(resident) > 100 * 2**20) == kept
+
+
+GIGABYTE = 2**30
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Of 64 GB, half of it free; a job of 8 GB on it, which lies in a slice without a limit."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    meminfo = "MemTotal: 67108864 kB\nMemFree: 3 kB\nMemAvailable: 33554432 kB\n"
+    (tmp_path / "proc/meminfo").write_text(meminfo)
+    (tmp_path / "proc/self/cgroup").write_text("1:cpu:/\n0::/slice/job/step\n")
+    job = tmp_path / "cgroup/slice/job"
+    (job / "step").mkdir(parents=True)
+    (job.parent / "memory.max").write_text("max\n")
+    (job / "memory.max").write_text(f"{8 * GIGABYTE}\n")
+    (job / "memory.current").write_text(f"{7 * GIGABYTE}\n")
+    (job / "memory.stat").write_text(f"anon 5\ninactive_file {2 * GIGABYTE}\n")
+    return tmp_path
+
+
+def test_memory_is_that_of_the_job_where_it_has_less(machine):
+    def found():
+        return host.memory(machine / "proc", machine / "cgroup")
+
+    assert found() == (8 * GIGABYTE, 3 * GIGABYTE)
+    (machine / "cgroup/slice/job/memory.max").write_text("max\n")
+    assert found() == (64 * GIGABYTE, 32 * GIGABYTE)
+    (machine / "proc/self/cgroup").write_text("4:memory:/elsewhere\n")
+    assert found() == (64 * GIGABYTE, 32 * GIGABYTE)
+
+
+def test_where_nobody_tells_of_memory_nothing_is_made_up(tmp_path):
+    with pytest.raises(OSError, match="meminfo"):
+        host.memory(tmp_path, tmp_path)

@@ -1,0 +1,67 @@
+"""The gradient of attention's last steps, written out, beside that of the formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.layers.attended import attended
+from bertjax.layers.dropout import Kept
+
+B, H, L, M, K = 2, 3, 5, 7, 4
+MASKS = {
+    "all": jnp.ones((1, 1, 1, M), bool),
+    "padding": jnp.arange(M) < jnp.array([3, 7])[:, None, None, None],
+    "some see nothing": (jnp.arange(M) < jnp.arange(L)[:, None])[None, None],
+}
+
+
+def formula(scores, mask, kept, value):
+    weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
+    weights = jnp.where(mask, weights, 0.0)
+    if kept is not None:
+        weights = weights * kept.where * kept.times
+    return jnp.einsum("bhlm,bmhk->blhk", weights, value)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("kind", MASKS)
+def test_values_and_gradients_are_those_of_the_formula(kind, dropout, random):
+    scores, value, probe = random(B, H, L, M), random(B, M, H, K), random(B, L, H, K)
+    mask, kept = MASKS[kind], Kept(random(B, H, L, M) > -0.5, 1.25) if dropout else None
+    seeing = mask.any(-1, keepdims=True)
+
+    def wanted(scores, value):
+        # Where all is hidden the formula divides zero by zero.
+        return jnp.sum(probe * formula(scores, mask | ~seeing, _of(seeing, kept), value))
+
+    def got(scores, value):
+        return jnp.sum(probe * attended(scores, mask, kept, value))
+
+    for one, other in zip(
+        jax.value_and_grad(got, (0, 1))(scores, value)[1],
+        jax.value_and_grad(wanted, (0, 1))(scores, value)[1],
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got(scores, value), wanted(scores, value), rtol=1e-5)
+
+
+def _of(seeing, kept):
+    """What is kept, and nothing of rows that see nothing."""
+    if kept is None:
+        return Kept(jnp.broadcast_to(seeing, (B, H, L, M)), 1.0)
+    return Kept(kept.where & seeing, kept.times)
+
+
+def test_hidden_scores_pass_no_gradient_whatever_they_are(random):
+    scores, value = random(B, H, L, M), random(B, M, H, K)
+    mask = MASKS["padding"]
+    scores = jnp.where(mask, scores, 1e9)
+
+    def total(scores):
+        return jnp.sum(jnp.square(attended(scores, mask, None, value)))
+
+    gradient = jax.grad(total)(scores)
+    assert np.all(np.asarray(gradient)[~np.broadcast_to(mask, gradient.shape)] == 0)
+    assert np.all(np.asarray(gradient)[np.broadcast_to(mask, gradient.shape)] != 0)
