@@ -24,6 +24,11 @@ _TOP_PAD_BYTES = 64 * 2**20
 SCARCE = 0.25
 """Of the machine's memory: where less is free, nothing is kept."""
 
+TOO_MUCH = 1.5
+"""Times the most that was in use at a time, and a gigabyte: more is not kept."""
+
+_GIGABYTE = 2**30
+
 _SECONDS_BETWEEN_LOOKS = 0.25
 
 
@@ -88,8 +93,8 @@ def keep_freed_memory() -> None:
     By itself it gives every large array back to the kernel, which clears page after page when the
     next step asks for as much again. Memory of threads that have arenas of their own is given back
     even so: threads that begin after this have one for all. What one shape of batches left is often
-    too small for another, and the next one new: a thread gives all of it back where memory gets
-    scarce. Does nothing with another C library.
+    too small for another, and the next one new: a thread gives back what was freed where memory
+    gets scarce, or where that is too much. Does nothing with another C library.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if not hasattr(libc, "mallopt"):
@@ -99,13 +104,35 @@ def keep_freed_memory() -> None:
     libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
     libc.mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
     name = "bertjax memory"
-    threading.Thread(target=_give_back_when_scarce, args=(libc,), name=name, daemon=True).start()
+    threading.Thread(target=_give_back, args=(libc,), name=name, daemon=True).start()
 
 
-def _give_back_when_scarce(libc: ctypes.CDLL) -> None:
+def _give_back(libc: ctypes.CDLL) -> None:
+    most = 0
     with contextlib.suppress(OSError):
         while True:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
+            most = max(most, _in_use(libc))
             now = memory()
-            if now.free < SCARCE * now.total:
+            scarce = now.free < SCARCE * now.total
+            if scarce or _resident() > TOO_MUCH * most + _GIGABYTE:
                 libc.malloc_trim(0)
+
+
+class _MallocInfo(ctypes.Structure):
+    _names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (*_names, "fordblks", "keepcost"))
+
+
+def _in_use(libc: ctypes.CDLL) -> int:
+    """Bytes that were asked for and not freed; without limit where glibc is too old to tell."""
+    if not hasattr(libc, "mallinfo2"):
+        return sys.maxsize
+    libc.mallinfo2.restype = _MallocInfo
+    return libc.mallinfo2().uordblks
+
+
+def _resident(proc: pathlib.Path = _PROC) -> int:
+    """Bytes of memory that hold no file."""
+    lines = (proc / "self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
