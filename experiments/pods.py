@@ -97,7 +97,7 @@ def table(made: list[tuple[str, str, Plan]]) -> str:
 def _line(config: str, pod: str, plan: Plan) -> str:
     head = f"| `{config.removeprefix('configs/')}` | {pod} |"
     if "run_seconds" not in plan:
-        return f"{head} | does not fit | | | | | |"
+        return f"{head} does not fit | | | | | | |"
     # The phase in which the run is longest.
     step = max(plan["that_fit"], key=lambda each: each["phase"]["steps"] * each["seconds"]["step"])
     settings, there = step["settings"], step["memory"]["there"]

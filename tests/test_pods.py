@@ -1,0 +1,108 @@
+"""experiments/pods.py: how a batch is cut, what is kept, what a person reads."""
+
+import importlib.util
+import json
+import subprocess
+import types
+
+import pytest
+
+from bertjax.errors import UserError
+
+GB = 1e9
+
+
+@pytest.fixture(scope="module")
+def pods(root) -> types.ModuleType:
+    path = root / "experiments" / "pods.py"
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def pod(pods, monkeypatch):
+    """Any name stands for so many chips of so much memory: "8 of 16"."""
+
+    def topology(name):
+        count, memory = map(int, name.split(" of "))
+        chip = types.SimpleNamespace(memory_bytes=memory * GB)
+        return types.SimpleNamespace(devices=range(count), chip=chip)
+
+    monkeypatch.setattr(pods.chips, "topology", topology)
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "parts"),
+    [
+        # 256 sequences of 512 tokens: 16,384 on each of 8, where base fits, and large in halves.
+        ("configs/bert_base.py", "8 of 16", 1),
+        ("configs/bert_large.py", "8 of 16", 2),
+        ("configs/bert_large.py", "8 of 32", 1),
+        ("configs/bert_large.py", "256 of 16", 1),
+        # 8,192 sequences of 512 tokens; a chip holds 16 of them.
+        ("configs/roberta.py:large", "8 of 16", 64),
+        ("configs/roberta.py:large", "256 of 16", 2),
+    ],
+)
+def test_a_batch_is_cut_into_what_a_chip_holds(config, name, parts, pods, pod, root, monkeypatch):
+    monkeypatch.chdir(root)
+    assert pods.microbatches(config, name) == parts
+
+
+def step(tokens: int, steps: int, seconds: float, remat: str = "none") -> dict:
+    return {
+        "phase": {"steps": steps, "max_seq_length": tokens},
+        "seconds": {"step": seconds},
+        "memory": {"all": tokens * 2e7, "there": 16 * GB},
+        "settings": {"data": 8, "remat": remat, "microbatches": 2},
+        "sequences_per_second": 256 / seconds,
+        "model_flops_utilisation": 0.5,
+    }
+
+
+PLAN = {
+    "that_fit": [step(128, 900, 0.03), step(512, 100, 0.5, "full")],
+    "run_seconds": 86_400.0,
+    "chip_hours": 192.0,
+}
+
+
+def test_a_line_tells_of_the_longest_phase_and_of_the_most_memory(pods):
+    *_, whole, none = pods.table(
+        [("configs/bert_large.py", "v5e-8", PLAN), ("configs/x.py", "v5e-8", {"that_fit": []})]
+    ).splitlines()
+    assert whole == (
+        "| `bert_large.py` | v5e-8 | 2, remat full | 10.2 of 16 GB | 500 ms | 512 | 50% | 1 days |"
+        " 192 |"
+    )
+    assert none == "| `x.py` | v5e-8 | does not fit | | | | | | |"
+
+
+def test_plans_are_kept_and_refusals_are_told(pods, monkeypatch, tmp_path):
+    asked = []
+
+    def run(words, **_):
+        asked.append(words)
+        refused = "v5e-9" in words
+        return subprocess.CompletedProcess(words, 2 if refused else 0, json.dumps(PLAN))
+
+    monkeypatch.setattr(pods.subprocess, "run", run)
+    monkeypatch.setattr(pods, "microbatches", lambda config, pod: 4)
+    for _ in range(2):
+        assert pods.planned("configs/albert.py:xxlarge", "v5e-8", tmp_path) == PLAN
+    assert [each.name for each in tmp_path.iterdir()] == ["albert_xxlarge_v5e-8.json"]
+    (words,) = asked
+    assert words[2:] == [
+        "bertjax",
+        "plan",
+        "--config",
+        "configs/albert.py:xxlarge",
+        "--topology",
+        "v5e-8",
+        "--json",
+        "--config.data.microbatches=4",
+    ]
+    with pytest.raises(UserError, match=r"topology v5e-9.* exit status 2"):
+        pods.planned("configs/albert.py:xxlarge", "v5e-9", tmp_path)
