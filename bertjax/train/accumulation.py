@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from bertjax.train.sharding import DATA
+from bertjax.train.sharding import DATA, data_shards, named
 
 
 def split(batch: Any, parts: int, shards: int) -> Any:
@@ -46,22 +46,42 @@ def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
     return jax.lax.scan(add, zeros, parts)
 
 
-def met(sums: Any, dtype: jnp.dtype | None = None) -> Any:
+def met(sums: Any, dtype: jnp.dtype | None = None, placed: Any = None) -> Any:
     """[shards ...] becomes [...]: what the shards bring together.
 
     Args:
       sums: Of each shard.
       dtype: What travels between devices, where another type than that of the sums.
+      placed: How each of [...] is cut, if every device needs a part alone: it is sent no more.
     """
+    if placed is None or data_shards() == 1:
+        return jax.tree.map(lambda x: _summed(x, dtype), sums)
+    return jax.tree.map(lambda x, spec: _scattered(x, dtype, spec), sums, placed)
 
-    def one(x):
-        if dtype is None or len(x) == 1:
-            return x.sum(0)
-        # `sum` would add up in float32, and send that.
-        short = jax.lax.reduce(x.astype(dtype), jnp.zeros((), dtype), jax.lax.add, (0,))
-        return short.astype(x.dtype)
 
-    return jax.tree.map(one, sums)
+def _summed(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
+    if dtype is None or len(x) == 1:
+        return x.sum(0)
+    # `sum` would add up in float32, and send that.
+    short = jax.lax.reduce(x.astype(dtype), jnp.zeros((), dtype), jax.lax.add, (0,))
+    return short.astype(x.dtype)
+
+
+def _scattered(x: jax.Array, dtype: jnp.dtype | None, spec: PartitionSpec) -> jax.Array:
+    """Said by hand: left to itself, the compiler sums all on every device and cuts its part out."""
+    cut = [number for number, axes in enumerate(spec) if DATA in named(axes)]
+    if not cut:
+        return _summed(x, dtype)
+
+    def own_part(x: jax.Array) -> jax.Array:
+        sent = x[0].astype(dtype or x.dtype)
+        part = jax.lax.psum_scatter(sent, DATA, scatter_dimension=cut[0], tiled=True)
+        return part.astype(x.dtype)
+
+    out = PartitionSpec(*[None] * cut[0], DATA)
+    return jax.shard_map(own_part, in_specs=PartitionSpec(DATA), out_specs=out, axis_names={DATA})(
+        x
+    )
 
 
 def _placed(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:

@@ -3,6 +3,7 @@
 Counted from the program itself, since the compiler's own analysis counts the body of a loop once.
 """
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -49,7 +50,8 @@ class Collective:
 def find_collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
     """All collectives of more than one device, the largest first.
 
-    A collective that the compiler has taken apart, to hide it behind other work, counts once.
+    A collective that the compiler has taken apart, to hide it behind other work, counts once: it
+    has one channel in several computations. Those asked for by hand share a channel in one.
 
     Args:
       program: Of several slices, it speaks of the devices of one.
@@ -58,6 +60,7 @@ def find_collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Co
     axes = _axes_of_groups(mesh_shape)
     found: dict[str, Collective] = {}
     for name, times in program.runs.items():
+        seen = collections.Counter()
         for instruction in program.computations[name].values():
             kind = instruction.opcode.removesuffix("-start")
             if kind == "send" and _BETWEEN_SLICES.search(instruction.attributes):
@@ -73,7 +76,10 @@ def find_collectives(program: Program, mesh_shape: Mapping[str, int]) -> list[Co
             axis = axes.get(frozenset(map(frozenset, groups)), OTHER)
             collective = Collective(kind, axis, size, times, sent)
             channel = re.search(r"channel_id=(\d+)", instruction.attributes)
-            key = channel.group(1) if channel else f"{name}/{instruction.name}"
+            key = f"{name}/{instruction.name}"
+            if channel:
+                key = f"{channel.group(1)}/{seen[channel.group(1)]}"
+                seen[channel.group(1)] += 1
             if key not in found or found[key].bytes < sent:
                 found[key] = collective
     return sorted(found.values(), key=lambda each: -each.bytes)

@@ -146,12 +146,14 @@ def spread_over_data(shapes: PyTree) -> PyTree:
 
 def _spread(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     mesh, spec = leaf.sharding.mesh, leaf.sharding.spec
-    axes = [_named(axes) for axes in (*spec, *[None] * (leaf.ndim - len(spec)))]
+    axes = [named(axes) for axes in (*spec, *[None] * (leaf.ndim - len(spec)))]
     if any(DATA in used for used in axes):
         return leaf
-    for number, (size, used) in enumerate(zip(leaf.shape, axes, strict=True)):
-        if size % math.prod(mesh.shape[axis] for axis in (*used, DATA)) == 0:
-            axes[number] = (*used, DATA)
+    parts = [math.prod(mesh.shape[axis] for axis in used) for used in axes]
+    # What is whole comes first: a sum that is scattered need not change places then.
+    for number in sorted(range(leaf.ndim), key=lambda number: parts[number] > 1):
+        if leaf.shape[number] % (parts[number] * mesh.shape[DATA]) == 0:
+            axes[number] = (*axes[number], DATA)
             where = NamedSharding(mesh, PartitionSpec(*axes))
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
     return leaf
@@ -196,10 +198,11 @@ def over_data_shards(function: Callable) -> Callable:
 
 
 def _without_data(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return tuple(axis for axis in _named(axes) if axis != DATA)
+    return tuple(axis for axis in named(axes) if axis != DATA)
 
 
-def _named(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def named(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The axes of the mesh in one entry of a `PartitionSpec`."""
     return (axes,) if isinstance(axes, str) else tuple(axes or ())
 
 
@@ -207,7 +210,7 @@ def _table(rules: Sequence[tuple]) -> dict[str, tuple[str, ...]]:
     """The mesh axes of each logical axis: what the first rule that names it says."""
     table = {}
     for name, axes in rules:
-        axes = _named(axes)
+        axes = named(axes)
         _check_known("logical axis", [name], [known for known, _ in RULES])
         _check_known("mesh axis", axes, MESH_AXES)
         table.setdefault(name, axes)

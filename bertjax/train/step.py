@@ -34,6 +34,7 @@ def make_train_step(
     seed: int,
     microbatches: int = 1,
     grad_reduce_in_bf16: bool = False,
+    gradient_placed: Any = None,
 ) -> TrainStep:
     """Builds (state, batch, frozen=) -> (next state, metrics).
 
@@ -46,7 +47,8 @@ def make_train_step(
     `frozen` holds the parameters that no step changes, such as a teacher's.
 
     Gradients meet along the data axis in float32, or in bfloat16, which is half of what travels;
-    each device's own sum over its microbatches is float32 in any case.
+    each device's own sum over its microbatches is float32 in any case. `gradient_placed` says how
+    each is cut, where a device updates no more than its part (ZeRO); by default all get all of it.
     """
     loss_weights = pretrainer.loss_weights()
 
@@ -72,7 +74,7 @@ def make_train_step(
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         row_keys = example_keys(seed, state.step, size, "dropout")
         whole = batch, row_keys, state.carry
-        if microbatches == 1 and not grad_reduce_in_bf16:
+        if microbatches == 1 and not grad_reduce_in_bf16 and gradient_placed is None:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
                 state.params, frozen, whole, dropout, None, 1
             )
@@ -88,7 +90,8 @@ def make_train_step(
 
             parts = split(whole, microbatches, shards)
             (gradient, sums), carry = sum_over(over_data_shards(part_gradient), parts)
-            gradient = met(gradient, jnp.bfloat16 if grad_reduce_in_bf16 else None)
+            dtype = jnp.bfloat16 if grad_reduce_in_bf16 else None
+            gradient = met(gradient, dtype, gradient_placed)
             sums = met(sums)
             carry = joined(carry)
         metrics = {name: mean(total) for name, total in sums.items()}

@@ -205,6 +205,13 @@ def test_what_goes_to_other_slices_is_told_apart():
     assert found.bytes == 2 * 3 / 4 * STACK
 
 
+def test_collectives_that_were_asked_for_by_hand_share_a_channel():
+    line = next(line for line in TEXT.splitlines() if "all-reduce(" in line)
+    twice = TEXT.replace(line, "\n".join([line, line.replace("%sum", "%sum.2")]))
+    (one,) = collectives.find_collectives(hlo.parse(TEXT), {"data": 2, "tensor": 3})
+    assert collectives.find_collectives(hlo.parse(twice), {"data": 2, "tensor": 3}) == [one, one]
+
+
 def test_a_collective_that_was_taken_apart_counts_once():
     again = TEXT.replace(
         "  %nought", TEXT.splitlines()[15].replace("%sum", "%part") + "\n  %nought"
