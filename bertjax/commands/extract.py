@@ -22,7 +22,7 @@ tokens token, piece, begin, end. Memory stays the same however long the input is
 
 def main(argv: list[str]) -> None:
     """Reads, computes, writes, and tells what was written."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse_args(_joined(argv))
 
     from bertjax import extracting
     from bertjax.data import copies, feature_files, storage
@@ -57,6 +57,15 @@ def main(argv: list[str]) -> None:
             raise UserError(f"{source} holds no text: wanted one a line")
     rows = "tokens" if tokens else "texts"
     print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {shape[-1]:,}")
+
+
+def _joined(argv: list[str]) -> list[str]:
+    """`--layers -2,-1` as `--layers=-2,-1`: by itself argparse takes -2,-1 for an option."""
+    words = list(argv)
+    if "--layers" in words[:-1]:
+        place = words.index("--layers")
+        words[place : place + 2] = ["=".join(words[place : place + 2])]
+    return words
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -101,7 +101,7 @@ def test_pooled_rows(run, tokens, tmp_path):
 
 def test_parquet_says_the_same(run, tokens, tmp_path):
     pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'bertjax[parquet]'")
-    table = extracted(run, tmp_path / "f.parquet", "--layers", "2,1")
+    table = extracted(run, tmp_path / "f.parquet", "--layers", "-1,-2")
     assert list(table) == ["text", "token", "piece", "begin", "end", "layer_2", "layer_1"]
     assert table["piece"] == " ".join(TEXTS).split()
     assert table["text"] == [0] * 18 + [1] * 2 + [3] + [4] * 6
