@@ -100,15 +100,20 @@ def _line(config: str, pod: str, plan: Plan) -> str:
         return f"{head} does not fit | | | | | | |"
     # The phase in which the run is longest.
     step = max(plan["that_fit"], key=lambda each: each["phase"]["steps"] * each["seconds"]["step"])
-    settings, there = step["settings"], step["memory"]["there"]
+    settings, there, phase = step["settings"], step["memory"]["there"], step["phase"]
+    shape = f"{phase['batch_size']:,} x {phase['max_seq_length']}"
     remat = "" if settings["remat"] == "none" else f", remat {settings['remat']}"
     held = max(each["memory"]["all"] for each in plan["that_fit"])
-    return (
-        f"{head} {settings['microbatches']}{remat} | {held / 1e9:.1f} of {there / 1e9:.0f} GB"
-        f" | {step['seconds']['step'] * 1e3:.3g} ms | {step['sequences_per_second']:,.0f}"
-        f" | {step['model_flops_utilisation']:.0%} | {plan['run_seconds'] / 86_400:.2g} days"
-        f" | {plan['chip_hours']:,.0f} |"
-    )
+    cells = [
+        f"{settings['microbatches']}{remat}",
+        f"{held / 1e9:.1f} of {there / 1e9:.0f} GB",
+        f"{step['seconds']['step'] * 1e3:.3g} ms for {shape}",
+        f"{step['sequences_per_second']:,.0f}",
+        f"{step['model_flops_utilisation']:.0%}",
+        f"{plan['run_seconds'] / 86_400:.2g} days",
+        f"{plan['chip_hours']:,.0f}",
+    ]
+    return f"{head} {' | '.join(cells)} |"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -53,7 +53,7 @@ def test_a_batch_is_cut_into_what_a_chip_holds(config, name, parts, pods, pod, r
 
 def step(tokens: int, steps: int, seconds: float, remat: str = "none") -> dict:
     return {
-        "phase": {"steps": steps, "max_seq_length": tokens},
+        "phase": {"steps": steps, "batch_size": 256, "max_seq_length": tokens},
         "seconds": {"step": seconds},
         "memory": {"all": tokens * 2e7, "there": 16 * GB},
         "settings": {"data": 8, "remat": remat, "microbatches": 2},
@@ -74,8 +74,8 @@ def test_a_line_tells_of_the_longest_phase_and_of_the_most_memory(pods):
         [("configs/bert_large.py", "v5e-8", PLAN), ("configs/x.py", "v5e-8", {"that_fit": []})]
     ).splitlines()
     assert whole == (
-        "| `bert_large.py` | v5e-8 | 2, remat full | 10.2 of 16 GB | 500 ms | 512 | 50% | 1 days |"
-        " 192 |"
+        "| `bert_large.py` | v5e-8 | 2, remat full | 10.2 of 16 GB | 500 ms for 256 x 512 | 512"
+        " | 50% | 1 days | 192 |"
     )
     assert none == "| `x.py` | v5e-8 | does not fit | | | | | | |"
 
