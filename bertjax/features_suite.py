@@ -35,7 +35,7 @@ PUBLISHED: Mapping[str, tuple[str, float | None]] = MappingProxyType(
 """What rows are called, and BERT-base's F1 on the dev split (Devlin et al. 2019, table 7)."""
 
 LAYERS = tuple(layer_choice.CHOICES)
-"""The rows of a table for which no others are asked."""
+"""The rows of a table, in order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,22 +75,23 @@ def plan(layers: Sequence[str], workdir: pathlib.Path) -> list[Run]:
     return [Run(name, workdir / name) for name in dict.fromkeys(layers)]
 
 
-def check(init: str, layers: Sequence[str]) -> None:
-    """Refuses layers that an encoder does not have.
+def layers_of(init: str, asked: Sequence[str] = ()) -> list[str]:
+    """The names of layers that are asked for, or all that an encoder has enough layers for.
 
     Args:
       init: See `transfer.find`.
-      layers: Names of `layers/layer_choice.py`.
+      asked: Names of `layers/layer_choice.py`.
 
     Raises:
-      UserError: there is no such run, or it has too few layers.
+      UserError: there is no such run, or it has too few layers for what is asked.
     """
-    model = transfer.find(init).config["model"]
-    for name in layers:
+    num_hidden_layers = transfer.find(init).config["model"]["num_hidden_layers"]
+    for name in asked:
         try:
-            layer_choice.check(name, model["num_hidden_layers"])
+            layer_choice.check(name, num_hidden_layers)
         except UserError as error:
-            raise UserError(f"--layers {','.join(layers)}: {error}") from None
+            raise UserError(f"--layers {','.join(asked)}: {error}") from None
+    return list(asked) or layer_choice.of_encoder(num_hidden_layers)
 
 
 def fine_tuned(workdir: str, init: str) -> Run:

@@ -46,8 +46,8 @@ def main(argv: list[str]) -> None:
     from bertjax.train.workdir import claim
 
     workdir = mirror.on_this_machine(arguments.workdir, alone=True)
-    layers = arguments.layers.split(",") if arguments.layers else features_suite.LAYERS
-    features_suite.check(arguments.init, layers)
+    asked = arguments.layers.split(",") if arguments.layers else ()
+    layers = features_suite.layers_of(arguments.init, asked)
     beside = arguments.finetuned
     more = [features_suite.fine_tuned(beside, arguments.init)] if beside else []
     runs = features_suite.plan(layers, workdir)
@@ -119,7 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--init", required=True, metavar="RUN", help="as of bertjax finetune")
     add("--data", required=True, help="folder of CoNLL-2003")
     add("--workdir", required=True, help="folder for what comes out")
-    add("--layers", default="", help="names with commas between (default: all)")
+    add(
+        "--layers", default="", help="names with commas between (default: all that the encoder has)"
+    )
     add("--finetuned", default="", metavar="RUN", help="workdir of a fine-tuning, as one more row")
     add("--seeds", type=int, default=3, metavar="N", help="of each row (default 3)")
     add("--recipe", default="", help="small or tiny (default: for a base-sized encoder)")

@@ -60,6 +60,11 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
 """The weights of a weighted sum are learned with the task, as ELMo's (`layers/scalar_mix.py`)."""
 
 
+def of_encoder(num_hidden_layers: int) -> list[str]:
+    """The names for which an encoder has enough layers."""
+    return [name for name, choice in CHOICES.items() if choice.least <= num_hidden_layers]
+
+
 def check(name: str, num_hidden_layers: int) -> None:
     """Refuses a name that there is not, or for which an encoder has too few layers.
 
@@ -69,10 +74,9 @@ def check(name: str, num_hidden_layers: int) -> None:
     if name not in CHOICES:
         raise UserError(f"no layers {name!r}: {nearest(name, CHOICES)}")
     if num_hidden_layers < CHOICES[name].least:
-        fitting = [word for word, choice in CHOICES.items() if choice.least <= num_hidden_layers]
         raise UserError(
             f"layers {name!r} are of an encoder with {CHOICES[name].least} or more, this one has "
-            f"{num_hidden_layers}: choose among {', '.join(fitting)}"
+            f"{num_hidden_layers}: choose among {', '.join(of_encoder(num_hidden_layers))}"
         )
 
 
