@@ -23,9 +23,9 @@ from bertjax.train import chips, files
 TOKENS = {
     "configs/bert_base.py": 16_384,
     "configs/bert_large.py": 8_192,
-    "configs/roberta.py:large": 8_192,
+    "configs/roberta.py:large": 4_096,
     "configs/albert.py:xxlarge": 2_048,
-    "configs/electra.py:large": 8_192,
+    "configs/electra.py:large": 4_096,
 }
 """By recipe, tokens of a microbatch that a chip of 16 GB holds, in powers of two."""
 
@@ -107,13 +107,17 @@ def _line(config: str, pod: str, plan: Plan) -> str:
     cells = [
         f"{settings['microbatches']}{remat}",
         f"{held / 1e9:.1f} of {there / 1e9:.0f} GB",
-        f"{step['seconds']['step'] * 1e3:.3g} ms for {shape}",
+        f"{_time(step['seconds']['step'])} for {shape}",
         f"{step['sequences_per_second']:,.0f}",
         f"{step['model_flops_utilisation']:.0%}",
         f"{plan['run_seconds'] / 86_400:.2g} days",
         f"{plan['chip_hours']:,.0f}",
     ]
     return f"{head} {' | '.join(cells)} |"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _parser() -> argparse.ArgumentParser:

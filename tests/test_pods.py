@@ -41,9 +41,9 @@ def pod(pods, monkeypatch):
         ("configs/bert_large.py", "8 of 16", 2),
         ("configs/bert_large.py", "8 of 32", 1),
         ("configs/bert_large.py", "256 of 16", 1),
-        # 8,192 sequences of 512 tokens; a chip holds 16 of them.
-        ("configs/roberta.py:large", "8 of 16", 64),
-        ("configs/roberta.py:large", "256 of 16", 2),
+        # 8,192 sequences of 512 tokens; a chip holds 8 of them.
+        ("configs/roberta.py:large", "8 of 16", 128),
+        ("configs/roberta.py:large", "256 of 16", 4),
     ],
 )
 def test_a_batch_is_cut_into_what_a_chip_holds(config, name, parts, pods, pod, root, monkeypatch):
