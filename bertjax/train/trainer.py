@@ -120,11 +120,11 @@ def make_trainer(
         return create(pretrainer, optimizer, template, seed, batch_size)
 
     shapes = sharding.placed_shapes(jax.eval_shape(boxed), mesh, rules)
-    gradient_placed = None
+    options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
     if shard_optimizer:
         shapes = shapes.replace(opt_state=sharding.spread_over_data(shapes.opt_state))
         spread = sharding.spread_over_data(shapes.params)
-        gradient_placed = jax.tree.map(lambda leaf: leaf.sharding.spec, spread)
+        options["gradient_placed"] = jax.tree.map(lambda leaf: leaf.sharding.spec, spread)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
     wanted = jax.eval_shape(lambda: frozen_of(pretrainer, template))
     frozen = transfer.place(frozen, sharding.placed_shapes(wanted, mesh, rules), "teacher")
@@ -136,15 +136,7 @@ def make_trainer(
 
     jax.eval_shape(first, frozen)  # what does not fit is told now
     rows = sharding.batch_sharding(mesh)
-    train_step = make_train_step(
-        pretrainer,
-        optimizer,
-        schedule,
-        seed=seed,
-        microbatches=microbatches,
-        grad_reduce_in_bf16=grad_reduce_in_bf16,
-        gradient_placed=gradient_placed,
-    )
+    train_step = make_train_step(pretrainer, optimizer, schedule, seed=seed, **options)
 
     def held(function: Callable, **options: Any) -> Held:
         placed = sharding.on_mesh(function, mesh, rules, attention_kernel)
