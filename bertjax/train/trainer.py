@@ -122,9 +122,7 @@ def make_trainer(
     shapes = sharding.placed_shapes(jax.eval_shape(boxed), mesh, rules)
     options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
     if shard_optimizer:
-        shapes = shapes.replace(opt_state=sharding.spread_over_data(shapes.opt_state))
-        spread = sharding.spread_over_data(shapes.params)
-        options["gradient_placed"] = jax.tree.map(lambda leaf: leaf.sharding.spec, spread)
+        shapes, options["gradient_placed"] = _spread(shapes)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
     wanted = jax.eval_shape(lambda: frozen_of(pretrainer, template))
     frozen = transfer.place(frozen, sharding.placed_shapes(wanted, mesh, rules), "teacher")
@@ -158,6 +156,13 @@ def make_trainer(
             make_eval_step(pretrainer, seed=seed), in_shardings=(placed.params, rows, still)
         ),
     )
+
+
+def _spread(shapes: TrainState) -> tuple[TrainState, PyTree]:
+    """The state with its optimizer's part cut along the data axis, and how gradients are, too."""
+    spread = sharding.spread_over_data(shapes.params)
+    gradient_placed = jax.tree.map(lambda leaf: leaf.sharding.spec, spread)
+    return shapes.replace(opt_state=sharding.spread_over_data(shapes.opt_state)), gradient_placed
 
 
 def _keys(batch_size: int) -> jax.Array:
