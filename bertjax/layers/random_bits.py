@@ -1,15 +1,17 @@
-"""Random bits as `jax.random.bits` draws them, in one pass over memory on every device.
+"""Random bits as `jax.random.bits` draws them, in one pass over memory on CPUs too.
 
-On CPUs JAX writes Threefry's rounds as a loop, whose every turn goes through memory; written out
-they stay in registers, and are merged with what reads the bits.
+There JAX writes Threefry's rounds as a loop, whose every turn goes through memory; written out they
+stay in registers.
 """
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Key, UInt16, UInt32
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -23,6 +25,18 @@ def bits16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
     """16 random bits for each element: `jax.random.bits(key, shape, "uint16")`, to the bit."""
     if str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(shape) > _COUNTED:
         return jax.random.bits(key, shape, jnp.uint16)
+    drawn = functools.partial(jax.random.bits, shape=shape, dtype=jnp.uint16)
+    return lax.platform_dependent(key, cpu=functools.partial(_once, shape), default=drawn)
+
+
+def _once(shape: tuple[int, ...], key: Key[Array, ""]) -> UInt16[Array, "..."]:
+    # A function that XLA calls: else it merges a copy of all rounds with each reader of the bits.
+    with set_xla_metadata(inlineable="false"):
+        return _written_out(shape, key)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _written_out(shape: tuple[int, ...], key: Key[Array, ""]) -> UInt16[Array, "..."]:
     counts = _counts(shape)
     first, second = threefry2x32(jax.random.key_data(key), jnp.zeros_like(counts), counts)
     return (first ^ second).astype(jnp.uint16)
