@@ -16,7 +16,8 @@ from bertjax.errors import UserError, nearest
 from bertjax.train import host
 
 _TRAINING = ("pretrain", "finetune", "bench")
-"""Verbs whose threads are XLA's; those of other verbs are faster with memory of their own."""
+"""Verbs whose every step takes and frees as much again, in threads of XLA. With one arena for all,
+the threads of `bertjax tokenizer` wait for each other."""
 
 _SUCCESS, _MISTAKE, _INTERRUPTED, _READER_GONE = 0, 2, 128 + 2, 128 + 13
 

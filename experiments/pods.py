@@ -5,7 +5,8 @@
 
 Every recipe is planned for every pod by `bertjax plan`, with its own batch, in as many microbatches
 as a chip seems to need (and in what `bertjax plan` finds, where that is too few); the JSON of the
-plans is kept, so that an interrupted table goes on. Prints the table of the README.
+plans is kept, so that an interrupted table goes on. What is kept stays as it was planned: delete it
+to plan anew. Prints the table of the README.
 """
 
 import argparse
@@ -38,8 +39,8 @@ def main() -> None:
     """Plans what is missing, and prints all."""
     arguments = _parser().parse_args()
     out = pathlib.Path(arguments.out)
-    files.make_folder(out)
     try:
+        files.make_folder(out)
         made = [
             (config, pod, planned(config, pod, out))
             for config in arguments.configs

@@ -2,11 +2,13 @@
 
 import gc
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -61,6 +63,20 @@ def regolden(request) -> bool:
 def root() -> pathlib.Path:
     """The checkout: where pyproject.toml lies."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def load_script(root: pathlib.Path):
+    """A program beside the package as a module: `load_script("tools/measure_ngrams.py")`."""
+
+    def load(name: str) -> types.ModuleType:
+        path = root / name
+        specification = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture(scope="session")

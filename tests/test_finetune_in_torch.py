@@ -1,6 +1,5 @@
 """What bertjax is compared with learns, and answers in the words and places that it was given."""
 
-import importlib.util
 import json
 import sys
 
@@ -15,12 +14,8 @@ WORDS = (*GOOD, *BAD, *NAMES, "the", "is", "in", "where", "we", "are", "##s", "?
 
 
 @pytest.fixture(scope="module")
-def tool(root):
-    path = root / "tools" / "finetune_in_torch.py"
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def tool(load_script):
+    return load_script("tools/finetune_in_torch.py")
 
 
 @pytest.fixture(scope="module")

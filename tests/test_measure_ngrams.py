@@ -1,6 +1,5 @@
 """Counts of tokens and of pairs: probabilities by hand, and that they add up to one."""
 
-import importlib.util
 import types
 
 import numpy as np
@@ -10,12 +9,8 @@ SIZE = 5
 
 
 @pytest.fixture(scope="module")
-def ngrams(root):
-    path = root / "tools" / "measure_ngrams.py"
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def ngrams(load_script):
+    return load_script("tools/measure_ngrams.py")
 
 
 def tokens(*pairs):

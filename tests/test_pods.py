@@ -1,6 +1,5 @@
 """experiments/pods.py: how a batch is cut, what is kept, what a person reads."""
 
-import importlib.util
 import json
 import subprocess
 import types
@@ -13,12 +12,8 @@ GB = 1e9
 
 
 @pytest.fixture(scope="module")
-def pods(root) -> types.ModuleType:
-    path = root / "experiments" / "pods.py"
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def pods(load_script) -> types.ModuleType:
+    return load_script("experiments/pods.py")
 
 
 @pytest.fixture

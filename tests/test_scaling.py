@@ -1,6 +1,5 @@
 """experiments/scaling.py: which points, what is kept, what a person reads."""
 
-import importlib.util
 import json
 import types
 
@@ -10,12 +9,8 @@ from bertjax.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def scaling(root) -> types.ModuleType:
-    path = root / "experiments" / "scaling.py"
-    specification = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def scaling(load_script) -> types.ModuleType:
+    return load_script("experiments/scaling.py")
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Write what a trained encoder makes of texts: a vector for each token, or for each text."""
 
 import argparse
+import itertools
+import re
 import sys
 
 EPILOG = """\
@@ -62,9 +64,10 @@ def main(argv: list[str]) -> None:
 def _joined(argv: list[str]) -> list[str]:
     """`--layers -2,-1` as `--layers=-2,-1`: by itself argparse takes -2,-1 for an option."""
     words = list(argv)
-    if "--layers" in words[:-1]:
-        place = words.index("--layers")
-        words[place : place + 2] = ["=".join(words[place : place + 2])]
+    for place, (word, following) in enumerate(itertools.pairwise(argv)):
+        if word == "--layers" and re.match(r"-\d", following):
+            words[place : place + 2] = [f"{word}={following}"]
+            break
     return words
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from bertjax.train.sharding import DATA, data_shards, named
+from bertjax.train.sharding import DATA, data_shards, named, parts_of
 
 
 def split(batch: Any, parts: int, shards: int) -> Any:
@@ -72,16 +72,21 @@ def _scattered(x: jax.Array, dtype: jnp.dtype | None, spec: PartitionSpec) -> ja
     cut = [number for number, axes in enumerate(spec) if DATA in named(axes)]
     if not cut:
         return _summed(x, dtype)
+    before, behind = x.shape[1 : cut[0] + 1], x.shape[cut[0] + 2 :]
+    # A TPU scatters rows; several axes behind the one that is cut it would sum whole, like heads.
+    flat = (-1,) if behind and parts_of(spec[cut[0] + 1 :]) == 1 else behind
 
     def own_part(x: jax.Array) -> jax.Array:
-        sent = x[0].astype(dtype or x.dtype)
+        sent = x.astype(dtype or x.dtype).reshape(*before, x.shape[cut[0] + 1], *flat)
         part = jax.lax.psum_scatter(sent, DATA, scatter_dimension=cut[0], tiled=True)
-        return part.astype(x.dtype)
+        return part.astype(x.dtype).reshape(*before, part.shape[cut[0]], *behind)
 
-    out = PartitionSpec(*[None] * cut[0], DATA)
-    return jax.shard_map(own_part, in_specs=PartitionSpec(DATA), out_specs=out, axis_names={DATA})(
-        x
-    )
+    specs = {"in_specs": PartitionSpec(DATA), "out_specs": PartitionSpec(*[None] * cut[0], DATA)}
+    scattered = jax.shard_map(own_part, axis_names={DATA}, **specs)
+    if dtype is None:
+        return scattered(x)
+    # XLA for CPUs aborts where bfloat16 is scattered on a mesh of several axes.
+    return jax.lax.platform_dependent(x, cpu=lambda x: _summed(x, dtype), default=scattered)
 
 
 def _placed(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:

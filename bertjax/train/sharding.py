@@ -186,6 +186,12 @@ def data_shards() -> int:
     return dict(jax.sharding.get_abstract_mesh().shape).get(DATA, 1)
 
 
+def parts_of(axes: Sequence[str | tuple[str, ...] | None]) -> int:
+    """In how many parts that mesh cuts an array by these entries of a `PartitionSpec`."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return math.prod(sizes[axis] for entry in axes for axis in named(entry))
+
+
 def over_data_shards(function: Callable) -> Callable:
     """Lets a function of a shard of a batch work on all of [shards ...], each for itself."""
 

@@ -124,6 +124,12 @@ def test_what_cannot_be_is_one_line(run, tmp_path, options, told):
     assert not list(tmp_path.iterdir())
 
 
+def test_layers_without_numbers_are_told_as_such(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        extract.main(["--init", "run", "--input", "a.txt", "--layers", "--out", "f.npz"])
+    assert "argument --layers: expected one argument" in capsys.readouterr().err
+
+
 def test_longer_texts_are_cut_on_request(run, tmp_path):
     found = extracted(run, tmp_path / "f.npz", "--max_seq_length", "12", "--truncate")
     assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]

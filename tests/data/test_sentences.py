@@ -62,8 +62,8 @@ def test_time_is_linear_in_the_worst_text(pattern):
     assert "".join("".join(split_line(text)).split()) == "".join(text.split())
 
 
-def test_accuracy_on_a_newspaper_is_what_was_measured(shared_data, root):
-    measure = _tool(root)
+def test_accuracy_on_a_newspaper_is_what_was_measured(shared_data, load_script):
+    measure = load_script("tools/measure_sentences.py")
     lines = [
         line
         for document in measure.gold(shared_data / "ner/conll2003/test.txt")
@@ -73,12 +73,3 @@ def test_accuracy_on_a_newspaper_is_what_was_measured(shared_data, root):
     assert found["boundaries"] == 1501
     assert found["precision"] >= 0.997
     assert found["recall"] >= 0.988
-
-
-def _tool(root):
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("measure", root / "tools/measure_sentences.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

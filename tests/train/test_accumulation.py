@@ -71,6 +71,41 @@ def test_what_meets_in_bfloat16_is_rounded_and_no_more():
     np.testing.assert_allclose(met(sums), sums.sum(0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("axis", "spec"),
+    [
+        ("tensor", PartitionSpec(None, "data", None, None)),
+        ("tensor", PartitionSpec(None, "data", "tensor", None)),
+        ("fsdp", PartitionSpec("data", "fsdp", None, None)),
+        ("fsdp", PartitionSpec(None, None, None, ("fsdp", "data"))),
+    ],
+    ids=str,
+)
+def test_every_device_is_sent_the_part_of_a_sum_that_it_holds(axis, spec, dtype):
+    sizes = dict.fromkeys(sharding.MESH_AXES, 1) | {"data": 4, axis: 2}
+    mesh = sharding.make_mesh(sizes)
+    over_data, placed = (NamedSharding(mesh, each) for each in (PartitionSpec("data"), spec))
+    sums = np.random.default_rng(0).uniform(1, 2, (4, 8, 16, 2, 24)).astype(np.float32)
+    compiled = (
+        jax.jit(
+            sharding.on_mesh(lambda sums: met(sums, dtype, spec), mesh, sharding.RULES),
+            in_shardings=over_data,
+            out_shardings=placed,
+        )
+        .lower(sums)
+        .compile()
+    )
+    found = compiled(jax.device_put(sums, over_data))
+    np.testing.assert_allclose(found, sums.sum(0), rtol=4 * 2**-9 if dtype else 1e-6)
+    shape = placed.shard_shape(found.shape)
+    assert {shard.data.shape for shard in found.addressable_shards} == {shape}
+    sent = collectives.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
+    # In bfloat16 CPUs sum whole.
+    wanted = "reduce-scatter" if dtype is None else "all-reduce"
+    assert {each.kind for each in sent if each.axes == "data"} == {wanted}
+
+
 def test_one_shard_has_nothing_to_send_and_rounds_nothing():
     sums = np.random.default_rng(0).normal(size=(1, D, H)).astype(np.float32)
     np.testing.assert_array_equal(met(sums, jnp.bfloat16), sums[0])

@@ -44,6 +44,7 @@ ENTRY %main (x: f32[5,7,11]) -> f32[5,7,11] {
   ROOT %doubled = f32[5,7,11]{2,1,0:T(8,128)} add(%out, %out), metadata={op_name="jit(step)/add"}
 }
 """  # noqa: E501 - as XLA writes it
+INNER = "fusion(%stack, %count), kind=kLoop, calls=%fused"
 LAYER = 7 * 11 * 4
 STACK = 5 * LAYER
 
@@ -90,9 +91,7 @@ def test_a_fusion_in_a_fusion_takes_its_part_too():
         "  %part = f32[1,7,11]{2,1,0} fusion(%same, %q.1), kind=kLoop, calls=%fused",
         "  ROOT %twice = f32[1,7,11]{2,1,0:T(8,128)} negate(%part)",
         "}",
-    ).replace(
-        "fusion(%stack, %count), kind=kLoop, calls=%fused", "fusion(%stack, %count), calls=%outer"
-    )
+    ).replace(INNER, "fusion(%stack, %count), calls=%outer")
     moved = memory_traffic.bytes_moved(hlo.parse(TEXT))
     assert memory_traffic.bytes_moved(hlo.parse(outer)) == moved
     # What looks at the whole stack reads it whole.
@@ -114,9 +113,7 @@ def test_a_copy_in_a_fusion_is_made_of_the_part_that_is_taken():
         "  %same = f32[5,7,11]{2,1,0:T(8,128)} fusion(%q.0), kind=kLoop, calls=%tiles",
         "  ROOT %part = f32[1,7,11]{2,1,0} dynamic-slice(%same, %q.1, %q.1, %q.1)",
         "}",
-    ).replace(
-        "fusion(%stack, %count), kind=kLoop, calls=%fused", "fusion(%stack, %count), calls=%outer"
-    )
+    ).replace(INNER, "fusion(%stack, %count), calls=%outer")
     moved = memory_traffic.bytes_moved(hlo.parse(TEXT))
     assert memory_traffic.bytes_moved(hlo.parse(text)) == moved
     # Alone in a fusion it reads all, and no number of a layer.

@@ -11,9 +11,8 @@ import pytest
 from bertjax.interfaces import Pretrainer
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm, sentence_pair
-from bertjax.train import hlo, optimizer, sharding
+from bertjax.train import optimizer, sharding
 from bertjax.train.accumulation import split
-from bertjax.train.collectives import find_collectives
 from bertjax.train.state import create, unboxed
 from bertjax.train.step import example_keys, make_eval_step, make_train_step, mean
 from bertjax.train.trainer import make_trainer
@@ -226,9 +225,9 @@ def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
     close(state.opt_state, alone.opt_state, relative=1e-4)
 
 
-def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps, batch):
+def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps):
     _, alone, metrics_alone = two_steps("one")
-    trainer, state, metrics = two_steps("data, tensor", shard_optimizer=True)
+    _, state, metrics = two_steps("data, tensor", shard_optimizer=True)
     assert metrics[1]["loss"] == pytest.approx(metrics_alone[1]["loss"], rel=1e-5)
     close(state.params, alone.params, relative=1e-4, absolute=5e-6)
     close(state.opt_state, alone.opt_state, relative=1e-4)
@@ -240,12 +239,6 @@ def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps, batch):
     assert held(state.params) == {(N, D, H // 2, D // H)}
     assert held(state.opt_state[1].mu) == held(state.opt_state[1].nu)
     assert held(state.opt_state[1].mu) == {(N, D // 4, H // 2, D // H)}
-    rows = sharding.to_global(batch, trainer.mesh)
-    program = trainer.train_step.function.lower(trainer.shapes, rows, trainer.frozen).compile()
-    found = find_collectives(hlo.parse(program.as_text()), trainer.mesh.shape)
-    scattered = sum(each.bytes for each in found if each.kind == "reduce-scatter")
-    matrices = sum(leaf.nbytes for leaf in jax.tree.leaves(state.params) if leaf.ndim > 2)
-    assert scattered > 0.7 * 3 / 4 * matrices / 2, "every device of four is sent its part alone"
 
 
 def test_gradients_that_meet_in_bfloat16_are_rounded(two_steps):
