@@ -3,10 +3,11 @@
     python experiments/scaling.py --config configs/bert_large.py --chip v5e
     python experiments/scaling.py --chip v5p --chips 1 8 64 1024 --config.mesh.shard_optimizer=true
 
-Weak scaling gives every chip the same number of sequences, strong scaling shares out one batch. The
-training step of each number of chips is compiled as `bertjax plan` does it, for TPUs that need not
-be here (pip install 'bertjax[tpu,report]'), and its roofline drawn: the time of a step, what a chip
-sends in it, and the memory it needs. Points that were compiled before are kept in the JSON file; an
+Weak scaling gives every chip the same number of sequences. Strong scaling shares out one batch, of
+which few chips take as many at a time. The training step of each number of chips is compiled as
+`bertjax plan` does it, for TPUs that need not be here (pip install 'bertjax[tpu,report]'), and its
+roofline drawn: the time of a step and what it waits for, what a chip sends, what it moves in its
+memory, and how much it holds. Points that were compiled before are kept in the JSON file; an
 interrupted run goes on.
 """
 
@@ -23,9 +24,10 @@ from bertjax.errors import UserError, nearest
 from bertjax.train import files
 
 CAUSES = {"products": "products", "memory": "memory traffic", "collectives": "collectives"}
+MARKERS = {"products": "o", "memory traffic": "s", "collectives": "^"}
 
 Asked = dict[str, Any]
-"""One point: scaling, chips, batch_size, and the overrides of the config."""
+"""One point: scaling, chips, batch_size, microbatches, and the overrides of the config."""
 
 
 def main() -> None:
@@ -89,15 +91,14 @@ def wanted(arguments: argparse.Namespace, overrides: dict[str, str]) -> Iterator
     shared = {"overrides": overrides}
     counts = sorted(set(arguments.chips))
     for chips in counts:
-        batch_size = chips * arguments.per_chip
-        yield shared | {"scaling": "weak", "chips": chips, "batch_size": batch_size}
+        batch = {"batch_size": chips * arguments.per_chip, "microbatches": 1}
+        yield shared | {"scaling": "weak", "chips": chips} | batch
     for chips in counts:
-        if arguments.batch_size % chips == 0:
-            yield shared | {
-                "scaling": "strong",
-                "chips": chips,
-                "batch_size": arguments.batch_size,
-            }
+        rows, rest = divmod(arguments.batch_size, chips)
+        if rest == 0:
+            at_once = max(n for n in range(1, arguments.per_chip + 1) if rows % n == 0)
+            batch = {"batch_size": arguments.batch_size, "microbatches": rows // at_once}
+            yield shared | {"scaling": "strong", "chips": chips} | batch
 
 
 def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
@@ -109,8 +110,9 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
     from bertjax import planning
     from bertjax.train import chips
 
-    fields = {"data.phases": "()", "data.microbatches": 1, "data.max_seq_length": arguments.length}
-    fields |= {"data.batch_size": asked["batch_size"]} | asked["overrides"]
+    fields = {"data.phases": "()", "data.max_seq_length": arguments.length}
+    fields |= {f"data.{name}": asked[name] for name in ("batch_size", "microbatches")}
+    fields |= asked["overrides"]
     overrides = [(name, str(value)) for name, value in fields.items()]
     config = planning.for_accelerator(load_config(arguments.config, overrides))
     count = asked["chips"] * chips.CHIPS[arguments.chip].names_count
@@ -122,6 +124,7 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
         "fits": True,
         "seconds": step.seconds,
         "bytes_sent": sum(each.bytes for each in step.collectives),
+        "bytes_moved": step.memory_bytes,
         "memory": step.memory["all"],
         "memory_there": step.memory["there"],
         "sequences_per_second": asked["batch_size"] / step.seconds["step"],
@@ -137,18 +140,23 @@ def say(line: str) -> None:
 def table(points: list[dict[str, Any]]) -> str:
     """A line for each point."""
     lines = [
-        "scaling   chips  sequences   step, ms   sent, MB  memory, GB  sequences/s    MFU  limit"
+        "scaling   chips  sequences   step, ms   sent, MB  moved, GB  memory, GB  sequences/s"
+        "    MFU  limit"
     ]
     for each in points:
         head = f"{each['scaling']:<8} {each['chips']:>6} {each['batch_size']:>10}"
         if not each["fits"]:
             lines.append(f"{head}   does not fit: {each['memory_needed'] / 1e9:.3g} GB")
             continue
-        lines.append(
-            f"{head} {each['seconds']['step'] * 1e3:>10.4g} {each['bytes_sent'] / 1e6:>10.4g}"
-            f" {each['memory'] / 1e9:>11.3g} {each['sequences_per_second']:>12,.0f}"
-            f" {each['model_flops_utilisation']:>6.1%}  {limit(each['seconds'])}"
-        )
+        cells = [
+            f"{each['seconds']['step'] * 1e3:>10.4g}",
+            f"{each['bytes_sent'] / 1e6:>10.4g}",
+            f"{each['bytes_moved'] / 1e9:>10.3g}",
+            f"{each['memory'] / 1e9:>11.3g}",
+            f"{each['sequences_per_second']:>12,.0f}",
+            f"{each['model_flops_utilisation']:>6.1%}",
+        ]
+        lines.append(" ".join([head, *cells]) + f"  {limit(each['seconds'])}")
     return "\n".join(lines)
 
 
@@ -158,37 +166,44 @@ def limit(seconds: dict[str, float]) -> str:
 
 
 def draw(points: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
-    """Step time, bytes sent and memory over the number of chips."""
+    """Step time and its limit, bytes sent and moved, and memory over the number of chips."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     panels = {
         "step, at least (ms)": lambda each: each["seconds"]["step"] * 1e3,
         "sent by a chip in a step (MB)": lambda each: each["bytes_sent"] / 1e6,
-        "memory of a chip (GB)": lambda each: each["memory"] / 1e9,
+        "moved in its memory in a step (GB)": lambda each: each["bytes_moved"] / 1e9,
+        "held by a chip (GB)": lambda each: each["memory"] / 1e9,
     }
     held = [each for each in points if each["fits"]]
     counts = sorted({each["chips"] for each in held})
-    figure = Figure(figsize=(13, 4), layout="constrained")
+    figure = Figure(figsize=(13, 9), layout="constrained")
     figure.suptitle(title)
-    for axes, (name, value) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+    for axes, (name, value) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         for scaling, colour in (("weak", "tab:blue"), ("strong", "tab:orange")):
             drawn = [each for each in held if each["scaling"] == scaling]
-            if not drawn:
-                continue
-            chips = [each["chips"] for each in drawn]
-            axes.plot(chips, [value(each) for each in drawn], "o-", color=colour, label=scaling)
-            if name.startswith("step"):
-                first = value(drawn[0])
-                ideal = [
-                    first if scaling == "weak" else first * chips[0] / count for count in chips
-                ]
+            chips, values = [each["chips"] for each in drawn], [value(each) for each in drawn]
+            axes.plot(chips, values, "-", color=colour, label=scaling)
+            for each in drawn:
+                marker = MARKERS[limit(each["seconds"])]
+                axes.plot(each["chips"], value(each), marker, color=colour)
+            if drawn and name.startswith("step"):
+                grow = [1 if scaling == "weak" else chips[0] / count for count in chips]
+                ideal = [values[0] * each for each in grow]
                 axes.plot(chips, ideal, ":", color=colour, label=f"{scaling}, without loss")
         axes.set(xlabel="chips", title=name, xscale="log")
-        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.set_xticks(counts, [f"{count:,}" for count in counts])
         axes.set_xticks([], minor=True)
-        axes.set_ylim(0, 1.15 * max((value(each) for each in held), default=1) or 1)
-        axes.legend()
-    figure.savefig(path, dpi=120)
+        if name.startswith(("step", "moved")):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(0, 1.15 * max(map(value, held), default=1) or 1)
+        limits = sorted({limit(each["seconds"]) for each in held})
+        handles = [Line2D([], [], color="grey", ls="", marker=MARKERS[name]) for name in limits]
+        lines, labels = axes.get_legend_handles_labels()
+        axes.legend(lines + handles, labels + [f"waits for {name}" for name in limits])
+    figure.savefig(path, dpi=100)
 
 
 def _parser() -> argparse.ArgumentParser:

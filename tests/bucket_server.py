@@ -17,6 +17,7 @@ OBJECT = re.compile(r"/(?:download/)?storage/v1/b/([^/?]+)/o/([^/?]+)$")
 LIST = re.compile(r"/storage/v1/b/([^/?]+)/o$")
 BUCKET = re.compile(r"/storage/v1/b/([^/?]+)$")
 REWRITE = re.compile(r"/storage/v1/b/([^/?]+)/o/([^/?]+)/rewriteTo/b/([^/?]+)/o/([^/?]+)$")
+MOVE = re.compile(r"/storage/v1/b/([^/?]+)/o/([^/?]+)/moveTo/o/([^/?]+)$")
 UPLOAD = re.compile(r"/upload/storage/v1/b/([^/?]+)/o$")
 
 
@@ -135,6 +136,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._if_allowed(match[1]) and self._rewrite(
                 *map(urllib.parse.unquote, match.groups())
             )
+        if match := MOVE.match(path):
+            return self._if_allowed(match[1]) and self._move(
+                *map(urllib.parse.unquote, match.groups())
+            )
         match = UPLOAD.match(path)
         if not match or not self._if_allowed(match[1]):
             return None if match else self._answer(501, {})
@@ -151,6 +156,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _rewrite(self, bucket: str, name: str, other: str, new: str) -> None:
         facts = self.server.put(other, new, self.server.content(bucket, name))
         self._answer(200, {"kind": "storage#rewriteResponse", "done": True, "resource": facts})
+
+    def _move(self, bucket: str, name: str, new: str) -> None:
+        content = self.server.content(bucket, name)
+        del self.server.objects[bucket, name]
+        self._answer(200, self.server.put(bucket, new, content))
 
     def do_PUT(self):
         path, _ = self._asked()

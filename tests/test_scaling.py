@@ -30,9 +30,8 @@ def compiled(scaling, monkeypatch):
     def point(arguments, asked):
         if asked["batch_size"] == 6 and len(made) == 3:
             raise UserError("the power went")
-        chips, batch_size = asked["chips"], asked["batch_size"]
-        made.append((chips, batch_size))
-        return numbers(chips, batch_size)
+        made.append((asked["chips"], asked["batch_size"], asked["microbatches"]))
+        return numbers(asked["chips"], asked["batch_size"])
 
     monkeypatch.setattr(scaling, "check", lambda arguments: None)
     monkeypatch.setattr(scaling, "point", point)
@@ -51,6 +50,7 @@ def numbers(chips: int, batch_size: int) -> dict:
         "fits": True,
         "seconds": seconds,
         "bytes_sent": sent,
+        "bytes_moved": 4e9,
         "memory": 5e8,
         "memory_there": 1e9,
         "sequences_per_second": batch_size / seconds["step"],
@@ -61,13 +61,13 @@ def numbers(chips: int, batch_size: int) -> dict:
 def test_what_was_compiled_is_kept_and_the_rest_is_made(scaling, words, compiled, capsys):
     with pytest.raises(UserError, match="the power went"):
         scaling.run(words)
-    assert compiled == [(1, 2), (2, 4), (4, 8)]
+    assert compiled == [(1, 2, 1), (2, 4, 1), (4, 8, 1)]
     compiled.clear()
     scaling.run(words)
-    assert compiled == [(1, 6), (2, 6)]  # 6 sequences do not divide over four chips
+    assert compiled == [(1, 6, 3), (2, 6, 3)]  # 6 sequences do not divide over four chips
     lines = capsys.readouterr().out.splitlines()
     assert "strong        1          6   does not fit: 2 GB" in lines
-    assert [*("weak", "4", "8", "9", "8", "0.5", "889", "44.4%", "collectives")] in [
+    assert [*("weak", "4", "8", "9", "8", "4", "0.5", "889", "44.4%", "collectives")] in [
         line.split() for line in lines
     ]
     assert any(line.startswith("weak          1") and line.endswith("products") for line in lines)
@@ -77,7 +77,7 @@ def test_only_what_is_asked_is_shown(scaling, words, compiled, capsys):
     words += ("--batch_size", "5")
     scaling.run([*words, "--chips", "1", "2"])
     scaling.run([*words, "--chips", "1", "--config.mesh.shard_optimizer=true"])
-    assert compiled == [(1, 2), (2, 4), (1, 5), (1, 2), (1, 5)]
+    assert compiled == [(1, 2, 1), (2, 4, 1), (1, 5, 5), (1, 2, 1), (1, 5, 5)]
     capsys.readouterr()
     scaling.run([*words, "--chips", "2"])
     _, line, *_ = capsys.readouterr().out.splitlines()
@@ -112,7 +112,8 @@ def test_what_is_wrong_is_one_line(scaling, words, more, said):
 @pytest.mark.once
 def test_a_point_is_what_a_plan_says(scaling, words, tpu_compiler):
     arguments = scaling._parser().parse_args(words)
-    asked = {"chips": 1, "batch_size": 2, "overrides": {"model.vocab_size": "97"}}
+    asked = {"chips": 1, "batch_size": 2, "microbatches": 2}
+    asked |= {"overrides": {"model.vocab_size": "97"}}
     found = scaling.point(arguments, asked)
     assert found["fits"]
     assert found["bytes_sent"] == 0

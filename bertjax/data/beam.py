@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
+import grpc
 import numpy as np
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from bertjax.data import copies, reading, storage
 from bertjax.data import tokenizer as tokenizers
@@ -80,7 +81,8 @@ def fill(
         this returns, under the names of finished ones.
 
     Raises:
-      UserError: an earlier call without Beam finished shards; or as `prepare` does.
+      UserError: an earlier call without Beam finished shards; a job server does not answer, or
+        breaks off; or as `prepare` does.
     """
     if any(state.position != START for state in corpus.states.values()):
         raise UserError(
@@ -125,6 +127,8 @@ def fill(
         if line is None:
             raise
         raise UserError(line) from error
+    except (grpc.FutureTimeoutError, grpc.RpcError) as error:
+        raise UserError(_line_of_server(error, pipeline.options)) from error
     if bucket is not None:
         copies.bring(unfinished, corpus.folder, wanted=lambda name: not name.endswith(SHARD))
     for split, state in corpus.states.items():
@@ -247,6 +251,13 @@ def _name_shards(bucket: Any, states: Mapping[str, SplitState]) -> None:
             made = bucket / UNFINISHED / shard_name(split, number)
             storage.move(made, bucket / final_name(split, number, count))
     storage.clear(bucket / UNFINISHED)
+
+
+def _line_of_server(error: Exception, options: PipelineOptions) -> str:
+    server = f"Beam's job server {options.view_as(PortableOptions).job_endpoint}"
+    if isinstance(error, grpc.FutureTimeoutError):
+        return f"{server} does not answer: is it there? (--job_endpoint, --job_server_timeout)"
+    return f"{server} broke off: {error.details()}; its log and its workers' say why"
 
 
 def _line_of_worker(error: Exception) -> str | None:

@@ -28,7 +28,7 @@ def place(tmp_path_factory):
 
 
 def arguments(place, out):
-    options = "--workers 2 --shard_size 0.08 --validation_fraction 0.02"
+    options = "--workers 2 --shard_size 0.02 --validation_fraction 0.02"
     text = f"prepare --input {place}/?.txt --tokenizer {place}/vocab.txt --out {out} {options}"
     return text.split(" ")
 

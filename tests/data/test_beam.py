@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import random
+import signal
+import socket
 import subprocess
 import sys
 
@@ -98,6 +100,68 @@ def test_the_corpus_is_the_same_in_a_bucket(apache_beam, texts, vocabulary, tmp_
     server.close()
 
 
+@pytest.fixture
+def job_server(apache_beam, command_environment):
+    """The options for a job server and a pool of workers, all in processes of their own.
+
+    What Flink's and Spark's job servers are told, and tell their workers, Beam's own is told too.
+    """
+    servers = {
+        "runners.portability.local_job_service_main": free_port(),
+        "runners.worker.worker_pool_main": free_port(),
+    }
+    flags = ("--port", "--service_port")
+    environment = command_environment | {
+        "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", f"apache_beam.{module}", flag, str(port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+        for (module, port), flag in zip(servers.items(), flags, strict=True)
+    ]
+    try:
+        jobs, workers = servers.values()
+        yield [
+            "--runner=PortableRunner",
+            f"--job_endpoint=localhost:{jobs}",
+            "--environment_type=EXTERNAL",
+            f"--environment_config=localhost:{workers}",
+        ]
+    finally:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return found.getsockname()[1]
+
+
+def test_the_corpus_is_the_same_by_way_of_a_job_server(
+    texts, vocabulary, tmp_path, job_server, root, command_environment
+):
+    alone = tmp_path / "alone"
+    prepare([str(texts / "*.jsonl")], vocabulary, alone, shard_size=0.05)
+    words = f"prepare --input {texts}/*.jsonl --tokenizer {vocabulary} --out {tmp_path}/corpus"
+    command = [sys.executable, "-m", "bertjax", *words.split(), "--shard_size", "0.05"]
+    done = subprocess.run(
+        [*command, "--runner", "beam", "--", *job_server],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env=command_environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "corpus") == contents(alone)
+
+
 def test_a_full_disk_is_one_line(apache_beam, texts, vocabulary, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -120,6 +184,18 @@ def test_a_mistake_is_one_line(apache_beam, texts, vocabulary, tmp_path, root, c
         f'bertjax prepare: error: {tmp_path}/bad.jsonl:2: wanted an object with a string "text"'
     )
     assert not (tmp_path / "corpus").exists()
+
+
+def test_a_job_server_that_is_not_there_is_one_line(apache_beam, texts, vocabulary, tmp_path):
+    port = free_port()
+    where = [f"--job_endpoint=localhost:{port}", "--job_server_timeout=1"]
+    with pytest.raises(UserError, match=rf"job server localhost:{port} does not answer"):
+        prepare(
+            [str(texts / "*.jsonl")],
+            vocabulary,
+            tmp_path / "corpus",
+            beam=["--runner=PortableRunner", *where],
+        )
 
 
 def test_a_corpus_that_was_begun_alone_is_finished_alone(apache_beam, texts, vocabulary, tmp_path):
