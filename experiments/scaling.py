@@ -195,10 +195,12 @@ def draw(points: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
         axes.set(xlabel="chips", title=name, xscale="log")
         axes.set_xticks(counts, [f"{count:,}" for count in counts])
         axes.set_xticks([], minor=True)
+        values = list(map(value, held)) or [1]
         if name.startswith(("step", "moved")):
-            axes.set_yscale("log")
+            axes.set(yscale="log", ylim=(min(values) / 2, 2 * max(values)))
+            axes.yaxis.set_major_formatter("{x:g}")
         else:
-            axes.set_ylim(0, 1.15 * max(map(value, held), default=1) or 1)
+            axes.set_ylim(0, 1.3 * max(values) or 1)
         limits = sorted({limit(each["seconds"]) for each in held})
         handles = [Line2D([], [], color="grey", ls="", marker=MARKERS[name]) for name in limits]
         lines, labels = axes.get_legend_handles_labels()

@@ -53,6 +53,16 @@ def pytest_addoption(parser):
     parser.addoption("--regolden", action="store_true", help="rewrite the curves in tests/golden")
 
 
+NUMBERS_ALONE = {"compat", "curves", "decoding", "layers", "models", "objectives", "tasks"}
+"""Folders whose tests compute, and neither start processes nor keep files: marked `once`."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent.name in NUMBERS_ALONE:
+            item.add_marker(pytest.mark.once)
+
+
 @pytest.fixture(scope="session")
 def regolden(request) -> bool:
     """Whether golden curves are to be rewritten instead of compared."""

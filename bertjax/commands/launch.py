@@ -32,6 +32,8 @@ On clusters the scheduler starts the processes: see tools/launch/, and --distrib
 _VERBS = ("pretrain", "finetune")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 10.0, 0.1
+_MISTAKE = 2
+"""The exit status of a command that a person has to mend."""
 _DEVICES_FLAG = "--xla_force_host_platform_device_count"
 
 
@@ -127,9 +129,11 @@ class _Job:
         code = self._processes[first].returncode
         if self._asked is None:
             took = f"; it takes process {', '.join(left)} with it" if left else ""
+            advice = "the same command goes on from the last checkpoint"
+            if code == _MISTAKE:
+                advice = "what it says above has to be mended first"
             print(
-                f"bertjax launch: process {first} {_how(code)}{took}; the same command goes on "
-                "from the last checkpoint",
+                f"bertjax launch: process {first} {_how(code)}{took}; {advice}",
                 file=sys.stderr,
                 flush=True,
             )

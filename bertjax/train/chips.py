@@ -31,6 +31,7 @@ class Chip:
       network_bytes_per_second: To chips of other slices, its share of the data center network; None
         where no figure is published.
       devices: What JAX counts as a device; these share the chip.
+      cores: How the compiler is to take the cores of the chip, where it would take each by itself.
       names_count: What the number in a name such as v5p-512 counts for one chip.
     """
 
@@ -43,6 +44,7 @@ class Chip:
     dimensions: int
     network_bytes_per_second: float | None = None
     devices: int = 1
+    cores: str | None = None
     names_count: int = 1
 
 
@@ -57,6 +59,7 @@ CHIPS = {
             memory_bytes_per_second=1200 * GIGA,
             link_bytes_per_second=50 * GIGA,
             dimensions=3,
+            cores="megacore",
             names_count=2,
         ),
         Chip(
@@ -171,6 +174,8 @@ def topology(name: str, slices: int = 1) -> Topology:
 
     full = f"{chip.name}:{shape}"
     options = {"num_slices": slices} if slices > 1 else {}
+    if chip.cores is not None:
+        options["chip_config_name"] = chip.cores
     if _size(shape) == 1:
         options["chips_per_host_bounds"] = [1, 1, 1]
     try:

@@ -276,6 +276,15 @@ def test_a_first_process_that_never_comes_is_named(corpus, tmp_path, run_bertjax
     assert f"process 0 at 127.0.0.1:{port} did not answer within 5 s" in done.stderr
 
 
+def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertjax):
+    wrong = words(corpus, tmp_path / "run", **{"optimizer.warmup_steps": 1000})
+    done = run_bertjax("launch", "--processes", "1", "--", *wrong)
+    assert done.returncode == 2
+    mistake, last = done.stderr.splitlines()[-2:]
+    assert mistake.startswith("bertjax pretrain: error: warmup_steps=1000 must lie between")
+    assert last.startswith("bertjax launch: process 0 ended with exit status 2; what it says above")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
