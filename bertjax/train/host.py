@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import pathlib
 import platform
@@ -30,6 +31,8 @@ TOO_MUCH = 1.5
 _GIGABYTE = 2**30
 
 _SECONDS_BETWEEN_LOOKS = 0.25
+_LOOKING = 0.01
+"""Of the time, at most: a look walks all that is free, and nobody gets memory meanwhile."""
 
 
 class Memory(NamedTuple):
@@ -87,6 +90,7 @@ def memory(proc: pathlib.Path = _PROC, cgroups: pathlib.Path = _CGROUPS) -> Memo
     return min(found, key=lambda each: each.free)
 
 
+@functools.cache  # a second thread would only get in the way of the first
 def keep_freed_memory() -> None:
     """Lets glibc keep for the next step of training what a step has freed, while there is room.
 
@@ -108,11 +112,13 @@ def keep_freed_memory() -> None:
 
 
 def _give_back(libc: ctypes.CDLL) -> None:
-    most = 0
+    most, seconds = 0, _SECONDS_BETWEEN_LOOKS
     with contextlib.suppress(OSError):
         while True:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(seconds)
+            began = time.monotonic()
             most = max(most, _in_use(libc))
+            seconds = max(_SECONDS_BETWEEN_LOOKS, (time.monotonic() - began) / _LOOKING)
             now = memory()
             scarce = now.free < SCARCE * now.total
             if scarce or _resident() > TOO_MUCH * most + _GIGABYTE:

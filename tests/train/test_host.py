@@ -78,6 +78,24 @@ def test_memory_that_was_freed_comes_back_without_page_faults(where):
     assert int(faults) < 100  # without it: 16,384
 
 
+ASKED_OFTEN = """
+import threading
+from bertjax.train import host
+for _ in range(3):
+    host.keep_freed_memory()
+print([thread.name for thread in threading.enumerate()].count("bertjax memory"))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+def test_one_thread_gives_back_however_often_it_is_asked():
+    """Each of them would stop all others that want memory, four times a second."""
+    threads = subprocess.run(
+        [sys.executable, "-c", ASKED_OFTEN], capture_output=True, text=True, check=True
+    ).stdout
+    assert threads == "1\n"
+
+
 GIVEN_BACK = """
 import pathlib, sys, time
 from bertjax.train import host
