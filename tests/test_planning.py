@@ -157,6 +157,12 @@ def test_the_gentlest_change_that_fits_is_found(config, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
+def test_a_chip_alone(name, full, tpu_compiler):
+    found = chips.topology(name)
+    assert (found.name, found.chips) == (full, 1)
+
+
 @pytest.mark.parametrize("kind", chips.CHIPS)
 @pytest.mark.parametrize("count", [1, 8, 64])
 def test_every_chip_has_topologies_that_a_mesh_covers(kind, count, tpu_compiler):

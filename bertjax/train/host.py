@@ -31,8 +31,8 @@ TOO_MUCH = 1.5
 _GIGABYTE = 2**30
 
 _SECONDS_BETWEEN_LOOKS = 0.25
-_LOOKING = 0.01
-"""Of the time, at most: a look walks all that is free, and nobody gets memory meanwhile."""
+_COUNTING = 0.01
+"""Of the time, at most, what is in use is counted: nobody else gets memory meanwhile."""
 
 
 class Memory(NamedTuple):
@@ -112,13 +112,13 @@ def keep_freed_memory() -> None:
 
 
 def _give_back(libc: ctypes.CDLL) -> None:
-    most, seconds = 0, _SECONDS_BETWEEN_LOOKS
+    most, again = 0, time.monotonic()
     with contextlib.suppress(OSError):
         while True:
-            time.sleep(seconds)
-            began = time.monotonic()
-            most = max(most, _in_use(libc))
-            seconds = max(_SECONDS_BETWEEN_LOOKS, (time.monotonic() - began) / _LOOKING)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            if (began := time.monotonic()) >= again:
+                most = max(most, _in_use(libc))
+                again = began + (time.monotonic() - began) / _COUNTING
             now = memory()
             scarce = now.free < SCARCE * now.total
             if scarce or _resident() > TOO_MUCH * most + _GIGABYTE:
