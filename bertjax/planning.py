@@ -2,7 +2,7 @@
 
 plan      config, topology -> the step of every phase, compiled for these chips
 fitting   a phase that does not fit -> the gentlest change with which it does
-search    meshes and remat policies, compiled and ranked
+search    meshes, remat policies and microbatches, compiled and ranked
 
 Times are a roofline (Williams et al. 2009): what the chips need at least, with every product at
 their peak, every byte at full bandwidth, and collectives on the two links of one dimension of the
@@ -143,14 +143,33 @@ def _gentler(config: ConfigDict) -> Iterator[ConfigDict]:
 
 
 def search(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> list[StepPlan]:
-    """Meshes and remat policies that make sense, compiled; what fits comes first, fastest first."""
-    found = []
+    """What makes sense, compiled; what fits comes first, fastest first.
+
+    All meshes and remat policies; then the best mesh in more microbatches, while that is better:
+    fewer sequences at a time are held in less memory, and may let a step compute less again.
+    """
+    tried: list[tuple[dict[str, Any], StepPlan]] = []
+
+    def attempt(changes):
+        with contextlib.suppress(UserError):
+            tried.append((changes, _compiled(changed(config, changes), phase, topology, say)))
+
     for sizes in _meshes(config, len(topology.devices)):
         for policy in _FROM_GENTLE_TO_HARSH:
-            settings = changed(config, {**sizes, "model.remat": policy})
-            with contextlib.suppress(UserError):
-                found.append(_compiled(settings, phase, topology, say))
-    return sorted(found, key=lambda step: (not step.fits, step.seconds.get("step", 0.0)))
+            attempt({**sizes, "model.remat": policy})
+    parts, best = config.data.microbatches, None
+    while tried and min(tried, key=_rank) is not best:
+        best, parts = min(tried, key=_rank), 2 * parts
+        settings, step = best
+        harshest = _FROM_GENTLE_TO_HARSH.index(settings["model.remat"] if step.fits else "full")
+        for policy in _FROM_GENTLE_TO_HARSH[: harshest + 1]:
+            attempt({**settings, "model.remat": policy, "data.microbatches": parts})
+    return [step for _, step in sorted(tried, key=_rank)]
+
+
+def _rank(tried: tuple[dict[str, Any], StepPlan]) -> tuple[bool, float]:
+    step = tried[1]
+    return not step.fits, step.seconds["step"] if step.fits else step.memory.needed
 
 
 def _meshes(config: ConfigDict, devices: int) -> Iterator[dict[str, int]]:

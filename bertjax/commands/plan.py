@@ -25,8 +25,8 @@ Times are a roofline, what the chips need at least: products at their peak or me
 bandwidth, whichever takes longer, and after it the collectives, on the two links of one dimension
 of the torus; with --slices, also on each chip's share of the network between them. What does not
 fit is compiled again with other remat policies, meshes and microbatches, until it does. --search
-compiles all meshes and remat policies that make sense for the run's longest phase, which takes
-minutes, and ranks them.
+compiles all meshes and remat policies that make sense for the run's longest phase, and the best of
+them in more microbatches while that is better; this takes minutes. It ranks what it has tried.
 """
 
 
@@ -87,7 +87,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--topology", required=True, help="v5e:16x16, v5e-256, v5p-512 ...")
     add("--slices", type=int, default=1, help="so many of them, joined by a network (default 1)")
     add("--mesh", help="data=64,fsdp=4: instead of the config's; what is not named is 1")
-    add("--search", action="store_true", help="compile and rank other meshes and remat policies")
+    add(
+        "--search",
+        action="store_true",
+        help="compile and rank meshes, remat policies, microbatches",
+    )
     add("--json", action="store_true", help="print JSON instead of tables")
     return parser
 
