@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import types
 
 import flax.linen as nn
@@ -13,6 +14,7 @@ from bertjax import planning
 from bertjax.commands import plan
 from bertjax.config import load_config
 from bertjax.errors import UserError
+from bertjax.layers import masks
 from bertjax.layers.attention import attend
 from bertjax.layers.attention_kernels import told_to
 from bertjax.layers.dropout import Dropout
@@ -157,6 +159,49 @@ def test_the_gentlest_change_that_fits_is_found(config, monkeypatch):
     ]
 
 
+def test_a_search_cuts_the_best_mesh_into_more_parts_while_that_is_better(config, monkeypatch):
+    """Here: heads over two are best, which without recomputation fit in four parts alone."""
+    tried = []
+
+    def compiled(config, phase, topology, say):
+        mesh, remat, parts = config.mesh, config.model.remat, config.data.microbatches
+        tried.append((mesh.tensor, remat, parts))
+        if parts == 16:
+            raise UserError("batch_size=8 does not divide")
+        if remat == "none" and parts < 4:
+            return planning.StepPlan(phase, {}, planning.OutOfMemory(8.0 / parts, 1.0))
+        seconds = {"none": 1.0, "dots": 2.0, "dots_with_no_batch_dims": 3.0, "full": 4.0}[remat]
+        seconds += (mesh.tensor != 2) + 0.1 * abs(parts - 4)
+        return planning.StepPlan(phase, {}, {}, seconds={"step": seconds})
+
+    monkeypatch.setattr(planning, "_compiled", compiled)
+    topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 1, range(4))
+    found = planning.search(config, None, topology, print)
+    assert {sizes for sizes, *_ in tried} == {1, 2}
+    assert [each for each in tried if each[2] > 1] == [
+        *((2, remat, 2) for remat in ("none", "dots")),
+        *((2, remat, 4) for remat in ("none", "dots")),
+        (2, "none", 8),
+    ]
+    assert [step.fits for step in found] == sorted((step.fits for step in found), reverse=True)
+    seconds = [step.seconds["step"] for step in found if step.fits]
+    assert seconds[0] == 1.0
+    assert seconds == sorted(seconds)
+
+
+def test_a_search_in_which_nothing_fits_goes_on_in_more_parts(config, monkeypatch):
+    def compiled(config, phase, topology, say):
+        parts = config.data.microbatches
+        if parts == 8:
+            raise UserError("batch_size=8 does not divide")
+        return planning.StepPlan(phase, {"parts": parts}, planning.OutOfMemory(9.0 / parts, 1.0))
+
+    monkeypatch.setattr(planning, "_compiled", compiled)
+    topology = chips.Topology("v5e:1x1", chips.CHIPS["v5e"], 1, range(1))
+    found = planning.search(config, None, topology, print)
+    assert [step.settings["parts"] for step in found] == [4] * 4 + [2] * 4 + [1] * 4
+
+
 @pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
 def test_a_chip_alone(name, full, tpu_compiler):
     found = chips.topology(name)
@@ -208,8 +253,9 @@ def test_splash_attention_is_compiled_for_chips(tpu_compiler):
 
     class Attend(nn.Module):
         @nn.compact
-        def __call__(self, *arrays):
-            return attend(*arrays, Dropout(0.1), train=False)
+        def __call__(self, query, key, value, packs):
+            mask = masks.packed(packs) & masks.causal(512)
+            return attend(query, key, value, mask, Dropout(0.1), train=False)
 
     def gradients(*arrays):
         def loss(query, key, value):
@@ -219,10 +265,10 @@ def test_splash_attention_is_compiled_for_chips(tpu_compiler):
 
     place = sharding.batch_sharding(mesh)
     heads = jax.ShapeDtypeStruct((4, 512, 2, 64), jnp.bfloat16, sharding=place)
-    mask = jax.ShapeDtypeStruct((4, 1, 1, 512), bool, sharding=place)
+    packs = jax.ShapeDtypeStruct((4, 512), jnp.int32, sharding=place)
     with told_to(lines.append):
         function = jax.jit(sharding.on_mesh(gradients, mesh, sharding.RULES))
-        program = function.lower(heads, heads, heads, mask).compile().as_text()
+        program = function.lower(heads, heads, heads, packs).compile().as_text()
     assert lines == ["attention of 512 tokens: splash: no weights in memory"]
     assert program.count('custom_call_target="tpu_custom_call"') == 2
-    assert "512,512]" not in program
+    assert not re.search(r"(bf16|f32)\[[\d,]*512,512\]", program)

@@ -5,12 +5,13 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from bertjax.layers import attention_kernels
 from bertjax.layers.attended import attended
 from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
+from bertjax.layers.masks import Mask
 from bertjax.layers.precision import Precision
 
 Past = tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]
@@ -38,7 +39,7 @@ class SelfAttention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B L D"],
-        mask: Bool[Array, "B 1 #L M"],
+        mask: Mask,
         past: Past | None = None,
         *,
         train: bool,
@@ -71,16 +72,14 @@ class SelfAttention(nn.Module):
         return self._dense((width,), ("heads", "kv", "embed"), contracted=2, name="output")(context)
 
     @nn.compact
-    def scores(
-        self, x: Float[Array, "B L D"], mask: Bool[Array, "B 1 #L L"]
-    ) -> Float[Array, "B H L L"]:
+    def scores(self, x: Float[Array, "B L D"], mask: Mask) -> Float[Array, "B H L L"]:
         """What `__call__` takes the softmax of; 0 where the mask hides."""
         features = (self.num_heads, x.shape[-1] // self.num_heads)
         query, key = (
             self._dense(features, ("embed", "heads", "kv"), name=name)(x)
             for name in ("query", "key")
         )
-        return jnp.where(mask, scaled_scores(query, key), 0.0)
+        return jnp.where(mask.array(), scaled_scores(query, key), 0.0)
 
     def _dense(self, features, axes, *, name, contracted=1):
         return Dense(
@@ -97,7 +96,7 @@ def attend(
     query: Float[Array, "B L H K"],
     key: Float[Array, "B M H K"],
     value: Float[Array, "B M H K"],
-    mask: Bool[Array, "#B 1 #L M"],
+    mask: Mask,
     dropout: Dropout,
     *,
     train: bool,
@@ -111,21 +110,21 @@ def attend(
         return kernel(query, key, value, mask)
     scores_BHLM = scaled_scores(query, key)
     kept = dropout.kept(scores_BHLM.shape, train=train)
-    return attended(scores_BHLM, mask, kept, value)
+    return attended(scores_BHLM, mask.array(), kept, value)
 
 
 def attend_onward(
     query: Float[Array, "B L H K"],
     past: Past,
     own: tuple[Float[Array, "B L H K"], Float[Array, "B L H K"]],
-    mask: Bool[Array, "B 1 #L M"],
+    mask: Mask,
 ) -> Float[Array, "B L H K"]:
     """`attend`, where keys and values lie in two places: M counts the past's, then their own.
 
     They are not put together: the past is long, and one token more is not worth a copy of it.
     """
     scores_BHLM = jnp.concatenate([scaled_scores(query, key) for key, _ in (past, own)], axis=-1)
-    scores_BHLM = jnp.where(mask, scores_BHLM, jnp.finfo(jnp.float32).min)
+    scores_BHLM = jnp.where(mask.array(), scores_BHLM, jnp.finfo(jnp.float32).min)
     weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(query.dtype)
     parts = jnp.split(weights_BHLM, [past[0].shape[1]], axis=-1)
     return sum(

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError, nearest
+from bertjax.layers.masks import Mask
 
 KERNELS = {"splash": "tpu", "cudnn": "gpu"}
 """Each kernel and the platform that it is for."""
@@ -37,7 +38,7 @@ _LANES = 128
 _LARGEST_BLOCK = 512
 _WIDEST_HEAD = 128
 
-Attend = Callable[[Array, Array, Array, Array], Array]
+Attend = Callable[[Array, Array, Array, Mask], Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Case:
       head_width: K.
       dtype: Of queries, keys and values.
       dropout: Of the weights; 0 where nothing is trained.
-      one_mask: Whether all queries see the same keys.
+      pairs: Whether a query sees keys that follow from no rule which a kernel knows.
       cut: Whether sequences are cut over several devices.
     """
 
@@ -61,7 +62,7 @@ class Case:
     head_width: int
     dtype: str
     dropout: float = 0.0
-    one_mask: bool = True
+    pairs: bool = False
     cut: bool = False
 
 
@@ -117,8 +118,8 @@ def _missing(kernel: str, case: Case) -> str:
         if case.queries % 2 or case.keys % 2:
             return f"cudnn wants even lengths, not {case.queries} and {case.keys}"
         return ""
-    if not case.one_mask:
-        return "splash is for one mask for all queries, each has its own"
+    if case.pairs:
+        return "splash is for padding, packs and causal masks, not for any pairs of tokens"
     if case.queries % _LANES or case.keys % _LANES:
         return f"splash wants multiples of {_LANES} tokens, not {case.queries} and {case.keys}"
     return ""
@@ -158,7 +159,7 @@ def told_to(say: Callable[[str], None]) -> Iterator[None]:
 def find(
     query: Float[Array, "B L H K"],
     key: Float[Array, "B M H K"],
-    mask: Bool[Array, "#B 1 #L M"],
+    mask: Mask,
     dropout: float,
 ) -> Attend | None:
     """The kernel for an attention, from queries, keys, values and mask to what is seen; or None."""
@@ -174,7 +175,7 @@ def find(
         head_width=query.shape[-1],
         dtype=query.dtype.name,
         dropout=dropout,
-        one_mask=mask.shape[2] == 1,
+        pairs=mask.pairs is not None,
         cut=length is not None and _parts(length, mesh) > 1,
     )
     kernel, reason = choose(case, setting.asked)
@@ -203,18 +204,19 @@ def cudnn(
     query: Float[Array, "B L H K"],
     key: Float[Array, "B M H K"],
     value: Float[Array, "B M H K"],
-    mask: Bool[Array, "#B 1 #L M"],
+    mask: Mask,
 ) -> Float[Array, "B L H K"]:
     """`attend` without dropout, by cuDNN, which the compiler knows how to place on a mesh."""
-    mask = jnp.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    return jax.nn.dot_product_attention(query, key, value, mask=mask, implementation="cudnn")
+    shown = mask.array()
+    shown = jnp.broadcast_to(shown, (*shown.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=shown, implementation="cudnn")
 
 
 def splash(
     query: Float[Array, "B L H K"],
     key: Float[Array, "B M H K"],
     value: Float[Array, "B M H K"],
-    mask: Bool[Array, "#B 1 1 M"],
+    mask: Mask,
     *,
     interpret: bool = False,
 ) -> Float[Array, "B L H K"]:
@@ -226,52 +228,63 @@ def splash(
       query: Q.
       key: K.
       value: V.
-      mask: Which keys all queries see.
+      mask: Without pairs of its own.
       interpret: Whether the kernel is interpreted, slowly, on a device that is no TPU.
     """
-    mask = jnp.broadcast_to(mask, (query.shape[0], *mask.shape[1:]))
-    attend = functools.partial(_splash_on_a_device, interpret=interpret)
-    if jax.sharding.get_abstract_mesh().empty:
-        return attend(query, key, value, mask)
-    heads = nn.logical_to_mesh_axes(("batch", None, "heads", None))
-    rows = nn.logical_to_mesh_axes(("batch", None, None, None))
-    # A compiler that cuts arrays over devices by itself cannot cut a kernel.
-    placed = jax.shard_map(
-        attend, in_specs=(heads, heads, heads, rows), out_specs=heads, check_vma=False
-    )
-    return placed(query, key, value, mask)
+    attend = functools.partial(_splash_on_a_device, causal=bool(mask.causal), interpret=interpret)
+    if not jax.sharding.get_abstract_mesh().empty:
+        heads = nn.logical_to_mesh_axes(("batch", None, "heads", None))
+        rows = nn.logical_to_mesh_axes(("batch", None))
+        # A compiler that cuts arrays over devices by itself cannot cut a kernel.
+        specs = (heads, heads, heads, rows, rows)
+        attend = jax.shard_map(attend, in_specs=specs, out_specs=heads, check_vma=False)
+    found = attend(query, key, value, *_segments(mask, *query.shape[:2], key.shape[1]))
+    # The kernel's backward pass is wrong by a factor of M where nothing is seen.
+    sees = mask.array().any(axis=(1, 3))[:, :, None, None]
+    return jnp.where(sees, found, 0)
+
+
+def _segments(
+    mask: Mask, batch: int, queries: int, keys: int
+) -> tuple[Int[Array, "B L"], Int[Array, "B M"]]:
+    """A mask as splash knows it: a query sees the keys of its own segment. Hidden keys have 0."""
+    of_queries, of_keys = jnp.ones((2, batch, 1), jnp.int32)
+    if mask.packs is not None:
+        of_queries, of_keys = jnp.where(mask.packs == 0, -1, mask.packs), mask.packs
+    if mask.there is not None:
+        of_keys = jnp.where(mask.there, of_keys, 0)
+    return jnp.broadcast_to(of_queries, (batch, queries)), jnp.broadcast_to(of_keys, (batch, keys))
 
 
 def _splash_on_a_device(
     query: Float[Array, "b L h K"],
     key: Float[Array, "b M h K"],
     value: Float[Array, "b M h K"],
-    mask: Bool[Array, "b 1 1 M"],
+    of_queries: Int[Array, "b L"],
+    of_keys: Int[Array, "b M"],
     *,
+    causal: bool,
     interpret: bool,
 ) -> Float[Array, "b L h K"]:
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     length, heads, width = query.shape[1:]
-    seen_by_all = splash_attention.FullMask((length, key.shape[1]))
+    shape = length, key.shape[1]
+    seen = splash_attention.CausalMask(shape) if causal else splash_attention.FullMask(shape)
     kernel = splash_attention.make_splash_mha(
-        splash_attention.MultiHeadMask([seen_by_all] * heads),
-        block_sizes=_block_sizes(splash_attention.BlockSizes, length, key.shape[1]),
+        splash_attention.MultiHeadMask([seen] * heads),
+        block_sizes=_block_sizes(splash_attention.BlockSizes, *shape),
         head_shards=1,
         q_seq_shards=1,
         interpret=interpret,
     )
 
-    def of_example(query, key, value, seen):
-        # A query sees the keys of its own segment: all queries are of segment 1, hidden keys of 0.
-        segments = splash_attention.SegmentIds(jnp.ones(length, jnp.int32), seen.astype(jnp.int32))
-        return kernel(query, key, value, segments)
+    def of_example(query, key, value, of_queries, of_keys):
+        return kernel(query, key, value, splash_attention.SegmentIds(of_queries, of_keys))
 
     scaled = query * jnp.asarray(width**-0.5, query.dtype)
     heads_first = (jnp.swapaxes(x, 1, 2) for x in (scaled, key, value))
-    found = jax.vmap(of_example)(*heads_first, mask[:, 0, 0])
-    # The kernel's backward pass is wrong by a factor of M where nothing is seen.
-    return jnp.where(mask.any(axis=-1, keepdims=True), jnp.swapaxes(found, 1, 2), 0)
+    return jnp.swapaxes(jax.vmap(of_example)(*heads_first, of_queries, of_keys), 1, 2)
 
 
 def _block_sizes(kind: type, queries: int, keys: int):

@@ -1,11 +1,12 @@
 """Transformer blocks: attention and a feed-forward net, each with a residual connection."""
 
 import flax.linen as nn
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from bertjax.layers.activations import activation
 from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
+from bertjax.layers.masks import Mask
 from bertjax.layers.norm import LayerNorm
 from bertjax.layers.precision import Precision
 
@@ -63,7 +64,7 @@ class PostNormBlock(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B L D"],
-        mask: Bool[Array, "B 1 #L M"],
+        mask: Mask,
         *past: PyTree,
         train: bool,
     ) -> Float[Array, "B L D"]:

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.layers.masks import Mask, visible_matrix
+
 
 @flax.struct.dataclass
 class Cache:
@@ -32,11 +34,11 @@ class Cache:
         before = self.there.sum(axis=1, keepdims=True)
         return before + positions(there)
 
-    def mask(self, mask: Bool[Array, "B 1 L L"]) -> Bool[Array, "B 1 L M"]:
+    def mask(self, mask: Mask) -> Mask:
         """What tokens that follow see: all that is here, and of each other what `mask` shows."""
-        shape = (*mask.shape[:3], self.there.shape[1])
-        here = jnp.broadcast_to(self.there[:, None, None], shape)
-        return jnp.concatenate([here, mask], axis=-1)
+        among = mask.array()[:, 0]
+        here = jnp.broadcast_to(self.there[:, None], (*among.shape[:2], self.there.shape[1]))
+        return visible_matrix(jnp.concatenate([here, among], axis=-1))
 
     def extended(
         self,

@@ -7,11 +7,12 @@ both attentions of a decoder (Vaswani et al. 2017, section 3.2.3).
 from typing import NamedTuple
 
 import flax.linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from bertjax.layers.attention import attend
 from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
+from bertjax.layers.masks import Mask
 from bertjax.layers.precision import Precision
 
 
@@ -47,7 +48,7 @@ class CrossAttention(nn.Module):
         self,
         x: Float[Array, "B L D"],
         memory: KeysValues,
-        mask: Bool[Array, "#B 1 #L M"],
+        mask: Mask,
         *,
         train: bool,
     ) -> Float[Array, "B L D"]:

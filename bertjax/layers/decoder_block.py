@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import flax.linen as nn
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bertjax.layers.cross_attention import CrossAttention, KeysValues
 from bertjax.layers.dropout import Dropout
+from bertjax.layers.masks import Mask
 from bertjax.layers.norm import LayerNorm
 
 
@@ -23,9 +24,9 @@ class Source(NamedTuple):
       mask: Which tokens of the source are there.
     """
 
-    visible: Bool[Array, "#B 1 T T"]
+    visible: Mask
     memory: Float[Array, "B M D"]
-    mask: Bool[Array, "B 1 1 M"]
+    mask: Mask
 
 
 class Kept(NamedTuple):
@@ -70,8 +71,8 @@ class DecoderBlock(nn.Module):
         x: Float[Array, "B 1 D"],
         kept: Kept,
         at: Int[Array, ""],
-        visible: Bool[Array, "1 1 1 T"],
-        mask: Bool[Array, "B 1 1 M"],
+        visible: Mask,
+        mask: Mask,
     ) -> tuple[Float[Array, "B 1 D"], KeysValues]:
         """The next token, which is kept at place `at`; returns the past with it."""
         new = self.attention.read(x)

@@ -1,42 +1,97 @@
 """The one place where attention masks are built. True means: may be attended to.
 
-A mask has the shape [B 1 L M] or [B 1 1 M]; masks are combined with `&`.
+A mask says what it is made of, for a kernel of attention need not read what it can work out; masks
+are combined with `&`.
 """
 
+import functools
+import operator
 from collections.abc import Mapping
 
+import flax.struct
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
-def padding(tokens: Bool[Array, "B M"]) -> Bool[Array, "B 1 1 M"]:
+@flax.struct.dataclass
+class Mask:
+    """Which keys a query sees: those that all of these show; what is None hides nothing.
+
+    Attributes:
+      there: Which keys are there.
+      packs: Whose neighbours a token sees: those of its own number; 0 is padding.
+      pairs: Which query sees which key, whatever it follows from.
+      causal: The length of a sequence whose tokens see none that come later; 0 for no such rule.
+    """
+
+    there: Bool[Array, "#B M"] | None = None
+    packs: Int[Array, "B L"] | None = None
+    pairs: Bool[Array, "#B L M"] | None = None
+    causal: int = flax.struct.field(pytree_node=False, default=0)
+
+    def __and__(self, other: "Mask") -> "Mask":
+        """What both show; of packs, one of them may speak.
+
+        Raises:
+          ValueError: both have packs, or sequences of two lengths are causal.
+        """
+        if self.packs is not None and other.packs is not None:
+            raise ValueError("two masks with packs: put the packs of both into one array")
+        lengths = {self.causal, other.causal} - {0}
+        if len(lengths) > 1:
+            raise ValueError(f"causal masks of {self.causal} and of {other.causal} tokens")
+        packs = other.packs if self.packs is None else self.packs
+        there, pairs = _both(self.there, other.there), _both(self.pairs, other.pairs)
+        return Mask(there, packs, pairs, max(self.causal, other.causal))
+
+    def array(self) -> Bool[Array, "#B 1 #L M"]:
+        """The mask written out, with one row for all queries where these see the same keys."""
+        shown = []
+        if self.there is not None:
+            shown.append(self.there[:, None, :])
+        if self.packs is not None:
+            same = self.packs[:, :, None] == self.packs[:, None, :]
+            shown.append(same & (self.packs[:, None, :] != 0))
+        if self.pairs is not None:
+            shown.append(self.pairs)
+        if self.causal:
+            shown.append(jnp.tri(self.causal, dtype=bool)[None])
+        return functools.reduce(operator.and_, shown)[:, None]
+
+
+def _both(one: Array | None, other: Array | None) -> Array | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def padding(tokens: Bool[Array, "#B M"]) -> Mask:
     """Every query sees the tokens that are there."""
-    return tokens[:, None, None, :]
+    return Mask(there=tokens)
 
 
-def visible_matrix(pairs: Bool[Array, "B L M"]) -> Bool[Array, "B 1 L M"]:
+def visible_matrix(pairs: Bool[Array, "#B L M"]) -> Mask:
     """Query l sees token m where `pairs[:, l, m]` (K-BERT, section 3.3)."""
-    return pairs[:, None, :, :]
+    return Mask(pairs=pairs)
 
 
-def packed(pack_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
+def packed(pack_ids: Int[Array, "B L"]) -> Mask:
     """Neighbours packed into one row see only themselves; pack 0 is padding."""
-    same = pack_ids[:, :, None] == pack_ids[:, None, :]
-    return (same & (pack_ids[:, None, :] != 0))[:, None, :, :]
+    return Mask(packs=pack_ids)
 
 
-def causal(length: int) -> Bool[Array, "1 1 L L"]:
+def causal(length: int) -> Mask:
     """Query l sees the tokens up to itself (Vaswani et al. 2017, section 3.2.3)."""
-    return jnp.tri(length, dtype=bool)[None, None]
+    return Mask(causal=length)
 
 
-def prefix(first: Bool[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
+def prefix(first: Bool[Array, "B L"]) -> Bool[Array, "B L L"]:
     """A prefix sees itself whole, the rest sees it and what came before (Dong et al. 2019, 3.3).
 
     Args:
       first: Which tokens are of the prefix; they stand before all others.
     """
-    return first[:, None, None, :] | causal(first.shape[1])
+    return first[:, None, :] | jnp.tri(first.shape[1], dtype=bool)
 
 
 def unified(
@@ -50,11 +105,10 @@ def unified(
       there: Which tokens are there.
       segments: 0 for the first segment, 1 for the second.
     """
-    before = causal(there.shape[1])
-    after = before.swapaxes(2, 3)
-    views = jnp.ones_like(before), before, after, prefix((segments == 0) & there)
-    chosen = kind[:, None, None, None] == jnp.arange(4)
-    seen_BLM = sum(view[:, 0] & chosen[..., n] for n, view in enumerate(views)) > 0
+    before = jnp.tri(there.shape[1], dtype=bool)[None]
+    views = jnp.ones_like(before), before, before.mT, prefix((segments == 0) & there)
+    chosen = kind[:, None, None] == jnp.arange(4)
+    seen_BLM = sum(view & chosen[..., n, None] for n, view in enumerate(views)) > 0
     return seen_BLM & there[:, None, :]
 
 
@@ -72,9 +126,7 @@ def mean(
     return total / jnp.maximum(there.sum(axis=1), 1)
 
 
-def sentence_trees(
-    branches: Int[Array, "B L"], entities: Int[Array, "B L"]
-) -> Bool[Array, "B 1 L L"]:
+def sentence_trees(branches: Int[Array, "B L"], entities: Int[Array, "B L"]) -> Mask:
     """The visible matrices of texts with knowledge in them (K-BERT, section 3.3).
 
     Args:
@@ -108,12 +160,12 @@ def ordered(order: Int[Array, "B L"]) -> tuple[Bool[Array, "B 1 L L"], Bool[Arra
     return (keys < 0) | (keys < queries), jnp.eye(order.shape[1], dtype=bool)[None, None]
 
 
-def from_batch(batch: Mapping[str, Array]) -> Bool[Array, "B 1 #L M"]:
+def from_batch(batch: Mapping[str, Array]) -> Mask:
     """The mask that a batch asks for: `attention_mask` (rank 2 or 3), `pack_ids`, `branch_ids`."""
-    mask = batch["attention_mask"]
+    mask = jnp.asarray(batch["attention_mask"])
     mask = padding(mask) if mask.ndim == 2 else visible_matrix(mask)
     if "pack_ids" in batch:
         mask = mask & packed(batch["pack_ids"])
     if "branch_ids" in batch:
         mask = mask & sentence_trees(batch["branch_ids"], batch["entity_ids"])
-    return jnp.asarray(mask)
+    return mask

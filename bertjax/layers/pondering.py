@@ -9,9 +9,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from bertjax.layers.dense import Dense
+from bertjax.layers.masks import Mask
 from bertjax.layers.positions import sinusoids_at
 
 
@@ -54,7 +55,7 @@ class Pondering(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B L D"], mask: Bool[Array, "B 1 #L L"], *, train: bool
+        self, x: Float[Array, "B L D"], mask: Mask, *, train: bool
     ) -> tuple[Float[Array, "B L D"], Float[Array, "B L"], Float[Array, "T B L D"]]:
         """Returns the outputs, the ponder time of each token, and the states of all steps."""
         signals = jnp.asarray(signals_of(self.max_steps, x.shape[1], x.shape[2]), x.dtype)

@@ -1,9 +1,10 @@
 """The pre-norm block: LayerNorm before each part, and a residual path that nothing normalises."""
 
 import flax.linen as nn
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from bertjax.layers.dropout import Dropout
+from bertjax.layers.masks import Mask
 from bertjax.layers.norm import LayerNorm
 
 
@@ -28,7 +29,7 @@ class PreNormBlock(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B L D"],
-        mask: Bool[Array, "B 1 #L M"],
+        mask: Mask,
         *past: PyTree,
         train: bool,
     ) -> Float[Array, "B L D"]:

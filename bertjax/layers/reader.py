@@ -14,6 +14,7 @@ from bertjax.layers import masks
 from bertjax.layers.cache import Cache
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
+from bertjax.layers.masks import Mask
 from bertjax.layers.stack import Stack
 
 
@@ -78,5 +79,5 @@ class Reader(nn.Module):
         return left["key"], left["value"]
 
 
-def _visible(there: Bool[Array, "B L"]) -> Bool[Array, "B 1 L L"]:
+def _visible(there: Bool[Array, "B L"]) -> Mask:
     return masks.causal(there.shape[1]) & masks.padding(there)

@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from bertjax.errors import UserError, nearest
 from bertjax.layers.stack import REMAT_POLICIES
@@ -37,7 +37,7 @@ class SharedStack(nn.Module):
     keep_hidden_states: bool = False
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array, *, train: bool) -> tuple[Array, Array | None]:
+    def __call__(self, x: Array, mask: PyTree, *, train: bool) -> tuple[Array, Array | None]:
         """Returns the last output and, on request, all outputs with a leading layer axis."""
         if self.remat not in REMAT_POLICIES:
             raise UserError(
@@ -62,7 +62,7 @@ class SharedStack(nn.Module):
             apply = jax.checkpoint(apply, policy=policy, prevent_cse=unroll >= self.num_layers)
         return lax.scan(apply, x, (own, dropout), length=self.num_layers, unroll=unroll)
 
-    def _parameters(self, x: Array, mask: Array) -> tuple[Parameters, Parameters]:
+    def _parameters(self, x: Array, mask: PyTree) -> tuple[Parameters, Parameters]:
         """One copy of what is shared, and N copies of the rest."""
 
         def fresh(key: Array) -> Parameters:

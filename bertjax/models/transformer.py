@@ -146,7 +146,7 @@ class Model(nn.Module):
     def step(self, said: Said, tokens: Int[Array, " B"]) -> tuple[Float[Array, "B V"], Said]:
         """Scores of what follows once one more token has been said."""
         at, longest = said.length[0], said.kept[0].past.key.shape[1]
-        visible = (jnp.arange(longest) <= at)[None, None, None]
+        visible = masks.padding((jnp.arange(longest) <= at)[None])
         x = self._embed(tokens[:, None], at[None, None], longest, train=False)
         kept = []
         for block, own in zip(self._decoder_blocks(), said.kept, strict=True):

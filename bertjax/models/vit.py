@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded
+from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward
 from bertjax.layers.dense import Dense, truncated_normal
@@ -67,7 +68,7 @@ class Model(nn.Module):
         self._check()
         embedded = self._embedded(batch["pixel_values"])
         embedded = Dropout(self.hidden_dropout_prob)(embedded, train=train)
-        everywhere = jnp.ones((len(embedded), 1, 1, embedded.shape[1]), bool)
+        everywhere = masks.padding(jnp.ones(embedded.shape[:2], bool))
         stack = Stack(
             self._block(),
             self.num_hidden_layers,

@@ -138,7 +138,7 @@ class Model(nn.Module):
     ) -> Views:
         """What the streams see: real tokens, unless their order hides them; and the memory."""
         size, length = batch["input_ids"].shape
-        seen_BQL = jnp.broadcast_to(masks.from_batch(batch), (size, 1, length, length))
+        seen_BQL = jnp.broadcast_to(masks.from_batch(batch).array(), (size, 1, length, length))
         segments = batch.get("segment_ids", jnp.zeros((size, length), jnp.int32))
         if there is None:
             there = jnp.zeros((size, 0), bool)

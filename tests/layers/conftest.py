@@ -56,7 +56,7 @@ def attention(x, mask, parameters):
     }
     context = np.zeros_like(projected["query"])
     batch, length, heads, width = context.shape
-    visible = np.broadcast_to(mask, (batch, 1, length, length))
+    visible = np.broadcast_to(mask.array(), (batch, 1, length, length))
     for b, h, query in np.ndindex(batch, heads, length):
         seen = visible[b, 0, query]
         scores = projected["key"][b, seen, h] @ projected["query"][b, query, h] / np.sqrt(width)

@@ -14,12 +14,12 @@ from bertjax.layers.precision import NAMED
 B, L, H, K = 2, 5, 3, 7
 PACKS = jnp.array([[1, 1, 2, 2, 2], [4, 5, 5, 6, 6]])
 KINDS = {
-    "all": jnp.ones((B, 1, 1, L), bool),
+    "all": masks.padding(jnp.ones((B, L), bool)),
     "padding": masks.padding(jnp.arange(L)[None] < jnp.array([[3], [5]])),
     "packed": masks.packed(PACKS),
     "visible matrix": masks.visible_matrix(jnp.tril(jnp.ones((B, L, L), bool))),
-    "causal": jnp.broadcast_to(masks.causal(L), (B, 1, L, L)),
-    "prefix": masks.prefix(jnp.arange(L) < jnp.array([[2], [3]])),
+    "causal": masks.causal(L),
+    "prefix": masks.visible_matrix(masks.prefix(jnp.arange(L) < jnp.array([[2], [3]]))),
 }
 
 
@@ -58,7 +58,7 @@ class Attend(nn.Module):
 def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, random):
     query, key, value = (random(B, L, H, K) for _ in range(3))
     probe, mask = random(H, K), KINDS[kind]
-    visible = np.broadcast_to(mask, (B, 1, L, L))[:, 0]
+    visible = np.broadcast_to(mask.array(), (B, 1, L, L))[:, 0]
 
     def output(key, value):
         return Attend().apply({}, query, key, value, mask)
@@ -79,7 +79,7 @@ def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, random):
 def test_values_in_hidden_tokens_change_nothing(random):
     query, key, value = (random(B, L, H, K) for _ in range(3))
     mask = KINDS["padding"]
-    loud = jnp.where(mask[:, 0, 0, :, None, None], 0.0, 1e4)
+    loud = jnp.where(mask.there[:, :, None, None], 0.0, 1e4)
     np.testing.assert_array_equal(
         Attend().apply({}, query, key + loud, value + loud, mask),
         Attend().apply({}, query, key, value, mask),
@@ -102,7 +102,7 @@ def test_a_query_that_may_see_nothing_stays_finite(random):
 def test_dropout_acts_on_the_weights(random):
     query, key = random(1, 4, 1, 6), random(1, 6, 1, 6)
     # With unit vectors as values, the outputs are the weights.
-    arrays = (query, key, jnp.eye(6)[None, :, None, :], jnp.ones((1, 1, 1, 6), bool))
+    arrays = (query, key, jnp.eye(6)[None, :, None, :], masks.padding(jnp.ones((1, 6), bool)))
     whole = Attend(0.5).apply({}, *arrays)
     np.testing.assert_allclose(whole.sum(-1), np.ones((1, 4, 1)), rtol=1e-6)
     dropped = Attend(0.5).apply({}, *arrays, train=True, rngs={"dropout": jax.random.key(0)})
@@ -125,7 +125,7 @@ def test_every_precision_is_near_float32(name, random, randomized):
 
 def test_scores_are_what_the_softmax_is_taken_of(random, randomized):
     layer, x = SelfAttention(2), random(3, 5, 6)
-    mask = jnp.asarray(np.arange(5) < np.array([5, 2, 1])[:, None])[:, None, None]
+    mask = masks.padding(jnp.arange(5) < jnp.array([[5], [2], [1]]))
     variables = randomized(layer, x, mask, train=False)
     own = variables["params"]
     scores = layer.apply(variables, x, mask, method="scores")
@@ -134,4 +134,4 @@ def test_scores_are_what_the_softmax_is_taken_of(random, randomized):
         for name in ("query", "key")
     )
     wanted = np.einsum("blhk,bmhk->bhlm", query, key) / np.sqrt(3)
-    np.testing.assert_allclose(scores, np.where(mask, wanted, 0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores, np.where(mask.array(), wanted, 0), rtol=1e-4, atol=1e-5)

@@ -36,11 +36,11 @@ GPU = Case("gpu", 512, 512, 64, "bfloat16")
         (TPU, {"queries": 500}, "splash", "xla", "splash wants multiples of 128 tokens, not 500"),
         (TPU, {"keys": 700}, "", "xla", "multiples of 128 tokens, not 512 and 700"),
         (TPU, {"dropout": 0.1}, "", "xla", "splash draws no dropout, 0.1 of the weights"),
-        (TPU, {"one_mask": False}, "", "xla", "one mask for all queries, each has its own"),
+        (TPU, {"pairs": True}, "", "xla", "padding, packs and causal masks, not for any pairs"),
         (TPU, {"cut": True}, "", "xla", "sequences are cut over devices"),
         (TPU, {}, "xla", "xla", "as asked"),
         (GPU, {}, "", "cudnn", "no weights in memory"),
-        (GPU, {"one_mask": False}, "", "cudnn", "no weights in memory"),
+        (GPU, {"pairs": True}, "", "cudnn", "no weights in memory"),
         (GPU, {"dtype": "float32"}, "", "xla", "cudnn is for bfloat16 and float16, not float32"),
         (GPU, {"head_width": 20}, "", "xla", "cudnn wants heads of 8, 16, ... 128, not 20"),
         (GPU, {"head_width": 136}, "", "xla", "cudnn wants heads of 8, 16, ... 128, not 136"),
@@ -70,12 +70,27 @@ def test_a_kernel_that_cannot_be_is_one_line(case, asked, said):
         choose(case, asked)
 
 
+def masks_of_every_kind():
+    """Of four rows the last sees nothing: not a key is there, or none is of a pack."""
+    there = np.random.default_rng(3).random((B, L)) < 0.7
+    packs = 1 + (np.arange(L) + 30 * np.arange(B)[:, None]) // 100
+    there[-1], packs[-1] = False, 0
+    padding, packed = masks.padding(jnp.asarray(there)), masks.packed(jnp.asarray(packs))
+    return {
+        "padding": padding,
+        "packed": packed,
+        "causal": masks.causal(L) & padding,
+        "all": masks.causal(L) & padding & packed,
+    }
+
+
+MASKS = masks_of_every_kind()
+
+
 @pytest.fixture
 def arrays(random):
-    """Queries, keys and values, and a mask with holes, under which the last row sees nothing."""
-    seen = np.random.default_rng(3).random((B, L)) < 0.7
-    seen[-1] = False
-    return (*(random(B, L, H, K) for _ in range(3)), masks.padding(jnp.asarray(seen)))
+    """Queries, keys and values."""
+    return tuple(random(B, L, H, K) for _ in range(3))
 
 
 class Products(nn.Module):
@@ -108,14 +123,15 @@ def value_and_gradients(function, probe, query, key, value, mask):
     return seen, gradients
 
 
+@pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("bfloat16", 0.03)])
-def test_splash_is_the_formula_and_so_are_its_gradients(dtype, atol, arrays, random):
-    query, key, value = (x.astype(dtype) for x in arrays[:3])
+def test_splash_is_the_formula_and_so_are_its_gradients(kind, dtype, atol, arrays, random):
+    query, key, value = (x.astype(dtype) for x in arrays)
     probe = random(B, L, H, K)
     kernel = functools.partial(splash, interpret=True)
     got, wanted = (
         jax.jit(functools.partial(value_and_gradients, function, probe))(
-            query, key, value, arrays[3]
+            query, key, value, MASKS[kind]
         )
         for function in (kernel, products)
     )
@@ -135,8 +151,12 @@ def test_splash_on_a_mesh_works_on_own_rows_and_heads(arrays):
     """Rows over data and fsdp, heads over tensor; and rows by vmap over data, as in parts."""
     axes = ("data", "fsdp", "tensor", "sequence")
     mesh = jax.make_mesh((2, 2, 2, 1), axes, axis_types=(AxisType.Auto,) * 4)
-    kernel = functools.partial(splash, interpret=True)
-    wanted = products(*arrays)
+    wanted = products(*arrays, MASKS["all"])
+    arrays = (*arrays, MASKS["all"].there, MASKS["all"].packs)
+
+    def kernel(query, key, value, there, packs):
+        mask = masks.causal(L) & masks.padding(there) & masks.packed(packs)
+        return splash(query, key, value, mask, interpret=True)
 
     def by_rows(*arrays):
         with nn.logical_axis_rules([("batch", ("data", "fsdp")), ("heads", "tensor")]):
@@ -155,36 +175,38 @@ def test_splash_on_a_mesh_works_on_own_rows_and_heads(arrays):
         assert "all-gather" not in compiled.as_text()
 
 
-def test_hidden_tokens_change_nothing_and_get_no_gradient(arrays, random):
-    query, key, value, mask = arrays
-    hidden = ~mask[:, 0, 0, :, None, None]
+@pytest.mark.parametrize("kind", MASKS)
+def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, arrays, random):
+    query, key, value = arrays
+    asking = 200
+    shown = np.broadcast_to(MASKS[kind].array(), (B, 1, L, L))[:, 0, asking]
     probe = random(H, K)
 
     @jax.jit
     def seen(key, value):
-        return splash(query, key, value, mask, interpret=True)
+        return splash(query, key, value, MASKS[kind], interpret=True)[:, asking]
 
     def loss(key, value):
-        return jnp.einsum("blhk,hk->", seen(key, value), probe)
+        return jnp.einsum("bhk,hk->", seen(key, value), probe)
 
-    loud = jnp.where(hidden, 100.0, 0.0)
+    loud = jnp.where(shown[..., None, None], 0.0, 100.0)
     np.testing.assert_array_equal(seen(key + loud, value + loud), seen(key, value))
     for gradient in jax.jit(jax.grad(loss, (0, 1)))(key, value):
-        assert np.all(np.asarray(gradient)[np.asarray(mask[:, 0, 0])] != 0)
-        assert np.all(np.where(hidden, gradient, 0) == 0)
+        assert np.all(np.asarray(gradient)[shown] != 0)
+        assert np.all(np.asarray(gradient)[~shown] == 0)
 
 
 def test_layers_use_what_the_mesh_has_and_say_so_once(arrays):
     lines = []
     with told_to(lines.append):
-        assert find(*arrays[:2], arrays[3], 0.1) is None
+        assert find(*arrays[:2], MASKS["padding"], 0.1) is None
         assert lines == []
         for asked in ("", "splash", "splash"):
             with used_on("cpu", asked):
-                kernel = find(*arrays[:2], arrays[3], 0.0)
+                kernel = find(*arrays[:2], MASKS["padding"], 0.0)
                 assert (kernel is None) == (asked == "")
         with used_on("tpu"):
-            assert find(*arrays[:2], arrays[3], 0.1) is None
+            assert find(*arrays[:2], MASKS["padding"], 0.1) is None
     assert lines == [
         "attention: xla: no kernel is for cpu",
         "attention: splash: as asked",
@@ -201,7 +223,7 @@ def test_a_cut_sequence_is_seen(arrays):
         jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
         nn.logical_axis_rules([("length", "sequence")]),
     ):
-        assert find(*arrays[:2], arrays[3], 0.0) is None
+        assert find(*arrays[:2], MASKS["padding"], 0.0) is None
     assert "sequences are cut over devices, splash wants them whole" in lines[0]
 
 
@@ -214,7 +236,7 @@ def test_cudnn_takes_what_the_rule_gives_it(monkeypatch, random):
     mask = masks.padding(jnp.arange(512)[None] < jnp.array([[300], [512]]))
     probe = random(2, 512, 3, 64)
     function = functools.partial(value_and_gradients, attention_kernels.cudnn, probe)
-    traced = jax.jit(function).trace(query, key, value, mask)
+    traced = jax.jit(lambda *arrays: function(*arrays, mask)).trace(query, key, value)
     program = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert program.count("__cudnn$fmhaScaleBiasSoftmax(") == 1
     assert program.count("__cudnn$fmhaScaleBiasSoftmaxBackward(") == 1
@@ -243,7 +265,7 @@ def compare_cudnn_with_the_formula():
     )
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (one, other)), atol=0.03)
-    hidden = ~np.asarray(mask)[:, 0, 0]
+    hidden = ~np.asarray(mask.there)
     for gradient in got[1][1:]:
         assert np.all(np.asarray(gradient)[hidden] == 0)
 

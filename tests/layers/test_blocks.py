@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
 
+from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.precision import NAMED
@@ -23,10 +24,7 @@ def test_feed_forward(random, randomized, by_hand):
 
 
 def test_post_norm_block(random, randomized, by_hand):
-    x, mask = (
-        random(2, 5, 6),
-        jnp.arange(5)[None, None, None] < jnp.array([3, 5])[:, None, None, None],
-    )
+    x, mask = random(2, 5, 6), masks.padding(jnp.arange(5) < jnp.array([[3], [5]]))
     block = PostNormBlock(SelfAttention(3), FeedForward(11), 0.1, 1e-3)
     params = randomized(block, x, mask, train=False)
     wanted = by_hand.post_norm_block(x, mask, params["params"], 1e-3)
@@ -36,7 +34,7 @@ def test_post_norm_block(random, randomized, by_hand):
 
 def test_dropout_of_a_block_acts_on_both_outputs_and_not_on_the_residual(random):
     """With all but nothing kept, the two residual paths alone come through."""
-    x, mask = random(2, 5, 6), jnp.ones((2, 1, 1, 5), bool)
+    x, mask = random(2, 5, 6), masks.padding(jnp.ones((2, 5), bool))
     block = PostNormBlock(SelfAttention(3, 0.0), FeedForward(11), 65535 / 65536)
     params = block.init(jax.random.key(0), x, mask, train=False)
     got = block.apply(params, x, mask, train=True, rngs={"dropout": jax.random.key(1)})
@@ -47,7 +45,10 @@ def test_dropout_of_a_block_acts_on_both_outputs_and_not_on_the_residual(random)
 @pytest.mark.parametrize(("precision", "kind"), [("float32", "f32"), ("bfloat16", "bf16")])
 def test_for_its_gradient_a_block_keeps_one_array_of_each_large_shape(precision, kind, capsys):
     """Of attention the weights, of the feed-forward net what the activation takes; no zeros."""
-    x, mask = jnp.ones((2, 5, 6), NAMED[precision].activations), jnp.ones((2, 1, 1, 5), bool)
+    x, mask = (
+        jnp.ones((2, 5, 6), NAMED[precision].activations),
+        masks.padding(jnp.ones((2, 5), bool)),
+    )
     types = {"precision": NAMED[precision]}
     block = PostNormBlock(SelfAttention(3, **types), FeedForward(11, **types))
     params = nn.meta.unbox(block.init(jax.random.key(0), x, mask, train=False))

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.layers import cache as caches
+from bertjax.layers import masks
 
 N, B, L, H, K = 2, 2, 3, 1, 4
 THERE = jnp.array([[False, True, True], [True, True, True]])
@@ -33,7 +34,7 @@ def test_positions_count_the_tokens_of_a_row():
 
 def test_what_follows_sees_the_past_but_no_empty_columns():
     cache = caches.begun(made(0, L), made(0, L), THERE, 1)
-    mask = cache.mask(jnp.ones((B, 1, 1, 1), bool))
+    mask = cache.mask(masks.padding(jnp.ones((B, 1), bool))).array()
     np.testing.assert_array_equal(mask[0, 0, 0], [False, True, True, False, True])
     np.testing.assert_array_equal(mask[1, 0, 0], [True, True, True, False, True])
 

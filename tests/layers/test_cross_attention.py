@@ -17,8 +17,8 @@ def ask(layer, x, memory, mask):
 
 def test_of_a_sequence_to_itself_it_is_self_attention(random, randomized):
     x, mask = random(B, M, H * K), masks.causal(M)
-    variables = randomized(SelfAttention(H), x, jnp.broadcast_to(mask, (B, 1, M, M)), train=False)
-    wanted = SelfAttention(H).apply(variables, x, jnp.broadcast_to(mask, (B, 1, M, M)), train=False)
+    variables = randomized(SelfAttention(H), x, mask, train=False)
+    wanted = SelfAttention(H).apply(variables, x, mask, train=False)
     found = CrossAttention(H).apply(variables, x, x, mask, method=ask)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
@@ -27,8 +27,7 @@ def test_hidden_tokens_of_the_source_get_no_gradient(random, randomized):
     x, memory, probe = random(B, L, H * K), random(B, M, H * K), random(H * K)
     there = np.arange(M) < np.array([[3], [5]])
     mask = masks.padding(jnp.asarray(there))
-    square = jnp.ones((B, 1, L, L), bool)
-    variables = randomized(SelfAttention(H), x, square, train=False)
+    variables = randomized(SelfAttention(H), x, masks.causal(L), train=False)
 
     def projected(memory):
         return CrossAttention(H).apply(variables, x, memory, mask, method=ask) @ probe

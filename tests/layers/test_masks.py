@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bertjax.layers import masks
 
@@ -10,21 +11,21 @@ PACKS = jnp.array([[1, 1, 2, 0], [3, 1, 3, 3]])
 
 
 def test_padding_hides_the_same_tokens_from_every_query():
-    mask = masks.padding(TOKENS)
+    mask = masks.padding(TOKENS).array()
     assert mask.shape == (2, 1, 1, 3)
     np.testing.assert_array_equal(mask[:, 0, 0], TOKENS)
 
 
 def test_a_visible_matrix_is_query_by_token():
     pairs = jnp.array([[[True, False], [True, True]]])
-    mask = masks.visible_matrix(pairs)
+    mask = masks.visible_matrix(pairs).array()
     assert mask.shape == (1, 1, 2, 2)
     assert not mask[0, 0, 0, 1]
     assert mask[0, 0, 1, 0]
 
 
 def test_packed_neighbours_see_themselves_alone():
-    mask = masks.packed(PACKS)
+    mask = masks.packed(PACKS).array()
     assert mask.shape == (2, 1, 4, 4)
     wanted = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
     np.testing.assert_array_equal(mask[0, 0], np.array(wanted, bool))
@@ -33,20 +34,20 @@ def test_packed_neighbours_see_themselves_alone():
 
 
 def test_a_prefix_is_seen_whole_and_the_rest_from_the_left():
-    np.testing.assert_array_equal(masks.causal(3)[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    np.testing.assert_array_equal(masks.causal(3).array()[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
     mask = masks.prefix(jnp.array([[True, True, False, False]]))
     wanted = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
-    np.testing.assert_array_equal(mask[0, 0], np.array(wanted, bool))
+    np.testing.assert_array_equal(mask[0], np.array(wanted, bool))
 
 
 def test_a_batch_asks_by_rank_and_by_packs():
     rank_two = masks.from_batch({"attention_mask": TOKENS})
-    np.testing.assert_array_equal(rank_two, masks.padding(TOKENS))
+    np.testing.assert_array_equal(rank_two.array(), TOKENS[:, None, None])
     pairs = jnp.arange(2 * 3 * 3).reshape(2, 3, 3) % 4 > 0
     rank_three = masks.from_batch({"attention_mask": pairs})
-    np.testing.assert_array_equal(rank_three, masks.visible_matrix(pairs))
-    both = masks.from_batch({"attention_mask": TOKENS, "pack_ids": PACKS[:, :3]})
-    wanted = masks.padding(TOKENS) & masks.packed(PACKS[:, :3])
+    np.testing.assert_array_equal(rank_three.array(), pairs[:, None])
+    both = masks.from_batch({"attention_mask": TOKENS, "pack_ids": PACKS[:, :3]}).array()
+    wanted = masks.padding(TOKENS).array() & masks.packed(PACKS[:, :3]).array()
     assert both.shape == (2, 1, 3, 3)
     np.testing.assert_array_equal(both, wanted)
 
@@ -61,7 +62,7 @@ def test_a_branch_sees_itself_and_its_entity_and_the_trunk_sees_the_trunk():
     """K-BERT's figure 2: Tim Cook CEO Apple is visiting Beijing capital China is_a City now."""
     branches = jnp.array([[0, 0, 0, 1, 1, 0, 0, 0, 2, 2, 3, 3, 0]])
     entities = jnp.array([[0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2, 2, 0]])
-    mask = np.asarray(masks.sentence_trees(branches, entities))
+    mask = np.asarray(masks.sentence_trees(branches, entities).array())
     assert mask.shape == (1, 1, 13, 13)
     trunk = {0, 1, 2, 5, 6, 7, 12}
     sees = {
@@ -82,3 +83,22 @@ def test_tokens_in_order_see_those_before_them_and_those_without_a_place():
     seen = [[0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0]]
     np.testing.assert_array_equal(earlier[0, 0], np.array(seen, bool))
     np.testing.assert_array_equal(itself[0, 0], np.eye(5, dtype=bool))
+
+
+def test_a_mask_keeps_what_it_is_made_of():
+    """So a kernel need not read what it can work out: no matrix is made before `array`."""
+    mask = masks.causal(3) & masks.padding(TOKENS) & masks.packed(PACKS[:, :3])
+    assert (mask.causal, mask.pairs) == (3, None)
+    np.testing.assert_array_equal(mask.there, TOKENS)
+    np.testing.assert_array_equal(mask.packs, PACKS[:, :3])
+    parts = [masks.padding(TOKENS), masks.packed(PACKS[:, :3]), masks.causal(3)]
+    wanted = np.logical_and.reduce(np.broadcast_arrays(*(part.array() for part in parts)))
+    np.testing.assert_array_equal(mask.array(), wanted)
+    assert mask.array().shape == (2, 1, 3, 3)
+
+
+def test_masks_that_cannot_be_combined_are_refused():
+    with pytest.raises(ValueError, match="packs of both into one array"):
+        masks.packed(PACKS) & masks.packed(PACKS)
+    with pytest.raises(ValueError, match="causal masks of 3 and of 4 tokens"):
+        masks.causal(3) & masks.causal(4)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.shared_stack import SharedStack
@@ -14,7 +15,7 @@ from bertjax.layers.stack import REMAT_POLICIES, Stack
 pytestmark = pytest.mark.once
 
 B, L, D, N = 2, 5, 6, 3
-MASK = (jnp.arange(L) < jnp.array([[3], [5]]))[:, None, None]
+MASK = masks.padding(jnp.arange(L) < jnp.array([[3], [5]]))
 PARTS = ("attention", "attention_norm", "feed_forward", "feed_forward_norm")
 SHARING = [PARTS, PARTS[:2], PARTS[2:], ("feed_forward",), ()]
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import Dense
@@ -16,7 +17,7 @@ from bertjax.layers.stack import REMAT_POLICIES, Stack
 pytestmark = pytest.mark.once
 
 B, L, D, N = 2, 5, 6, 3
-MASK = (jnp.arange(L) < jnp.array([[3], [5]]))[:, None, None]
+MASK = masks.padding(jnp.arange(L) < jnp.array([[3], [5]]))
 
 
 def block(dropout=0.0):
@@ -32,7 +33,7 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(self, x, mask, *, train):
-        hidden = jnp.where(mask[:, 0, 0, :, None], nn.tanh(Dense((11,), ("embed", "mlp"))(x)), 0)
+        hidden = jnp.where(mask.there[..., None], nn.tanh(Dense((11,), ("embed", "mlp"))(x)), 0)
         return x + Dropout(0.2)(Dense((D,), ("mlp", "embed"))(hidden), train=train)
 
 

@@ -311,7 +311,7 @@ def test_knowledge_is_seen_by_its_entity_alone(batch, variables):
     tree = {"branch_ids": branches, "entity_ids": entities}
     got = slopes(batch | tree, {"params": params}, num_hidden_layers=1)
     there = np.asarray(batch["attention_mask"])
-    seen = np.asarray(masks.sentence_trees(branches, entities))[:, 0] & there[:, None]
+    seen = np.asarray(masks.sentence_trees(branches, entities).array())[:, 0] & there[:, None]
     assert np.all(got[seen & there[:, :, None]] > 0)
     assert np.all(got[~seen & there[:, :, None]] == 0)
     assert 0.1 < np.mean(~seen[0]) < 0.9

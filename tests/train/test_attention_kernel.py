@@ -11,20 +11,25 @@ from bertjax.train.sharding import to_global
 
 CHANGES = (
     *("model.vocab_size=97", "model.hidden_size=32", "model.intermediate_size=48"),
-    *("model.attention_probs_dropout_prob=0", "model.precision=float32", "data.phases=()"),
+    *("model.attention_probs_dropout_prob=0", "model.precision=float32"),
     *("data.batch_size=8", "data.max_seq_length=128", "optimizer.warmup_steps=1"),
     "optimizer.learning_rate=1e-2",
 )
+BERT = ("configs/bert.py:tiny", "data.phases=()")
+GPT = ("configs/gpt2.py:tiny", "data.format=packed-apart", "data.microbatches=1")
+"""A mask of padding; and one of packs in which nothing later is seen."""
 
 
-def losses(*changes):
+def losses(file, *changes):
     overrides = [change.split("=") for change in (*CHANGES, *changes)]
-    config = load_config("configs/bert.py:tiny", overrides)
+    config = load_config(file, overrides)
     (phase,) = build.phases(config)
     mesh = build.make_mesh(config, (phase.batch_size,), (phase.max_seq_length,))
     objectives = build.objectives(config.objectives, build.facts(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = build.random_rows(config, phase)
+    if "pack_ids" in rows:
+        rows["pack_ids"] = 1 + np.arange(8 * 128, dtype=np.int32).reshape(8, 128) % 128 // 50
     trainer = build.trainer(config, pretrainer, mesh, rows)
     state, found = trainer.create_state(), []
     for _ in range(3):
@@ -35,9 +40,10 @@ def losses(*changes):
 
 @pytest.fixture(scope="module")
 def by_products():
-    return losses()
+    return {model: losses(*model) for model in (BERT, GPT)}
 
 
+@pytest.mark.parametrize("model", [BERT, GPT])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -45,10 +51,10 @@ def by_products():
         ("mesh.data=4", "mesh.tensor=2", "data.microbatches=2"),
     ],
 )
-def test_splash_learns_what_products_learn(changes, by_products):
-    lines = []
+def test_splash_learns_what_products_learn(model, changes, by_products):
+    lines, wanted = [], by_products[model]
     with told_to(lines.append):
-        found = losses("mesh.attention_kernel=splash", *changes)
+        found = losses(*model, "mesh.attention_kernel=splash", *changes)
     assert lines == ["attention: splash: as asked"]
-    np.testing.assert_allclose(found, by_products, rtol=2e-5)
-    assert by_products[2] < by_products[0]
+    np.testing.assert_allclose(found, wanted, rtol=2e-5)
+    assert wanted[2] < wanted[0]
