@@ -1,7 +1,7 @@
-"""Random bits as `jax.random.bits` draws them, in one pass over memory on CPUs too.
+"""Random bits for dropout: one block of Threefry for four elements, which a mesh can take in parts.
 
-There JAX writes Threefry's rounds as a loop, whose every turn goes through memory; written out they
-stay in registers.
+`jax.random.bits` runs the cipher once for each element and keeps 16 of its 64 bits. On a TPU the
+cipher takes longer than attention itself, and CPUs run it there as a loop through memory.
 """
 
 import functools
@@ -17,29 +17,54 @@ from jaxtyping import Array, Key, UInt16, UInt32
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _GROUPS_OF_ROUNDS = 5
+_PARTS = 4
 _COUNTED = 2**32
-"""Elements that one word can count; of more the upper word would not be zero."""
+"""Blocks that one word can count; of more the upper word would not be zero."""
 
 
 def bits16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
-    """16 random bits for each element: `jax.random.bits(key, shape, "uint16")`, to the bit."""
-    if str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(shape) > _COUNTED:
+    """16 random bits for each element.
+
+    The last axis is cut in four parts; what has the same place in each of them shares a block: the
+    low and the high half of its first word, then of its second.
+    """
+    if not shape:
+        return bits16(key, (1,))[0]
+    blocks = (*shape[:-1], -(-shape[-1] // _PARTS))
+    if str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(blocks) > _COUNTED:
         return jax.random.bits(key, shape, jnp.uint16)
-    drawn = functools.partial(jax.random.bits, shape=shape, dtype=jnp.uint16)
-    return lax.platform_dependent(key, cpu=functools.partial(_once, shape), default=drawn)
-
-
-def _once(shape: tuple[int, ...], key: Key[Array, ""]) -> UInt16[Array, "..."]:
-    # A function that XLA calls: else it merges a copy of all rounds with each reader of the bits.
-    with set_xla_metadata(inlineable="false"):
-        return _written_out(shape, key)
+    words = jax.random.key_data(key)
+    ways = {"tpu": _in_parts, "cpu": _called, "default": _one_by_one}
+    bits = lax.platform_dependent(
+        words, **{name: functools.partial(way, blocks) for name, way in ways.items()}
+    )
+    return bits[..., : shape[-1]]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _written_out(shape: tuple[int, ...], key: Key[Array, ""]) -> UInt16[Array, "..."]:
-    counts = _counts(shape)
-    first, second = threefry2x32(jax.random.key_data(key), jnp.zeros_like(counts), counts)
-    return (first ^ second).astype(jnp.uint16)
+def _in_parts(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+    """Every block once: where one pass over memory can leave several arrays."""
+    counts = _counts(blocks)
+    first, second = threefry2x32(key, jnp.zeros_like(counts), counts)
+    halves = first, first >> 16, second, second >> 16
+    return jnp.concatenate([half.astype(jnp.uint16) for half in halves], axis=-1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _one_by_one(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+    """For each element its block anew: where a pass over memory leaves one array."""
+    shape = (*blocks[:-1], _PARTS, blocks[-1])
+    part = lax.broadcasted_iota(jnp.uint32, shape, len(blocks) - 1)
+    counts = lax.broadcast_in_dim(_counts(blocks), shape, (*range(len(blocks) - 1), len(blocks)))
+    word = lax.select(part < 2, *threefry2x32(key, jnp.zeros_like(counts), counts))
+    half = (word >> ((part & 1) << 4)).astype(jnp.uint16)
+    return half.reshape(*blocks[:-1], -1)
+
+
+def _called(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+    # A function that XLA calls: else it merges a copy of all rounds with each reader of the bits.
+    with set_xla_metadata(inlineable="false"):
+        return _one_by_one(blocks, key)
 
 
 def _counts(shape: tuple[int, ...]) -> UInt32[Array, "..."]:

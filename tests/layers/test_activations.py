@@ -1,8 +1,10 @@
 """Activations by their names."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from bertjax.errors import UserError
 from bertjax.layers.activations import activation
@@ -22,6 +24,23 @@ from bertjax.layers.activations import activation
 def test_activations(name, values):
     x = jnp.array([-3.0, -1.0, 0.0, 0.5, 2.0])
     np.testing.assert_allclose(activation(name)(x), values, atol=5e-7)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "silu"])
+def test_in_bfloat16_the_result_alone_is_rounded(name):
+    x = jnp.linspace(-6, 6, 401).astype(jnp.bfloat16)
+    exact, slope = jax.vjp(activation(name), x.astype(jnp.float32))
+    found, own_slope = jax.vjp(activation(name), x)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found, exact.astype(jnp.bfloat16))
+    (wanted,), (got,) = slope(jnp.ones(401)), own_slope(jnp.ones(401, jnp.bfloat16))
+    np.testing.assert_allclose(got.astype(jnp.float32), wanted, atol=2**-8)
+
+
+def test_gelu_is_that_of_the_complement_of_the_error_function():
+    x = np.linspace(-8, 8, 4001)
+    wanted = 0.5 * x * scipy.special.erfc(-x / np.sqrt(2))
+    np.testing.assert_allclose(activation("gelu")(jnp.asarray(x, jnp.float32)), wanted, atol=1e-6)
 
 
 def test_an_unknown_activation():
