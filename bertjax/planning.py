@@ -31,6 +31,8 @@ _SIZE = re.compile(r"\b(\d[\d.]*)([KMGT])\b")
 _LINKS = 2
 _FROM_GENTLE_TO_HARSH = ("none", "dots", "dots_with_no_batch_dims", "full")
 _SHOWN = 5
+_CLEARLY = 0.97
+"""Of its time a step takes so much at most where another cut of the batch is worth trying on."""
 SECONDS_PER_DAY = 86_400
 
 Say = Callable[[str], None]
@@ -145,8 +147,8 @@ def _gentler(config: ConfigDict) -> Iterator[ConfigDict]:
 def search(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> list[StepPlan]:
     """What makes sense, compiled; what fits comes first, fastest first.
 
-    All meshes and remat policies; then the best mesh in more microbatches, while that is better:
-    fewer sequences at a time are held in less memory, and may let a step compute less again.
+    All meshes and remat policies; then the best mesh in more microbatches, while that is clearly
+    better: fewer sequences at a time are held in less memory, and may need less computed again.
     """
     tried: list[tuple[dict[str, Any], StepPlan]] = []
 
@@ -157,14 +159,22 @@ def search(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say)
     for sizes in _meshes(config, len(topology.devices)):
         for policy in _FROM_GENTLE_TO_HARSH:
             attempt({**sizes, "model.remat": policy})
-    parts, best = config.data.microbatches, None
-    while tried and min(tried, key=_rank) is not best:
-        best, parts = min(tried, key=_rank), 2 * parts
-        settings, step = best
+    parts, before = config.data.microbatches, None
+    while tried:
+        settings, step = min(tried, key=_rank)
+        if before is not None and not _clearly_better(step, before):
+            break
+        before, parts = step, 2 * parts
         harshest = _FROM_GENTLE_TO_HARSH.index(settings["model.remat"] if step.fits else "full")
         for policy in _FROM_GENTLE_TO_HARSH[: harshest + 1]:
             attempt({**settings, "model.remat": policy, "data.microbatches": parts})
     return [step for _, step in sorted(tried, key=_rank)]
+
+
+def _clearly_better(step: StepPlan, before: StepPlan) -> bool:
+    if not before.fits:
+        return step.fits or step.memory.needed < before.memory.needed
+    return step.seconds["step"] < _CLEARLY * before.seconds["step"]
 
 
 def _rank(tried: tuple[dict[str, Any], StepPlan]) -> tuple[bool, float]:

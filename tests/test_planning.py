@@ -160,18 +160,16 @@ def test_the_gentlest_change_that_fits_is_found(config, monkeypatch):
 
 
 def test_a_search_cuts_the_best_mesh_into_more_parts_while_that_is_better(config, monkeypatch):
-    """Here: heads over two are best, which without recomputation fit in four parts alone."""
+    """Here: heads over two are best, fit in four parts without recomputation; eight win 0.4%."""
     tried = []
 
     def compiled(config, phase, topology, say):
         mesh, remat, parts = config.mesh, config.model.remat, config.data.microbatches
         tried.append((mesh.tensor, remat, parts))
-        if parts == 16:
-            raise UserError("batch_size=8 does not divide")
         if remat == "none" and parts < 4:
             return planning.StepPlan(phase, {}, planning.OutOfMemory(8.0 / parts, 1.0))
         seconds = {"none": 1.0, "dots": 2.0, "dots_with_no_batch_dims": 3.0, "full": 4.0}[remat]
-        seconds += (mesh.tensor != 2) + 0.1 * abs(parts - 4)
+        seconds += (mesh.tensor != 2) + 0.1 * max(0, 4 - parts) - 0.001 * parts
         return planning.StepPlan(phase, {}, {}, seconds={"step": seconds})
 
     monkeypatch.setattr(planning, "_compiled", compiled)
@@ -185,7 +183,7 @@ def test_a_search_cuts_the_best_mesh_into_more_parts_while_that_is_better(config
     ]
     assert [step.fits for step in found] == sorted((step.fits for step in found), reverse=True)
     seconds = [step.seconds["step"] for step in found if step.fits]
-    assert seconds[0] == 1.0
+    assert seconds[0] == pytest.approx(0.992)
     assert seconds == sorted(seconds)
 
 
