@@ -63,4 +63,7 @@ def test_a_part_counts_as_often_as_the_program_runs_it(tool, tmp_path):
     (tmp_path / "100-mask-70-schedule-analysis_final_bundles.txt").write_text("Schedule analysis:")
     assert tool.parts(tmp_path) == []
     (tmp_path / "400-TLP-hlo.txt").write_text(PROGRAM)
-    assert tool.parts(tmp_path) == [("mask", 59, 12, "layers/Dropout"), ("first", 3, 1, "")]
+    assert tool.parts(tmp_path) == [
+        ("mask", 59, 64, 12, "layers/Dropout"),
+        ("first", 3, 64, 1, ""),
+    ]

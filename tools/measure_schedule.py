@@ -14,6 +14,7 @@ part, and waiting for memory in none: so a part that is one loop over elements i
 a product is not.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -25,10 +26,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from bertjax.train import hlo
+from bertjax import build
+from bertjax.config import load_config, split_overrides
+from bertjax.errors import UserError
+from bertjax.train import hlo, memory_traffic
 
 FLAGS = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=true"
-SHOWN = 20
 _BUNDLE = re.compile(r" *(?:0x)?[0-9a-f]+ *(LB)?[A-Z]* *: *>* *\{")
 _TRIPS = re.compile(r"scmp\.\w+\.s32\.totalorder %s\S+, (\d+) /\* loop exit test")
 _BACK = "sbr.rel"
@@ -36,10 +39,19 @@ _SCHEDULE = re.compile(r"(\d+)-(.+)-\d+-final_bundles\.txt")
 
 
 class Part(NamedTuple):
-    """An instruction of the program that has a schedule of its own."""
+    """An instruction of the program.
+
+    Attributes:
+      name: Its own.
+      cycles: Of its schedule, each time.
+      bytes: That it moves to and from memory, each time.
+      times: How often a step runs it.
+      origin: Which operation of the model it was made of.
+    """
 
     name: str
     cycles: int
+    bytes: int
     times: int
     origin: str
 
@@ -75,7 +87,7 @@ def cycles(schedule: str) -> int:
 
 
 def parts(folder: pathlib.Path) -> list[Part]:
-    """All that has a schedule, those with the most cycles first."""
+    """All that computes or moves something, what takes most cycles first."""
     programs = sorted(folder.glob("*-TLP-hlo.txt"), key=lambda path: path.stat().st_size)
     if not programs:
         return []
@@ -86,40 +98,49 @@ def parts(folder: pathlib.Path) -> list[Part]:
         found = _SCHEDULE.fullmatch(path.name)
         if found and not found[2].endswith("schedule-analysis"):
             schedules[found[2]] = path
-    made = []
-    for name, computation in program.computations.items():
-        for each in computation.values():
-            if each.name in schedules and program.runs.get(name):
-                count = cycles(schedules[each.name].read_text())
-                made.append(Part(each.name, count, program.runs[name], each.origin))
-    return sorted(made, key=lambda part: -part.cycles * part.times)
+    counted = {name: cycles(path.read_text()) for name, path in schedules.items()}
+    found = (
+        Part(each.name, counted.get(each.name, 0), moved, times, each.origin)
+        for each, times, moved in memory_traffic.by_instruction(program)
+        if each.name in counted or moved
+    )
+    return sorted(found, key=lambda part: -part.cycles * part.times)
 
 
 def main() -> None:
     """Compiles, and counts."""
-    words = sys.argv[1:]
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        return
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", required=True, help="config file; further options: bertjax plan"
+    )
+    rest, overrides = split_overrides(sys.argv[1:])
+    config = parser.parse_known_args(rest)[0].config
+    try:
+        phases = build.phases(load_config(config, overrides))
+    except UserError as error:
+        sys.exit(f"measure_schedule: error: {error}")
+    if len(phases) > 1:
+        sys.exit(
+            f"measure_schedule: error: a step of one shape is measured, {config} has "
+            f"{len(phases)} phases: add --config.data.phases='()'"
+        )
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "LIBTPU_INIT_ARGS": FLAGS.format(folder)}
-        command = [sys.executable, "-m", "bertjax", "plan", "--json", *words]
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "bertjax", "plan", "--json", *sys.argv[1:]]
+        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
         if done.returncode:
             sys.exit(done.returncode)
-        steps = json.loads(done.stdout)["steps"]
-        if len(steps) > 1:
-            sys.exit(
-                "measure_schedule: error: a step of one shape is measured, this run has more: "
-                "add --config.data.phases='()'"
-            )
         found = parts(pathlib.Path(folder))
-    if not found:
+    if not any(part.cycles for part in found):
         sys.exit("measure_schedule: error: this version of libtpu has written no schedules")
     content = {
         "cycles": sum(part.cycles * part.times for part in found),
-        "memory_bytes": steps[0]["memory_bytes"],
-        "largest": [part._asdict() for part in found[:SHOWN]],
+        "bytes": sum(part.bytes * part.times for part in found),
+        "parts": [part._asdict() for part in found],
     }
     print(json.dumps(content, indent=2))
 

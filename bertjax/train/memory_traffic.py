@@ -24,11 +24,15 @@ def bytes_moved(program: Program) -> int:
     What an instruction reads and writes, but of a stack of layers, or of a table, only the part
     that it takes out or puts in; what lies in faster memory is not counted.
     """
-    return sum(
-        times * _moved(instruction, program.computations[name], program)
-        for name, times in _in_sequence(program).items()
-        for instruction in program.computations[name].values()
-    )
+    return sum(times * moved for _, times, moved in by_instruction(program))
+
+
+def by_instruction(program: Program) -> Iterator[tuple[Instruction, int, int]]:
+    """Each instruction that is run by itself, how often, and the bytes that it moves each time."""
+    for name, times in _in_sequence(program).items():
+        computation = program.computations[name]
+        for instruction in computation.values():
+            yield instruction, times, _moved(instruction, computation, program)
 
 
 def largest(program: Program, count: int) -> list[tuple[int, str, tuple[int, ...], str]]:
