@@ -1,7 +1,7 @@
 """Nonlinearities, by the names that published configs give them.
 
-For its gradient each keeps its input alone: the rest is computed again. All are worked out in
-float32, which a processor does anyway; what is rounded in between costs time besides digits.
+For its gradient each keeps one array: the rest is computed again. What takes several operations is
+worked out in float32, for what is rounded in between costs time besides digits.
 """
 
 import functools

@@ -100,9 +100,8 @@ class Objective(nn.Module):
                 f"num_attention_heads={encoder.num_attention_heads}, the teacher "
                 f"{teacher.shape[2]}: make them equal"
             )
-        keys = jnp.broadcast_to(masks.from_batch(batch).array(), teacher[0, :, :1].shape).sum(
-            (1, 3)
-        )
+        shown = masks.from_batch(batch).array()
+        keys = jnp.broadcast_to(shown, teacher[0, :, :1].shape).sum((1, 3))
         total = 0.0
         for layer, wanted in enumerate(teacher):
             own = encoder.attention_scores(states[layer], layer, batch)

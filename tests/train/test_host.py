@@ -50,8 +50,6 @@ def test_auto_is_what_the_device_is_fast_in(monkeypatch, backend, has, chosen):
     assert build.precision("float32") == "float32"
 
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
-
 PAGE_FAULTS = """
 import resource, threading
 from bertjax.train.host import keep_freed_memory
@@ -70,7 +68,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@on_linux
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
 @pytest.mark.parametrize("where", ["use", "in_a_thread"])
 def test_memory_that_was_freed_comes_back_without_page_faults(where):
     program = PAGE_FAULTS.replace("WHERE", where)
@@ -89,13 +87,12 @@ print([thread.name for thread in threading.enumerate()].count("bertjax memory"))
 """
 
 
-@on_linux
 def test_one_thread_gives_back_however_often_it_is_asked():
-    """Each of them would stop all others that want memory, four times a second."""
+    """Each would stop all others that want memory. None is begun where there is no glibc."""
     threads = subprocess.run(
         [sys.executable, "-c", ASKED_OFTEN], capture_output=True, text=True, check=True
     ).stdout
-    assert threads == "1\n"
+    assert int(threads) == (sys.platform == "linux")
 
 
 GIVEN_BACK = """
@@ -114,7 +111,7 @@ print(host._resident())
 """
 
 
-@on_linux
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
 @pytest.mark.parametrize(
     ("free", "too_much", "kept"),
     [("1", ("1.5", "1e9"), True), ("0", ("1.5", "1e9"), False), ("1", ("0", "5e7"), False)],
