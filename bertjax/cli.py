@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         return _MISTAKE
     compiled_programs.keep()
     platforms.leave_out_absent_tpus()
+    platforms.give_tpu_compiler_stack()
     if verb in _TRAINING and not platforms.gpus() and not platforms.tpu_chips():
         host.keep_freed_memory()
     return _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")

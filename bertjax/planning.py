@@ -1,18 +1,13 @@
 """A run on a pod that is not here: its real step, compiled, and what that says of memory and time.
 
-plan      config, topology -> the step of every phase, compiled for these chips
-fitting   a phase that does not fit -> the gentlest change with which it does
-search    meshes, remat policies and microbatches, compiled and ranked
-
 Times are a roofline (Williams et al. 2009): what the chips need at least, with every product at
 their peak, every byte at full bandwidth, and collectives on the two links of one dimension of the
 torus, or on a chip's share of the network between slices, not hidden behind anything.
 """
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -29,10 +24,7 @@ from bertjax.train.collectives import SLICES, Collective, find_collectives
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"\b(\d[\d.]*)([KMGT])\b")
 _LINKS = 2
-_FROM_GENTLE_TO_HARSH = ("none", "dots", "dots_with_no_batch_dims", "full")
 _SHOWN = 5
-_CLEARLY = 0.97
-"""Of its time a step takes so much at most where another cut of the batch is worth trying on."""
 SECONDS_PER_DAY = 86_400
 
 Say = Callable[[str], None]
@@ -111,88 +103,12 @@ def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
     return changed(config, {f"mesh.{axis}": size for axis, size in sizes.items()})
 
 
-def plan(config: ConfigDict, topology: Topology, say: Say) -> list[StepPlan]:
-    """Compiles the step of every phase of a run.
+def compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> StepPlan:
+    """Compiles the step of a phase.
 
     Raises:
       UserError: the mesh does not divide over the devices, or a batch over the mesh.
     """
-    return [_compiled(config, phase, topology, say) for phase in build.phases(config)]
-
-
-def fitting(
-    config: ConfigDict, phase: build.Phase, topology: Topology, say: Say
-) -> StepPlan | None:
-    """The gentlest change with which a phase fits: keep less, then spread parameters, then cut."""
-    for settings in _gentler(config):
-        with contextlib.suppress(UserError):
-            found = _compiled(settings, phase, topology, say)
-            if found.fits:
-                return found
-    return None
-
-
-def _gentler(config: ConfigDict) -> Iterator[ConfigDict]:
-    begin = _FROM_GENTLE_TO_HARSH.index(config.model.remat) + 1
-    for policy in _FROM_GENTLE_TO_HARSH[begin:]:
-        yield changed(config, {"model.remat": policy})
-    spread = {"model.remat": "full", "mesh.data": 1, "mesh.fsdp": -1}
-    yield changed(config, spread)
-    for times in (2, 4, 8, 16, 32):
-        parts = config.data.microbatches * times
-        yield changed(config, {"model.remat": "full", "data.microbatches": parts})
-        yield changed(config, spread | {"data.microbatches": parts})
-
-
-def search(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> list[StepPlan]:
-    """What makes sense, compiled; what fits comes first, fastest first.
-
-    All meshes and remat policies; then the best mesh in more microbatches, while that is clearly
-    better: fewer sequences at a time are held in less memory, and may need less computed again.
-    """
-    tried: list[tuple[dict[str, Any], StepPlan]] = []
-
-    def attempt(changes):
-        with contextlib.suppress(UserError):
-            tried.append((changes, _compiled(changed(config, changes), phase, topology, say)))
-
-    for sizes in _meshes(config, len(topology.devices)):
-        for policy in _FROM_GENTLE_TO_HARSH:
-            attempt({**sizes, "model.remat": policy})
-    parts, before = config.data.microbatches, None
-    while tried:
-        settings, step = min(tried, key=_rank)
-        if before is not None and not _clearly_better(step, before):
-            break
-        before, parts = step, 2 * parts
-        harshest = _FROM_GENTLE_TO_HARSH.index(settings["model.remat"] if step.fits else "full")
-        for policy in _FROM_GENTLE_TO_HARSH[: harshest + 1]:
-            attempt({**settings, "model.remat": policy, "data.microbatches": parts})
-    return [step for _, step in sorted(tried, key=_rank)]
-
-
-def _clearly_better(step: StepPlan, before: StepPlan) -> bool:
-    if not before.fits:
-        return step.fits or step.memory.needed < before.memory.needed
-    return step.seconds["step"] < _CLEARLY * before.seconds["step"]
-
-
-def _rank(tried: tuple[dict[str, Any], StepPlan]) -> tuple[bool, float]:
-    step = tried[1]
-    return not step.fits, step.seconds["step"] if step.fits else step.memory.needed
-
-
-def _meshes(config: ConfigDict, devices: int) -> Iterator[dict[str, int]]:
-    """All data; parameters spread over 8, or all; heads over 2 and 4."""
-    spread = dict.fromkeys([1, min(8, devices), devices])
-    for fsdp in spread:
-        yield {"mesh.data": devices // fsdp, "mesh.fsdp": fsdp, "mesh.tensor": 1}
-    for tensor in (2, 4):
-        if devices % tensor == 0 and config.model.num_attention_heads % tensor == 0:
-            yield {"mesh.data": devices // tensor, "mesh.fsdp": 1, "mesh.tensor": tensor}
-
-
-def _compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> StepPlan:
     mesh = build.mesh_on(config, topology.devices, (phase.batch_size,), (phase.max_seq_length,))
     settings = {axis: size for axis, size in mesh.shape.items() if size > 1}
     settings |= {"remat": config.model.remat, "microbatches": config.data.microbatches}
@@ -206,15 +122,15 @@ def _compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: S
     }
     step = trainer.train_step.function
     try:
-        compiled = step.lower(trainer.shapes, batch, trainer.frozen).compile()
+        executable = step.lower(trainer.shapes, batch, trainer.frozen).compile()
     except jax.errors.JaxRuntimeError as error:
         return StepPlan(phase, settings, _out_of_memory(error))
-    program = hlo.parse(compiled.as_text())
+    program = hlo.parse(executable.as_text())
     devices = len(topology.devices)
     made = StepPlan(
         phase=phase,
         settings=settings,
-        memory=_memory(compiled.memory_analysis(), topology),
+        memory=_memory(executable.memory_analysis(), topology),
         model_flops=trainer.flops(rows, extent(rows)),
         flops=flops.flops(step, trainer.shapes, batch, trainer.frozen) / devices,
         memory_bytes=memory_traffic.bytes_moved(program),

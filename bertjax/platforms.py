@@ -1,10 +1,15 @@
-"""Which devices this machine has, as far as its files tell: no driver is asked, no jax imported."""
+"""Which devices this machine has, as far as its files tell, and what is set before JAX asks them.
+
+No driver is asked, and no jax imported.
+"""
 
 import importlib.util
 import os
 import pathlib
 
 _PLATFORMS = "JAX_PLATFORMS"
+_TPU_ARGUMENTS = "LIBTPU_INIT_ARGS"
+_STACK = "--fibers_default_thread_stack_size"
 
 
 def gpus() -> list[str]:
@@ -29,3 +34,14 @@ def leave_out_absent_tpus() -> None:
         return
     if importlib.util.find_spec("libtpu") is not None:
         os.environ[_PLATFORMS] = "cpu"
+
+
+def give_tpu_compiler_stack() -> None:
+    """Has the compiler for TPUs recurse as deep as it needs; call it before jax is imported.
+
+    Its threads have stacks of 64 KiB, which end where a product has two others merged into it: with
+    a segmentation fault. What LIBTPU_INIT_ARGS says already stays.
+    """
+    said = os.environ.get(_TPU_ARGUMENTS, "")
+    if _STACK not in said:
+        os.environ[_TPU_ARGUMENTS] = f"{said} {_STACK}={4 * 2**20}".strip()

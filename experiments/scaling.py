@@ -107,7 +107,8 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
     Raises:
       UserError: the config cannot be planned, or there is no slice of so many chips.
     """
-    from bertjax import planning
+    from bertjax import build, planning
+    from bertjax.compiler_process import CompilerProcess
     from bertjax.train import chips
 
     fields = {"data.phases": "()", "data.max_seq_length": arguments.length}
@@ -117,7 +118,9 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
     config = planning.for_accelerator(load_config(arguments.config, overrides))
     count = asked["chips"] * chips.CHIPS[arguments.chip].names_count
     topology = chips.topology(f"{arguments.chip}-{count}")
-    (step,) = planning.plan(config, topology, say)
+    (phase,) = build.phases(config)
+    with CompilerProcess(topology.name, topology.slices) as compile_step:
+        step = compile_step(config, phase)
     if not step.fits:
         return {"fits": False, "memory_needed": step.memory.needed}
     return {
@@ -130,11 +133,6 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
         "sequences_per_second": asked["batch_size"] / step.seconds["step"],
         "model_flops_utilisation": planning.utilisation(step, topology),
     }
-
-
-def say(line: str) -> None:
-    """Tells what is being done."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def table(points: list[dict[str, Any]]) -> str:

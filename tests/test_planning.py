@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bertjax import planning
+from bertjax import build, planning
 from bertjax.commands import plan
 from bertjax.config import load_config
 from bertjax.errors import UserError
@@ -112,8 +112,10 @@ def test_memory_is_that_of_the_moment_when_most_is_held():
 def test_a_step_that_learns_from_a_teacher_wants_one(config):
     with config.unlocked():
         config.objectives.soft_targets = {}
+    phase, *_ = build.phases(config)
+    topology = chips.Topology("", chips.CHIPS["v5e"], 1, jax.devices()[:1])
     with pytest.raises(UserError, match="objective soft_targets has no teacher"):
-        planning.plan(config, chips.Topology("", chips.CHIPS["v5e"], 1, jax.devices()[:1]), print)
+        planning.compiled(config, phase, topology, print)
 
 
 @pytest.mark.parametrize(
@@ -133,71 +135,6 @@ def test_another_failure_is_no_lack_of_memory():
     error = jax.errors.JaxRuntimeError("INTERNAL: 1.00G of 2.00G")
     with pytest.raises(jax.errors.JaxRuntimeError):
         planning._out_of_memory(error)
-
-
-def test_the_gentlest_change_that_fits_is_found(config, monkeypatch):
-    """Here: what is kept has to go, parameters have to be spread, and a batch cut in four."""
-    tried = []
-
-    def compiled(config, phase, topology, say):
-        spread, parts = config.mesh.fsdp == -1, config.data.microbatches
-        tried.append((config.model.remat, spread, parts))
-        memory = {} if spread and parts == 4 else planning.OutOfMemory(2.0, 1.0)
-        return planning.StepPlan(phase, {}, memory)
-
-    monkeypatch.setattr(planning, "_compiled", compiled)
-    assert planning.fitting(config, None, None, print).fits
-    assert tried == [
-        ("dots", False, 1),
-        ("dots_with_no_batch_dims", False, 1),
-        ("full", False, 1),
-        ("full", True, 1),
-        ("full", False, 2),
-        ("full", True, 2),
-        ("full", False, 4),
-        ("full", True, 4),
-    ]
-
-
-def test_a_search_cuts_the_best_mesh_into_more_parts_while_that_is_better(config, monkeypatch):
-    """Here: heads over two are best, fit in four parts without recomputation; eight win 0.4%."""
-    tried = []
-
-    def compiled(config, phase, topology, say):
-        mesh, remat, parts = config.mesh, config.model.remat, config.data.microbatches
-        tried.append((mesh.tensor, remat, parts))
-        if remat == "none" and parts < 4:
-            return planning.StepPlan(phase, {}, planning.OutOfMemory(8.0 / parts, 1.0))
-        seconds = {"none": 1.0, "dots": 2.0, "dots_with_no_batch_dims": 3.0, "full": 4.0}[remat]
-        seconds += (mesh.tensor != 2) + 0.1 * max(0, 4 - parts) - 0.001 * parts
-        return planning.StepPlan(phase, {}, {}, seconds={"step": seconds})
-
-    monkeypatch.setattr(planning, "_compiled", compiled)
-    topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 1, range(4))
-    found = planning.search(config, None, topology, print)
-    assert {sizes for sizes, *_ in tried} == {1, 2}
-    assert [each for each in tried if each[2] > 1] == [
-        *((2, remat, 2) for remat in ("none", "dots")),
-        *((2, remat, 4) for remat in ("none", "dots")),
-        (2, "none", 8),
-    ]
-    assert [step.fits for step in found] == sorted((step.fits for step in found), reverse=True)
-    seconds = [step.seconds["step"] for step in found if step.fits]
-    assert seconds[0] == pytest.approx(0.992)
-    assert seconds == sorted(seconds)
-
-
-def test_a_search_in_which_nothing_fits_goes_on_in_more_parts(config, monkeypatch):
-    def compiled(config, phase, topology, say):
-        parts = config.data.microbatches
-        if parts == 8:
-            raise UserError("batch_size=8 does not divide")
-        return planning.StepPlan(phase, {"parts": parts}, planning.OutOfMemory(9.0 / parts, 1.0))
-
-    monkeypatch.setattr(planning, "_compiled", compiled)
-    topology = chips.Topology("v5e:1x1", chips.CHIPS["v5e"], 1, range(1))
-    found = planning.search(config, None, topology, print)
-    assert [step.settings["parts"] for step in found] == [4] * 4 + [2] * 4 + [1] * 4
 
 
 @pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])

@@ -42,3 +42,17 @@ def test_what_is_said_already_stays(machine):
     machine.setenv("JAX_PLATFORMS", "tpu,cpu")
     platforms.leave_out_absent_tpus()
     assert os.environ["JAX_PLATFORMS"] == "tpu,cpu"
+
+
+def test_the_compiler_for_tpus_gets_stack(monkeypatch):
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--one=1")
+    platforms.give_tpu_compiler_stack()
+    platforms.give_tpu_compiler_stack()
+    said = os.environ["LIBTPU_INIT_ARGS"]
+    assert said == "--one=1 --fibers_default_thread_stack_size=4194304"
+
+
+def test_a_stack_that_is_set_already_stays(monkeypatch):
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--fibers_default_thread_stack_size=1048576")
+    platforms.give_tpu_compiler_stack()
+    assert os.environ["LIBTPU_INIT_ARGS"] == "--fibers_default_thread_stack_size=1048576"

@@ -38,7 +38,6 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(rest)
     os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
     from bertjax import planning
-    from bertjax.layers.attention_kernels import told_to
     from bertjax.train import chips
 
     config = planning.for_accelerator(load_config(arguments.config, overrides))
@@ -47,32 +46,39 @@ def main(argv: list[str]) -> None:
     if "objectives" not in config:
         raise UserError(f"{arguments.config} is no pretraining: a plan wants one")
     topology = chips.topology(arguments.topology, arguments.slices)
-    with told_to(_say):
-        steps, ways_out = _compiled(config, topology, arguments.search)
+    steps, ways_out = _compiled(config, topology, arguments.search)
     if arguments.json:
         print(json.dumps(_content(arguments, topology, steps, ways_out), indent=2))
         return
+    if arguments.search:
+        _print_ranking(steps, topology)
+        _print_step(steps[0], topology)
+        return
     for number, step in enumerate(steps):
         _print_step(step, topology)
-        if ways_out and ways_out[number] is not step:
+        if ways_out[number] is not step:
             _print_way_out(ways_out[number], topology)
-    if ways_out and all(ways_out):
+    if all(ways_out):
         _print_run(ways_out, topology)
 
 
 def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list[Any]]:
     """The step of each phase, and what of it fits; or, for a search, what was tried."""
-    from bertjax import build, planning
+    from bertjax import build, plan_search
+    from bertjax.compiler_process import CompilerProcess
 
-    if search:
-        phase = max(build.phases(config), key=lambda each: each.max_seq_length)
-        return planning.search(config, phase, topology, _say), []
-    steps = planning.plan(config, topology, _say)
-    ways_out = [
-        step if step.fits else planning.fitting(config, step.phase, topology, _say)
-        for step in steps
-    ]
-    return steps, ways_out
+    phases = build.phases(config)
+    with CompilerProcess(topology.name, topology.slices) as compile_step:
+        if search:
+            longest = max(phases, key=lambda each: each.max_seq_length)
+            devices = len(topology.devices)
+            return plan_search.search(config, longest, devices, compile_step, _say), []
+        steps = [compile_step(config, phase) for phase in phases]
+        ways_out = [
+            step if step.fits else plan_search.fitting(config, step.phase, compile_step, _say)
+            for step in steps
+        ]
+        return steps, ways_out
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,8 +113,6 @@ def _print_step(step: Any, topology: Any) -> None:
         short = f"{_bytes(step.memory.needed)} of {_bytes(step.memory.there)}"
         _print_table([*rows, ("memory", f"DOES NOT FIT: {short} a device")])
         return
-    from bertjax import planning
-
     seconds, memory = step.seconds, step.memory
     share = memory["all"] / memory["there"]
     kinds = ("arguments", "temporaries", "results", "program")
@@ -126,12 +130,18 @@ def _print_step(step: Any, topology: Any) -> None:
     rows.append(("collectives", f"{_bytes(sent)} sent: {_time(seconds['collectives'])}"))
     rows += [("", line) for line in _collectives(step)]
     rows.append(("at least", f"{_time(seconds['step'])} a step"))
-    rate = step.phase.batch_size / seconds["step"]
-    rows.append(("at most", f"{rate:,.0f} sequences/s, MFU {_share(step, planning, topology)}"))
+    rate = f"{_rate(step):,.0f} sequences/s, MFU {_share(step, topology)}"
+    rows.append(("at most", rate))
     _print_table(rows)
 
 
-def _share(step: Any, planning: Any, topology: Any) -> str:
+def _rate(step: Any) -> float:
+    return step.phase.batch_size / step.seconds["step"]
+
+
+def _share(step: Any, topology: Any) -> str:
+    from bertjax import planning
+
     return f"{planning.utilisation(step, topology):.1%}"
 
 
@@ -148,6 +158,20 @@ def _collectives(step: Any) -> list[str]:
             together.items(), key=lambda item: -item[1][1]
         )
     ]
+
+
+def _print_ranking(steps: Sequence[Any], topology: Any) -> None:
+    """A line for each, the best first."""
+    print(f"{'':<3}  {'at least':>8}  {'sequences/s':>11}  {'MFU':>6}  {'memory':>7}  settings")
+    for place, step in enumerate(steps, 1):
+        if step.fits:
+            rate = f"{_rate(step):,.0f}"
+            cells = f"{_time(step.seconds['step']):>8}  {rate:>11}  {_share(step, topology):>6}"
+            memory = _bytes(step.memory["all"])
+        else:
+            cells, memory = f"{'does not fit':<29}", _bytes(step.memory.needed)
+        print(f"{place:>3}  {cells}  {memory:>7}  {_settings(step)}")
+    print()
 
 
 def _print_way_out(step: Any, topology: Any) -> None:
@@ -199,7 +223,7 @@ def _step_content(step: Any, topology: Any) -> dict[str, Any]:
     content = dataclasses.asdict(step) | {"fits": step.fits}
     if step.fits:
         content["model_flops_utilisation"] = planning.utilisation(step, topology)
-        content["sequences_per_second"] = step.phase.batch_size / step.seconds["step"]
+        content["sequences_per_second"] = _rate(step)
     return content
 
 
