@@ -26,7 +26,8 @@ bandwidth, whichever takes longer, and after it the collectives, on the two link
 of the torus; with --slices, also on each chip's share of the network between them. What does not
 fit is compiled again with other remat policies, meshes and microbatches, until it does. --search
 compiles all meshes and remat policies that make sense for the run's longest phase, and the best of
-them in more microbatches while that saves 3%; this takes minutes. It ranks what it has tried.
+them in more microbatches while that saves 3%; this takes minutes. It prints a line for each, best
+first, and the best in full; Ctrl-C ends it with what was compiled until then.
 """
 
 
