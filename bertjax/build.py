@@ -19,13 +19,13 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import catalog, interfaces
-from bertjax.data import images, source_targets, streams, token_windows
+from bertjax.data import streams
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Encoded, Pretrainer, Tokenizer
 from bertjax.layers import frozen as frozen_layers
 from bertjax.layers.precision import NAMED
 from bertjax.train import host, optimizer, schedule, sharding
-from bertjax.train.step import NOTHING
+from bertjax.train.step import NOTHING, Microbatches
 from bertjax.train.trainer import Trainer, make_trainer
 
 _LABELS = ("name", "size")
@@ -34,11 +34,19 @@ _LABELS = ("name", "size")
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of a run in which all batches have one shape."""
+    """A part of a run in which all batches have one shape.
+
+    Attributes:
+      steps: How many.
+      max_seq_length: Tokens of a sequence.
+      batch_size: Sequences of a step.
+      microbatches: Parts in which a step takes these, one after the other.
+    """
 
     steps: int
     max_seq_length: int
     batch_size: int
+    microbatches: int = 1
 
 
 def encoder(fields: Mapping[str, Any]) -> Any:
@@ -142,7 +150,13 @@ def phases(config: ConfigDict) -> list[Phase]:
     """
     data = config.data
     listed = data.phases or ((config.num_train_steps, data.max_seq_length, data.batch_size),)
-    found = [Phase(*phase) for phase in listed]
+    for phase in listed:
+        if len(phase) not in (3, 4):
+            raise UserError(
+                f"config.data.phases has {tuple(phase)}: wanted (steps, length, batch_size), or "
+                "(steps, length, batch_size, microbatches)"
+            )
+    found = [Phase(*(*phase, data.microbatches)[:4]) for phase in listed]
     for phase in found:
         for name, value in dataclasses.asdict(phase).items():
             if value < 1:
@@ -152,6 +166,11 @@ def phases(config: ConfigDict) -> list[Phase]:
         raise UserError(
             f"config.data.phases add up to {total} steps, config.num_train_steps is "
             f"{config.num_train_steps}: change one, or set --config.data.phases='()'"
+        )
+    if len({_shape(phase) for phase in found}) < len({(*_shape(p), p.microbatches) for p in found}):
+        raise UserError(
+            "config.data.phases of one length and batch size differ in microbatches: give them "
+            "one number"
         )
     _check_carry(config, found)
     longest = max(phase.max_seq_length for phase in found)
@@ -172,6 +191,18 @@ def positions(model: Mapping[str, Any]) -> float:
     if "max_position_embeddings" not in model:
         return math.inf
     return model["max_position_embeddings"] - model.get("position_offset", 0)
+
+
+def microbatches(phases: Sequence[Phase]) -> Microbatches:
+    """Parts of a step: one number, or one for each shape of a batch."""
+    numbers = {phase.microbatches for phase in phases}
+    if len(numbers) == 1:
+        return numbers.pop()
+    return {_shape(phase): phase.microbatches for phase in phases}
+
+
+def _shape(phase: Phase) -> tuple[int, int]:
+    return phase.batch_size, phase.max_seq_length
 
 
 def _check_carry(config: ConfigDict, found: Sequence[Phase]) -> None:
@@ -267,27 +298,22 @@ def encode(config: ConfigDict) -> Callable[..., Encoded]:
     return frozen_layers.features if freezes_encoder(config) else interfaces.encode
 
 
-def make_mesh(
-    config: ConfigDict, batch_sizes: Sequence[int] = (), lengths: Sequence[int] = ()
-) -> Mesh:
-    """The mesh of a config, on which batches of these sizes and lengths divide.
+def make_mesh(config: ConfigDict, phases: Sequence[Phase] = ()) -> Mesh:
+    """The mesh of a config, on which the batches of these phases divide.
 
     Where its devices are the host itself, freed memory stays with this process from here on.
 
     Raises:
       UserError: the mesh does not fit the devices, or something does not divide over it.
     """
-    mesh = mesh_on(config, jax.devices(), batch_sizes, lengths)
+    mesh = mesh_on(config, jax.devices(), phases)
     if mesh.devices.flat[0].platform == "cpu":
         host.keep_freed_memory()
     return mesh
 
 
 def mesh_on(
-    config: ConfigDict,
-    devices: Sequence[jax.Device],
-    batch_sizes: Sequence[int],
-    lengths: Sequence[int],
+    config: ConfigDict, devices: Sequence[jax.Device], phases: Sequence[Phase] = ()
 ) -> Mesh:
     """The mesh of a config on these devices, which may be only described; see `make_mesh`.
 
@@ -295,10 +321,9 @@ def mesh_on(
       UserError: the mesh does not fit the devices, or something does not divide over it.
     """
     mesh = sharding.make_mesh({axis: config.mesh[axis] for axis in sharding.MESH_AXES}, devices)
-    for batch_size in batch_sizes:
-        sharding.check_batch_size(batch_size, mesh, config.data.microbatches)
-    for length in lengths:
-        sharding.check_length(length, mesh)
+    for phase in phases:
+        sharding.check_batch_size(phase.batch_size, mesh, phase.microbatches)
+        sharding.check_length(phase.max_seq_length, mesh)
     return mesh
 
 
@@ -308,7 +333,7 @@ def trainer(
     mesh: Mesh,
     batch: Mapping[str, np.ndarray],
     *,
-    batch_size: int = 1,
+    phases: Sequence[Phase] = (),
     frozen: Mapping[str, PyTree] = NOTHING,
 ) -> Trainer:
     """Everything that is compiled for a run.
@@ -318,7 +343,7 @@ def trainer(
       pretrainer: The encoder and its objectives.
       mesh: The devices.
       batch: Any host batch.
-      batch_size: Counts for models that carry something from batch to batch.
+      phases: Of a pretraining.
       frozen: Parameters that no step changes, by objective.
 
     Raises:
@@ -332,8 +357,8 @@ def trainer(
         mesh=mesh,
         rules=(*config.mesh.rules, *sharding.RULES),
         seed=config.seed,
-        microbatches=config.data.microbatches,
-        batch_size=batch_size,
+        microbatches=microbatches(phases) if phases else config.data.microbatches,
+        batch_size=phases[-1].batch_size if phases else 1,
         frozen=frozen,
         shard_optimizer=config.mesh.shard_optimizer,
         grad_reduce_in_bf16=config.mesh.grad_reduce_in_bf16,
@@ -347,36 +372,6 @@ def needs_words(config: ConfigDict) -> bool:
         fields.get("masking", "token") != "token" or fields.get("whole_word")
         for fields in config.objectives.values()
     )
-
-
-def random_rows(config: ConfigDict, phase: Phase) -> dict[str, np.ndarray]:
-    """A host batch of a phase's shapes with random tokens, for measuring without a corpus."""
-    random = np.random.default_rng(config.seed)
-    if config.data.format == images.FORMAT:
-        return images.random(config.model, phase.batch_size, random)
-    shape = (phase.batch_size, phase.max_seq_length)
-    rows = {
-        "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
-        "segment_ids": np.zeros(shape, np.int32),
-        "attention_mask": np.ones(shape, bool),
-        "example_id": np.arange(phase.batch_size, dtype=np.uint32),
-    }
-    if "sentence_pair" in config.objectives:
-        rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
-    if needs_words(config):
-        rows["word_starts"] = random.random(shape) < 0.8
-    if config.data.format == token_windows.APART:
-        rows["pack_ids"] = np.ones(shape, np.int32)
-        rows["position_ids"] = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
-    if config.data.format in streams.FORMATS:
-        rows["remembered"] = rows["attention_mask"]
-        rows["continues"] = np.ones(phase.batch_size, bool)
-    if config.data.format in source_targets.FORMATS:
-        rows |= {"target_ids": rows["input_ids"], "target_mask": rows["attention_mask"]}
-    if "max_chars_per_word" in config.model:
-        width = config.model.max_chars_per_word
-        rows["char_ids"] = random.integers(0, 256, (*shape, width), np.int16)
-    return rows
 
 
 def parameter_count(shapes: PyTree) -> int:

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 import jax
 from ml_collections import ConfigDict
 
-from bertjax import build, planning
+from bertjax import build, planning, platforms
 from bertjax.errors import UserError
 from bertjax.layers.attention_kernels import told_to
 from bertjax.plan_search import CompilerDiedError
@@ -88,6 +88,7 @@ def _serve(calls: Connection, topology: str, slices: int) -> None:
     """Answers every config and phase with a step, or with the mistake that is in them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which else waits until all is compiled
     jax.config.update("jax_enable_compilation_cache", False)  # nothing is read back without a chip
+    platforms.give_tpu_compiler_stack()
     described = chips.topology(topology, slices)
     with told_to(_say):
         while True:

@@ -97,13 +97,18 @@ def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
 def fingerprint(config: ConfigDict, ignoring: Iterable[str] = ()) -> str:
     """SHA-256 of what a config says, whatever the order of its fields.
 
-    The order of `config.objectives` counts, since objectives work on a batch in that order.
+    The order of `config.objectives` counts, since objectives work on a batch in that order. What is
+    off (false, 0, empty) does not: an older version may not have had it.
 
     Args:
       config: what to hash.
       ignoring: dotted fields or sections that do not count, such as `log_every`, `mesh`, `keep_*`.
     """
-    kept = {k: v for k, v in flatten(config).items() if not _covered(k, tuple(ignoring))}
+    kept = {
+        name: value
+        for name, value in flatten(config).items()
+        if (value or isinstance(value, dict)) and not _covered(name, tuple(ignoring))
+    }
     content = {"fields": kept, "order": _order(config)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

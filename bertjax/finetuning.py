@@ -38,7 +38,7 @@ from bertjax.train.peak import peak_flops_per_second
 from bertjax.train.report import Report
 from bertjax.train.retention import Keep
 from bertjax.train.seeds import for_seeds
-from bertjax.train.sharding import RULES, local_rows
+from bertjax.train.sharding import RULES, check_batch_size, local_rows
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 from bertjax.train.watchdog import Watchdog
@@ -46,6 +46,7 @@ from bertjax.train.watchdog import Watchdog
 FREE_FIELDS = (
     *("log_every", "keep_checkpoints", "watchdog_minutes", "mesh", "mesh.*"),
     "objectives.*.teacher",
+    *("data.microbatches", "data.eval_batch_size", "model.remat", "model.unroll"),
 )
 """What may change between two starts of a job: none of it changes what is learned."""
 
@@ -352,5 +353,7 @@ def with_numbers(config: ConfigDict, dataset: Dataset) -> ConfigDict:
 
 def mesh_of(config: ConfigDict) -> Mesh:
     """The devices of a run, over which its batches divide."""
-    evaluated = config.data.eval_batch_size * config.data.microbatches
-    return build.make_mesh(config, (config.data.batch_size, evaluated))
+    mesh = build.make_mesh(config)
+    check_batch_size(config.data.batch_size, mesh, config.data.microbatches)
+    check_batch_size(config.data.eval_batch_size, mesh)
+    return mesh

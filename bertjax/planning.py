@@ -109,9 +109,9 @@ def compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: Sa
     Raises:
       UserError: the mesh does not divide over the devices, or a batch over the mesh.
     """
-    mesh = build.mesh_on(config, topology.devices, (phase.batch_size,), (phase.max_seq_length,))
+    mesh = build.mesh_on(config, topology.devices, [phase])
     settings = {axis: size for axis, size in mesh.shape.items() if size > 1}
-    settings |= {"remat": config.model.remat, "microbatches": config.data.microbatches}
+    settings |= {"remat": config.model.remat, "microbatches": phase.microbatches}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items())
     say(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.title}: {shown}")
     trainer, rows = rehearsal.trainer(config, phase, mesh, teaching.shapes)

@@ -37,7 +37,7 @@ def leave_out_absent_tpus() -> None:
 
 
 def give_tpu_compiler_stack() -> None:
-    """Has the compiler for TPUs recurse as deep as it needs; call it before jax is imported.
+    """Has the compiler for TPUs recurse as deep as it needs; call it before that is loaded.
 
     Its threads have stacks of 64 KiB, which end where a product has two others merged into it: with
     a segmentation fault. What LIBTPU_INIT_ARGS says already stays.

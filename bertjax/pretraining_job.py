@@ -85,8 +85,7 @@ def prepare(
       UserError: something is missing or does not fit.
     """
     phases = build.phases(config)
-    shapes = [(phase.batch_size, phase.max_seq_length) for phase in phases]
-    mesh = build.make_mesh(config, *zip(*shapes, strict=True))
+    mesh = build.make_mesh(config, phases)
     model_input.check_format(config.data)
     build.check(config)
     teachers = teaching.find(config.objectives)
@@ -100,14 +99,8 @@ def prepare(
     rows["example_weight"] = np.ones(1, np.float32)
     objectives = teaching.objectives(config.objectives, build.facts(config, pieces), teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    trainer = build.trainer(
-        config,
-        pretrainer,
-        mesh,
-        rows,
-        batch_size=last.batch_size,
-        frozen=teaching.frozen(teachers),
-    )
+    frozen = teaching.frozen(teachers)
+    trainer = build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen)
     return Job(
         workdir=mirror.on_this_machine(workdir),
         name=workdir,
@@ -142,9 +135,10 @@ def description(job: Job) -> str:
     for phase in job.phases:
         shape = (phase.batch_size, phase.max_seq_length)
         flops = trainer.flops(job.rows, shape)
+        cut = f" in {phase.microbatches} parts" if phase.microbatches > 1 else ""
         per_epoch = job.examples(job.corpus, phase).num_examples / phase.batch_size
         lines.append(
-            f"phase       {phase.steps:,} steps of {shape[0]} x {shape[1]} tokens, "
+            f"phase       {phase.steps:,} steps of {shape[0]} x {shape[1]} tokens{cut}, "
             f"{flops / 1e9:,.1f} GFLOPs a step, {phase.steps / per_epoch:.2f} epochs"
         )
     return "\n".join(lines)

@@ -111,7 +111,9 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
             "short_seq_prob": None,  # the format's own: 0.1 for segment-pair, else 0
             "batch_size": 256,
             "microbatches": 1,
-            "phases": (),  # ((steps, length, batch), ...): instead of one length and batch
+            # ((steps, length, batch), ...): instead of one length and batch; a fourth number is
+            # a phase's own microbatches.
+            "phases": (),
         }
     )
 

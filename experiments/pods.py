@@ -104,9 +104,11 @@ def _line(config: str, pod: str, plan: Plan) -> str:
     settings, there, phase = step["settings"], step["memory"]["there"], step["phase"]
     shape = f"{phase['batch_size']:,} x {phase['max_seq_length']}"
     remat = "" if settings["remat"] == "none" else f", remat {settings['remat']}"
+    numbers = dict.fromkeys(each["settings"]["microbatches"] for each in plan["that_fit"])
+    parts = ", ".join(map(str, numbers))
     held = max(each["memory"]["all"] for each in plan["that_fit"])
     cells = [
-        f"{settings['microbatches']}{remat}",
+        f"{parts}{remat}",
         f"{held / 1e9:.1f} of {there / 1e9:.0f} GB",
         f"{_time(step['seconds']['step'])} for {shape}",
         f"{step['sequences_per_second']:,.0f}",

@@ -244,6 +244,15 @@ def test_the_fingerprint_follows_content_and_not_the_order_of_fields():
     assert fingerprint(build(seed=1, seeds=5), ["seed"]) == fingerprint(build(seeds=5))
 
 
+def test_what_is_off_is_no_part_of_the_fingerprint():
+    """Where an older version did not have it."""
+    one = fingerprint(config_dict.ConfigDict({"seed": 1}))
+    for off in (False, 0, 0.0, "", (), None):
+        assert fingerprint(config_dict.ConfigDict({"seed": 1, "new": off})) == one
+    assert fingerprint(config_dict.ConfigDict({"seed": 1, "new": 2})) != one
+    assert fingerprint(config_dict.ConfigDict({"a": {}})) != fingerprint(config_dict.ConfigDict({}))
+
+
 def test_the_fingerprint_knows_the_order_of_objectives():
     def build(*names):
         objectives = {name: {"weight": 1.0} for name in names}

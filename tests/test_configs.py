@@ -177,10 +177,10 @@ def trainer_of(config):
     objectives = teaching.objectives(config.objectives, facts, teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = random_rows(config, config.data.batch_size, config.data.max_seq_length)
-    mesh = build.make_mesh(config, [config.data.batch_size])
+    phases = build.phases(config)
+    mesh = build.make_mesh(config, phases)
     frozen = teaching.frozen(teachers)
-    made = {"batch_size": config.data.batch_size, "frozen": frozen}
-    return build.trainer(config, pretrainer, mesh, rows, **made), rows
+    return build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen), rows
 
 
 @pytest.fixture(scope="session")

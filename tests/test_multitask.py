@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bertjax import build, multitask
+from bertjax import build, multitask, rehearsal
 from bertjax import config as configs
 from bertjax.commands import finetune
 from bertjax.data import tokenizer
@@ -63,7 +63,7 @@ def pretrained(tmp_path_factory) -> pathlib.Path:
     pieces.save(str(run / "tokenizer"))
     fields = SMALL | {"model.vocab_size": str(pieces.vocab_size)}
     config = configs.load_config(f"{ROOT}/configs/bert.py:tiny", fields.items())
-    rows = build.random_rows(config, build.Phase(1, 8, 8))
+    rows = rehearsal.random_rows(config, build.Phase(1, 8, 8))
     objectives = build.objectives(config.objectives, build.facts(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)

@@ -46,19 +46,19 @@ def test_a_batch_is_cut_into_what_a_chip_holds(config, name, parts, pods, pod, r
     assert pods.microbatches(config, name) == parts
 
 
-def step(tokens: int, steps: int, seconds: float, remat: str = "none") -> dict:
+def step(tokens: int, steps: int, seconds: float, parts: int) -> dict:
     return {
         "phase": {"steps": steps, "batch_size": 256, "max_seq_length": tokens},
         "seconds": {"step": seconds},
         "memory": {"all": tokens * 2e7, "there": 16 * GB},
-        "settings": {"data": 8, "remat": remat, "microbatches": 2},
+        "settings": {"data": 8, "remat": "full", "microbatches": parts},
         "sequences_per_second": 256 / seconds,
         "model_flops_utilisation": 0.5,
     }
 
 
 PLAN = {
-    "that_fit": [step(128, 900, 0.03), step(512, 100, 0.5, "full")],
+    "that_fit": [step(128, 900, 0.03, 2), step(512, 100, 0.5, 4)],
     "run_seconds": 86_400.0,
     "chip_hours": 192.0,
 }
@@ -69,7 +69,7 @@ def test_a_line_tells_of_the_longest_phase_and_of_the_most_memory(pods):
         [("configs/bert_large.py", "v5e-8", PLAN), ("configs/x.py", "v5e-8", {"that_fit": []})]
     ).splitlines()
     assert whole == (
-        "| `bert_large.py` | v5e-8 | 2, remat full | 10.2 of 16 GB | 500 ms for 256 x 512 | 512"
+        "| `bert_large.py` | v5e-8 | 2, 4, remat full | 10.2 of 16 GB | 500 ms for 256 x 512 | 512"
         " | 50% | 1 days | 192 |"
     )
     assert none == "| `x.py` | v5e-8 | does not fit | | | | | | |"

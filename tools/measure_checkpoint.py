@@ -96,7 +96,7 @@ def made(config):
     from bertjax.train.sharding import to_global
 
     phase = build.phases(config)[-1]
-    mesh = build.make_mesh(config, (phase.batch_size,), (phase.max_seq_length,))
+    mesh = build.make_mesh(config, [phase])
     trainer, rows = rehearsal.trainer(config, phase, mesh)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     return trainer.train_step.compile(state, batch), state, batch

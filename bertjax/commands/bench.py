@@ -66,8 +66,7 @@ def measure(config, arguments: argparse.Namespace) -> dict:
     from bertjax.train.peak import peak_flops_per_second
 
     phases = build.phases(config)
-    shapes = [(phase.batch_size, phase.max_seq_length) for phase in phases]
-    mesh = build.make_mesh(config, *zip(*shapes, strict=True))
+    mesh = build.make_mesh(config, phases)
     precision = build.precision(config.model.precision)
     peak = peak_flops_per_second(jax.devices(), NAMED[precision].operands)
     return {

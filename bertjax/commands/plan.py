@@ -23,11 +23,13 @@ shape (v5e:4x8) or a usual name (v5e-32; as on Google Cloud, v4 and v5p count tw
 
 Times are a roofline, what the chips need at least: products at their peak or memory at its full
 bandwidth, whichever takes longer, and after it the collectives, on the two links of one dimension
-of the torus; with --slices, also on each chip's share of the network between them. What does not
-fit is compiled again with other remat policies, meshes and microbatches, until it does. --search
-compiles all meshes and remat policies that make sense for the run's longest phase, and the best of
-them in more microbatches while that saves 3%; this takes minutes. It prints a line for each, best
-first, and the best in full; Ctrl-C ends it with what was compiled until then.
+of the torus; with --slices, also on each chip's share of the network between them.
+
+What does not fit is compiled again until it does: in more microbatches, with other remat policies,
+with parameters spread over the devices. --search compiles all meshes and remat policies that make
+sense for the run's longest phase, and the best of them in more microbatches while that saves 3%;
+this takes minutes. It prints a line for each, best first, and the best in full; Ctrl-C ends it with
+what was compiled until then. Either tells the words with which `bertjax pretrain` runs so.
 """
 
 
@@ -41,30 +43,37 @@ def main(argv: list[str]) -> None:
     from bertjax import planning
     from bertjax.train import chips
 
-    config = planning.for_accelerator(load_config(arguments.config, overrides))
+    asked = load_config(arguments.config, overrides)
+    config = planning.for_accelerator(asked)
     if arguments.mesh:
         config = planning.with_mesh(config, arguments.mesh)
     if "objectives" not in config:
         raise UserError(f"{arguments.config} is no pretraining: a plan wants one")
     topology = chips.topology(arguments.topology, arguments.slices)
-    steps, ways_out = _compiled(config, topology, arguments.search)
+    steps, fit = _compiled(config, topology, arguments.search)
     if arguments.json:
-        print(json.dumps(_content(arguments, topology, steps, ways_out), indent=2))
+        print(json.dumps(_content(arguments, topology, steps, fit), indent=2))
         return
     if arguments.search:
         _print_ranking(steps, topology)
         _print_step(steps[0], topology)
+        _print_overrides(asked, steps[:1])
         return
-    for number, step in enumerate(steps):
+    for step in steps:
         _print_step(step, topology)
-        if ways_out[number] is not step:
-            _print_way_out(ways_out[number], topology)
-    if all(ways_out):
-        _print_run(ways_out, topology)
+    if not fit:
+        _say("nothing that was tried fits: take more chips, or a smaller batch")
+        return
+    if fit != steps:
+        print("it fits so:\n")
+        for step in fit:
+            _print_step(step, topology)
+    _print_overrides(asked, fit)
+    _print_run(fit, topology)
 
 
 def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list[Any]]:
-    """The step of each phase, and what of it fits; or, for a search, what was tried."""
+    """The step of each phase, and in settings that fit; or, for a search, what was tried."""
     from bertjax import build, plan_search
     from bertjax.compiler_process import CompilerProcess
 
@@ -75,11 +84,9 @@ def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list
             devices = len(topology.devices)
             return plan_search.search(config, longest, devices, compile_step, _say), []
         steps = [compile_step(config, phase) for phase in phases]
-        ways_out = [
-            step if step.fits else plan_search.fitting(config, step.phase, compile_step, _say)
-            for step in steps
-        ]
-        return steps, ways_out
+        if all(step.fits for step in steps):
+            return steps, steps
+        return steps, plan_search.fitting(config, steps, compile_step, _say) or []
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -175,12 +182,11 @@ def _print_ranking(steps: Sequence[Any], topology: Any) -> None:
     print()
 
 
-def _print_way_out(step: Any, topology: Any) -> None:
-    if step is None:
-        _say("nothing that was tried fits: take more chips, or a smaller batch")
-        return
-    print(f"\nit fits with {_settings(step)}:\n")
-    _print_step(step, topology)
+def _print_overrides(config: Any, steps: Sequence[Any]) -> None:
+    from bertjax import plan_search
+
+    if words := plan_search.overrides(config, steps):
+        _print_table([("run it with", " ".join(words))])
 
 
 def _print_run(steps: Sequence[Any], topology: Any) -> None:
@@ -199,8 +205,7 @@ def _print_table(rows: Sequence[tuple[str, str]]) -> None:
     print()
 
 
-def _content(arguments: Any, topology: Any, steps: Sequence[Any], ways_out: Sequence[Any]) -> dict:
-    fits = [step for step in ways_out if step is not None]
+def _content(arguments: Any, topology: Any, steps: Sequence[Any], fit: Sequence[Any]) -> dict:
     content = {
         "config": arguments.config,
         "topology": topology.name,
@@ -208,10 +213,11 @@ def _content(arguments: Any, topology: Any, steps: Sequence[Any], ways_out: Sequ
         "chips": topology.chips,
         "steps": [_step_content(step, topology) for step in steps],
     }
-    if ways_out:
-        content["that_fit"] = [_step_content(step, topology) for step in fits]
-    if ways_out and len(fits) == len(ways_out):
-        seconds = sum(step.phase.steps * step.seconds["step"] for step in fits)
+    if arguments.search:
+        return content
+    content["that_fit"] = [_step_content(step, topology) for step in fit]
+    if fit:
+        seconds = sum(step.phase.steps * step.seconds["step"] for step in fit)
         content |= {"run_seconds": seconds, "chip_hours": seconds * topology.chips / 3600}
     return content
 

@@ -114,8 +114,8 @@ def extension(config, steps: int) -> str:
     longer = f"--config.num_train_steps={config.num_train_steps + steps}"
     if not config.data.phases:
         return longer
-    *first, (last, length, batch) = config.data.phases
-    phases = ",".join(str(tuple(phase)) for phase in [*first, (last + steps, length, batch)])
+    *first, (last, *shape) = config.data.phases
+    phases = ",".join(str(tuple(phase)) for phase in [*first, (last + steps, *shape)])
     return f"{longer} --config.data.phases='({phases},)'"
 
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax import platforms
 from bertjax.errors import UserError, nearest
 
 TERA = 1e12
@@ -171,7 +170,6 @@ def topology(name: str, slices: int = 1) -> Topology:
         )
     for variable, value in _QUIETLY.items():
         os.environ.setdefault(variable, value)
-    platforms.give_tpu_compiler_stack()
     from jax.experimental import topologies
 
     full = f"{chip.name}:{shape}"

@@ -1,6 +1,6 @@
 """One optimizer step, and one step of evaluation, as pure functions to be jitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array
 
 from bertjax.interfaces import Batch, Params, Pretrainer, Sum, extent
+from bertjax.layers.attention_kernels import told_to
 from bertjax.layers.dropout import drawn_by_rows
 from bertjax.train.accumulation import joined, met, split, sum_over
 from bertjax.train.sharding import data_shards, over_data_shards
@@ -23,6 +24,9 @@ NOTHING: Params = {}
 TINY = 1e-6
 """Divides where an objective found nothing to predict."""
 
+Microbatches = int | Mapping[tuple[int, int], int]
+"""Parts that a batch is worked on in, one after the other; by (B, L) where shapes differ in it."""
+
 _STREAMS = {"masks": 0, "dropout": 1, "evaluation": 2}
 
 
@@ -32,7 +36,7 @@ def make_train_step(
     schedule: optax.Schedule,
     *,
     seed: int,
-    microbatches: int = 1,
+    microbatches: Microbatches = 1,
     grad_reduce_in_bf16: bool = False,
     gradient_placed: Any = None,
 ) -> TrainStep:
@@ -69,12 +73,13 @@ def make_train_step(
     def train_step(
         state: TrainState, batch: Batch, frozen: Params = NOTHING
     ) -> tuple[TrainState, Metrics]:
-        size = extent(batch)[0]
+        size, length = extent(batch)
+        count = microbatches if isinstance(microbatches, int) else microbatches[size, length]
         batch = {**batch, "example_key": example_keys(seed, state.step, size)}
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         row_keys = example_keys(seed, state.step, size, "dropout")
         whole = batch, row_keys, state.carry
-        if microbatches == 1 and not grad_reduce_in_bf16 and gradient_placed is None:
+        if count == 1 and not grad_reduce_in_bf16 and gradient_placed is None:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
                 state.params, frozen, whole, dropout, None, 1
             )
@@ -84,11 +89,11 @@ def make_train_step(
 
             def part_gradient(part):
                 gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
-                    state.params, frozen, part, dropout, weights, microbatches * shards
+                    state.params, frozen, part, dropout, weights, count * shards
                 )
                 return (gradient, sums), carry
 
-            parts = split(whole, microbatches, shards)
+            parts = split(whole, count, shards)
             (gradient, sums), carry = sum_over(over_data_shards(part_gradient), parts)
             dtype = jnp.bfloat16 if grad_reduce_in_bf16 else None
             gradient = met(gradient, dtype, gradient_placed)
@@ -159,7 +164,8 @@ def _whole_weights(
 
     Weights do not depend on what the encoder computes, so the compiler drops everything but them.
     """
-    (losses, _), _ = _apply(pretrainer, params, frozen, batch, carry, train=False)
+    with told_to(lambda line: None):  # nor is its attention worked out by anything
+        (losses, _), _ = _apply(pretrainer, params, frozen, batch, carry, train=False)
     return {name: weight for name, (_, weight) in losses.items()}
 
 

@@ -14,7 +14,14 @@ from jaxtyping import PyTree
 from bertjax.interfaces import Params, Pretrainer, extent
 from bertjax.train import flops, sharding, transfer
 from bertjax.train.state import TrainState, create, frozen_of, unboxed
-from bertjax.train.step import NOTHING, EvalStep, TrainStep, make_eval_step, make_train_step
+from bertjax.train.step import (
+    NOTHING,
+    EvalStep,
+    Microbatches,
+    TrainStep,
+    make_eval_step,
+    make_train_step,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +93,7 @@ def make_trainer(
     mesh: Mesh,
     rules: Sequence[tuple],
     seed: int,
-    microbatches: int,
+    microbatches: Microbatches,
     batch_size: int = 1,
     frozen: Mapping[str, PyTree] = NOTHING,
     shard_optimizer: bool = False,
@@ -103,7 +110,7 @@ def make_trainer(
       mesh: The devices.
       rules: Which mesh axis shards which logical axis.
       seed: Of parameters, masks and dropout.
-      microbatches: Parts that a batch is worked on in, one after the other.
+      microbatches: Parts that a batch is worked on in.
       batch_size: Examples of a global batch, for models that carry something from batch to batch.
       frozen: Parameters that no step changes, as numpy arrays, by objective.
       shard_optimizer: Whether the optimizer's state is spread over the data axis as well.

@@ -21,6 +21,7 @@ from bertjax.train.files import make_folder, read_json, write_json
 FREE_FIELDS = (
     *("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*"),
     *("watchdog_minutes", "objectives.*.teacher"),
+    *("data.microbatches", "model.remat", "model.unroll"),
 )
 """Fields that may change between two starts of one run: none of them changes what is learned.
 
@@ -188,12 +189,15 @@ def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
 
 
 def _prolong(old: list[list[int]], new: list[list[int]]) -> bool:
-    """Whether phases begin with those of before, of which the last may have grown."""
+    """Whether phases begin with those of before, of which the last may have grown.
+
+    A fourth number, of microbatches, is free.
+    """
     if not old or len(new) < len(old):
         return False
-    *first, (steps, *shape) = old
-    new_steps, *new_shape = new[len(first)]
-    return new[: len(first)] == first and new_steps >= steps and new_shape == shape
+    *first, (steps, *shape) = [phase[:3] for phase in old]
+    *new_first, (new_steps, *new_shape) = [phase[:3] for phase in new[: len(old)]]
+    return new_first == first and new_steps >= steps and new_shape == shape
 
 
 def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

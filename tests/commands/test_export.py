@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import build, catalog, importing
+from bertjax import build, catalog, importing, rehearsal
 from bertjax import config as configs
 from bertjax.commands import export
 from bertjax.compat import weights_file
@@ -51,7 +51,7 @@ def make_run(save_pretrained, folder, objectives, **model) -> pathlib.Path:
         config.model.update(model)
     heads = build.objectives(config.objectives, build.facts(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), heads)
-    rows = build.random_rows(config, build.Phase(1, 8, 8))
+    rows = rehearsal.random_rows(config, build.Phase(1, 8, 8))
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
     (folder / "config.json").write_text(configs.to_json(config))
     with Checkpoints(folder, provenance={"corpus": CORPUS}) as checkpoints:

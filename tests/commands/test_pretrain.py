@@ -164,7 +164,7 @@ def test_phases_of_two_lengths_run_on_a_mesh(corpus, tmp_path, run_bertjax):
             corpus,
             tmp_path / "run",
             **{
-                "data.phases": "((4,16,16),(2,32,8))",
+                "data.phases": "((4,16,16),(2,32,8,1))",
                 "num_train_steps": 6,
                 "mesh.data": 2,
                 "mesh.fsdp": 2,
@@ -177,6 +177,21 @@ def test_phases_of_two_lengths_run_on_a_mesh(corpus, tmp_path, run_bertjax):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["tokens"] == 6 * 256
+    assert "4 steps of 16 x 16 tokens in 2 parts" in done.stderr
+    assert "2 steps of 8 x 32 tokens, " in done.stderr
+
+
+def test_a_run_goes_on_in_other_parts_and_with_less_kept(corpus, tmp_path, run_bertjax):
+    """As on fewer devices, or on some with less memory."""
+    fields = {"optimizer.schedule": "constant", "log_every": 1}
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    assert run_bertjax(*words(corpus, whole, num_train_steps=12, **fields)).returncode == 0
+    assert run_bertjax(*words(corpus, parted, num_train_steps=6, **fields)).returncode == 0
+    fields |= {"data.microbatches": 4, "model.remat": "full", "model.unroll": 1}
+    done = run_bertjax(*words(corpus, parted, num_train_steps=12, **fields))
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 6" in done.stderr
+    assert losses(parted) == pytest.approx(losses(whole), rel=1e-4)
 
 
 def test_a_finished_run_is_extended(corpus, tmp_path, run_bertjax):

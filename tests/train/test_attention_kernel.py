@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax import build
+from bertjax import build, rehearsal
 from bertjax.config import load_config
 from bertjax.interfaces import Pretrainer
 from bertjax.layers.attention_kernels import told_to
@@ -24,13 +24,13 @@ def losses(file, *changes):
     overrides = [change.split("=") for change in (*CHANGES, *changes)]
     config = load_config(file, overrides)
     (phase,) = build.phases(config)
-    mesh = build.make_mesh(config, (phase.batch_size,), (phase.max_seq_length,))
+    mesh = build.make_mesh(config, [phase])
     objectives = build.objectives(config.objectives, build.facts(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    rows = build.random_rows(config, phase)
+    rows = rehearsal.random_rows(config, phase)
     if "pack_ids" in rows:
         rows["pack_ids"] = 1 + np.arange(8 * 128, dtype=np.int32).reshape(8, 128) % 128 // 50
-    trainer = build.trainer(config, pretrainer, mesh, rows)
+    trainer = build.trainer(config, pretrainer, mesh, rows, phases=[phase])
     state, found = trainer.create_state(), []
     for _ in range(3):
         state, metrics = trainer.train_step(state, to_global(rows, mesh))

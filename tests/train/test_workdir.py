@@ -68,6 +68,15 @@ def test_the_same_config_and_free_fields_pass_and_the_newest_is_kept(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text()) == later
 
 
+def test_microbatches_of_a_phase_are_free(tmp_path):
+    train(tmp_path, changed(data={"phases": [[60, 128, 16], [40, 512, 8]]}))
+    claim(tmp_path, changed(data={"phases": [[60, 128, 16, 2], [40, 512, 8, 4]]})).release()
+    longer = changed(data={"phases": [[60, 128, 16], [50, 512, 8, 2]]}, num_train_steps=110)
+    claim(tmp_path, longer).release()
+    with pytest.raises(UserError, match="phases"):
+        claim(tmp_path, changed(data={"phases": [[60, 128, 16, 2], [50, 512, 4, 4]]}))
+
+
 def test_what_an_older_version_did_not_know_is_no_difference_while_it_is_off(tmp_path):
     train(tmp_path, CONFIG)
     newer = changed(model=CONFIG["model"] | {"sandwich": False}, restarts=[], slack=0.0, path="")

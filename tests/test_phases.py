@@ -1,0 +1,84 @@
+"""Phases of a run: their shapes, their microbatches, and mistakes in them."""
+
+import numpy as np
+import pytest
+
+from bertjax import build, rehearsal
+from bertjax.config import changed, load_config
+from bertjax.errors import UserError
+from bertjax.interfaces import Pretrainer
+from bertjax.train.sharding import to_global
+
+
+@pytest.fixture
+def config():
+    shape = {"data.max_seq_length": 8, "data.batch_size": 8, "model.vocab_size": 97}
+    rates = {"optimizer.warmup_steps": 1, "optimizer.learning_rate": 1e-2}
+    config = load_config("configs/bert.py:tiny", [])
+    return changed(config, {"num_train_steps": 10, "data.phases": (), **shape, **rates})
+
+
+def test_a_run_of_one_shape_is_one_phase(config):
+    assert build.phases(changed(config, {"data.microbatches": 2})) == [build.Phase(10, 8, 8, 2)]
+
+
+def test_a_phase_has_the_microbatches_of_the_run_or_its_own(config):
+    phases = ((6, 8, 16), (4, 16, 8, 4))
+    config = changed(config, {"data.phases": phases, "data.microbatches": 2})
+    found = build.phases(config)
+    assert found == [build.Phase(6, 8, 16, 2), build.Phase(4, 16, 8, 4)]
+    assert build.microbatches(found) == {(16, 8): 2, (8, 16): 4}
+    assert build.microbatches(found[:1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("phases", "said"),
+    [
+        (((10, 8),), r"config.data.phases has \(10, 8\): wanted \(steps, length, batch_size\)"),
+        (((10, 8, 8, 1, 1),), r"has \(10, 8, 8, 1, 1\): wanted"),
+        (((10, 8, 8, 0),), "microbatches=0 in a phase of the run: wanted 1 or more"),
+        (((9, 8, 8),), "add up to 9 steps, config.num_train_steps is 10"),
+        (((6, 8, 8, 1), (4, 8, 8, 2)), "of one length and batch size differ in microbatches"),
+    ],
+)
+def test_a_mistake_is_one_line(config, phases, said):
+    with pytest.raises(UserError, match=said):
+        build.phases(changed(config, {"data.phases": phases}))
+
+
+def test_a_phase_whose_parts_do_not_divide_is_refused(config):
+    phases = build.phases(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 8, 3))}))
+    build.make_mesh(config, phases[:1])
+    with pytest.raises(UserError, match="microbatches=3 equal parts; nearest: 24"):
+        build.make_mesh(config, phases)
+
+
+def steps(config):
+    """The trainer of all phases, and the loss of a step of each."""
+    phases = build.phases(config)
+    objectives = build.objectives(config.objectives, build.facts(config))
+    pretrainer = Pretrainer(build.encoder(config.model), objectives)
+    mesh = build.make_mesh(config, phases)
+    rows = [rehearsal.random_rows(config, phase) for phase in phases]
+    trainer = build.trainer(config, pretrainer, mesh, rows[0], phases=phases)
+    state, found, programs = trainer.create_state(), [], []
+    for each in rows:
+        batch = to_global(each, mesh)
+        programs.append(trainer.train_step.compile(state, batch).function.as_text())
+        state, metrics = trainer.train_step(state, batch)
+        found.append({name: float(value) for name, value in metrics.items()})
+    return found, programs
+
+
+def test_every_phase_is_cut_as_it_says_and_learns_the_same(config):
+    config = changed(config, {"mesh.data": 2, "mesh.fsdp": 4, "model.precision": "float32"})
+    whole, in_whole = steps(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 32))}))
+    parted, in_parts = steps(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 32, 4))}))
+    for one, other in zip(whole, parted, strict=True):
+        assert one.keys() == other.keys()
+        np.testing.assert_allclose([*one.values()], [other[name] for name in one], rtol=1e-4)
+    # Of 32 rows a device has four, now one at a time; of 16 two, as before.
+    assert ["[4,16,128]" in program for program in (in_whole[1], in_parts[1])] == [True, False]
+    assert "[1,16,128]" in in_parts[1]
+    assert "[2,8,128]" in in_whole[0]
+    assert "[2,8,128]" in in_parts[0]
