@@ -67,7 +67,8 @@ def main(argv: list[str]) -> None:
     if fit != steps:
         print("it fits so:\n")
         for step in fit:
-            _print_step(step, topology)
+            if step not in steps:
+                _print_step(step, topology)
     _print_overrides(asked, fit)
     _print_run(fit, topology)
 
@@ -192,11 +193,11 @@ def _print_overrides(config: Any, steps: Sequence[Any]) -> None:
 def _print_run(steps: Sequence[Any], topology: Any) -> None:
     from bertjax.planning import SECONDS_PER_DAY
 
-    days = sum(step.phase.steps * step.seconds["step"] for step in steps) / SECONDS_PER_DAY
-    chips, hours = topology.chips, 24 * days * topology.chips
-    _print_table(
-        [("the run", f"at least {days:.2f} days on {chips} chips, {hours:,.0f} chip-hours")]
-    )
+    seconds = sum(step.phase.steps * step.seconds["step"] for step in steps)
+    chips, days, hours = topology.chips, seconds / SECONDS_PER_DAY, seconds / 3600
+    long = f"{days:.3g} days" if days >= 1 else f"{hours:.2g} hours"
+    paid = f"{hours * chips:,.0f}" if hours * chips >= 10 else f"{hours * chips:.2g}"
+    _print_table([("the run", f"at least {long} on {chips} chips, {paid} chip-hours")])
 
 
 def _print_table(rows: Sequence[tuple[str, str]]) -> None:
