@@ -167,11 +167,7 @@ def phases(config: ConfigDict) -> list[Phase]:
             f"config.data.phases add up to {total} steps, config.num_train_steps is "
             f"{config.num_train_steps}: change one, or set --config.data.phases='()'"
         )
-    if len({_shape(phase) for phase in found}) < len({(*_shape(p), p.microbatches) for p in found}):
-        raise UserError(
-            "config.data.phases of one length and batch size differ in microbatches: give them "
-            "one number"
-        )
+    _check_parts(found)
     _check_carry(config, found)
     longest = max(phase.max_seq_length for phase in found)
     if longest > positions(config.model):
@@ -203,6 +199,15 @@ def microbatches(phases: Sequence[Phase]) -> Microbatches:
 
 def _shape(phase: Phase) -> tuple[int, int]:
     return phase.batch_size, phase.max_seq_length
+
+
+def _check_parts(found: Sequence[Phase]) -> None:
+    parts = {_shape(phase): phase.microbatches for phase in found}
+    if any(parts[_shape(phase)] != phase.microbatches for phase in found):
+        raise UserError(
+            "config.data.phases of one length and batch size differ in microbatches: give them "
+            "one number"
+        )
 
 
 def _check_carry(config: ConfigDict, found: Sequence[Phase]) -> None:
