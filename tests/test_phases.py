@@ -54,7 +54,7 @@ def test_a_phase_whose_parts_do_not_divide_is_refused(config):
 
 
 def steps(config):
-    """The trainer of all phases, and the loss of a step of each."""
+    """What a step of each phase measures, and its program."""
     phases = build.phases(config)
     objectives = build.objectives(config.objectives, build.facts(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
@@ -64,8 +64,9 @@ def steps(config):
     state, found, programs = trainer.create_state(), [], []
     for each in rows:
         batch = to_global(each, mesh)
-        programs.append(trainer.train_step.compile(state, batch).function.as_text())
-        state, metrics = trainer.train_step(state, batch)
+        step = trainer.train_step.compile(state, batch)
+        programs.append(step.function.as_text())
+        state, metrics = step(state, batch)
         found.append({name: float(value) for name, value in metrics.items()})
     return found, programs
 
