@@ -50,6 +50,8 @@ def test_auto_is_what_the_device_is_fast_in(monkeypatch, backend, has, chosen):
     assert build.precision("float32") == "float32"
 
 
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+
 PAGE_FAULTS = """
 import resource, threading
 from bertjax.train.host import keep_freed_memory
@@ -68,7 +70,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+@on_linux
 @pytest.mark.parametrize("where", ["use", "in_a_thread"])
 def test_memory_that_was_freed_comes_back_without_page_faults(where):
     program = PAGE_FAULTS.replace("WHERE", where)
@@ -111,7 +113,7 @@ print(host._resident())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+@on_linux
 @pytest.mark.parametrize(
     ("free", "too_much", "kept"),
     [("1", ("1.5", "1e9"), True), ("0", ("1.5", "1e9"), False), ("1", ("0", "5e7"), False)],
