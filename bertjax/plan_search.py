@@ -186,9 +186,9 @@ def overrides(config: ConfigDict, steps: Sequence[StepPlan]) -> list[str]:
     changes = {f"mesh.{axis}": n for axis, n in sizes.items() if n != config.mesh[axis]}
     if settings["remat"] != config.model.remat:
         changes["model.remat"] = settings["remat"]
-    planned = {(step.phase.steps, *_shape(step.phase)): step.phase for step in steps}
+    planned = {_uncut(step.phase): step.phase for step in steps}
     before = build.phases(config)
-    phases = [planned.get((phase.steps, *_shape(phase)), phase) for phase in before]
+    phases = [planned.get(_uncut(phase), phase) for phase in before]
     parts = build.microbatches(phases)
     if phases != before and isinstance(parts, int):
         changes["data.microbatches"] = parts
@@ -199,5 +199,5 @@ def overrides(config: ConfigDict, steps: Sequence[StepPlan]) -> list[str]:
     return [f"--config.{name}={value}" for name, value in changes.items()]
 
 
-def _shape(phase: build.Phase) -> tuple[int, int]:
-    return phase.max_seq_length, phase.batch_size
+def _uncut(phase: build.Phase) -> build.Phase:
+    return dataclasses.replace(phase, microbatches=1)
