@@ -4,13 +4,16 @@
     python tools/finetune_in_torch.py squad1 --model minilm/ --data squad/ --max_seq_length 384
     python tools/finetune_in_torch.py ner --model minilm/ --data conll2003/
 
-What bertjax is compared with: the recipes of transformers' `run_glue.py`, `run_qa.py` and
-`run_ner.py` (AdamW, a linear decay of the rate without warmup, no weight decay, gradients clipped
-at 1, dropout as the model has it, batches padded to their longest sequence), with their tokenizer,
-their heads and their models. The files, the training examples that are drawn and the scores are
-bertjax's, so that both learn from and answer the same. Needs the extra `hf`.
+The reference for bertjax's fine-tuning: the recipes of transformers' `run_glue.py`, `run_qa.py` and
+`run_ner.py` (AdamW, linear decay of the learning rate, gradients clipped at norm 1, dropout as the
+model's config has it, batches padded to their longest sequence), with transformers' tokenizer,
+heads and models. By default there is no warmup and no weight decay, as in these scripts. The files,
+the sampled training examples and the metrics are bertjax's, so that both train and are evaluated on
+the same examples. Needs the extra `hf`.
 
-The same in bertjax: `--config.optimizer.warmup_share=0 --config.optimizer.weight_decay=0`.
+The same in bertjax: `--config.optimizer.warmup_share=0 --config.optimizer.weight_decay=0
+--config.optimizer.adam_eps=1e-8`. `--losses FILE` writes the training loss of every step, one JSON
+line a seed.
 """
 
 import argparse
@@ -195,20 +198,42 @@ def main() -> None:
 def _fine_tune(task, arguments: argparse.Namespace, tokenizer, seed: int) -> dict[str, float]:
     transformers.set_seed(seed)
     model = task.kind.from_pretrained(arguments.model, **task.options)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        _parameter_groups(model, arguments.weight_decay),
+        lr=arguments.learning_rate,
+        eps=arguments.adam_eps,
+    )
     steps = arguments.epochs * -(-len(task.train) // arguments.batch_size)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, steps)
+    warmup_steps = round(arguments.warmup_share * steps)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup_steps, steps)
+    losses = []
     model.train()
     for epoch in range(arguments.epochs):
         order = np.random.default_rng((seed, epoch)).permutation(len(task.train))
         for begin in range(0, len(order), arguments.batch_size):
             chosen = [task.train[i] for i in order[begin : begin + arguments.batch_size]]
-            model(**_batch(tokenizer, chosen)).loss.backward()
+            loss = model(**_batch(tokenizer, chosen)).loss
+            loss.backward()
+            losses.append(loss.item())
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
+    if arguments.losses:
+        with open(arguments.losses, "a") as file:
+            file.write(json.dumps({"seed": seed, "losses": losses}) + "\n")
     return task.score(_predicted(model, task.asked, tokenizer, arguments.batch_size))
+
+
+def _parameter_groups(model, weight_decay: float) -> list[dict[str, Any]]:
+    """As transformers' Trainer: no decay of biases and of LayerNorm's scales."""
+    decayed, exempt = [], []
+    for name, parameter in model.named_parameters():
+        (exempt if "bias" in name or "LayerNorm" in name else decayed).append(parameter)
+    return [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": exempt, "weight_decay": 0.0},
+    ]
 
 
 @torch.no_grad()
@@ -261,6 +286,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, default=3)
     add("--epochs", type=int, default=3)
     add("--learning_rate", type=float, default=5e-5)
+    add("--warmup_share", type=float, default=0.0, help="share of the steps (default: 0)")
+    add("--weight_decay", type=float, default=0.0)
+    add("--adam_eps", type=float, default=1e-8)
+    add("--losses", help="file to which the losses of every step are appended")
     add("--batch_size", type=int, default=32)
     add("--max_seq_length", type=int, default=128)
     add("--max_train_examples", type=int, default=0, help="drawn with seed 0; 0 for all")
