@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax import exchanged_tasks
+from bertjax import exchanged_classes, exchanged_tasks
 from bertjax.compat import huggingface, name_map
 from bertjax.compat.huggingface import ENCODER, POOLER, READ_TEXTS, Released, any_under
 from bertjax.data.tokenizer_specials import end_of_text
@@ -57,6 +57,8 @@ def released(
     task = huggingface.task_of(heads)
     if task in READ_TEXTS:
         arrays = _with_their_pooler(architecture, run, arrays)
+    if task == "glue":
+        arrays = exchanged_classes.to_hf(run, arrays)
     config = architecture.config(run["model"], heads) | {
         "model_type": model_type,
         "architectures": [architecture.CLASSES[heads]],

@@ -80,6 +80,7 @@ def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Re
     row = glue_task(task["dataset"])
     rows = [asked_lines.fields(line, row.tfds_texts) for line in lines]
     texts = tuple([given[name] for given in rows] for name in row.tfds_texts)
+    names = row.class_names(task.get("labels", ()))
     examples = GlueExamples(texts, None, [str(number) for number in range(len(rows))])
     sequences = _encoded(examples, fields, read, _graph(data, fields, read))
 
@@ -92,8 +93,8 @@ def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Re
         chances = softmax(logits, axis=-1).tolist()
         return [
             given
-            | {"label": row.labels[int(np.argmax(found))]}
-            | {"probabilities": dict(zip(row.labels, found, strict=True))}
+            | {"label": names[int(np.argmax(found))]}
+            | {"probabilities": dict(zip(names, found, strict=True))}
             for given, found in zip(rows, chances, strict=True)
         ]
 
