@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog, model_input, multitask
+from bertjax import build, catalog, exchanged_tasks, model_input, multitask
 from bertjax import config as configs
 from bertjax.data import tokenizer
 from bertjax.data.asked_lines import Line
@@ -82,6 +82,11 @@ def load(init: str, *, task: str = "", data: str = "") -> Predictor:
         raise UserError(f"{init} has fresh parameters, which know nothing: name the run itself")
     config = configs.from_json(json.dumps(origin.config))
     head, config = _of_one_task(config, task)
+    if data and not ("knowledge" in config.data and config.data.knowledge):
+        raise UserError(
+            f"--data: got {data}, expected none, since the run's recipe has no knowledge graph; "
+            "leave it out"
+        )
     make = catalog.load("tasks", config.task.name).Task
     fields = {name: value for name, value in config.task.items() if name != "name"}
     pretrainer = Pretrainer(
@@ -105,6 +110,9 @@ def load(init: str, *, task: str = "", data: str = "") -> Predictor:
 def _of_one_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:
     """The name of a task's head, and the config of that task alone."""
     if not multitask.asked(config):
+        name = exchanged_tasks.name_of(config)
+        if task not in ("", name):
+            raise UserError(f"--task: got {task}, expected {name}, the only task of the run")
         return config.task.name, config
     names = config.task.dataset.split(multitask.BETWEEN)
     if task not in names:

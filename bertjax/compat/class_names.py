@@ -6,11 +6,11 @@ from typing import Any
 from bertjax.errors import UserError
 
 
-def read(config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
+def read(hf_config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
     """Reads the names of the outputs in their order.
 
     Args:
-      config: The `config.json`.
+      hf_config: The `config.json`.
       num_outputs: Of the classifier.
 
     Returns:
@@ -20,23 +20,23 @@ def read(config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
     Raises:
       UserError: the names do not fit the outputs, or contradict `label2id` or `num_labels`.
     """
-    if config.get("num_labels", num_outputs) != num_outputs:
+    if hf_config.get("num_labels", num_outputs) != num_outputs:
         raise UserError(
-            f"num_labels of config.json: got {config['num_labels']!r}, expected {num_outputs}, the "
-            "number of the classifier's outputs; fix config.json"
+            f"num_labels of config.json: got {hf_config['num_labels']!r}, expected {num_outputs}, "
+            "the number of the classifier's outputs; fix config.json"
         )
-    id2label = config.get("id2label")
+    id2label = hf_config.get("id2label")
     if id2label is None:
         return ()
     numbers = [str(number) for number in range(num_outputs)]
-    given = {str(key): str(name) for key, name in _items(config, "id2label")}
+    given = {str(key): str(name) for key, name in _items(hf_config, "id2label")}
     if given.keys() != set(numbers):
         raise UserError(
             f"id2label of config.json: got {id2label}, expected a name for each of the "
             f"classifier's {num_outputs} outputs, numbered from 0; fix config.json"
         )
     names = tuple(given[number] for number in numbers)
-    _check_label2id(config, names)
+    _check_label2id(hf_config, names)
     return () if names == placeholders(num_outputs) else names
 
 
@@ -45,10 +45,10 @@ def placeholders(num_outputs: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{number}" for number in range(num_outputs))
 
 
-def _check_label2id(config: Mapping[str, Any], names: Sequence[str]) -> None:
+def _check_label2id(hf_config: Mapping[str, Any], names: Sequence[str]) -> None:
     """Compares the names that both tables have: `label2id` often keeps placeholders besides."""
     numbered = {(name, str(number)) for number, name in enumerate(names)}
-    for name, number in _items(config, "label2id"):
+    for name, number in _items(hf_config, "label2id"):
         if name in names and (name, str(number)) not in numbered:
             raise UserError(
                 f"label2id of config.json: got {name}={number!r}, expected {names.index(name)} as "
@@ -56,8 +56,8 @@ def _check_label2id(config: Mapping[str, Any], names: Sequence[str]) -> None:
             )
 
 
-def _items(config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:
-    table = config.get(field) or {}
+def _items(hf_config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:
+    table = hf_config.get(field) or {}
     if not isinstance(table, Mapping):
         raise UserError(f"{field} of config.json: got {table!r}, expected an object")
     return list(table.items())
