@@ -21,6 +21,10 @@ _TRAIN_THE_POOLER = ("sentence_pair",)
 """Objectives that learn from the pooled output, as tasks do that read whole texts."""
 
 _NO_PLACE = "transformers has no place for it"
+_INPUTS = ("knowledge", "document_context")
+"""Fields of `config.data` that add to the texts what a tokenizer of transformers does not."""
+
+_NO_INPUT = "transformers reads texts without it"
 _UNTRAINED = "this run has not trained it"
 _OWN_MODEL = {"generator": "it is a model of its own, which --generator exports"}
 
@@ -73,6 +77,8 @@ def released(
         )
     pairs = huggingface.pairs_of(architecture, huggingface.parts_of(architecture, arrays))
     theirs = name_map.to_theirs(pairs, arrays, what)
+    unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
+    left_behind |= {f"config.data.{field}": _NO_INPUT for field in unread}
     return dataclasses.replace(made, config=config, arrays=theirs), left_behind
 
 
