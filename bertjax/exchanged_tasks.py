@@ -133,7 +133,7 @@ def _num_choices(released: Released, name: str) -> int:
 
 def _task_name(released: Released, head: str, given: str, assumed: str = "") -> str:
     """The name of the task: as the user gives it, as the config has it, or as it is assumed."""
-    name = given or released.config.get("finetuning_task") or assumed
+    name = str(given or released.config.get("finetuning_task") or assumed)
     if not name:
         raise UserError(
             "the model has a classifier, and its config.json does not say of which task: name it, "

@@ -38,6 +38,7 @@ class Dataset:
         """
         self.task = glue_task(task["dataset"])
         self.name = self.task.name
+        self.task.class_names(task.get("labels", ()))  # wrong names are refused before training
         graph = _graph(data, fields, read)
         self.examples = glue.read(data, self.task)
         self.batches = {}

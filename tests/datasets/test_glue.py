@@ -98,6 +98,12 @@ def test_scores_of_a_regression():
     assert scored == pytest.approx({"pearson": 1.0, "spearman": 1.0})
 
 
+def test_names_of_classes_in_another_order_are_refused(data, reading):
+    task = {"dataset": "rte", "labels": ("not_entailment", "entailment")}
+    with pytest.raises(UserError, match="got not_entailment, entailment, expected the order ent"):
+        glue.Dataset(data, task, {}, reading(Letters()))
+
+
 def test_an_unknown_dataset_is_refused(dataset):
     with pytest.raises(UserError, match=r"no GLUE task 'sst-2': did you mean 'sst2'\?"):
         dataset("sst-2")
