@@ -61,13 +61,14 @@ class Predictor:
         return asked.answers(found)
 
 
-def load(init: str, *, task: str = "", data: str = "") -> Predictor:
+def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> Predictor:
     """Reads a fine-tuned run.
 
     Args:
       init: See `transfer.find`.
       task: Which one, of a run that learned several.
       data: Folder at which the recipe's paths begin, such as that of a knowledge graph.
+      precision: As `config.model.precision`; empty: the run's.
 
     Raises:
       UserError: it is none, or did not keep its checkpoint.
@@ -89,9 +90,8 @@ def load(init: str, *, task: str = "", data: str = "") -> Predictor:
         )
     make = catalog.load("tasks", config.task.name).Task
     fields = {name: value for name, value in config.task.items() if name != "name"}
-    pretrainer = Pretrainer(
-        build.encoder(config.model), {head: build.construct(make, fields, "config.task")}
-    )
+    encoder = build.encoder({**config.model, **({"precision": precision} if precision else {})})
+    pretrainer = Pretrainer(encoder, {head: build.construct(make, fields, "config.task")})
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
     whole = NamedSharding(mesh, PartitionSpec())
     arrays = {

@@ -42,7 +42,12 @@ def main(argv: list[str]) -> None:
     from bertjax import predicting
     from bertjax.data.lines import texts
 
-    predictor = predicting.load(arguments.init, task=arguments.task, data=arguments.data)
+    predictor = predicting.load(
+        arguments.init,
+        task=arguments.task,
+        data=arguments.data,
+        precision=arguments.precision,
+    )
     lines = (line for line in texts(arguments.input) if line[1].strip())
     while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_AT_ONCE)):
         for answer in predictor.ask(group, arguments.batch_size):
@@ -62,5 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--input", metavar="FILE", help="one example a line (default: standard input)")
     add("--task", default="", help="which one, of a run that learned several")
     add("--data", default="", metavar="DIR", help="where the recipe's knowledge graph lies")
+    add("--precision", default="", help="as config.model.precision (default: that of the run)")
     add("--batch_size", type=int, default=32, metavar="N", help="at a time (default 32)")
     return parser

@@ -45,7 +45,8 @@ def named(*names, **more):
 
 
 def ask(run, *texts):
-    return predicting.load(str(run)).ask([("line 1", "\t".join(texts))], 8)[0]
+    predictor = predicting.load(str(run), precision="float32")
+    return predictor.ask([("line 1", "\t".join(texts))], 8)[0]
 
 
 @pytest.mark.parametrize(("task", "names", "order"), CASES)
@@ -85,10 +86,7 @@ def test_transformers_prints_the_same_names_and_probabilities(save_pretrained, t
     kernel = np.random.default_rng(3).normal(size=(3, 16))
     config = named("neutral", "Contradiction", "ENTAILMENT")
     source = save_pretrained(tmp_path / "hf", classifier([0, 0, 0], kernel), HEADS, **config)
-    made = importing.read(source, task="mnli")
-    with made.config.unlocked():
-        made.config.model.precision = "float32"
-    importing.write(made, tmp_path / "run")
+    import_model(source, tmp_path / "run", "--task", "mnli")
     asked = transformers.pipeline("text-classification", str(source), device="cpu", top_k=None)
     for texts in (("a b", "c d e"), ("q", "z"), ("x y z", "a")):
         expected = asked({"text": texts[0], "text_pair": texts[1]})
@@ -246,6 +244,7 @@ def test_answers_to_questions_are_assumed_to_exist(save_pretrained, tmp_path, ca
     ("options", "message"),
     [
         ({"task": "mnli"}, "--task: got mnli, expected rte, the only task of the run"),
+        ({"precision": "float8"}, "config.model.precision='float8': "),
         ({"data": "graphs"}, "--data: got graphs, expected none, since the run's recipe has no"),
     ],
 )
