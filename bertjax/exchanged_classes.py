@@ -21,7 +21,6 @@ from bertjax.errors import UserError
 _CLASSIFIER = ("glue/classifier/dense/kernel", "glue/classifier/dense/bias")
 """The arrays whose last axis is the classes."""
 
-
 _WITHOUT = "import the encoder alone with --task none"
 
 
@@ -93,8 +92,10 @@ def of_words(released: Released, stated: Sequence[str]) -> tuple[str, ...]:
 
 
 def _remedy(example: Sequence[str]) -> str:
-    words = " ".join(f"'{name}'" if " " in name else name for name in example)
-    return f"state the order of the classifier's outputs, as in --labels {words}, or {_WITHOUT}"
+    return (
+        "state the order of the classifier's outputs, as in --labels "
+        f"{' '.join(example)}, or {_WITHOUT}"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -5,6 +5,8 @@ from typing import Any
 
 from bertjax.errors import UserError
 
+_FIX = "fix config.json, or state the names with --labels"
+
 
 def read(hf_config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
     """Reads the names of the outputs in their order.
@@ -23,7 +25,7 @@ def read(hf_config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
     if hf_config.get("num_labels", num_outputs) != num_outputs:
         raise UserError(
             f"num_labels of config.json: got {hf_config['num_labels']!r}, expected {num_outputs}, "
-            "the number of the classifier's outputs; fix config.json"
+            f"the number of the classifier's outputs; {_FIX}"
         )
     id2label = hf_config.get("id2label")
     if id2label is None:
@@ -33,7 +35,7 @@ def read(hf_config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
     if given.keys() != set(numbers):
         raise UserError(
             f"id2label of config.json: got {id2label}, expected a name for each of the "
-            f"classifier's {num_outputs} outputs, numbered from 0; fix config.json"
+            f"classifier's {num_outputs} outputs, numbered from 0; {_FIX}"
         )
     names = tuple(given[number] for number in numbers)
     _check_label2id(hf_config, names)
@@ -52,12 +54,12 @@ def _check_label2id(hf_config: Mapping[str, Any], names: Sequence[str]) -> None:
         if name in names and (name, str(number)) not in numbered:
             raise UserError(
                 f"label2id of config.json: got {name}={number!r}, expected {names.index(name)} as "
-                "in id2label; fix config.json"
+                f"in id2label; {_FIX}"
             )
 
 
 def _items(hf_config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:
     table = hf_config.get(field) or {}
     if not isinstance(table, Mapping):
-        raise UserError(f"{field} of config.json: got {table!r}, expected an object")
+        raise UserError(f"{field} of config.json: got {table!r}, expected an object; {_FIX}")
     return list(table.items())
