@@ -2,16 +2,17 @@
 
 their_words   run -> the part of their config that is the task's
 our_sections  Released -> `config.task` and `config.data` of a run that can be asked and exported
+Names and order of classes are in `exchanged_classes.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from bertjax import exchanged_classes
 from bertjax.compat import huggingface
 from bertjax.compat.huggingface import READ_TEXTS, Released
-from bertjax.data.conll import is_tag
-from bertjax.data.glue_table import glue_task
+from bertjax.data.glue_table import TASKS, glue_task
 from bertjax.errors import UserError, nearest
 
 NO_TASK = "none"
@@ -20,7 +21,17 @@ NO_TASK = "none"
 _CHOICES = {"race": 4, "swag": 4}
 """Answers of each question, by data set."""
 
+_WITH_CLASSES = ("glue", "ner")
+"""Tasks whose heads have an output for each of several classes."""
+
 _UNANSWERABLE = {"squad1": False, "squad2": True}
+
+_NAMES = {
+    "glue": tuple(task.name for task in TASKS),
+    "multiple_choice": tuple(_CHOICES),
+    "squad": tuple(_UNANSWERABLE),
+}
+"""The tasks of each head, as `--task` and `finetuning_task` name them."""
 
 _ASKED_AS = {
     "doc_stride": 128,
@@ -42,72 +53,98 @@ def name_of(run: Mapping[str, Any]) -> str:
 def their_words(architecture: ModuleType, run: Mapping[str, Any]) -> dict[str, Any]:
     """What their config says of a run's task."""
     task = run["task"]
-    words = {"finetuning_task": name_of(run), **_classes(task)}
+    words = {"finetuning_task": name_of(run)}
+    if task["name"] in _WITH_CLASSES:
+        words |= exchanged_classes.hf_fields(run)
+    if task["name"] == "multiple_choice":
+        words["num_choices"] = task["num_choices"]
     word = architecture.CLASSIFIER_DROPOUT.get(task["name"])
     return words | ({word: task["classifier_dropout"]} if word else {})
 
 
-def _classes(task: Mapping[str, Any]) -> dict[str, Any]:
-    if task["name"] == "glue":
-        labels = glue_task(task["dataset"]).labels
-        kind = "single_label_classification" if labels else "regression"
-        return {"problem_type": kind, **_numbered(labels or ("LABEL_0",))}
-    if task["name"] == "ner":
-        return _numbered(task["labels"])
-    return {"num_choices": task["num_choices"]} if task["name"] == "multiple_choice" else {}
-
-
-def _numbered(labels: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
-
-
-def our_sections(released: Released, head: str, name: str) -> dict[str, Any]:
-    """The sections `task` and `data` of the run that a fine-tuned model becomes.
+def our_sections(
+    released: Released, head: str, name: str, labels: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The sections `task`, `data` and `imported` of the run that a fine-tuned model becomes.
 
     Args:
       released: A model of theirs.
       head: Which task's head it has.
       name: What the task is called; empty: as its config says.
+      labels: Names of the classifier's outputs in their order; empty: as its config says.
 
     Raises:
       UserError: the config does not tell enough, or classes are not those of the task.
     """
-    name = name or released.config.get("finetuning_task") or ""
-    task, data = {"name": head}, {}
+    task, data, imported = {"name": head}, {}, {}
     if head == "squad":
-        data = {"unanswerable": _of(name or "squad1", _UNANSWERABLE), **_ASKED_AS}
-        return {"task": task, "data": data}
+        name = _task_name(released, head, name, assumed="squad1")
+        return {"task": task, "data": {"unanswerable": _UNANSWERABLE[name], **_ASKED_AS}}
     task["classifier_dropout"] = _dropout(released, head)
     if head == "ner":
-        task["labels"], data["document_context"] = _tags(released), False
+        task["labels"] = exchanged_classes.of_words(released, labels)
+        data["document_context"] = False
     else:
-        task["dataset"] = _named(name)
+        task["dataset"] = _task_name(released, head, name)
     if head == "multiple_choice":
-        task["num_choices"] = released.config.get("num_choices", _of(name, _CHOICES))
+        task["num_choices"] = _num_choices(released, task["dataset"])
     if head == "glue":
-        _check_classes(released, name)
+        classes = exchanged_classes.of_texts(released, glue_task(task["dataset"]), labels)
+        task |= {"labels": classes.labels} if classes.labels else {}
+        imported |= {"class_order": classes.order} if classes.order else {}
     if head in READ_TEXTS:
         task["pooler_act"] = released.architecture.CLASSIFIER_ACT
-    return {"task": task, "data": data}
+    return {"task": task, "data": data, "imported": imported}
 
 
-def _of(name: str, known: Mapping[str, Any]) -> Any:
-    if name not in known:
+def check_statements(head: str | None, name: str, labels: Sequence[str]) -> None:
+    """Refuses what a user states about a head that the model does not have.
+
+    Args:
+      head: The task whose head the model has.
+      name: Of the task, as the user gives it; empty: not given.
+      labels: Names of its classes, as the user gives them; empty: not given.
+
+    Raises:
+      UserError: naming the option.
+    """
+    if head is None and name not in ("", NO_TASK):
+        raise UserError(f"--task: got {name}, expected none; the model has no head of a task")
+    if head == "ner" and name not in ("", head, NO_TASK):
         raise UserError(
-            f"--task {name}: the model's head is none of that task: {nearest(name, known)}; or "
-            f"leave it behind with --task {NO_TASK}"
+            f"--task: got {name}, expected ner, the head that the model has; leave --task out, or "
+            f"import the encoder alone with --task {NO_TASK}"
         )
-    return known[name]
+    if labels and (head not in _WITH_CLASSES or name == NO_TASK):
+        raise UserError(
+            f"--labels: got {', '.join(labels)}, expected none; no classifier with classes is "
+            "imported, so leave it out"
+        )
 
 
-def _named(name: str) -> str:
+def _num_choices(released: Released, name: str) -> int:
+    number = released.config.get("num_choices", _CHOICES[name])
+    if not isinstance(number, int) or number < 2:
+        raise UserError(
+            f"num_choices of config.json: got {number!r}, expected an integer >= 2; fix config.json"
+        )
+    return number
+
+
+def _task_name(released: Released, head: str, given: str, assumed: str = "") -> str:
+    """The name of the task: as the user gives it, as the config has it, or as it is assumed."""
+    name = str(given or released.config.get("finetuning_task") or assumed)
     if not name:
         raise UserError(
             "the model has a classifier, and its config.json does not say of which task: name it, "
             f"as in --task rte, or leave it behind with --task {NO_TASK}"
+        )
+    if name not in _NAMES[head]:
+        source = "--task" if given else "finetuning_task of config.json"
+        raise UserError(
+            f"{source}: got {name!r}, expected a task of the model's head ({head}): "
+            f"{nearest(name, _NAMES[head])}; name it with --task, or import the encoder alone with "
+            f"--task {NO_TASK}"
         )
     return name
 
@@ -116,34 +153,6 @@ def _dropout(released: Released, head: str) -> float:
     word = released.architecture.CLASSIFIER_DROPOUT.get(head)
     dropout = released.config.get(word)
     return released.fields["hidden_dropout_prob"] if dropout is None else dropout
-
-
-def _labels(released: Released) -> list[str]:
-    """Their classes in the order of their numbers."""
-    labels = released.config.get("id2label") or {}
-    return [label for _, label in sorted(labels.items(), key=lambda item: int(item[0]))]
-
-
-def _tags(released: Released) -> list[str]:
-    labels = _labels(released)
-    wrong = [label for label in labels if not is_tag(label)]
-    if wrong or not labels:
-        raise UserError(
-            f"config.json has the classes {', '.join(labels) or 'of nothing'}; wanted tags such as "
-            "O, B-PER and I-PER: mend its id2label, or leave the classifier behind with --task "
-            f"{NO_TASK}"
-        )
-    return labels
-
-
-def _check_classes(released: Released, name: str) -> None:
-    wanted, said = glue_task(name).labels, _labels(released)
-    if said != list(wanted) and sorted(said) == sorted(wanted):
-        raise UserError(
-            f"config.json has the classes of {name} as {', '.join(said)}; bertjax has them as "
-            f"{', '.join(wanted)}: reorder its classifier, or leave it behind with --task "
-            f"{NO_TASK}"
-        )
 
 
 def superfluous(released: Released, name: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax import exchanged_tasks
+from bertjax import exchanged_classes, exchanged_tasks
 from bertjax.compat import huggingface, name_map
 from bertjax.compat.huggingface import ENCODER, POOLER, READ_TEXTS, Released, any_under
 from bertjax.data.tokenizer_specials import end_of_text
@@ -21,6 +21,10 @@ _TRAIN_THE_POOLER = ("sentence_pair",)
 """Objectives that learn from the pooled output, as tasks do that read whole texts."""
 
 _NO_PLACE = "transformers has no place for it"
+_INPUTS = ("knowledge", "document_context")
+"""Fields of `config.data` that add to the texts what a tokenizer of transformers does not."""
+
+_NO_INPUT = "transformers reads texts without it"
 _UNTRAINED = "this run has not trained it"
 _OWN_MODEL = {"generator": "it is a model of its own, which --generator exports"}
 
@@ -57,6 +61,8 @@ def released(
     task = huggingface.task_of(heads)
     if task in READ_TEXTS:
         arrays = _with_their_pooler(architecture, run, arrays)
+    if task == "glue":
+        arrays = exchanged_classes.to_hf(run, arrays)
     config = architecture.config(run["model"], heads) | {
         "model_type": model_type,
         "architectures": [architecture.CLASSES[heads]],
@@ -71,6 +77,8 @@ def released(
         )
     pairs = huggingface.pairs_of(architecture, huggingface.parts_of(architecture, arrays))
     theirs = name_map.to_theirs(pairs, arrays, what)
+    unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
+    left_behind |= {f"config.data.{field}": _NO_INPUT for field in unread}
     return dataclasses.replace(made, config=config, arrays=theirs), left_behind
 
 

@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog, exchanged_tasks
+from bertjax import build, catalog, exchanged_classes, exchanged_tasks, import_warnings
 from bertjax import config as configs
 from bertjax.compat import elmo, huggingface, name_map
 from bertjax.compat.huggingface import Released
@@ -48,30 +48,38 @@ class Import:
       tokenizer: Of the model.
       params: By name.
       left_behind: Parts of the folder that were not taken over.
+      warnings: What the folder does not specify, and what was assumed.
     """
 
     config: ConfigDict
     tokenizer: Tokenizer
     params: Mapping[str, np.ndarray]
     left_behind: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
-def read(source: pathlib.Path, *, task: str = "", vocabulary: str = "") -> Import:
+def read(
+    source: pathlib.Path, *, task: str = "", vocabulary: str = "", labels: Sequence[str] = ()
+) -> Import:
     """Reads a model, whole or not at all.
 
     Args:
       source: What `save_pretrained` wrote, or a released ELMo.
       task: The task whose head the model has; empty: as its config says; "none" leaves it behind.
       vocabulary: Where the tokenizer lies; empty: with the model.
+      labels: Names of the classifier's outputs in their order; empty: as its config says.
 
     Raises:
       UserError: something is missing, or does not fit.
     """
     if elmo.is_released(source):
+        exchanged_tasks.check_statements(None, task, labels)
         return _read_elmo(source, vocabulary)
-    released, left_behind = _without_superfluous(huggingface.read(source), task)
+    whole = huggingface.read(source)
+    exchanged_tasks.check_statements(huggingface.task_of(whole.parts), task, labels)
+    released, left_behind = _without_superfluous(whole, task)
     pieces = tokenizer.load(vocabulary or source)
-    config = run_config(released, source.resolve().name, task)
+    config = run_config(released, source.resolve().name, task, labels)
     if config.model.vocab_size != pieces.vocab_size:
         raise UserError(
             f"{source}: the model has vocab_size={config.model.vocab_size}, its tokenizer "
@@ -81,7 +89,7 @@ def read(source: pathlib.Path, *, task: str = "", vocabulary: str = "") -> Impor
     params = parameters(released, config, pieces, str(source))
     with config.unlocked():
         config.imported.parameters = named_arrays.fingerprint(named_arrays.nested(params))
-    return Import(config, pieces, params, left_behind)
+    return Import(config, pieces, params, left_behind, import_warnings.of(released, task))
 
 
 def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
@@ -117,23 +125,27 @@ def _run(
     return configs.from_json(json.dumps(sections | heads))
 
 
-def run_config(released: Released, name: str, task: str = "") -> ConfigDict:
+def run_config(
+    released: Released, name: str, task: str = "", labels: Sequence[str] = ()
+) -> ConfigDict:
     """What `config.json` of the run says: the model, its heads, and where it is from.
 
     Args:
       released: A model of theirs.
       name: What it is called.
       task: See `read`.
+      labels: See `read`.
 
     Raises:
       UserError: our model cannot be theirs, or a task cannot be named.
     """
     heads = [part for part in released.parts if huggingface.is_head(part)]
     if head := huggingface.task_of(heads):
-        sections = exchanged_tasks.our_sections(released, head, task)
+        sections = exchanged_tasks.our_sections(released, head, task, labels)
     else:
         sections = {"objectives": {head: {} for head in heads}}
     about = {"name": name, "model_type": released.model_type, "dtype": released.dtype}
+    about |= sections.pop("imported", {})
     return _run(released.fields | _TRAINED_WITH, about, sections)
 
 
@@ -162,6 +174,7 @@ def parameters(
     architecture = released.architecture
     pairs = huggingface.pairs_of(architecture, huggingface.parts_of(architecture, shapes))
     params = name_map.to_ours(pairs, released.arrays, shapes, what)
+    params = exchanged_classes.to_bertjax(config, params)
     return {name: np.asarray(params[name], np.float32) for name in shapes}
 
 

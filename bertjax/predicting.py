@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog, model_input, multitask
+from bertjax import build, catalog, exchanged_tasks, model_input, multitask
 from bertjax import config as configs
 from bertjax.data import tokenizer
 from bertjax.data.asked_lines import Line
@@ -61,13 +61,14 @@ class Predictor:
         return asked.answers(found)
 
 
-def load(init: str, *, task: str = "", data: str = "") -> Predictor:
+def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> Predictor:
     """Reads a fine-tuned run.
 
     Args:
       init: See `transfer.find`.
       task: Which one, of a run that learned several.
       data: Folder at which the recipe's paths begin, such as that of a knowledge graph.
+      precision: As `config.model.precision`; empty: the run's.
 
     Raises:
       UserError: it is none, or did not keep its checkpoint.
@@ -82,11 +83,15 @@ def load(init: str, *, task: str = "", data: str = "") -> Predictor:
         raise UserError(f"{init} has fresh parameters, which know nothing: name the run itself")
     config = configs.from_json(json.dumps(origin.config))
     head, config = _of_one_task(config, task)
+    if data and not ("knowledge" in config.data and config.data.knowledge):
+        raise UserError(
+            f"--data: got {data}, expected none, since the run's recipe has no knowledge graph; "
+            "leave it out"
+        )
     make = catalog.load("tasks", config.task.name).Task
     fields = {name: value for name, value in config.task.items() if name != "name"}
-    pretrainer = Pretrainer(
-        build.encoder(config.model), {head: build.construct(make, fields, "config.task")}
-    )
+    encoder = build.encoder({**config.model, **({"precision": precision} if precision else {})})
+    pretrainer = Pretrainer(encoder, {head: build.construct(make, fields, "config.task")})
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
     whole = NamedSharding(mesh, PartitionSpec())
     arrays = {
@@ -105,6 +110,9 @@ def load(init: str, *, task: str = "", data: str = "") -> Predictor:
 def _of_one_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:
     """The name of a task's head, and the config of that task alone."""
     if not multitask.asked(config):
+        name = exchanged_tasks.name_of(config)
+        if task not in ("", name):
+            raise UserError(f"--task: got {task}, expected {name}, the only task of the run")
         return config.task.name, config
     names = config.task.dataset.split(multitask.BETWEEN)
     if task not in names:

@@ -100,12 +100,12 @@ TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 NER = {"name": "ner", "labels": TAGS, "classifier_dropout": 0.2}
 
 
-def finetuned(folder, recipe, vocabulary, section=MNLI, unanswerable=False, **task):
+def finetuned(folder, recipe, vocabulary, section=MNLI, unanswerable=False, data=None, **task):
     config, pieces = shrunk(recipe, vocabulary)
     with config.unlocked():
         del config.objectives
         config.task = section | task
-        config.data.unanswerable = unanswerable
+        config.data.update(data or {}, unanswerable=unanswerable)
     return write_run(folder, config, pieces)
 
 
@@ -241,6 +241,14 @@ def test_every_head_of_a_task_goes_there_and_back(section, end, says, vocabulary
     assert_comes_back(tmp_path / "theirs", tmp_path)
     task = json.loads((tmp_path / "run_again" / "config.json").read_text())["task"]
     assert task == json.loads((tmp_path / "run" / "config.json").read_text())["task"]
+
+
+@pytest.mark.parametrize("data", [{"knowledge": "graph.spo"}, {"document_context": True}])
+def test_inputs_that_transformers_does_not_read_are_named(data, vocabulary, tmp_path):
+    finetuned(tmp_path / "run", "bert_masks30", vocabulary, data=data)
+    made = export(tmp_path / "run", tmp_path / "theirs")
+    (field,) = data
+    assert made.left_behind == {f"config.data.{field}": "transformers reads texts without it"}
 
 
 def test_a_task_that_no_class_of_theirs_has(vocabulary, tmp_path):

@@ -10,6 +10,7 @@ examples:
   bertjax finetune --config configs/glue.py:rte --init runs/bert_base --data glue \\
       --workdir runs/rte
   bertjax import --from my-rte-classifier/ --to runs/rte --task rte
+  bertjax import --from my-sst2-classifier/ --to runs/sst2 --task sst2 --labels positive negative
   bertjax export --from runs/bert_base --to bert-base-again/
 
 --from is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes it
@@ -18,6 +19,11 @@ that do not fit are listed, and nothing is written. Known are BERT, RoBERTa, ALB
 of its two models), DistilBERT, XLNet, GPT and GPT-2, with the heads that they were pretrained with
 or, but for GPT's, one for a task: classes of texts (GLUE), multiple choice (RACE, SWAG), answers
 within a text (SQuAD), classes of words (NER).
+
+The classes of a GLUE task may be in any order in config.json (id2label); their names are compared
+with the task's without regard to case, spaces, _ and -. `bertjax predict` prints them as they are
+spelled there, `bertjax export` restores their order. Where config.json has other names, or none
+(LABEL_0, LABEL_1), --labels states the task's names in the order of the classifier's outputs.
 
 ELMo is a folder with options.json and lm_weights.hdf5, or longer names that end so; reading it
 needs h5py (pip install 'bertjax[elmo]'). It reads any word by its characters; text is split at
@@ -35,8 +41,15 @@ def main(argv: list[str]) -> None:
     from bertjax.train.named_arrays import num_parameters
 
     source, target = copies.fetched(arguments.source), storage.place(arguments.target)
-    made = importing.read(source, task=arguments.task, vocabulary=arguments.tokenizer)
+    made = importing.read(
+        source,
+        task=arguments.task,
+        vocabulary=arguments.tokenizer,
+        labels=arguments.labels,
+    )
     importing.write(made, target)
+    for warning in made.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     if made.left_behind:
         print(f"left behind: {', '.join(made.left_behind)}", file=sys.stderr)
     if "task" in made.config:
@@ -75,7 +88,15 @@ def _parser() -> argparse.ArgumentParser:
         "--task",
         default="",
         help="the task of its head, where config.json does not say it: one of GLUE, race or swag, "
-        "squad1 or squad2; none: leave the head behind",
+        "squad1 or squad2, ner; none: leave the head behind",
+    )
+    parser.add_argument(
+        "--labels",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="names of the classifier's outputs in their order, where config.json does not name "
+        "them or names them wrongly",
     )
     parser.add_argument(
         "--tokenizer", default="", help="folder or file of its tokenizer (default: in HF_DIR)"

@@ -19,8 +19,11 @@ imported classifier. A line holds what the task reads, with tabs between, or is 
   SQuAD     question and context, or {"question": "...", "context": "..."}
   CoNLL     words with spaces between, or {"words": ["...", "..."]}
   RACE      {"context": "...", "question": "...", "choices": ["...", "...", "...", "..."]}
-Out comes a JSON object for each line, in order: the input and what the model says of it. A question
-of SQuAD 2.0 is answered with "" where its null_odds exceed config.data.null_threshold, or 0.
+Out comes a JSON object for each line, in order: the input and what the model says of it; a blank
+line has none. A question of SQuAD 2.0 is answered with "" where its null_odds exceed
+config.data.null_threshold, or 0. Texts longer than config.data.max_seq_length, or than the model's
+positions, lose their end: the object of GLUE or RACE then has "truncated": true. The classes of an
+imported classifier have the names that it came with.
 """
 
 _BATCHES_AT_ONCE = 16
@@ -39,7 +42,12 @@ def main(argv: list[str]) -> None:
     from bertjax import predicting
     from bertjax.data.lines import texts
 
-    predictor = predicting.load(arguments.init, task=arguments.task, data=arguments.data)
+    predictor = predicting.load(
+        arguments.init,
+        task=arguments.task,
+        data=arguments.data,
+        precision=arguments.precision,
+    )
     lines = (line for line in texts(arguments.input) if line[1].strip())
     while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_AT_ONCE)):
         for answer in predictor.ask(group, arguments.batch_size):
@@ -59,5 +67,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--input", metavar="FILE", help="one example a line (default: standard input)")
     add("--task", default="", help="which one, of a run that learned several")
     add("--data", default="", metavar="DIR", help="where the recipe's knowledge graph lies")
+    add("--precision", default="", help="as config.model.precision (default: that of the run)")
     add("--batch_size", type=int, default=32, metavar="N", help="at a time (default 32)")
     return parser

@@ -4,10 +4,13 @@ Other tasks of one or two sentences in the same kind of files are further rows.
 
 A row is a `GlueTask`, a split of it a `GlueSplit`. Labels stand in the order of their integers in
 tensorflow-datasets and are spelled as the evaluation server spells them. A task without labels is
-a regression, scored 0 to 5.
+a regression, scored 0 to 5. Where the labels are numbers, `names` are the classes in words, as
+tensorflow-datasets has them.
 """
 
 import dataclasses
+import re
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Num
@@ -58,6 +61,7 @@ class GlueTask:
       metrics: Names of functions in `bertjax.metrics`.
       splits: `train` first, then what is evaluated.
       tfds_texts: Names of the one or two sentences in tensorflow-datasets.
+      names: The classes in words, where `labels` are numbers.
       broken_lines: Whether the released train file holds lines cut in two by a line end inside a
         text; such pieces are left out and counted.
     """
@@ -68,6 +72,7 @@ class GlueTask:
     metrics: tuple[str, ...]
     splits: tuple[GlueSplit, ...]
     tfds_texts: tuple[str, ...]
+    names: tuple[str, ...] = ()
     broken_lines: bool = False
 
     @property
@@ -78,6 +83,37 @@ class GlueTask:
     def split(self, name: str) -> GlueSplit:
         """The split of this name."""
         return next(split for split in self.splits if split.name == name)
+
+    def order(self, given: Sequence[str]) -> tuple[int, ...]:
+        """The position of each class in `given`, which names all classes in any order.
+
+        Names are compared without regard to case, spaces, `_` and `-`.
+
+        Raises:
+          UserError: these are not the names of the classes.
+        """
+        found = [_comparable(name) for name in given]
+        for known in (self.labels, self.names):
+            classes = [_comparable(name) for name in known]
+            if sorted(found) == sorted(classes):
+                return tuple(found.index(name) for name in classes)
+        raise UserError(
+            f"classes of {self.name}: got {', '.join(given)}, expected "
+            f"{', '.join(self.names or self.labels)} in any order"
+        )
+
+    def class_names(self, given: Sequence[str]) -> tuple[str, ...]:
+        """The names to print for the classes: those `given` in their order, if any, or `labels`.
+
+        Raises:
+          UserError: these are not the names of the classes, or are in another order.
+        """
+        if given and self.order(given) != tuple(range(len(given))):
+            raise UserError(
+                f"classes of {self.name}: got {', '.join(given)}, expected the order "
+                f"{', '.join(self.names or self.labels)}"
+            )
+        return tuple(given) or self.labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +144,10 @@ class GlueExamples:
             indices=[self.indices[i] for i in kept],
             left_out=self.left_out,
         )
+
+
+def _comparable(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).casefold()
 
 
 def _splits(server: str, texts: tuple[str, ...], label: str) -> tuple[GlueSplit, ...]:
@@ -182,10 +222,19 @@ _MNLI = (
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
+_SENTIMENT = ("negative", "positive")
 _QUESTIONS = ("question1", "question2")
 
 GLUE = (
-    GlueTask("cola", "CoLA", _BINARY, ("matthews",), _COLA, ("sentence",)),
+    GlueTask(
+        "cola",
+        "CoLA",
+        _BINARY,
+        ("matthews",),
+        _COLA,
+        ("sentence",),
+        names=("unacceptable", "acceptable"),
+    ),
     GlueTask(
         "sst2",
         "SST-2",
@@ -193,8 +242,17 @@ GLUE = (
         ("accuracy",),
         _splits("SST-2", ("sentence",), "label"),
         ("sentence",),
+        names=_SENTIMENT,
     ),
-    GlueTask("mrpc", "MRPC", _BINARY, ("accuracy", "f1"), _MRPC, _PAIR),
+    GlueTask(
+        "mrpc",
+        "MRPC",
+        _BINARY,
+        ("accuracy", "f1"),
+        _MRPC,
+        _PAIR,
+        names=("not_equivalent", "equivalent"),
+    ),
     GlueTask("stsb", "STS-B", (), ("pearson", "spearman"), _STSB, _PAIR),
     GlueTask(
         "qqp",
@@ -203,6 +261,7 @@ GLUE = (
         ("accuracy", "f1"),
         _splits("QQP", _QUESTIONS, "is_duplicate"),
         _QUESTIONS,
+        names=("not_duplicate", "duplicate"),
         broken_lines=True,
     ),
     GlueTask(
@@ -222,7 +281,15 @@ GLUE = (
         ("question", "sentence"),
     ),
     GlueTask("rte", "RTE", _ENTAILMENT, ("accuracy",), _splits("RTE", _PAIR, "label"), _PAIR),
-    GlueTask("wnli", "WNLI", _BINARY, ("accuracy",), _splits("WNLI", _PAIR, "label"), _PAIR),
+    GlueTask(
+        "wnli",
+        "WNLI",
+        _BINARY,
+        ("accuracy",),
+        _splits("WNLI", _PAIR, "label"),
+        _PAIR,
+        names=("not_entailment", "entailment"),
+    ),
 )
 
 
@@ -244,6 +311,7 @@ CHINESE = tuple(
             for split in ("train", "dev", "test")
         ),
         ("text_a",),
+        names=_SENTIMENT,
     )
     for name in ("book_review", "chnsenticorp")
 )

@@ -185,6 +185,7 @@ def encode(
     injector = Injector(graph, tokenizer, triples_per_entity)
     sizes = [np.array([len(ids) for ids in tokenizer.encode_batch(column)]) for column in texts]
     kept = truncated(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
+    cut = sum(kept) < sum(sizes)
     columns: list[list[int]] = [[], [], [], []]
     lengths, first_lengths = [], []
     for row, words in enumerate(zip(*texts, strict=True)):
@@ -204,6 +205,7 @@ def encode(
         first_lengths=np.array(first_lengths, np.int64),
         pad_id=tokenizer.pad_id,
         columns=dict(zip(("position_ids", "branch_ids", "entity_ids"), others, strict=True)),
+        truncated=cut,
     )
 
 

@@ -28,6 +28,7 @@ class Pairs:
       cls_last: Whether [CLS] ends each.
       columns: Further numbers of each token, by batch key; 0 in padding.
       tables: What the numbers of a column stand for, by batch key: a row of each.
+      truncated: Whether each has lost the end of a text; None where that is not recorded.
     """
 
     tokens: Int32[np.ndarray, " T"]
@@ -38,6 +39,7 @@ class Pairs:
     cls_last: bool = False
     columns: Mapping[str, Int32[np.ndarray, " T"]] = dataclasses.field(default_factory=dict)
     tables: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    truncated: Bool[np.ndarray, " n"] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -110,6 +112,7 @@ def encode(
         cls_last=cls_last,
         columns=columns,
         tables=tables,
+        truncated=sum(kept) < sum(sizes),
     )
 
 

@@ -1,7 +1,7 @@
 """Tasks of one or two sentences: those of GLUE, and others in the same kind of files."""
 
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -38,6 +38,7 @@ class Dataset:
         """
         self.task = glue_task(task["dataset"])
         self.name = self.task.name
+        self.task.class_names(task.get("labels", ()))  # wrong names are refused before training
         graph = _graph(data, fields, read)
         self.examples = glue.read(data, self.task)
         self.batches = {}
@@ -74,30 +75,37 @@ ANSWERS = "scores"
 def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Reading) -> Asked:
     """One or two texts a line, with a tab between; or a JSON object with their names.
 
+    An answer has `"truncated": true` where the texts were too long for the model.
+
     Raises:
       UserError: a line is something else.
     """
     row = glue_task(task["dataset"])
     rows = [asked_lines.fields(line, row.tfds_texts) for line in lines]
     texts = tuple([given[name] for given in rows] for name in row.tfds_texts)
+    names = row.class_names(task.get("labels", ()))
     examples = GlueExamples(texts, None, [str(number) for number in range(len(rows))])
     sequences = _encoded(examples, fields, read, _graph(data, fields, read))
 
     def answers(logits: Float[np.ndarray, "n C"]) -> list[dict[str, Any]]:
-        if not row.labels:
-            return [
-                given | {"score": float(found[0])}
-                for given, found in zip(rows, logits, strict=True)
-            ]
-        chances = softmax(logits, axis=-1).tolist()
+        if row.labels:
+            made = [_classified(names, found) for found in softmax(logits, axis=-1).tolist()]
+        else:
+            made = [{"score": float(found[0])} for found in logits]
         return [
-            given
-            | {"label": row.labels[int(np.argmax(found))]}
-            | {"probabilities": dict(zip(row.labels, found, strict=True))}
-            for given, found in zip(rows, chances, strict=True)
+            given | answer | ({"truncated": True} if cut else {})
+            for given, answer, cut in zip(rows, made, sequences.truncated, strict=True)
         ]
 
     return Asked(read.batches("asked", sequences, None), answers)
+
+
+def _classified(names: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:
+    """The most likely class by its name, and the probability of each."""
+    return {
+        "label": names[int(np.argmax(probabilities))],
+        "probabilities": dict(zip(names, probabilities, strict=True)),
+    }
 
 
 def scores(

@@ -93,6 +93,8 @@ ANSWERS = "predict"
 def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Reading) -> Asked:
     """A JSON object with "context", "question" and a list of "choices" on each line.
 
+    An answer has `"truncated": true` where the context was too long for the model.
+
     Raises:
       UserError: a line is something else.
     """
@@ -106,14 +108,18 @@ def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Re
         levels=[""] * len(rows),
     )
 
+    sequences = _encoded(choices, task["dataset"], read)
+
     def answers(scores: Float[np.ndarray, " n"]) -> list[dict[str, Any]]:
         chances = softmax(scores.reshape(len(rows), -1), axis=-1)
+        truncated = sequences.truncated.reshape(len(rows), -1).any(axis=1)
         return [
-            row | {"answer": int(own.argmax()), "probabilities": own.tolist()}
-            for row, own in zip(rows, chances, strict=True)
+            row
+            | {"answer": int(own.argmax()), "probabilities": own.tolist()}
+            | ({"truncated": True} if cut else {})
+            for row, own, cut in zip(rows, chances, truncated, strict=True)
         ]
 
-    sequences = _encoded(choices, task["dataset"], read)
     return Asked(read.batches("asked", sequences, None, task["num_choices"]), answers)
 
 

@@ -22,6 +22,8 @@ class Task(nn.Module):
       pooler_act: Activation of the pooler that an encoder without one gets: tanh as in RoBERTa; in
         transformers a DistilBERT has relu, an ELECTRA gelu.
       mix_layer_norm: Whether layers that are weighed are normalised (`layers/scalar_mix.py`).
+      labels: Names of the classes in the order of the table, as predictions and exports print
+        them; empty: the labels of the table.
       weight: Share in the total loss.
       task_id: Whose examples of a mixture of tasks are this one's: those of this number in
         `task_ids`. Without that, all are.
@@ -31,6 +33,7 @@ class Task(nn.Module):
     classifier_dropout: float = 0.1
     pooler_act: str = "tanh"
     mix_layer_norm: bool = False
+    labels: tuple[str, ...] = ()
     weight: float = 1.0
     task_id: int = 0
 

@@ -40,7 +40,7 @@ class Keep:
 
 
 def ranked(metrics: Mapping[int, Metrics], metric: str, mode: str) -> list[int]:
-    """The steps at which a metric was measured, best first; of equal ones the newer first.
+    """The steps at which a metric was measured, best first; of equal ones the older first.
 
     Args:
       metrics: each checkpoint's metrics, by step.
@@ -48,7 +48,7 @@ def ranked(metrics: Mapping[int, Metrics], metric: str, mode: str) -> list[int]:
       mode: see `Keep`.
     """
     measured = [step for step in metrics if math.isfinite(metrics[step].get(metric, math.nan))]
-    return sorted(measured, key=lambda step: (_DIRECTIONS[mode] * metrics[step][metric], -step))
+    return sorted(measured, key=lambda step: (_DIRECTIONS[mode] * metrics[step][metric], step))
 
 
 def superfluous(metrics: Mapping[int, Metrics], keep: Keep) -> list[int]:

@@ -43,7 +43,8 @@ def find(name: str) -> Origin:
 
     RUN is the newest checkpoint of a run's folder, `RUN@best` the best by the run's own
     `best_metric`, `random:RUN` its model and tokenizer with fresh parameters. Of a fine-tuning run
-    that keeps its checkpoints, RUN is the folder of one seed: `runs/mrpc/seed_0`.
+    that keeps its checkpoints, RUN is the folder of one seed, `runs/mrpc/seed_0`, and its
+    checkpoint that of the epoch whose scores the seed reports.
 
     Raises:
       UserError: there is no such run or checkpoint, or it is damaged.
@@ -85,7 +86,7 @@ def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> 
     elif which:
         step = int(which) if which.isdecimal() and int(which) in steps else None
     else:
-        step = steps[-1]
+        step = _chosen(directory, steps)
     if step is None:
         raise UserError(
             f"no checkpoint {which!r} in {directory}: it has {', '.join(map(str, steps))}, best"
@@ -98,6 +99,21 @@ def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> 
             + (f"name another, as in RUN@{others[-1]}" if others else "it is the only one")
         )
     return directory / str(step)
+
+
+def _chosen(directory: pathlib.Path, steps: list[int]) -> int:
+    """The step of the epoch that a finished fine-tuning reports; of other runs the newest step."""
+    path = directory.parent / "result.json"
+    if not path.is_file():
+        return steps[-1]
+    result = read_json(path)
+    step = next(e["step"] for e in result["epochs"] if e["epoch"] == result["chosen_epoch"])
+    if step not in steps:
+        raise UserError(
+            f"{directory} lacks step {step}, that of the epoch which {path.name} reports: it has "
+            f"{', '.join(map(str, steps))}; name one, as in {directory.parent}@{steps[-1]}"
+        )
+    return step
 
 
 def _best(directory: pathlib.Path, steps: list[int], config: dict[str, Any]) -> int:

@@ -111,3 +111,12 @@ def test_files_that_are_missing_or_damaged(release):
     (folder / "small_weights.hdf5").unlink()
     with pytest.raises(UserError, match=r"wanted one file \*weights.hdf5, found none"):
         importing.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"task": "rte"}, "--task: got rte, expected none"), ({"labels": ("a",)}, "--labels: got a")],
+)
+def test_a_language_model_has_no_head_of_a_task(release, options, message):
+    with pytest.raises(UserError, match=message):
+        importing.read(release(), **options)

@@ -3,7 +3,7 @@
 import pytest
 
 from bertjax import metrics
-from bertjax.data.glue_table import GLUE, glue_task
+from bertjax.data.glue_table import GLUE, TASKS, glue_task
 from bertjax.errors import UserError
 
 
@@ -50,3 +50,31 @@ def test_rows_are_consistent(task):
 def test_an_unknown_task_names_the_nearest():
     with pytest.raises(UserError, match=r"no GLUE task 'mrcp': did you mean 'mrpc'\?"):
         glue_task("mrcp")
+
+
+def test_classes_are_found_whatever_their_spelling_and_order():
+    mnli, sst2 = glue_task("mnli"), glue_task("sst2")
+    assert mnli.order(("CONTRADICTION", "NEUTRAL", "ENTAILMENT")) == (2, 1, 0)
+    assert mnli.order(("neutral", "Contra-diction ", "en_tailment")) == (2, 0, 1)
+    assert sst2.order(("1", "0")) == sst2.order(("POSITIVE", "Negative")) == (1, 0)
+    for names in (("positive", "0"), ("positive",), ("good", "bad"), ("negative", "Negative")):
+        with pytest.raises(
+            UserError, match=r"classes of sst2: got .*, expected negative, positive"
+        ):
+            sst2.order(names)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_every_class_has_one_name(task):
+    known = [names for names in (task.labels, task.names) if names]
+    assert {len(names) for names in known} <= {task.num_labels}
+    assert all(task.order(names) == tuple(range(len(names))) for names in known)
+    assert bool(task.names) == (task.labels == ("0", "1"))
+
+
+def test_names_to_print_are_in_the_order_of_the_table():
+    task = glue_task("sst2")
+    assert task.class_names(()) == ("0", "1")
+    assert task.class_names(("NEGATIVE", "POSITIVE")) == ("NEGATIVE", "POSITIVE")
+    with pytest.raises(UserError, match="got POSITIVE, NEGATIVE, expected the order negative, pos"):
+        task.class_names(("POSITIVE", "NEGATIVE"))

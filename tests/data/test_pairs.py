@@ -47,6 +47,7 @@ def test_one_text_by_hand():
     rows = encoded.rows(np.arange(3), 5)
     assert rows["input_ids"].tolist() == [[1, 10, 11, 12, 2], [1, 11, 2, 7, 7], [1, 2, 7, 7, 7]]
     assert not rows["segment_ids"].any()
+    assert encoded.truncated.tolist() == [True, False, False]
 
 
 def test_two_texts_that_are_too_long():
@@ -54,6 +55,8 @@ def test_two_texts_that_are_too_long():
     assert encoded.rows(np.array([0]), 9)["input_ids"].tolist() == [
         [1, 10, 11, 12, 13, 2, 18, 19, 2]
     ]
+    both = pairs.encode((["abcdefgh", "ab"], ["ij", "ij"]), letters(), 9)
+    assert both.truncated.tolist() == [True, False]
 
 
 def bert_truncation(first, second, budget):

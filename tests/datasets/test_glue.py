@@ -98,6 +98,35 @@ def test_scores_of_a_regression():
     assert scored == pytest.approx({"pearson": 1.0, "spearman": 1.0})
 
 
+def test_names_of_classes_in_another_order_are_refused(data, reading):
+    task = {"dataset": "rte", "labels": ("not_entailment", "entailment")}
+    with pytest.raises(UserError, match="got not_entailment, entailment, expected the order ent"):
+        glue.Dataset(data, task, {}, reading(Letters()))
+
+
 def test_an_unknown_dataset_is_refused(dataset):
     with pytest.raises(UserError, match=r"no GLUE task 'sst-2': did you mean 'sst2'\?"):
         dataset("sst-2")
+
+
+def asked(lines, reading, **task):
+    numbered = [(f"line {number}", line) for number, line in enumerate(lines, 1)]
+    return glue.ask(numbered, "", {"dataset": "rte"} | task, {}, reading(Letters()))
+
+
+def test_an_answer_has_the_names_of_the_run(reading):
+    logits = np.log([[1.0, 3.0], [3.0, 1.0]])
+    lines = ["a\tb", "c\td"]
+    own = asked(lines, reading).answers(logits)
+    assert [row["label"] for row in own] == ["not_entailment", "entailment"]
+    named = asked(lines, reading, labels=("Entailment", "NOT ENTAILMENT")).answers(logits)
+    assert [row["label"] for row in named] == ["NOT ENTAILMENT", "Entailment"]
+    assert named[0]["probabilities"] == {"Entailment": 0.25, "NOT ENTAILMENT": 0.75}
+    with pytest.raises(UserError, match="classes of rte: got no, yes, expected entailment"):
+        asked(lines, reading, labels=("no", "yes"))
+
+
+def test_texts_that_lose_their_end_are_marked(reading):
+    lines = ["a\tb", f"{'a' * 9}\tb", "a\tb"]
+    rows = asked(lines, reading).answers(np.zeros((3, 2)))
+    assert [row.get("truncated", False) for row in rows] == [False, True, False]

@@ -87,6 +87,9 @@ def test_questions_that_a_person_asks(pieces, reading):
     asked = multiple_choice.ask([("stdin:1", json.dumps(row))], "", task, {}, read)
     (said,) = asked.answers(np.array([0.0, np.log(3)]))
     assert said == row | {"answer": 1, "probabilities": pytest.approx([0.25, 0.75])}
+    long = json.dumps(row | {"context": f"{ARTICLE} " * 9})
+    asked = multiple_choice.ask([("stdin:1", long)], "", task, {}, read)
+    assert asked.answers(np.zeros(2))[0]["truncated"]
     for wrong in ({"choices": ["one"]}, {"choices": [1, 2]}, {"question": 1}):
         with pytest.raises(UserError, match="stdin:1: wanted texts, and 2 choices"):
             multiple_choice.ask([("stdin:1", json.dumps(row | wrong))], "", task, {}, read)

@@ -16,9 +16,9 @@ METRICS = {
 }
 
 
-def test_ranked_by_direction_newer_first_among_equals_and_without_the_unmeasured():
+def test_ranked_by_direction_older_first_among_equals_and_without_the_unmeasured():
     assert ranked(METRICS, "loss", "min") == [200, 300, 100]
-    assert ranked(METRICS, "accuracy", "max") == [500, 200, 100]
+    assert ranked(METRICS, "accuracy", "max") == [200, 500, 100]
     assert ranked(METRICS, "unknown", "min") == []
 
 

@@ -161,6 +161,21 @@ def test_a_seed_of_a_fine_tuning_run_is_a_run(tmp_path):
         transfer.find(f"{tmp_path}/seed_3@best")
 
 
+def test_a_finished_seed_is_the_epoch_that_it_reports(tmp_path):
+    """As with choose_epoch=best, which keeps the newest checkpoint besides."""
+    (tmp_path / "config.json").write_text(json.dumps({"model": {"name": "bert"}}))
+    with Checkpoints(tmp_path / "seed_3", keep=Keep(latest=3)) as checkpoints:
+        for step in (10, 20, 30):
+            checkpoints.save(tree(float(step)), step=step)
+    result = {"chosen_epoch": 2, "epochs": [{"epoch": e, "step": 10 * e} for e in (1, 2, 3, 4)]}
+    (tmp_path / "seed_3" / "result.json").write_text(json.dumps(result))
+    assert transfer.find(f"{tmp_path}/seed_3").checkpoint.name == "20"
+    assert transfer.find(f"{tmp_path}/seed_3@30").checkpoint.name == "30"
+    (tmp_path / "seed_3" / "result.json").write_text(json.dumps(result | {"chosen_epoch": 4}))
+    with pytest.raises(UserError, match=r"lacks step 40, .* it has 10, 20, 30; name one, as in"):
+        transfer.find(f"{tmp_path}/seed_3")
+
+
 def test_arrays_are_placed_where_shapes_lie():
     mesh = make_mesh({"data": 4, "fsdp": 2, "tensor": 1, "sequence": 1})
     along = NamedSharding(mesh, PartitionSpec("fsdp"))
