@@ -18,7 +18,8 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import catalog, interfaces
+from bertjax import catalog, config_check, interfaces
+from bertjax.constraints import fields_of
 from bertjax.data import streams
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Encoded, Pretrainer, Tokenizer
@@ -70,7 +71,7 @@ def cls_last(fields: Mapping[str, Any]) -> bool:
 
 def model_fields(fields: Mapping[str, Any]) -> list[str]:
     """All fields of the model that `config.model` describes, those it leaves out too."""
-    return _fields(catalog.load("models", fields["name"]).Model)
+    return list(fields_of(catalog.load("models", fields["name"]).Model))
 
 
 def precision(name: str) -> str:
@@ -103,7 +104,7 @@ def objectives(
     made = {}
     for name, fields in sections.items():
         module = catalog.load("objectives", name).Objective
-        wanted = {field: value for field, value in facts.items() if field in _fields(module)}
+        wanted = {field: value for field, value in facts.items() if field in fields_of(module)}
         made[name] = construct(module, {**wanted, **fields}, f"config.objectives.{name}")
     rewriting = [name for name, make in made.items() if make.func.rewrites_input]
     if len(rewriting) > 1:
@@ -117,16 +118,11 @@ def construct(module: type, values: Mapping[str, Any], where: str) -> functools.
     Raises:
       UserError: an unknown field, with the nearest that there is.
     """
-    known = _fields(module)
+    known = fields_of(module)
     for name in values:
         if name not in known:
             raise UserError(f"no field {name!r} in {where}: {nearest(name, known)}")
     return functools.partial(module, **values)
-
-
-def _fields(module: type) -> list[str]:
-    hidden = ("parent", "name")
-    return [field.name for field in dataclasses.fields(module) if field.name not in hidden]
 
 
 def facts(config: ConfigDict, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
@@ -157,10 +153,6 @@ def phases(config: ConfigDict) -> list[Phase]:
                 "(steps, length, batch_size, microbatches)"
             )
     found = [Phase(*(*phase, data.microbatches)[:4]) for phase in listed]
-    for phase in found:
-        for name, value in dataclasses.asdict(phase).items():
-            if value < 1:
-                raise UserError(f"{name}={value} in a phase of the run: wanted 1 or more")
     total = sum(phase.steps for phase in found)
     if total != config.num_train_steps:
         raise UserError(
@@ -239,14 +231,17 @@ def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, extra: int = 0) -
 
 
 def check(config: ConfigDict) -> None:
-    """Finds the mistakes that can be found before any text is read.
+    """Refuses values that cannot be meant, before anything is read, on no device.
 
     Raises:
       UserError: naming the first.
     """
+    config_check.check(config)
+    if "task" in config:
+        return
+    phases(config)
     make_schedule(config)
     make_optimizer(config)
-    encoder(config.model)
     objectives(config.objectives, facts(config))
 
 

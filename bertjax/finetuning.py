@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog, model_input, scoring, teaching
+from bertjax import build, catalog, config_check, model_input, scoring, teaching
 from bertjax import config as configs
 from bertjax.data import copies, storage, tokenizer
 from bertjax.data.task_reading import Reading
@@ -151,7 +151,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     Raises:
       UserError: something is missing or does not fit.
     """
-    epochs.check_rule(recipe.choose_epoch)
+    build.check(recipe)
     origin = transfer.find(init)
     config = with_origin(recipe, origin)
     pieces = tokenizer.load(tokenizer_folder(origin))
@@ -279,6 +279,7 @@ def with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
                     f"the model of {origin.run} has no field {name}: set --config.model.{name}=none"
                 )
             model[name] = value
+        config_check.check_model(model)
         config.model = model
         config.init = origin.description()
         if extra := build.extra_ids(origin.config):
@@ -341,7 +342,7 @@ def with_numbers(config: ConfigDict, dataset: Dataset) -> ConfigDict:
     """The config with what follows from the data: classes, steps, warmup, a fingerprint."""
     steps = config.num_train_epochs * dataset.batches["train"].batches_per_epoch
     if steps < 1:
-        raise UserError(f"config.num_train_epochs={config.num_train_epochs}: wanted 1 or more")
+        raise UserError(f"the train split of {dataset.name}: got no example, expected one or more")
     with config.unlocked():
         config.num_train_steps = steps
         config.optimizer.warmup_steps = round(config.optimizer.warmup_share * steps)

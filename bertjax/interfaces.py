@@ -118,13 +118,20 @@ class Encoder(Protocol):
 
 @runtime_checkable
 class Objective(Protocol):
-    """What is learned: a Linen module with its own head and a `weight` in the total loss."""
+    """What is learned: a Linen module with its own head and a `weight` in the total loss.
+
+    Its class may declare `relations` between its fields, `model_relations` with those of the model,
+    and `follows`: objectives of which one has to stand before it in a config.
+    """
 
     weight: float
     rewrites_input: bool
     """Whether `prepare` changes `input_ids`; at most one objective of a run may."""
     predicts_tokens: bool
     """Whether its loss is the negative log-probability of tokens, which has a perplexity."""
+    metrics: tuple[tuple[str, str], ...]
+    """What `loss` reports besides the loss: name, and "max" or "min" for the better values, "" for
+    neither."""
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Works on the batch before the encoder reads it: corruption, sampling, a teacher."""
@@ -172,7 +179,8 @@ class Dataset(Protocol):
 
     Made of the path of the data, `config.task`, `config.data` and what the model wants
     (`data/task_reading.py`). Beside it, each file of `datasets/` has `ask`, which makes the same of
-    a person's lines, and `ANSWERS`, the method of the task that tells what `ask` needs.
+    a person's lines, `ANSWERS`, the method of the task that tells what `ask` needs, and
+    `DataFields`, the declared fields of `config.data` (`constraints.py`).
     """
 
     name: str

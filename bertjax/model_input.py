@@ -11,23 +11,23 @@ from bertjax.data import examples as whole
 from bertjax.data.assembly import Specials
 from bertjax.data.pipeline import AnyExamples
 from bertjax.data.tokenizer_specials import end_of_text
-from bertjax.errors import UserError, nearest
+from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 
-FORMATS = (
-    *whole.FORMATS,
-    *streams.FORMATS,
-    *token_windows.FORMATS,
-    *source_targets.FORMATS,
-    images.FORMAT,
-)
-"""What `config.data.format` may be."""
 
+def check(config: ConfigDict) -> None:
+    """Refuses objectives and options of the data that its format does not have.
 
-def check_format(data: ConfigDict) -> None:
-    """Raises `UserError` unless the format is one of `FORMATS`."""
-    if data.format not in FORMATS:
-        raise UserError(f"config.data.format={data.format!r}: {nearest(data.format, FORMATS)}")
+    Raises:
+      UserError: naming the field.
+    """
+    data, sections = config.data, config.objectives
+    if "sentence_pair" in sections and data.pair == "none":
+        raise UserError(
+            "objective sentence_pair needs labelled pairs: set config.data.pair to next or order"
+        )
+    if data.format in (*token_windows.FORMATS, *streams.FORMATS):
+        _check_stream(data, sections.mlm if "mlm" in sections else {})
 
 
 def max_chars_per_word(model: Mapping[str, Any]) -> int:
@@ -65,13 +65,8 @@ def _of_tokens(
     specials = Specials(
         tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, build.cls_last(config.model)
     )
-    paired = "sentence_pair" in config.objectives
-    if paired and data.pair == "none":
-        raise UserError(
-            "objective sentence_pair needs labelled pairs: set config.data.pair to next or order"
-        )
+    check(config)
     if data.format in token_windows.FORMATS:
-        _check_stream(data, mlm)
         return token_windows.TokenWindows(
             corpus,
             format=data.format,
@@ -85,7 +80,6 @@ def _of_tokens(
             corpus, specials, max_seq_length=length, seed=config.seed
         )
     if data.format in streams.FORMATS:
-        _check_stream(data, mlm)
         return streams.Streams(
             corpus,
             specials,

@@ -20,10 +20,8 @@ from bertjax.data import tokenizer
 from bertjax.data.task_mixture import TaskMixture
 from bertjax.errors import UserError
 from bertjax.interfaces import Dataset, Pretrainer
+from bertjax.tasks.glue import BETWEEN
 from bertjax.train import predict, transfer
-
-BETWEEN = "+"
-"""Stands between the names of tasks in `config.task.dataset`."""
 
 
 def asked(recipe: ConfigDict) -> bool:
@@ -110,6 +108,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     Raises:
       UserError: something is missing or does not fit.
     """
+    build.check(recipe)
     _check(recipe)
     names = recipe.task.dataset.split(BETWEEN)
     origin = transfer.find(init)

@@ -5,8 +5,10 @@ description  Job -> what a person wants to know before it runs
 """
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -84,12 +86,13 @@ def prepare(
     Raises:
       UserError: something is missing or does not fit.
     """
+    build.check(config)
+    model_input.check(config)
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
-    model_input.check_format(config.data)
-    build.check(config)
     teachers = teaching.find(config.objectives)
     pieces, corpus, unseen = _learned_from(config, say, progress)
+    _warn_about_best(config, unseen, say)
     longest = max(phase.max_seq_length for phase in phases)
     for teacher in teachers.values():
         teacher.check(config, pieces, longest)
@@ -113,6 +116,25 @@ def prepare(
         trainer=trainer,
         rows=rows,
     )
+
+
+def _warn_about_best(config: ConfigDict, held_out: Any, log: Callable[[str], None]) -> None:
+    """Logs where `keep_best` cannot do what its name says."""
+    if not config.keep_best:
+        return
+    evals, checkpoints = config.eval_every, config.checkpoint_every
+    if held_out is None:
+        log(
+            f"warning: there are no held-out examples, so config.best_metric={config.best_metric} "
+            "is never measured and keep_best keeps nothing; hold some out, or set "
+            "--config.keep_best=0"
+        )
+    elif evals and checkpoints and checkpoints % evals and evals % checkpoints:
+        log(
+            f"warning: evaluations every {evals:,} steps and checkpoints every {checkpoints:,}: "
+            f"keep_best compares what has both, every {math.lcm(evals, checkpoints):,} steps; make "
+            "one of them a multiple of the other"
+        )
 
 
 def description(job: Job) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax import build, run_names
 from bertjax import config as configs
-from bertjax import run_names
 from bertjax.config import load_config, load_runs
 from bertjax.errors import UserError
 from bertjax.overrides import Override
@@ -145,6 +145,7 @@ def _run(
         raise UserError(f"--config.{min(both)} is set by {spec} for the run {name}: leave it out")
     try:
         config = load_config(spec, [*overrides, *fields.items()])
+        build.check(config)
     except UserError as error:
         raise UserError(f"{spec}, run {name}: {error}") from None
     return Run(name, settings, config.num_train_steps if "num_train_steps" in config else None)

@@ -5,6 +5,8 @@ import functools
 import importlib.util
 import inspect
 import itertools
+import json
+import math
 import pathlib
 import re
 
@@ -12,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import build, catalog, teaching
+from bertjax import build, catalog, config_check, teaching
 from bertjax.config import fingerprint, from_json, load_config, to_json
 from bertjax.data import images
 from bertjax.errors import UserError
@@ -209,10 +211,14 @@ def test_its_step_can_be_traced_when_it_is_small(spec, teacher):
         # As the teacher's.
         taught["model.max_position_embeddings"] = "512"
     config = load_config(spec, (known(spec, SHRUNK) | taught).items())
+    build.check(config)
     trainer, rows = trainer_of(config)
     state, metrics = jax.eval_shape(trainer.train_step, trainer.shapes, rows)
     assert describe(named(state)) == describe(named(trainer.shapes))
     assert {"loss", "gradient_norm"} <= metrics.keys()
+    reported = {f"held_out/{name}" for name in metrics if "/" in name}
+    declared = {name for name in config_check.held_out_metrics(config) if "perplexity" not in name}
+    assert reported == declared
 
 
 def random_rows(config, batch_size: int, length: int) -> dict[str, np.ndarray]:
@@ -244,3 +250,48 @@ def targets(config, shape, random) -> dict[str, np.ndarray]:
         return {}
     target_ids = random.integers(5, config.model.vocab_size, shape, np.int32)
     return {"target_ids": target_ids, "target_mask": np.ones(shape, bool)}
+
+
+NONSENSE = (math.nan, math.inf, -0.5, -2, "no such name")
+TEXTS = {
+    *("data.corpus", "data.cache", "data.knowledge", "tokenizer.path", "model.size"),
+    *("data.train_file", "data.dev_file", "data.test_file"),
+    *("objectives.soft_targets.teacher", "objectives.layer_matching.teacher"),
+}
+"""Fields that name something which only a later look into a folder can find missing."""
+MEANT = {"data.null_threshold": (-0.5, -2), **dict.fromkeys(TEXTS, ("no such name",))}
+
+
+def fields(section: dict, prefix: str = ""):
+    """Every field as the section that holds it, its name there, and its dotted name."""
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from fields(value, f"{prefix}{name}.")
+        else:
+            yield section, name, prefix + name
+
+
+def is_refused(content: dict) -> bool:
+    try:
+        build.check(from_json(json.dumps(content)))
+    except UserError:
+        return True
+    return False
+
+
+def test_nonsense_is_refused_in_every_field():
+    """Of all configs, but a field once for each kind of model and task."""
+    tried = set()
+    for spec in SPECS:
+        content = json.loads(to_json(load_config(spec)))
+        kind = content["model"].get("name"), content.get("task", {}).get("name")
+        for section, name, field in fields(content):
+            if (field, kind) in tried:
+                continue
+            tried.add((field, kind))
+            before = section[name]
+            for value in NONSENSE:
+                section[name] = value
+                assert is_refused(content) == (value not in MEANT.get(field, ())), (field, value)
+            section[name] = before
+    assert len(tried) > 500

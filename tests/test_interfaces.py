@@ -40,6 +40,7 @@ class Adding(nn.Module):
     weight: float = 1.0
     rewrites_input = False
     predicts_tokens = False
+    metrics = ()
 
     def prepare(self, encoder, batch, *, train):
         return {**batch, "input_ids": self.factor_of(train) * batch["input_ids"] + self.number}

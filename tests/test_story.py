@@ -237,9 +237,9 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
         ("model.hidden_size=25", "nearest: 24, 27"),
         ("mesh.fsdp=3", "devices"),
         ("data.batch_size=9", "nearest: 8, 10"),
-        ("data.batch_size=0", "batch_size=0"),
-        ("data.microbatches=0", "microbatches=0"),
-        ("optimizer.learning_rate=-1", "learning_rate=-1.0"),
+        ("data.batch_size=0", "config.data.batch_size: got 0, expected an integer >= 1"),
+        ("data.microbatches=0", "config.data.microbatches: got 0"),
+        ("optimizer.learning_rate=-1", "config.optimizer.learning_rate: got -1.0"),
         ("data.corpus=nosuch", "nosuch is no prepared corpus"),
     ],
 )

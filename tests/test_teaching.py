@@ -169,7 +169,7 @@ def teacher_flops(job, shape):
         ({"teacher": ""}, "objective soft_targets has no teacher: set --config.objectives.soft_"),
         ({"teacher": "nowhere"}, "the teacher of objective soft_targets: nowhere is no run"),
         ({"teacher": "random:teacher"}, "wanted a run"),
-        ({"of": "'sbo'"}, "has no 'sbo': it has mlm, sentence_pair"),
+        ({"of": "'sbo'"}, "got mlm before it, expected 'sbo'; add that before soft_targets"),
     ],
 )
 def test_a_teacher_that_cannot_be(fields, message, home, monkeypatch):

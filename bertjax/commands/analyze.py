@@ -3,6 +3,7 @@
 import argparse
 import json
 
+from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -19,8 +20,6 @@ both smooth). Layer 1 reads the embeddings. Lines longer than the model reads ar
 def main(argv: list[str]) -> None:
     """Measures every run, prints a table or JSON, and draws if asked to."""
     arguments = _parser().parse_args(argv)
-    if arguments.batch_size < 1:
-        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
     from bertjax.data import copies, storage
 
     if not storage.place(arguments.input).is_file():
@@ -74,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--init", required=True, nargs="+", metavar="RUN", help="runs to compare")
     add("--input", required=True, metavar="FILE", help="text, one a line")
     add("--plot", default="", metavar="FILE", help="a .png, .svg or .pdf to draw")
-    add("--batch_size", type=int, default=64, metavar="N", help="texts at a time (default 64)")
+    add(
+        "--batch_size",
+        action=checked(PositiveInt),
+        default=64,
+        metavar="N",
+        help="texts at a time (default 64)",
+    )
     add("--json", action="store_true", help="print a JSON object for each run")
     return parser

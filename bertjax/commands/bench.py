@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 
-from bertjax.errors import UserError
+from bertjax.constraints import PositiveInt, checked
 
 _TIMING_SECONDS = 1.0
 
@@ -32,9 +32,6 @@ def main(argv: list[str]) -> None:
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    for name in ("steps", "repeats", "warmup"):
-        if (value := getattr(arguments, name)) is not None and value < 1:
-            raise UserError(f"--{name} {value}: wanted 1 or more")
     config = load_config(arguments.config, overrides)
     from bertjax.layers.attention_kernels import told_to
 
@@ -51,9 +48,20 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:base")
-    parser.add_argument("--steps", type=int, help="of a timing (default: as many as take a second)")
-    parser.add_argument("--repeats", type=int, default=5, help="timings (default 5)")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before the first (default 2)")
+    parser.add_argument(
+        "--steps",
+        action=checked(PositiveInt),
+        help="of a timing (default: as many as take a second)",
+    )
+    parser.add_argument(
+        "--repeats", action=checked(PositiveInt), default=5, help="timings (default 5)"
+    )
+    parser.add_argument(
+        "--warmup",
+        action=checked(PositiveInt),
+        default=2,
+        help="steps before the first (default 2)",
+    )
     return parser
 
 
@@ -65,6 +73,7 @@ def measure(config, arguments: argparse.Namespace) -> dict:
     from bertjax.layers.precision import NAMED
     from bertjax.train.peak import peak_flops_per_second
 
+    build.check(config)
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
     precision = build.precision(config.model.precision)

@@ -3,6 +3,8 @@
 import argparse
 import json
 
+from bertjax.constraints import NonNegativeInt, PositiveInt, Seed, checked
+
 EPILOG = """\
 examples:
   bertjax choose --init runs/gpt2 --input questions.jsonl
@@ -50,10 +52,17 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
     add("--input", required=True, metavar="FILE", help="questions, as JSON lines")
-    add("--shots", type=int, default=0, help="answered examples before each (default 0)")
+    add(
+        "--shots",
+        action=checked(NonNegativeInt),
+        default=0,
+        help="answered examples before each (default 0)",
+    )
     add("--shots_from", metavar="FILE", default="", help="where they are drawn from")
-    add("--seed", type=int, default=0, help="of their draw (default 0)")
-    add("--batch_size", type=int, default=8, help="answers at a time (default 8)")
+    add("--seed", action=checked(Seed), default=0, help="of their draw (default 0)")
+    add(
+        "--batch_size", action=checked(PositiveInt), default=8, help="answers at a time (default 8)"
+    )
     add("--precision", default="auto", help="as config.model.precision (default auto)")
     add("--out", metavar="FILE", default="", help="writes the log probability of every answer")
     add("--json", action="store_true", help="print one JSON object")

@@ -5,6 +5,8 @@ import itertools
 import re
 import sys
 
+from bertjax.constraints import NonNegativeInt, PositiveInt, checked
+
 EPILOG = """\
 examples:
   bertjax extract --init runs/bert --input sentences.txt --out features.npz
@@ -33,8 +35,6 @@ def main(argv: list[str]) -> None:
 
     source, out = arguments.input, storage.place(arguments.out)
     feature_files.check(out)
-    if arguments.batch_size < 1:
-        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
     encoding = extracting.open_run(
         arguments.init,
         layers=arguments.layers,
@@ -84,10 +84,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", required=True, metavar="FILE", help="a new .npz or .parquet")
     add("--layers", default="-1", help="numbers with commas between, or all (default: -1)")
     add("--pool", default="none", choices=["none", "mean", "cls"], help="one row a text")
-    add("--batch_size", type=int, default=64, metavar="N", help="texts at a time (default: 64)")
+    add(
+        "--batch_size",
+        action=checked(PositiveInt),
+        default=64,
+        metavar="N",
+        help="texts at a time (default: 64)",
+    )
     add(
         "--max_seq_length",
-        type=int,
+        action=checked(NonNegativeInt),
         default=0,
         metavar="N",
         help="tokens of a text with special ones (default: what the model reads, or 512)",

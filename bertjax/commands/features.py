@@ -6,6 +6,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -35,9 +36,6 @@ def main(argv: list[str]) -> None:
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    for name in ("seeds", "parallel"):
-        if getattr(arguments, name) < 1:
-            raise UserError(f"--{name} {getattr(arguments, name)}: wanted 1 or more")
     recipe = ",".join(filter(None, (_FEATURES, arguments.recipe)))
     _check_recipe(f"{arguments.config}:{recipe}", overrides)
     from bertjax import features_suite, suite_processes
@@ -70,11 +68,12 @@ _FEATURES = "conll2003,features"
 
 def _check_recipe(recipe: str, overrides: Sequence) -> None:
     """Refuses a mistake before the first run starts."""
+    from bertjax import build
     from bertjax.config import load_config
 
     if "task.layers" in dict(overrides):
         raise UserError("--config.task.layers is what tells rows apart: choose them with --layers")
-    load_config(recipe, overrides)
+    build.check(load_config(recipe, overrides))
 
 
 def _process(arguments: argparse.Namespace, recipe: str, run, overrides: Sequence):
@@ -123,8 +122,20 @@ def _parser() -> argparse.ArgumentParser:
         "--layers", default="", help="names with commas between (default: all that the encoder has)"
     )
     add("--finetuned", default="", metavar="RUN", help="workdir of a fine-tuning, as one more row")
-    add("--seeds", type=int, default=3, metavar="N", help="of each row (default 3)")
+    add(
+        "--seeds",
+        action=checked(PositiveInt),
+        default=3,
+        metavar="N",
+        help="of each row (default 3)",
+    )
     add("--recipe", default="", help="small or tiny (default: for a base-sized encoder)")
-    add("--parallel", type=int, default=1, metavar="N", help="rows side by side (default 1)")
+    add(
+        "--parallel",
+        action=checked(PositiveInt),
+        default=1,
+        metavar="N",
+        help="rows side by side (default 1)",
+    )
     add("--config", default="configs/ner.py", help="where the recipes are")
     return parser

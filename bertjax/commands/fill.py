@@ -5,7 +5,7 @@ import itertools
 import json
 import sys
 
-from bertjax.errors import UserError
+from bertjax.constraints import PositiveInt, checked
 
 EPILOG = """\
 examples:
@@ -21,8 +21,6 @@ place for itself.
 def main(argv: list[str]) -> None:
     """Prints what the model puts in each place."""
     arguments = _parser().parse_args(argv)
-    if arguments.batch_size < 1:
-        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
     from bertjax import fill
     from bertjax.data.lines import texts
 
@@ -55,7 +53,19 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="texts with [MASK] (default: standard input)")
     add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
-    add("--top", type=int, default=5, metavar="K", help="candidates of each place (default 5)")
-    add("--batch_size", type=int, default=32, metavar="N", help="texts at a time (default 32)")
+    add(
+        "--top",
+        action=checked(PositiveInt),
+        default=5,
+        metavar="K",
+        help="candidates of each place (default 5)",
+    )
+    add(
+        "--batch_size",
+        action=checked(PositiveInt),
+        default=32,
+        metavar="N",
+        help="texts at a time (default 32)",
+    )
     add("--json", action="store_true", help="print a JSON object a line")
     return parser

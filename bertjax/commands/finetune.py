@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.commands.pretrain import DISTRIBUTED
-from bertjax.errors import UserError
+from bertjax.constraints import PositiveInt, checked
 
 EPILOG = """\
 examples:
@@ -43,10 +43,11 @@ def main(argv: list[str]) -> None:
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    if arguments.seeds < 1:
-        raise UserError(f"--seeds {arguments.seeds}: wanted 1 or more")
     recipe = load_config(arguments.config, overrides)
+    from bertjax import build
     from bertjax.train import hosts
+
+    build.check(recipe)
 
     hosts.join(arguments.distributed)
     results = run(recipe, arguments)
@@ -112,7 +113,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workdir", required=True, help="folder for what comes out")
     parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     parser.add_argument(
-        "--seeds", type=int, default=1, help="how many, from config.seed on (default 1)"
+        "--seeds",
+        action=checked(PositiveInt),
+        default=1,
+        help="how many, from config.seed on (default 1)",
     )
     return parser
 

@@ -7,6 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bertjax.constraints import (
+    Finite,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    PositiveShare,
+    Seed,
+    checked,
+)
 from bertjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,17 +63,59 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("prompt", nargs="*", help="texts to go on with (default: the lines of standard input)")
     add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
-    add("--max_new_tokens", type=int, default=100, help="at most so many (default 100)")
-    add("--temperature", type=float, default=0.0, help="draws tokens; 1 as likely as they are")
-    add("--top_k", type=int, default=0, help="draws from so many of the likeliest")
-    add("--top_p", type=float, default=1.0, help="draws from the likeliest with this share")
-    add("--beams", type=int, default=1, help="looks for the likeliest text with so many candidates")
-    add("--length_penalty", type=float, default=1.0, help="of beams; more favours longer texts")
-    add("--repetition_penalty", type=float, default=1.0, help="more than 1 makes repeats unlikely")
-    add("--no_repeat_ngram", type=int, default=0, help="no so many tokens come twice in a row")
+    add(
+        "--max_new_tokens",
+        action=checked(PositiveInt),
+        default=100,
+        help="at most so many (default 100)",
+    )
+    add(
+        "--temperature",
+        action=checked(NonNegativeFloat),
+        default=0.0,
+        help="draws tokens; 1 as likely as they are",
+    )
+    add(
+        "--top_k",
+        action=checked(NonNegativeInt),
+        default=0,
+        help="draws from so many of the likeliest",
+    )
+    add(
+        "--top_p",
+        action=checked(PositiveShare),
+        default=1.0,
+        help="draws from the likeliest with this share",
+    )
+    add(
+        "--beams",
+        action=checked(PositiveInt),
+        default=1,
+        help="looks for the likeliest text with so many candidates",
+    )
+    add(
+        "--length_penalty",
+        action=checked(Finite),
+        default=1.0,
+        help="of beams; more favours longer texts",
+    )
+    add(
+        "--repetition_penalty",
+        action=checked(PositiveFloat),
+        default=1.0,
+        help="more than 1 makes repeats unlikely",
+    )
+    add(
+        "--no_repeat_ngram",
+        action=checked(NonNegativeInt),
+        default=0,
+        help="no so many tokens come twice in a row",
+    )
     add("--stop", action="append", default=[], help="ends a text before this; may be repeated")
-    add("--seed", type=int, default=0, help="of what is drawn (default 0)")
-    add("--batch_size", type=int, default=8, help="prompts at a time (default 8)")
+    add("--seed", action=checked(Seed), default=0, help="of what is drawn (default 0)")
+    add(
+        "--batch_size", action=checked(PositiveInt), default=8, help="prompts at a time (default 8)"
+    )
     add("--precision", default="auto", help="as config.model.precision (default auto)")
     add("--json", action="store_true", help="a JSON object for each prompt, in its order")
     return parser

@@ -6,6 +6,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Sequence
 
+from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -35,9 +36,6 @@ def main(argv: list[str]) -> None:
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    for name in ("seeds", "parallel"):
-        if getattr(arguments, name) < 1:
-            raise UserError(f"--{name} {getattr(arguments, name)}: wanted 1 or more")
     from bertjax import glue_suite, suite_processes
     from bertjax.data import copies
     from bertjax.train import mirror
@@ -125,11 +123,12 @@ def _say(text: str) -> None:
 
 def _check_recipes(arguments: argparse.Namespace, tasks: Sequence[str], overrides) -> None:
     """Refuses a mistake in any recipe before the first run starts."""
+    from bertjax import build
     from bertjax.config import load_config
 
     for task in tasks:
         recipe = f"{arguments.config}:{task}" + (arguments.recipe and f",{arguments.recipe}")
-        load_config(recipe, overrides)
+        build.check(load_config(recipe, overrides))
 
 
 def _write(workdir: pathlib.Path, scores: Sequence) -> None:
@@ -161,10 +160,22 @@ def _parser() -> argparse.ArgumentParser:
     add("--data", required=True, help="folder of GLUE, or tfds:DIR")
     add("--workdir", required=True, help="folder for what comes out")
     add("--tasks", default="", help="names with commas between (default: all that are in the data)")
-    add("--seeds", type=int, default=3, metavar="N", help="of each run (default 3)")
+    add(
+        "--seeds",
+        action=checked(PositiveInt),
+        default=3,
+        metavar="N",
+        help="of each run (default 3)",
+    )
     add("--grid", action="store_true", help="try batches, rates and numbers of epochs")
     add("--recipe", default="", help="small, tiny, roberta, albert or electra (default: BERT's)")
     add("--from_mnli", action="store_true", help="RTE, STS-B and MRPC begin with MNLI's encoder")
-    add("--parallel", type=int, default=1, metavar="N", help="runs side by side (default 1)")
+    add(
+        "--parallel",
+        action=checked(PositiveInt),
+        default=1,
+        metavar="N",
+        help="runs side by side (default 1)",
+    )
     add("--config", default="configs/glue.py", help="where the recipes are")
     return parser

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bertjax.constraints import NonNegativeInt, checked
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -51,7 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("what", metavar="RUN|CHECKPOINT|CORPUS", help="see the examples below")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--examples", type=int, default=3, help="how many examples of a corpus (default 3)"
+        "--examples",
+        action=checked(NonNegativeInt),
+        default=3,
+        help="how many examples of a corpus (default 3)",
     )
     return parser
 

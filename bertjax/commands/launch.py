@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
 from bertjax.train.roll_call import COORDINATOR, PROCESS, PROCESSES
 
@@ -43,10 +44,6 @@ def main(argv: list[str]) -> None:
 
     own, words = split_at_dashes(argv)
     arguments = _parser().parse_args(own)
-    for name in ("processes", "devices"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: wanted 1 or more")
     if not words or words[0] not in _VERBS:
         raise UserError(f"wanted `-- VERB ...` with a VERB of {', '.join(_VERBS)}")
     code = _Job(words, arguments.processes, arguments.devices).wait()
@@ -62,8 +59,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--processes", type=int, default=2, help="how many (default 2)")
-    parser.add_argument("--devices", type=int, help="devices of the CPU that each has")
+    parser.add_argument(
+        "--processes", action=checked(PositiveInt), default=2, help="how many (default 2)"
+    )
+    parser.add_argument(
+        "--devices", action=checked(PositiveInt), help="devices of the CPU that each has"
+    )
     return parser
 
 

@@ -3,6 +3,8 @@
 import argparse
 import json
 
+from bertjax.constraints import NonNegativeInt, PositiveInt, checked
+
 EPILOG = """\
 examples:
   bertjax perplexity --init runs/gpt2 --input 'held_out/*'
@@ -60,9 +62,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--input", required=True, nargs="+", help="texts")
     add("--format", default="auto", help="how files are laid out (default: auto, looks at each)")
     default = "(default: as many as the model learned from)"
-    add("--length", type=int, default=0, help=f"tokens of a window {default}")
-    add("--stride", type=int, default=0, help="tokens it moves on by (default: half of it)")
-    add("--batch_size", type=int, default=8, help="windows at a time (default 8)")
+    add("--length", action=checked(NonNegativeInt), default=0, help=f"tokens of a window {default}")
+    add(
+        "--stride",
+        action=checked(NonNegativeInt),
+        default=0,
+        help="tokens it moves on by (default: half of it)",
+    )
+    add(
+        "--batch_size", action=checked(PositiveInt), default=8, help="windows at a time (default 8)"
+    )
     add("--precision", default="auto", help="as config.model.precision (default auto)")
     add("--json", action="store_true", help="print one JSON object")
     return parser

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -78,6 +79,7 @@ def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list
     from bertjax import build, plan_search
     from bertjax.compiler_process import CompilerProcess
 
+    build.check(config)
     phases = build.phases(config)
     with CompilerProcess(topology.name, topology.slices) as compile_step:
         if search:
@@ -100,7 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--config", required=True, help="config file, as in configs/bert.py:base")
     add("--topology", required=True, help="v5e:16x16, v5e-256, v5p-512 ...")
-    add("--slices", type=int, default=1, help="so many of them, joined by a network (default 1)")
+    add(
+        "--slices",
+        action=checked(PositiveInt),
+        default=1,
+        help="so many of them, joined by a network (default 1)",
+    )
     add("--mesh", help="data=64,fsdp=4: instead of the config's; what is not named is 1")
     add(
         "--search",

@@ -5,6 +5,7 @@ import itertools
 import json
 import sys
 
+from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -33,8 +34,6 @@ _BATCHES_AT_ONCE = 16
 def main(argv: list[str]) -> None:
     """Answers line by line."""
     arguments = _parser().parse_args(argv)
-    if arguments.batch_size < 1:
-        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
     from bertjax.data import storage
 
     if arguments.input and not storage.place(arguments.input).is_file():
@@ -68,5 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--task", default="", help="which one, of a run that learned several")
     add("--data", default="", metavar="DIR", help="where the recipe's knowledge graph lies")
     add("--precision", default="", help="as config.model.precision (default: that of the run)")
-    add("--batch_size", type=int, default=32, metavar="N", help="at a time (default 32)")
+    add(
+        "--batch_size",
+        action=checked(PositiveInt),
+        default=32,
+        metavar="N",
+        help="at a time (default 32)",
+    )
     return parser

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from bertjax.constraints import PositiveFloat, PositiveInt, ShareBelowOne, checked
 from bertjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -116,7 +117,12 @@ def _parser() -> argparse.ArgumentParser:
         help="a folder of `bertjax tokenizer`, or released files: vocab.txt, tokenizer.json, ...",
     )
     add("--out", required=True, metavar="DIR", help="the corpus's folder")
-    add("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+    add(
+        "--workers",
+        action=checked(PositiveInt),
+        metavar="N",
+        help="processes (default: one for each core)",
+    )
     add(
         "--format",
         default="auto",
@@ -138,14 +144,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--validation_fraction",
-        type=float,
+        action=checked(ShareBelowOne),
         default=0.0,
         metavar="SHARE",
         help="or which share of the input does, chosen by each document's text (default: 0)",
     )
     add(
         "--shard_size",
-        type=float,
+        action=checked(PositiveFloat),
         default=64,
         metavar="MB",
         help="size of a shard, and of what is done again after an interruption (default: 64)",

@@ -45,7 +45,10 @@ def main(argv: list[str]) -> None:
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     config = load_config(arguments.config, overrides)
+    from bertjax import build
     from bertjax.train import hosts
+
+    build.check(config)
 
     hosts.join(arguments.distributed)
     run(config, arguments)

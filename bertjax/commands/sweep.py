@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -56,8 +57,6 @@ def main(argv: list[str]) -> None:
     for name in ("config", "workdir"):
         if getattr(arguments, name) is None:
             raise UserError(f"--{name} is wanted, or --status WORKDIR")
-    if arguments.parallel < 1:
-        raise UserError(f"--parallel {arguments.parallel}: wanted 1 or more")
     _sweep(arguments, overrides, launcher_words)
 
 
@@ -199,10 +198,16 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--config", help="sweep file, as in experiments/masking_rate.py")
     add("--workdir", help="folder of the sweep: a folder in it for each run")
-    add("--parallel", type=int, default=1, metavar="N", help="runs side by side (default 1)")
+    add(
+        "--parallel",
+        action=checked(PositiveInt),
+        default=1,
+        metavar="N",
+        help="runs side by side (default 1)",
+    )
     add("--init", metavar="RUN", help="of fine-tuning: as of bertjax finetune")
     add("--data", metavar="DIR", help="likewise")
-    add("--seeds", type=int, metavar="N", help="likewise: of each run")
+    add("--seeds", action=checked(PositiveInt), metavar="N", help="likewise: of each run")
     add("--dry_run", action="store_true", help="print the commands; run and write nothing")
     add("--emit", choices=LAUNCHERS, help="print commands for tools/launch/ instead of running")
     add("--status", metavar="WORKDIR", help="print the table of a sweep, and do nothing else")

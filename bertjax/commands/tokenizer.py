@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from bertjax.errors import UserError
+from bertjax.constraints import PositiveInt, PositiveShare, checked
 
 EPILOG = """\
 examples:
@@ -79,7 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--out", required=True, metavar="DIR", help="a new folder")
     add("--kind", default="wordpiece", help="see below (default: wordpiece)")
-    add("--vocab_size", type=int, default=30_522, metavar="N", help="pieces (default: 30522)")
+    add(
+        "--vocab_size",
+        action=checked(PositiveInt),
+        default=30_522,
+        metavar="N",
+        help="pieces (default: 30522)",
+    )
     case = parser.add_mutually_exclusive_group()
     case.add_argument("--cased", dest="lowercase", action="store_false", help="keep capitals")
     case.add_argument("--uncased", dest="lowercase", action="store_true", help="lowercase")
@@ -100,14 +106,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--character_coverage",
-        type=float,
+        action=checked(PositiveShare),
         metavar="SHARE",
         help="share of the text whose characters get pieces (default: 0.9999); not for bpe, words",
     )
-    add("--max_documents", type=int, metavar="N", help="learn from the first N documents only")
+    add(
+        "--max_documents",
+        action=checked(PositiveInt),
+        metavar="N",
+        help="learn from the first N documents only",
+    )
     add(
         "--sample",
-        type=float,
+        action=checked(PositiveShare),
         metavar="SHARE",
         help="learn from this share of the documents, chosen by their content",
     )
@@ -123,10 +134,6 @@ def _check(arguments: argparse.Namespace) -> None:
     from bertjax.data import storage
     from bertjax.data.tokenizer_folder import METADATA, refuse_occupied
 
-    if arguments.max_documents is not None and arguments.max_documents < 1:
-        raise UserError(f"--max_documents {arguments.max_documents}: wanted 1 or more")
-    if arguments.sample is not None and not 0 < arguments.sample <= 1:
-        raise UserError(f"--sample {arguments.sample}: wanted more than 0 and at most 1")
     out = storage.place(arguments.out)
     if not (out / METADATA).is_file():
         refuse_occupied(out)

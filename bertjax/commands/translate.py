@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from bertjax.constraints import Finite, PositiveInt, checked
 from bertjax.errors import UserError
 
 EPILOG = """\
@@ -26,8 +27,6 @@ _BATCHES_AT_ONCE = 16
 def main(argv: list[str]) -> None:
     """Answers each line."""
     arguments = _parser().parse_args(argv)
-    if arguments.batch_size < 1:
-        raise UserError(f"--batch_size {arguments.batch_size}: wanted 1 or more")
     from bertjax import translation
 
     translator = translation.load(
@@ -60,14 +59,24 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--init", required=True, help="RUN, RUN@STEP or RUN@best")
     add("--input", metavar="FILE", help="sources, one a line (default: standard input)")
-    add("--beams", type=int, default=4, help="candidates at a time; 1 is greedy (default 4)")
+    add(
+        "--beams",
+        action=checked(PositiveInt),
+        default=4,
+        help="candidates at a time; 1 is greedy (default 4)",
+    )
     add(
         "--length_penalty",
-        type=float,
+        action=checked(Finite),
         default=0.6,
         help="alpha of ((5 + length) / 6) ** alpha, which a score is divided by (default 0.6)",
     )
-    add("--batch_size", type=int, default=32, help="sources at a time (default 32)")
+    add(
+        "--batch_size",
+        action=checked(PositiveInt),
+        default=32,
+        help="sources at a time (default 32)",
+    )
     return parser
 
 

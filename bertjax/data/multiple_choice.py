@@ -9,6 +9,9 @@ from jaxtyping import Int32
 from bertjax.data.randomness import sample
 from bertjax.errors import UserError
 
+NAMES = ("race", "swag")
+"""Data sets that are read; `datasets/multiple_choice.py` has the readers."""
+
 LETTERS = "ABCD"
 """The options of a question; both data sets have four."""
 

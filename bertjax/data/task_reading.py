@@ -7,8 +7,31 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Num
 
+from bertjax.constraints import AnyText, PositiveInt
 from bertjax.data.pair_batches import PairBatches
 from bertjax.data.pairs import Pairs
+
+
+class DataFields:
+    """`config.data` of any fine-tuning; a file of `datasets/` adds those of its task.
+
+    Attributes:
+      max_seq_length: Tokens of the longest sequence.
+      batch_size: Sequences of a training step.
+      microbatches: Parts in which a step takes these.
+      eval_batch_size: Sequences at a time where nothing is trained.
+      padded_lengths: Shorter lengths to which batches of short sequences are padded.
+      batches_per_group: Batches among which sequences are sorted by length; 1: none are.
+      fingerprint: Of the data; the run writes it.
+    """
+
+    max_seq_length: PositiveInt
+    batch_size: PositiveInt
+    microbatches: PositiveInt
+    eval_batch_size: PositiveInt
+    padded_lengths: tuple[PositiveInt, ...]
+    batches_per_group: PositiveInt
+    fingerprint: AnyText
 
 
 class Examples(Protocol):

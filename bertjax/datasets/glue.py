@@ -10,13 +10,26 @@ from jaxtyping import Float, Num
 from scipy.special import softmax
 
 from bertjax import metrics
-from bertjax.data import asked_lines, glue, glue_predictions, knowledge, pairs
+from bertjax.constraints import AnyText, PositiveInt
+from bertjax.data import asked_lines, glue, glue_predictions, knowledge, pairs, task_reading
 from bertjax.data.asked_lines import Line
 from bertjax.data.glue_table import GlueExamples, GlueTask, glue_task
 from bertjax.data.task_reading import Asked, Reading
 from bertjax.errors import UserError
 
 Fields = Mapping[str, Any]
+
+
+class DataFields(task_reading.DataFields):
+    """`config.data`.
+
+    Attributes:
+      knowledge: Path of a graph; "" for none.
+      triples_per_entity: At most so many are put behind a word.
+    """
+
+    knowledge: AnyText
+    triples_per_entity: PositiveInt
 
 
 class Dataset:

@@ -10,7 +10,15 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from bertjax import metrics
-from bertjax.data import asked_lines, choice_pairs, choice_predictions, race, swag
+from bertjax.data import (
+    asked_lines,
+    choice_pairs,
+    choice_predictions,
+    multiple_choice,
+    race,
+    swag,
+    task_reading,
+)
 from bertjax.data.asked_lines import Line
 from bertjax.data.multiple_choice import Choices
 from bertjax.data.pairs import Pairs
@@ -19,7 +27,12 @@ from bertjax.errors import UserError
 
 Fields = Mapping[str, Any]
 
-READERS: Mapping[str, Callable[[str], dict[str, Choices]]] = {"race": race.read, "swag": swag.read}
+READERS: Mapping[str, Callable[[str], dict[str, Choices]]] = dict(
+    zip(multiple_choice.NAMES, (race.read, swag.read), strict=True)
+)
+
+
+DataFields = task_reading.DataFields
 
 
 class Dataset:

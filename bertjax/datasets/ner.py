@@ -3,14 +3,15 @@
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from bertjax import entity_metrics
-from bertjax.data import asked_lines, conll, tagged_words, task_files
+from bertjax.constraints import AnyText, OneOf
+from bertjax.data import asked_lines, conll, tagged_words, task_files, task_reading
 from bertjax.data.asked_lines import Line
 from bertjax.data.conll import Sentence
 from bertjax.data.randomness import sample
@@ -33,6 +34,24 @@ class Split(list[Sentence]):
     def sample(self, size: int, seed: int) -> "Split":
         """So many of the sentences, drawn without replacement, in file order."""
         return Split(self[i] for i in sample(len(self), size, seed))
+
+
+class DataFields(task_reading.DataFields):
+    """`config.data`.
+
+    Attributes:
+      train_file: Name of the file of a split; "" for the released name.
+      dev_file: Likewise.
+      test_file: Likewise.
+      scheme: Of the tags.
+      document_context: Whether a sentence is read with its document around it.
+    """
+
+    train_file: AnyText
+    dev_file: AnyText
+    test_file: AnyText
+    scheme: Annotated[str, OneOf(conll.SCHEMES)]
+    document_context: bool
 
 
 class Dataset:

@@ -4,13 +4,14 @@ import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from bertjax import answer_metrics
-from bertjax.data import answer_windows, answers, asked_lines, squad, task_files
+from bertjax.constraints import AnyText, Finite, OneOf, PositiveInt, Relation
+from bertjax.data import answer_windows, answers, asked_lines, squad, task_files, task_reading
 from bertjax.data.asked_lines import Line
 from bertjax.data.pairs import Pairs
 from bertjax.data.ragged import ranges
@@ -28,6 +29,48 @@ FILES = {
     for version in ("1.1", "2.0")
 }
 """The released files, of questions that all have an answer and of those of which some have none."""
+
+
+class DataFields(task_reading.DataFields):
+    """`config.data`.
+
+    Attributes:
+      unanswerable: Whether questions may have no answer (SQuAD 2.0).
+      train_file: Name of the file of a split; "" for the released name.
+      dev_file: Likewise.
+      test_file: Likewise.
+      on_mismatch: What to do with an answer that is not where the file has it.
+      doc_stride: Tokens by which a window moves on.
+      max_query_length: Tokens of a question; more are cut.
+      max_answer_length: Tokens of an answer.
+      null_threshold: How much better no answer has to score; None for the value best on dev.
+    """
+
+    unanswerable: bool
+    train_file: AnyText
+    dev_file: AnyText
+    test_file: AnyText
+    on_mismatch: Annotated[str, OneOf(squad.ON_MISMATCH)]
+    doc_stride: PositiveInt
+    max_query_length: PositiveInt
+    max_answer_length: PositiveInt
+    null_threshold: Finite | None
+
+    # Of [CLS] and separators there are at least three.
+    relations = (
+        Relation(
+            ("max_seq_length", "max_query_length"),
+            lambda length, question: question + 3 < length,
+            "room for a context next to the question",
+            "raise max_seq_length or lower max_query_length",
+        ),
+        Relation(
+            ("doc_stride", "max_seq_length", "max_query_length"),
+            lambda stride, length, question: stride <= length - question - 3,
+            "windows that overlap or touch",
+            lambda stride, length, question: f"lower doc_stride to {length - question - 3} or less",
+        ),
+    )
 
 
 class Dataset:

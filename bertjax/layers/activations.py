@@ -7,12 +7,14 @@ worked out in float32, for what is rounded in between costs time besides digits.
 import functools
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 
 Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
@@ -50,6 +52,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": _elementwise(jax.nn.silu),
     "tanh": jax.numpy.tanh,
 }
+
+
+ActivationName = Annotated[str, OneOf(ACTIVATIONS)]
 
 
 def activation(name: str) -> Activation:

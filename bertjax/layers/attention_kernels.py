@@ -13,12 +13,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 from bertjax.layers.masks import Mask
 
@@ -26,6 +28,9 @@ KERNELS = {"splash": "tpu", "cudnn": "gpu"}
 """Each kernel and the platform that it is for."""
 
 XLA = "xla"
+
+KernelName = Annotated[str, OneOf(("", XLA, *KERNELS))]
+"""Empty for the kernel that suits the platform."""
 
 WORTH_IT = 256
 """Queries from which on a kernel is taken: below, the weights are small, and starts of it many.

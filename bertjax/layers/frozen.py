@@ -1,17 +1,22 @@
 """What is run but never trained: a teacher inside a model, or an encoder that gives features."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
 from jax import lax
 from jaxtyping import PyTree
 
-from bertjax.interfaces import Batch, Encoded, Encoder
+from bertjax.constraints import Text
+from bertjax.interfaces import Batch, Encoded, Encoder, Pretrainer
 
 FORWARD = "frozen_forward"
 """Name of the inner program, by which those who count FLOPs know it."""
+
+
+Teacher = Annotated[Callable[[], Pretrainer], Text()]
+"""Makes a teacher; in a config, the text that names its run."""
 
 
 class Frozen(nn.Module):

@@ -1,15 +1,19 @@
 """What stands on top of an encoder: pooling, vocabulary scores, classes."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from bertjax.constraints import integer
 from bertjax.layers.activations import activation
 from bertjax.layers.dense import Dense, Initializer, truncated_normal
 from bertjax.layers.norm import LayerNorm
 from bertjax.layers.precision import Precision
+
+PoolerCount = Annotated[int, integer(0, 1)]
 
 
 class Pooler(nn.Module):

@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Annotated
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Encoded
 from bertjax.layers.scalar_mix import ScalarMix
@@ -58,6 +60,8 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
     }
 )
 """The weights of a weighted sum are learned with the task, as ELMo's (`layers/scalar_mix.py`)."""
+
+LayerChoice = Annotated[str, OneOf(CHOICES)]
 
 
 def of_encoder(num_hidden_layers: int) -> list[str]:

@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.layers.corruption import first
 
-_FILLING, _NEVER = jnp.uint32(1 << 30), jnp.uint32(1 << 31)
+# Of numpy: an array of JAX would start the device as soon as this file is imported.
+_FILLING, _NEVER = np.uint32(1 << 30), np.uint32(1 << 31)
 """Ranks from which on a token is in no span, and may not be chosen at all."""
 
 

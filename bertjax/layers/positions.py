@@ -1,9 +1,13 @@
 """Position signals: sinusoids, as such or as the start of learned positions."""
 
+from collections.abc import Callable
+from typing import Annotated
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 from bertjax.layers.dense import Initializer, truncated_normal
 
@@ -38,13 +42,20 @@ def sinusoidal(stddev: float) -> Initializer:
     return initialize
 
 
+INITIALIZERS: dict[str, Callable[[float], Initializer]] = {
+    "normal": truncated_normal,
+    "sinusoidal": sinusoidal,
+}
+
+PositionInitializer = Annotated[str, OneOf(INITIALIZERS)]
+
+
 def position_initializer(name: str, stddev: float) -> Initializer:
     """How a table of learned positions starts: "normal" as published, or "sinusoidal".
 
     Raises:
       UserError: there is no such start.
     """
-    known = {"normal": truncated_normal, "sinusoidal": sinusoidal}
-    if name not in known:
-        raise UserError(f"position_initializer={name!r}: {nearest(name, known)}")
-    return known[name](stddev)
+    if name not in INITIALIZERS:
+        raise UserError(f"position_initializer={name!r}: {nearest(name, INITIALIZERS)}")
+    return INITIALIZERS[name](stddev)

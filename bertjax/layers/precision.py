@@ -5,11 +5,13 @@ Parameters are always float32, and so are softmax, LayerNorm and losses.
 
 import dataclasses
 import functools
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 
 
@@ -32,6 +34,9 @@ NAMED = {
     # CPUs multiply bfloat16 matrices quickly but have no bfloat16 for anything else.
     "bfloat16_operands": Precision("bfloat16", "float32"),
 }
+
+
+PrecisionName = Annotated[str, OneOf(NAMED)]
 
 
 def named(name: str) -> Precision:

@@ -1,9 +1,12 @@
 """A stack of equal blocks, scanned: one compiled block, parameters stacked along a layer axis."""
 
+from typing import Annotated
+
 import flax.linen as nn
 import jax
 from jaxtyping import PyTree
 
+from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 
 REMAT_POLICIES = {
@@ -12,6 +15,9 @@ REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.dots_saveable,
     "dots_with_no_batch_dims": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
+
+
+RematPolicy = Annotated[str, OneOf(REMAT_POLICIES)]
 
 
 class Stack(nn.Module):

@@ -44,6 +44,10 @@ def corrupted(
     }
 
 
+METRICS = (("accuracy", "max"), ("text_loss", "min"))
+"""What `loss` reports besides the loss, and the better direction of each."""
+
+
 def loss(
     encoder: Encoder,
     encoded: Encoded,

@@ -5,20 +5,31 @@ Words, positions and segments have vectors of E numbers, which one linear map wi
 same (cross-layer parameter sharing).
 """
 
+from typing import Annotated
+
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from bertjax.errors import UserError, nearest
+from bertjax.constraints import (
+    DropoutRate,
+    Epsilon,
+    InitStddev,
+    OneOf,
+    PositiveInt,
+    check_module,
+)
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import Dense, Initializer, truncated_normal
 from bertjax.layers.embeddings import Embedding
-from bertjax.layers.heads import Pooler
-from bertjax.layers.positions import position_initializer
-from bertjax.layers.precision import named
+from bertjax.layers.heads import Pooler, PoolerCount
+from bertjax.layers.positions import PositionInitializer, position_initializer
+from bertjax.layers.precision import PrecisionName, named
 from bertjax.layers.shared_stack import SharedStack
+from bertjax.layers.stack import RematPolicy
 from bertjax.models import bert
 
 _ATTENTION = ("attention", "attention_norm")
@@ -29,6 +40,8 @@ SHARING = {
     "feed_forward": _FEED_FORWARD,
     "none": (),
 }
+
+SharingName = Annotated[str, OneOf(SHARING)]
 
 
 class Model(nn.Module):
@@ -58,32 +71,31 @@ class Model(nn.Module):
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
-    vocab_size: int = 30000
-    embedding_size: int = 128
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu_new"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    num_pooler_layers: int = 1
-    initializer_range: float = 0.02
-    position_initializer: str = "normal"
-    layer_norm_eps: float = 1e-12
-    sharing: str = "all"
+    vocab_size: PositiveInt = 30000
+    embedding_size: PositiveInt = 128
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
+    intermediate_size: PositiveInt = 3072
+    hidden_act: ActivationName = "gelu_new"
+    hidden_dropout_prob: DropoutRate = 0.1
+    attention_probs_dropout_prob: DropoutRate = 0.1
+    max_position_embeddings: PositiveInt = 512
+    type_vocab_size: PositiveInt = 2
+    num_pooler_layers: PoolerCount = 1
+    initializer_range: InitStddev = 0.02
+    position_initializer: PositionInitializer = "normal"
+    layer_norm_eps: Epsilon = 1e-12
+    sharing: SharingName = "all"
     output_hidden_states: bool = False
-    precision: str = "float32"
-    remat: str = "none"
-    unroll: int = 1
+    precision: PrecisionName = "float32"
+    remat: RematPolicy = "none"
+    unroll: PositiveInt = 1
+
+    relations = (bert.EQUAL_HEADS,)
 
     def setup(self):
-        bert.check_heads(self.hidden_size, self.num_attention_heads)
-        bert.check_pooler(self.num_pooler_layers)
-        if self.sharing not in SHARING:
-            raise UserError(f"no sharing {self.sharing!r}: {nearest(self.sharing, SHARING)}")
+        check_module(self)
         normal = truncated_normal(self.initializer_range)
         positions = position_initializer(self.position_initializer, self.initializer_range)
         self.word_embeddings = self._table(self.vocab_size, "vocab", normal)

@@ -9,19 +9,29 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import (
+    DropoutRate,
+    Epsilon,
+    InitStddev,
+    NonNegativeInt,
+    PositiveInt,
+    Relation,
+    check_module,
+)
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import Dense, Initializer, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
-from bertjax.layers.heads import Pooler
+from bertjax.layers.heads import Pooler, PoolerCount
 from bertjax.layers.norm import LayerNorm
-from bertjax.layers.positions import position_initializer
-from bertjax.layers.precision import Precision, named
-from bertjax.layers.stack import Stack
+from bertjax.layers.positions import PositionInitializer, position_initializer
+from bertjax.layers.precision import Precision, PrecisionName, named
+from bertjax.layers.stack import RematPolicy, Stack
 
 
 def check_length(length: int, max_position_embeddings: int, position_offset: int = 0) -> None:
@@ -38,30 +48,18 @@ def check_length(length: int, max_position_embeddings: int, position_offset: int
         )
 
 
-def check_heads(hidden_size: int, num_attention_heads: int) -> None:
-    """Refuses widths that do not divide into heads.
-
-    Raises:
-      UserError: naming the nearest that do.
-    """
-    if hidden_size % num_attention_heads:
-        low = hidden_size // num_attention_heads * num_attention_heads
-        sizes = [size for size in (low, low + num_attention_heads) if size]
-        raise UserError(
-            f"hidden_size={hidden_size} does not divide into "
-            f"num_attention_heads={num_attention_heads} equal heads; "
-            f"nearest: {', '.join(map(str, sizes))}"
-        )
+def _nearest_widths(hidden_size: int, num_attention_heads: int) -> str:
+    low = hidden_size // num_attention_heads * num_attention_heads
+    sizes = [size for size in (low, low + num_attention_heads) if size]
+    return f"nearest: {', '.join(map(str, sizes))}"
 
 
-def check_pooler(num_pooler_layers: int) -> None:
-    """Refuses more than one pooler.
-
-    Raises:
-      UserError: naming the field.
-    """
-    if num_pooler_layers not in (0, 1):
-        raise UserError(f"num_pooler_layers={num_pooler_layers}: wanted 0 or 1")
+EQUAL_HEADS = Relation(
+    ("hidden_size", "num_attention_heads"),
+    lambda width, heads: width % heads == 0,
+    "hidden_size to divide into num_attention_heads equal heads",
+    _nearest_widths,
+)
 
 
 class Embeddings(nn.Module):
@@ -118,26 +116,36 @@ class Model(nn.Module):
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    embedding_size: int = 0
-    num_pooler_layers: int = 1
-    initializer_range: float = 0.02
-    position_initializer: str = "normal"
-    position_offset: int = 0
-    layer_norm_eps: float = 1e-12
+    vocab_size: PositiveInt = 30522
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
+    intermediate_size: PositiveInt = 3072
+    hidden_act: ActivationName = "gelu"
+    hidden_dropout_prob: DropoutRate = 0.1
+    attention_probs_dropout_prob: DropoutRate = 0.1
+    max_position_embeddings: PositiveInt = 512
+    type_vocab_size: NonNegativeInt = 2
+    embedding_size: NonNegativeInt = 0
+    num_pooler_layers: PoolerCount = 1
+    initializer_range: InitStddev = 0.02
+    position_initializer: PositionInitializer = "normal"
+    position_offset: NonNegativeInt = 0
+    layer_norm_eps: Epsilon = 1e-12
     output_hidden_states: bool = False
-    precision: str = "float32"
-    remat: str = "none"
-    unroll: int = 1
+    precision: PrecisionName = "float32"
+    remat: RematPolicy = "none"
+    unroll: PositiveInt = 1
+
+    relations = (
+        EQUAL_HEADS,
+        Relation(
+            ("position_offset", "max_position_embeddings"),
+            lambda offset, rows: offset < rows,
+            "position_offset below max_position_embeddings",
+            "raise max_position_embeddings",
+        ),
+    )
 
     def __post_init__(self):
         # Before the module is settled: from then on its fields are what heads read.
@@ -145,8 +153,7 @@ class Model(nn.Module):
         super().__post_init__()
 
     def setup(self):
-        check_heads(self.hidden_size, self.num_attention_heads)
-        check_pooler(self.num_pooler_layers)
+        check_module(self)
         precision = named(self.precision)
         normal = truncated_normal(self.initializer_range)
         self.word_embeddings = self._table(self.vocab_size, "vocab", normal)

@@ -5,17 +5,32 @@ forward one, then the backward one. Where a batch says which rows go on (`contin
 all LSTMs do, in both directions as in the released code.
 """
 
+from typing import Annotated
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import (
+    DropoutRate,
+    InitStddev,
+    NonNegativeInt,
+    NotEmpty,
+    PositiveFloat,
+    PositiveInt,
+    Relation,
+    check_module,
+)
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.char_cnn import CharacterCNN
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.precision import named
+from bertjax.layers.precision import PrecisionName, named
 from bertjax.layers.recurrent import BidirectionalStack, CarriedState
+
+Filters = Annotated[tuple[tuple[PositiveInt, PositiveInt], ...], NotEmpty()]
 
 
 class Model(nn.Module):
@@ -40,11 +55,11 @@ class Model(nn.Module):
       unroll: Tokens that the compiled recurrence reads in one piece.
     """
 
-    vocab_size: int = 793471
-    hidden_size: int = 1024
-    num_hidden_layers: int = 2
-    intermediate_size: int = 4096
-    filters: tuple[tuple[int, int], ...] = (
+    vocab_size: PositiveInt = 793471
+    hidden_size: PositiveInt = 1024
+    num_hidden_layers: PositiveInt = 2
+    intermediate_size: PositiveInt = 4096
+    filters: Filters = (
         (1, 32),
         (2, 32),
         (3, 64),
@@ -53,23 +68,38 @@ class Model(nn.Module):
         (6, 512),
         (7, 1024),
     )
-    char_embedding_size: int = 16
-    num_highway_layers: int = 2
-    max_chars_per_word: int = 50
-    hidden_act: str = "relu"
-    hidden_dropout_prob: float = 0.1
-    cell_clip: float = 3.0
-    proj_clip: float = 3.0
-    initializer_range: float = 0.02
+    char_embedding_size: PositiveInt = 16
+    num_highway_layers: NonNegativeInt = 2
+    max_chars_per_word: PositiveInt = 50
+    hidden_act: ActivationName = "relu"
+    hidden_dropout_prob: DropoutRate = 0.1
+    cell_clip: PositiveFloat = 3.0
+    proj_clip: PositiveFloat = 3.0
+    initializer_range: InitStddev = 0.02
     output_hidden_states: bool = False
-    precision: str = "float32"
-    unroll: int = 1
+    precision: PrecisionName = "float32"
+    unroll: PositiveInt = 1
+
+    relations = (
+        Relation(
+            ("hidden_size",),
+            lambda width: width % 2 == 0,
+            "an even number, half of it for each direction",
+            lambda width: f"nearest: {width - 1}, {width + 1}",
+        ),
+        Relation(
+            ("filters", "max_chars_per_word"),
+            lambda filters, longest: all(width <= longest for width, _ in filters),
+            "no filter wider than max_chars_per_word",
+            "raise that or leave the filter out",
+        ),
+    )
 
     layer_norm_eps = 1e-12  # of heads; the model has no LayerNorm
     reads_characters = True  # `model_input.py` has words spelled
 
     def setup(self):
-        self._check()
+        check_module(self)
         precision, each = named(self.precision), self.hidden_size // 2
         self.words = CharacterCNN(
             each,
@@ -122,16 +152,3 @@ class Model(nn.Module):
     def embedding_size(self) -> int:
         """Width of a word's vector."""
         return self.hidden_size // 2
-
-    def _check(self) -> None:
-        if self.hidden_size % 2:
-            raise UserError(
-                f"hidden_size={self.hidden_size} does not divide into two directions: wanted an "
-                "even number"
-            )
-        widest = max(width for width, _ in self.filters)
-        if widest > self.max_chars_per_word:
-            raise UserError(
-                f"filters of {widest} characters exceed max_chars_per_word="
-                f"{self.max_chars_per_word}: raise that or leave them out"
-            )

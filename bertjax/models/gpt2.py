@@ -8,8 +8,16 @@ import math
 import flax.linen as nn
 from jaxtyping import Array, Float
 
+from bertjax.constraints import (
+    DropoutRate,
+    Epsilon,
+    InitStddev,
+    PositiveInt,
+    check_module,
+)
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward
 from bertjax.layers.cache import Cache
@@ -17,12 +25,12 @@ from bertjax.layers.dense import truncated_normal
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import last_token
 from bertjax.layers.norm import LayerNorm
-from bertjax.layers.positions import position_initializer
+from bertjax.layers.positions import PositionInitializer, position_initializer
 from bertjax.layers.pre_norm import PreNormBlock
-from bertjax.layers.precision import named
+from bertjax.layers.precision import PrecisionName, named
 from bertjax.layers.reader import Reader
-from bertjax.layers.stack import Stack
-from bertjax.models.bert import check_heads, check_length
+from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.models.bert import EQUAL_HEADS, check_length
 
 
 class Model(nn.Module):
@@ -49,27 +57,29 @@ class Model(nn.Module):
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
-    vocab_size: int = 50257
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu_new"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 1024
-    initializer_range: float = 0.02
-    position_initializer: str = "normal"
-    layer_norm_eps: float = 1e-5
+    vocab_size: PositiveInt = 50257
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
+    intermediate_size: PositiveInt = 3072
+    hidden_act: ActivationName = "gelu_new"
+    hidden_dropout_prob: DropoutRate = 0.1
+    attention_probs_dropout_prob: DropoutRate = 0.1
+    max_position_embeddings: PositiveInt = 1024
+    initializer_range: InitStddev = 0.02
+    position_initializer: PositionInitializer = "normal"
+    layer_norm_eps: Epsilon = 1e-5
     output_hidden_states: bool = False
-    precision: str = "float32"
-    remat: str = "none"
-    unroll: int = 1
+    precision: PrecisionName = "float32"
+    remat: RematPolicy = "none"
+    unroll: PositiveInt = 1
+
+    relations = (EQUAL_HEADS,)
 
     cls_last = True  # only the last token sees all others: `model_input.py` acts accordingly
 
     def setup(self):
-        check_heads(self.hidden_size, self.num_attention_heads)
+        check_module(self)
         precision, deviation = named(self.precision), self.initializer_range
         residual = deviation / math.sqrt(2 * self.num_hidden_layers)
         table = (self.hidden_size, ("vocab", "embed"), truncated_normal(deviation), precision)

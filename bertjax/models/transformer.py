@@ -14,8 +14,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.constraints import (
+    DropoutRate,
+    Epsilon,
+    InitStddev,
+    PositiveInt,
+    check_module,
+)
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.cross_attention import CrossAttention, KeysValues
@@ -25,9 +33,9 @@ from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import last_token
 from bertjax.layers.positions import sinusoids
-from bertjax.layers.precision import Precision, named
-from bertjax.layers.stack import Stack
-from bertjax.models.bert import check_heads
+from bertjax.layers.precision import Precision, PrecisionName, named
+from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.models.bert import EQUAL_HEADS
 
 
 class Said(NamedTuple):
@@ -66,23 +74,25 @@ class Model(nn.Module):
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
-    vocab_size: int = 37000
-    hidden_size: int = 512
-    num_hidden_layers: int = 6
-    num_attention_heads: int = 8
-    intermediate_size: int = 2048
-    hidden_act: str = "relu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.0
-    initializer_range: float = 512**-0.5
-    layer_norm_eps: float = 1e-6
+    vocab_size: PositiveInt = 37000
+    hidden_size: PositiveInt = 512
+    num_hidden_layers: PositiveInt = 6
+    num_attention_heads: PositiveInt = 8
+    intermediate_size: PositiveInt = 2048
+    hidden_act: ActivationName = "relu"
+    hidden_dropout_prob: DropoutRate = 0.1
+    attention_probs_dropout_prob: DropoutRate = 0.0
+    initializer_range: InitStddev = 512**-0.5
+    layer_norm_eps: Epsilon = 1e-6
     output_hidden_states: bool = False
-    precision: str = "float32"
-    remat: str = "none"
-    unroll: int = 1
+    precision: PrecisionName = "float32"
+    remat: RematPolicy = "none"
+    unroll: PositiveInt = 1
+
+    relations = (EQUAL_HEADS,)
 
     def setup(self):
-        check_heads(self.hidden_size, self.num_attention_heads)
+        check_module(self)
         precision = named(self.precision)
         self.word_embeddings = Embedding(
             self.vocab_size,

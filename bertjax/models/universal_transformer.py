@@ -5,17 +5,25 @@ import math
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from bertjax.errors import UserError
+from bertjax.constraints import (
+    DropoutRate,
+    Epsilon,
+    InitStddev,
+    PositiveInt,
+    ShareBelowOne,
+    check_module,
+)
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.pondering import Pondering
-from bertjax.layers.precision import named
-from bertjax.models.bert import check_heads
+from bertjax.layers.precision import PrecisionName, named
+from bertjax.models.bert import EQUAL_HEADS
 
 
 class Model(nn.Module):
@@ -39,23 +47,25 @@ class Model(nn.Module):
       unroll: Steps compiled in one piece.
     """
 
-    vocab_size: int = 32000
-    hidden_size: int = 1024
-    num_hidden_layers: int = 6
-    num_attention_heads: int = 16
-    intermediate_size: int = 4096
-    hidden_act: str = "relu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    halting_threshold: float = 0.99
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-6
+    vocab_size: PositiveInt = 32000
+    hidden_size: PositiveInt = 1024
+    num_hidden_layers: PositiveInt = 6
+    num_attention_heads: PositiveInt = 16
+    intermediate_size: PositiveInt = 4096
+    hidden_act: ActivationName = "relu"
+    hidden_dropout_prob: DropoutRate = 0.1
+    attention_probs_dropout_prob: DropoutRate = 0.1
+    halting_threshold: ShareBelowOne = 0.99
+    initializer_range: InitStddev = 0.02
+    layer_norm_eps: Epsilon = 1e-6
     output_hidden_states: bool = False
-    precision: str = "float32"
-    unroll: int = 1
+    precision: PrecisionName = "float32"
+    unroll: PositiveInt = 1
+
+    relations = (EQUAL_HEADS,)
 
     def setup(self):
-        self._check()
+        check_module(self)
         precision = named(self.precision)
         # Scaled up as they are read, words are as strong as the signals that are added to them.
         start = truncated_normal(self.hidden_size**-0.5)
@@ -97,10 +107,3 @@ class Model(nn.Module):
     def embedding_size(self) -> int:
         """Width of the word embeddings."""
         return self.hidden_size
-
-    def _check(self) -> None:
-        check_heads(self.hidden_size, self.num_attention_heads)
-        if not 0 <= self.halting_threshold < 1:
-            raise UserError(
-                f"halting_threshold={self.halting_threshold}: wanted at least 0 and less than 1"
-            )

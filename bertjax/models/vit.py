@@ -4,19 +4,28 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import (
+    DropoutRate,
+    Epsilon,
+    InitStddev,
+    PositiveInt,
+    Relation,
+    check_module,
+)
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward
 from bertjax.layers.dense import Dense, truncated_normal
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.heads import Pooler
+from bertjax.layers.heads import Pooler, PoolerCount
 from bertjax.layers.norm import LayerNorm
 from bertjax.layers.pre_norm import PreNormBlock
-from bertjax.layers.precision import named
-from bertjax.layers.stack import Stack
-from bertjax.models.bert import check_heads, check_pooler
+from bertjax.layers.precision import PrecisionName, named
+from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.models.bert import EQUAL_HEADS
 
 
 class Model(nn.Module):
@@ -43,29 +52,38 @@ class Model(nn.Module):
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
-    image_size: int = 224
-    patch_size: int = 16
-    num_channels: int = 3
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.0
-    num_pooler_layers: int = 0
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-6
+    image_size: PositiveInt = 224
+    patch_size: PositiveInt = 16
+    num_channels: PositiveInt = 3
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
+    intermediate_size: PositiveInt = 3072
+    hidden_act: ActivationName = "gelu"
+    hidden_dropout_prob: DropoutRate = 0.1
+    attention_probs_dropout_prob: DropoutRate = 0.0
+    num_pooler_layers: PoolerCount = 0
+    initializer_range: InitStddev = 0.02
+    layer_norm_eps: Epsilon = 1e-6
     output_hidden_states: bool = False
-    precision: str = "float32"
-    remat: str = "none"
-    unroll: int = 1
+    precision: PrecisionName = "float32"
+    remat: RematPolicy = "none"
+    unroll: PositiveInt = 1
+
+    relations = (
+        EQUAL_HEADS,
+        Relation(
+            ("image_size", "patch_size"),
+            lambda side, patch: side % patch == 0,
+            "image_size to divide into patches of patch_size pixels",
+        ),
+    )
 
     vocab_size = 0  # an image has no words
 
     @nn.compact
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
-        self._check()
+        check_module(self)
         embedded = self._embedded(batch["pixel_values"])
         embedded = Dropout(self.hidden_dropout_prob)(embedded, train=train)
         everywhere = masks.padding(jnp.ones(embedded.shape[:2], bool))
@@ -149,12 +167,3 @@ class Model(nn.Module):
         return PreNormBlock(
             attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps, parent=None
         )
-
-    def _check(self) -> None:
-        check_heads(self.hidden_size, self.num_attention_heads)
-        check_pooler(self.num_pooler_layers)
-        if self.image_size % self.patch_size:
-            raise UserError(
-                f"image_size={self.image_size} does not divide into patches of patch_size="
-                f"{self.patch_size} pixels: change one"
-            )

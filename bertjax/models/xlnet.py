@@ -10,18 +10,27 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.errors import UserError
+from bertjax.constraints import (
+    DropoutRate,
+    Epsilon,
+    InitStddev,
+    NonNegativeInt,
+    PositiveInt,
+    check_module,
+)
 from bertjax.interfaces import Batch, Encoded
 from bertjax.layers import masks
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.dense import truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import last_token
 from bertjax.layers.memory import Memory
-from bertjax.layers.precision import named
+from bertjax.layers.precision import PrecisionName, named
 from bertjax.layers.relative_attention import RelativeAttention, View, Views, distance_signals
-from bertjax.layers.stack import Stack
+from bertjax.layers.stack import RematPolicy, Stack
 from bertjax.layers.stream_blocks import DroppingFeedForward, StreamBlock
+from bertjax.models.bert import EQUAL_HEADS
 
 
 class Model(nn.Module):
@@ -46,27 +55,29 @@ class Model(nn.Module):
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
-    vocab_size: int = 32000
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    mem_len: int = 0
-    clamp_len: int = 0
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
+    vocab_size: PositiveInt = 32000
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 12
+    num_attention_heads: PositiveInt = 12
+    intermediate_size: PositiveInt = 3072
+    hidden_act: ActivationName = "gelu"
+    hidden_dropout_prob: DropoutRate = 0.1
+    attention_probs_dropout_prob: DropoutRate = 0.1
+    mem_len: NonNegativeInt = 0
+    clamp_len: NonNegativeInt = 0
+    initializer_range: InitStddev = 0.02
+    layer_norm_eps: Epsilon = 1e-12
     output_hidden_states: bool = False
-    precision: str = "float32"
-    remat: str = "none"
-    unroll: int = 1
+    precision: PrecisionName = "float32"
+    remat: RematPolicy = "none"
+    unroll: PositiveInt = 1
+
+    relations = (EQUAL_HEADS,)
 
     cls_last = True  # [CLS] ends a sequence: `model_input.py` acts accordingly
 
     def setup(self):
-        self._check()
+        check_module(self)
         precision, normal = named(self.precision), truncated_normal(self.initializer_range)
         self.word_embeddings = Embedding(
             self.vocab_size, self.hidden_size, ("vocab", "embed"), normal, precision
@@ -162,14 +173,3 @@ class Model(nn.Module):
         keys = there.shape[1] + length
         signals = distance_signals(length, keys, self.hidden_size, self.clamp_len)
         return Views(streams, self.shared_dropout(jnp.asarray(signals), train=train))
-
-    def _check(self) -> None:
-        if self.hidden_size % self.num_attention_heads:
-            raise UserError(
-                f"hidden_size={self.hidden_size} does not divide into "
-                f"num_attention_heads={self.num_attention_heads} equal heads"
-            )
-        if self.mem_len < 0 or self.clamp_len < 0:
-            raise UserError(
-                f"mem_len={self.mem_len} and clamp_len={self.clamp_len} must be at least 0"
-            )

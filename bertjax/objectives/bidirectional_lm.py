@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.constraints import NonNegativeInt, PositiveInt, Relation, TokenId, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import masks, softmax_pieces
@@ -28,14 +29,23 @@ class Objective(nn.Module):
       positions_at_a_time: Of each example, so many meet the vocabulary together.
     """
 
-    special_ids: tuple[int, ...]
-    unk_id: int | None = None
-    weight: float = 1.0
-    softmax_size: int = 0
-    positions_at_a_time: int = 8
+    special_ids: tuple[TokenId, ...]
+    unk_id: TokenId | None = None
+    weight: Weight = 1.0
+    softmax_size: NonNegativeInt = 0
+    positions_at_a_time: PositiveInt = 8
 
+    model_relations = (
+        Relation(
+            ("softmax_size", "vocab_size"),
+            lambda size, vocabulary: size <= vocabulary,
+            "softmax_size <= vocab_size",
+            "lower softmax_size, or set it to 0 for the whole vocabulary",
+        ),
+    )
     rewrites_input = False
     predicts_tokens = True
+    metrics = (("accuracy", "max"), ("forward_loss", "min"), ("backward_loss", "min"))
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.constraints import NonNegativeInt, Weight
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import masks, softmax_pieces
 
@@ -23,11 +24,12 @@ class Objective(nn.Module):
         for an eighth of the sequence length, rounded up.
     """
 
-    weight: float = 1.0
-    positions_at_once: int = 0
+    weight: Weight = 1.0
+    positions_at_once: NonNegativeInt = 0
 
     rewrites_input = False
     predicts_tokens = True
+    metrics = (("accuracy", "max"),)
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

@@ -13,6 +13,15 @@ import jax
 from jax import lax
 from jaxtyping import Array
 
+from bertjax.constraints import (
+    NonNegativeInt,
+    PositiveInt,
+    PositiveShare,
+    Relation,
+    Share,
+    TokenId,
+    Weight,
+)
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import corruption, losses
@@ -40,17 +49,26 @@ class Objective(nn.Module):
         as they are; 0.85 is the published code's.
     """
 
-    mask_id: int
-    special_ids: tuple[int, ...]
-    vocab_size: int
-    weight: float = 1.0
-    size: float = 0.25
-    masked_lm_prob: float = 0.15
-    max_predictions_per_seq: int = 0
-    mask_share: float = 0.85
+    mask_id: TokenId
+    special_ids: tuple[TokenId, ...]
+    vocab_size: PositiveInt
+    weight: Weight = 1.0
+    size: PositiveShare = 0.25
+    masked_lm_prob: PositiveShare = 0.15
+    max_predictions_per_seq: NonNegativeInt = 0
+    mask_share: Share = 0.85
 
+    model_relations = (
+        Relation(
+            ("size", "hidden_size", "num_attention_heads"),
+            lambda size, width, heads: _divides(*_shape(size, width, heads)),
+            "a share of both that leaves a width which divides into the heads",
+            lambda size, width, heads: f"choose another size, such as {1 / heads:.4g}",
+        ),
+    )
     rewrites_input = True
     predicts_tokens = True
+    metrics = (("accuracy", "max"),)
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
@@ -102,15 +120,23 @@ class Objective(nn.Module):
         return type(encoder)(**{**fields, "parent": self, "name": "encoder"})
 
 
+def _shape(size: float, hidden_size: int, num_attention_heads: int) -> tuple[int, int]:
+    """The generator's width and heads."""
+    return round(size * hidden_size), max(round(size * num_attention_heads), 1)
+
+
+def _divides(width: int, heads: int) -> bool:
+    return width >= 1 and width % heads == 0
+
+
 def narrower(fields: Mapping[str, Any], size: float) -> dict[str, int]:
     """The fields of an encoder that a generator of this `size` has otherwise.
 
     Raises:
       UserError: the width does not divide into the heads.
     """
-    width = round(size * fields["hidden_size"])
-    heads = max(round(size * fields["num_attention_heads"]), 1)
-    if width < 1 or width % heads:
+    width, heads = _shape(size, fields["hidden_size"], fields["num_attention_heads"])
+    if not _divides(width, heads):
         raise UserError(
             f"objective generator: size={size} of hidden_size={fields['hidden_size']} and "
             f"num_attention_heads={fields['num_attention_heads']} gives a width of {width} for "

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax.constraints import Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import masks
@@ -19,10 +20,12 @@ class Objective(nn.Module):
       weight: Share in the total loss.
     """
 
-    weight: float = 1.0
+    weight: Weight = 1.0
 
+    follows = ("soft_targets",)  # one of these stands before it in a config
     rewrites_input = False
     predicts_tokens = False
+    metrics = ()
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "teacher_sequence" not in batch:

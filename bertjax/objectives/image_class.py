@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax.constraints import PositiveInt, Weight
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses
 from bertjax.layers.heads import Classifier
@@ -17,11 +18,12 @@ class Objective(nn.Module):
       weight: Share in the total loss.
     """
 
-    num_labels: int
-    weight: float = 1.0
+    num_labels: PositiveInt
+    weight: Weight = 1.0
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("accuracy", "max"),)
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

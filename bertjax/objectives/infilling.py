@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax.constraints import PositiveFloat, PositiveShare, TokenId, Weight
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import spans, teacher_forcing
 
@@ -23,16 +24,17 @@ class Objective(nn.Module):
       mean_span_length: Of the Poisson distribution that the spans' lengths are drawn from.
     """
 
-    mask_id: int
-    pad_id: int
-    sep_id: int
-    special_ids: tuple[int, ...]
-    weight: float = 1.0
-    masked_share: float = 0.3
-    mean_span_length: float = 3.0
+    mask_id: TokenId
+    pad_id: TokenId
+    sep_id: TokenId
+    special_ids: tuple[TokenId, ...]
+    weight: Weight = 1.0
+    masked_share: PositiveShare = 0.3
+    mean_span_length: PositiveFloat = 3.0
 
     rewrites_input = True
     predicts_tokens = True
+    metrics = teacher_forcing.METRICS
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Hides spans; a batch that has its targets already passes unchanged."""

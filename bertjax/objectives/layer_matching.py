@@ -1,16 +1,15 @@
 """TinyBERT's Transformer distillation (Jiao et al. 2020, section 3.1): layers match a teacher's."""
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import PositiveInt, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Pretrainer, Sum
 from bertjax.layers import masks
 from bertjax.layers.dense import Dense
-from bertjax.layers.frozen import Frozen
+from bertjax.layers.frozen import Frozen, Teacher
 
 
 class Objective(nn.Module):
@@ -26,12 +25,13 @@ class Objective(nn.Module):
         uniformly, g(m) = m * N_teacher / N_student (section 4.1).
     """
 
-    teacher: Callable[[], Pretrainer]
-    weight: float = 1.0
-    layer_map: tuple[int, ...] = ()
+    teacher: Teacher
+    weight: Weight = 1.0
+    layer_map: tuple[PositiveInt, ...] = ()
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("embedding_error", "min"), ("hidden_error", "min"), ("attention_error", "min"))
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:

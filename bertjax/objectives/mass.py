@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax.constraints import PositiveInt, PositiveShare, Share, TokenId, Weight
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import corruption, spans, teacher_forcing
+from bertjax.objectives import mlm
 
 
 class Objective(nn.Module):
@@ -27,16 +29,18 @@ class Objective(nn.Module):
       random_share: Share of them that become a random token; the rest stays.
     """
 
-    mask_id: int
-    special_ids: tuple[int, ...]
-    vocab_size: int
-    weight: float = 1.0
-    fragment_share: float = 0.5
-    mask_share: float = 0.8
-    random_share: float = 0.1
+    mask_id: TokenId
+    special_ids: tuple[TokenId, ...]
+    vocab_size: PositiveInt
+    weight: Weight = 1.0
+    fragment_share: PositiveShare = 0.5
+    mask_share: Share = 0.8
+    random_share: Share = 0.1
 
+    relations = (mlm.SHARES_OF_MASKED,)
     rewrites_input = True
     predicts_tokens = True
+    metrics = teacher_forcing.METRICS
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Hides a fragment; a batch that has its targets already passes unchanged."""

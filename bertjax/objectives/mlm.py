@@ -1,17 +1,47 @@
 """Masked language model (Devlin et al. 2019, section 3.1): predict hidden tokens."""
 
 import math
+from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.errors import UserError, nearest
+from bertjax.constraints import (
+    NonNegativeInt,
+    OneOf,
+    PositiveInt,
+    PositiveShare,
+    Relation,
+    Seed,
+    Share,
+    TokenId,
+    Weight,
+    check_value,
+)
+from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import corruption, losses, masks, word_groups
 from bertjax.layers.heads import PredictionTransform
 from bertjax.layers.precision import named
+
+MASKING = {
+    "token": None,
+    "word": corruption.choose_words,
+    "ngram": word_groups.choose_ngrams,
+    "span": word_groups.choose_spans,
+}
+"""What chooses groups of tokens, by the name that a config gives the masking."""
+
+MaskingName = Annotated[str, OneOf(MASKING)]
+
+SHARES_OF_MASKED = Relation(
+    ("mask_share", "random_share"),
+    lambda mask, random: mask + random <= 1 + 1e-9,
+    "mask_share + random_share <= 1",
+    "lower one of them",
+)
 
 
 class Objective(nn.Module):
@@ -33,20 +63,22 @@ class Objective(nn.Module):
         of a new one in each step (RoBERTa, section 4.1, compares the two).
     """
 
-    mask_id: int
-    special_ids: tuple[int, ...]
-    vocab_size: int
-    seed: int = 0
-    weight: float = 1.0
-    masked_lm_prob: float = 0.15
-    max_predictions_per_seq: int = 0
-    mask_share: float = 0.8
-    random_share: float = 0.1
-    masking: str = "token"
+    mask_id: TokenId
+    special_ids: tuple[TokenId, ...]
+    vocab_size: PositiveInt
+    seed: Seed = 0
+    weight: Weight = 1.0
+    masked_lm_prob: PositiveShare = 0.15
+    max_predictions_per_seq: NonNegativeInt = 0
+    mask_share: Share = 0.8
+    random_share: Share = 0.1
+    masking: MaskingName = "token"
     static: bool = False
 
+    relations = (SHARES_OF_MASKED,)
     rewrites_input = True
     predicts_tokens = True
+    metrics = (("accuracy", "max"),)
 
     @nn.compact
     def loss(
@@ -122,10 +154,7 @@ class Objective(nn.Module):
 
     def _choose(self, keys: Array, batch: Batch) -> tuple[Array, ...]:
         """Positions, weights and, of spans, their ends."""
-        known = {"token": None, "word": corruption.choose_words}
-        known |= {"ngram": word_groups.choose_ngrams, "span": word_groups.choose_spans}
-        if self.masking not in known:
-            raise UserError(f"no masking {self.masking!r}: {nearest(self.masking, known)}")
+        check_value(MaskingName, self.masking, "masking")
         maskable = self.maskable(batch)
         length = maskable.shape[1]
         limit = self.max_predictions_per_seq or math.ceil(self.masked_lm_prob * length)
@@ -137,7 +166,7 @@ class Objective(nn.Module):
             raise UserError(
                 f"masking={self.masking!r} needs word_starts in the batch: prepare them in data"
             )
-        return known[self.masking](keys, maskable, batch["word_starts"], budget, limit)
+        return MASKING[self.masking](keys, maskable, batch["word_starts"], budget, limit)
 
     def maskable(self, batch: Batch) -> Bool[Array, "B L"]:
         """Tokens that are there and are not special."""

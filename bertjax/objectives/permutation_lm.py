@@ -1,15 +1,19 @@
 """Permutation language model (Yang et al. 2019, sections 2.2 and 2.3): predict in random order."""
 
 import math
+from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import NonNegativeInt, Number, PositiveInt, TokenId, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import corruption, losses, permutation
+
+AtLeastOne = Annotated[float, Number(1.0)]
 
 
 class Objective(nn.Module):
@@ -28,15 +32,16 @@ class Objective(nn.Module):
       whole_word: Whether spans are of whole words, as published, instead of tokens.
     """
 
-    special_ids: tuple[int, ...]
-    weight: float = 1.0
-    partial_prediction: float = 6.0
-    max_predictions_per_seq: int = 0
-    longest_span: int = 5
+    special_ids: tuple[TokenId, ...]
+    weight: Weight = 1.0
+    partial_prediction: AtLeastOne = 6.0
+    max_predictions_per_seq: NonNegativeInt = 0
+    longest_span: PositiveInt = 5
     whole_word: bool = True
 
     rewrites_input = True  # the predictions of a batch are its own: no other objective may choose
     predicts_tokens = True
+    metrics = (("accuracy", "max"),)
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Draws targets and their order; a batch that has them already passes unchanged."""

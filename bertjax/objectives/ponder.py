@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax.constraints import Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import masks
@@ -16,10 +17,11 @@ class Objective(nn.Module):
       weight: Share in the total loss: what a step costs.
     """
 
-    weight: float = 0.01
+    weight: Weight = 0.01
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = ()
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

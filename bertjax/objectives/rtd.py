@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, masks
@@ -22,10 +23,12 @@ class Objective(nn.Module):
       weight: Share in the total loss; 50 in section 3.1.
     """
 
-    weight: float = 50.0
+    weight: Weight = 50.0
 
+    follows = ("generator",)  # one of these stands before it in a config
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("accuracy", "max"), ("found", "max"), ("replaced", ""))
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "original_ids" not in batch:

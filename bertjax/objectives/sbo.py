@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bertjax.constraints import PositiveInt, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, masks
@@ -25,12 +26,14 @@ class Objective(nn.Module):
       position_embedding_size: Width of these embeddings (section 4.3: 200).
     """
 
-    weight: float = 1.0
-    num_positions: int = 200
-    position_embedding_size: int = 200
+    weight: Weight = 1.0
+    num_positions: PositiveInt = 200
+    position_embedding_size: PositiveInt = 200
 
+    follows = ("mlm", "unified_lm")  # one of these stands before it in a config
     rewrites_input = False
     predicts_tokens = True
+    metrics = (("accuracy", "max"),)
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

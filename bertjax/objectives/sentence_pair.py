@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import Weight
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses
 from bertjax.layers.heads import Classifier
@@ -22,10 +23,11 @@ class Objective(nn.Module):
       weight: Share in the total loss.
     """
 
-    weight: float = 1.0
+    weight: Weight = 1.0
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("accuracy", "max"),)
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

@@ -3,6 +3,7 @@
 import flax.linen as nn
 from jaxtyping import Array
 
+from bertjax.constraints import ShareBelowOne, TokenId, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import teacher_forcing
@@ -19,13 +20,14 @@ class Objective(nn.Module):
         out, the loss is measured without it.
     """
 
-    pad_id: int
-    special_ids: tuple[int, ...]
-    weight: float = 1.0
-    label_smoothing: float = 0.1
+    pad_id: TokenId
+    special_ids: tuple[TokenId, ...]
+    weight: Weight = 1.0
+    label_smoothing: ShareBelowOne = 0.1
 
     rewrites_input = False
     predicts_tokens = True
+    metrics = teacher_forcing.METRICS
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "target_ids" not in batch:

@@ -5,7 +5,6 @@ With the masked language model's scores this is DistilBERT's distillation (Sanh 
 """
 
 import itertools
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -13,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bertjax.constraints import Name, PositiveFloat, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Params, Pretrainer, Scored, Sum
 from bertjax.layers import losses
-from bertjax.layers.frozen import Frozen
+from bertjax.layers.frozen import Frozen, Teacher
 
 
 class Objective(nn.Module):
@@ -33,14 +33,15 @@ class Objective(nn.Module):
         of `of`, and layers spread evenly from the first to the last.
     """
 
-    teacher: Callable[[], Pretrainer]
-    of: str = "mlm"
-    weight: float = 5.0
-    temperature: float = 2.0
+    teacher: Teacher
+    of: Name = "mlm"
+    weight: Weight = 5.0
+    temperature: PositiveFloat = 2.0
     begin_from_teacher: bool = True
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("agreement", "max"),)  # of classes; a regression has none
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:

@@ -1,12 +1,17 @@
 """Span corruption (Raffel et al. 2020, section 3.1.4): T5 says what was cut out of a text."""
 
+from typing import Annotated
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax.constraints import Number, OpenShare, PositiveInt, TokenId, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import spans, teacher_forcing
+
+SpanLength = Annotated[float, Number(1.0)]
 
 
 class Objective(nn.Module):
@@ -26,17 +31,18 @@ class Objective(nn.Module):
       mean_noise_span_length: Tokens of a span, on average.
     """
 
-    pad_id: int
-    sep_id: int
-    special_ids: tuple[int, ...]
-    vocab_size: int
-    weight: float = 1.0
-    num_sentinels: int = 100
-    noise_density: float = 0.15
-    mean_noise_span_length: float = 3.0
+    pad_id: TokenId
+    sep_id: TokenId
+    special_ids: tuple[TokenId, ...]
+    vocab_size: PositiveInt
+    weight: Weight = 1.0
+    num_sentinels: PositiveInt = 100
+    noise_density: OpenShare = 0.15
+    mean_noise_span_length: SpanLength = 3.0
 
     rewrites_input = True
     predicts_tokens = True
+    metrics = teacher_forcing.METRICS
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Cuts spans out; a batch that has its targets already passes unchanged."""

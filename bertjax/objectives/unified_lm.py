@@ -6,6 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from bertjax.constraints import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    PositiveShare,
+    Relation,
+    TokenId,
+    Weight,
+    check_module,
+)
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, masks
@@ -34,21 +44,37 @@ class Objective(nn.Module):
       masking: What is hidden together; see `objectives/mlm.py`.
     """
 
-    mask_id: int
-    special_ids: tuple[int, ...]
-    vocab_size: int
-    weight: float = 1.0
-    shares: tuple[float, ...] = (1 / 3, 1 / 6, 1 / 6, 1 / 3)
-    masked_lm_prob: float = 0.15
-    max_predictions_per_seq: int = 0
-    masking: str = "token"
+    mask_id: TokenId
+    special_ids: tuple[TokenId, ...]
+    vocab_size: PositiveInt
+    weight: Weight = 1.0
+    shares: tuple[NonNegativeFloat, ...] = (1 / 3, 1 / 6, 1 / 6, 1 / 3)
+    masked_lm_prob: PositiveShare = 0.15
+    max_predictions_per_seq: NonNegativeInt = 0
+    masking: mlm.MaskingName = "token"
 
+    relations = (
+        Relation(
+            ("shares",),
+            lambda shares: len(shares) == len(KINDS) and sum(shares) > 0,
+            f"a share for each of {', '.join(KINDS)}, not all of them 0",
+            "they count in relation to their sum",
+        ),
+    )
+    model_relations = (
+        Relation(
+            ("type_vocab_size",),
+            lambda kinds: kinds >= NUM_SEGMENTS,
+            f"{NUM_SEGMENTS} kinds of segments or more",
+            f"set --config.model.type_vocab_size={NUM_SEGMENTS}",
+        ),
+    )
     rewrites_input = True
     predicts_tokens = True
+    metrics = (("accuracy", "max"), *((f"{kind}_loss", "min") for kind in KINDS))
 
     def setup(self):
-        if len(self.shares) != len(KINDS) or min(self.shares) < 0 or sum(self.shares) <= 0:
-            raise UserError(f"shares={self.shares}: wanted one for each of {', '.join(KINDS)}")
+        check_module(self)
         self.mlm = mlm.Objective(
             self.mask_id,
             self.special_ids,

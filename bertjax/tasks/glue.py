@@ -1,14 +1,30 @@
 """Classifying or rating one or two sentences (GLUE): a linear map of the pooled output."""
 
+from typing import Annotated, Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from bertjax.data.glue_table import glue_task
+from bertjax.constraints import AnyText, DropoutRate, NonNegativeInt, OneOf, Weight
+from bertjax.data.glue_table import TASKS, glue_task
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, readout
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
+
+BETWEEN = "+"
+"""Stands between the names of tasks that are learned together."""
+
+
+class GlueTasks:
+    """The constraint on `dataset`: a name of the table, or several with a plus between them."""
+
+    def complaint(self, value: Any) -> str | None:
+        known = OneOf(task.name for task in TASKS)
+        names = value.split(BETWEEN) if isinstance(value, str) else [value]
+        return next(filter(None, map(known.complaint, names)), None)
 
 
 class Task(nn.Module):
@@ -29,16 +45,17 @@ class Task(nn.Module):
         `task_ids`. Without that, all are.
     """
 
-    dataset: str
-    classifier_dropout: float = 0.1
-    pooler_act: str = "tanh"
+    dataset: Annotated[str, GlueTasks()]
+    classifier_dropout: DropoutRate = 0.1
+    pooler_act: ActivationName = "tanh"
     mix_layer_norm: bool = False
-    labels: tuple[str, ...] = ()
-    weight: float = 1.0
-    task_id: int = 0
+    labels: tuple[AnyText, ...] = ()
+    weight: Weight = 1.0
+    task_id: NonNegativeInt = 0
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("accuracy", "max"), ("absolute_error", "min"))  # of classes, of a score
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

@@ -1,14 +1,21 @@
 """Choosing one of several answers: a score for each, and a softmax over those of a question."""
 
+from typing import Annotated
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import DropoutRate, OneOf, Weight, integer
+from bertjax.data import multiple_choice
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, readout
+from bertjax.layers.activations import ActivationName
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
+
+ChoiceCount = Annotated[int, integer(2)]
 
 
 class Task(nn.Module):
@@ -26,15 +33,16 @@ class Task(nn.Module):
       weight: Share in the total loss.
     """
 
-    dataset: str = "race"
-    num_choices: int = 4
-    classifier_dropout: float = 0.1
-    pooler_act: str = "tanh"
+    dataset: Annotated[str, OneOf(multiple_choice.NAMES)] = "race"
+    num_choices: ChoiceCount = 4
+    classifier_dropout: DropoutRate = 0.1
+    pooler_act: ActivationName = "tanh"
     mix_layer_norm: bool = False
-    weight: float = 1.0
+    weight: Weight = 1.0
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("accuracy", "max"),)
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

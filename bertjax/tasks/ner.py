@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bertjax.constraints import AnyText, DropoutRate, Weight
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, readout
 from bertjax.layers.dropout import Dropout
@@ -22,13 +23,14 @@ class Task(nn.Module):
       weight: Share in the total loss.
     """
 
-    labels: tuple[str, ...]
-    classifier_dropout: float = 0.1
+    labels: tuple[AnyText, ...]
+    classifier_dropout: DropoutRate = 0.1
     mix_layer_norm: bool = False
-    weight: float = 1.0
+    weight: Weight = 1.0
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("accuracy", "max"),)
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

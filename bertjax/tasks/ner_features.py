@@ -4,11 +4,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bertjax.constraints import AnyText, DropoutRate, PositiveInt, Weight
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import layer_choice
 from bertjax.layers.bilstm import BiLSTM
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
+from bertjax.layers.layer_choice import LayerChoice
 from bertjax.layers.precision import named
 from bertjax.tasks import ner
 
@@ -29,15 +31,16 @@ class Task(nn.Module):
       weight: Share in the total loss.
     """
 
-    labels: tuple[str, ...]
-    layers: str = "concat_last_four"
-    lstm_layers: int = 2
-    lstm_size: int = 768
-    lstm_dropout: float = 0.1
-    weight: float = 1.0
+    labels: tuple[AnyText, ...]
+    layers: LayerChoice = "concat_last_four"
+    lstm_layers: PositiveInt = 2
+    lstm_size: PositiveInt = 768
+    lstm_dropout: DropoutRate = 0.1
+    weight: Weight = 1.0
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = ner.Task.metrics
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

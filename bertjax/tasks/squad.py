@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax.constraints import PositiveInt, Weight
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import losses, masks, readout
 from bertjax.layers.heads import TaskClassifier
@@ -25,12 +26,13 @@ class Task(nn.Module):
       weight: Share in the total loss.
     """
 
-    n_best_size: int = 20
+    n_best_size: PositiveInt = 20
     mix_layer_norm: bool = False
-    weight: float = 1.0
+    weight: Weight = 1.0
 
     rewrites_input = False
     predicts_tokens = False
+    metrics = (("exact_span", "max"),)
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

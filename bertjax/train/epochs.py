@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bertjax.errors import UserError, nearest
 from bertjax.train.hooks import Hook, Run, Values
 
 Epoch = dict[str, Any]
@@ -48,12 +47,6 @@ class EvaluateEpochs(Hook):
 
     def remember(self) -> dict[str, Any]:
         return {"epochs": self.epochs}
-
-
-def check_rule(rule: str) -> None:
-    """Raises `UserError` unless there is such a rule."""
-    if rule not in RULES:
-        raise UserError(f"config.choose_epoch={rule!r}: {nearest(rule, RULES)}")
 
 
 def is_chosen_so_far(

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool
 
+from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Params
 
@@ -196,3 +198,5 @@ OPTIMIZERS: dict[str, Callable[[], list[optax.GradientTransformation]]] = {
     "adamw": lambda: [],
     "lamb": lambda: [scale_by_trust_ratio()],
 }
+
+OptimizerName = Annotated[str, OneOf(OPTIMIZERS)]

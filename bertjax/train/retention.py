@@ -8,7 +8,7 @@ from bertjax.errors import UserError
 
 Metrics = Mapping[str, float]
 
-_DIRECTIONS = {"min": 1.0, "max": -1.0}
+DIRECTIONS = {"min": 1.0, "max": -1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Keep:
             raise UserError(
                 f"keep_checkpoints={self.latest}: a run resumes from the newest; wanted 1 or more"
             )
-        if self.mode not in _DIRECTIONS:
+        if self.mode not in DIRECTIONS:
             raise UserError(f"best_mode={self.mode!r}: wanted 'min' (less is better) or 'max'")
 
 
@@ -48,7 +48,7 @@ def ranked(metrics: Mapping[int, Metrics], metric: str, mode: str) -> list[int]:
       mode: see `Keep`.
     """
     measured = [step for step in metrics if math.isfinite(metrics[step].get(metric, math.nan))]
-    return sorted(measured, key=lambda step: (_DIRECTIONS[mode] * metrics[step][metric], step))
+    return sorted(measured, key=lambda step: (DIRECTIONS[mode] * metrics[step][metric], step))
 
 
 def superfluous(metrics: Mapping[int, Metrics], keep: Keep) -> list[int]:

@@ -1,8 +1,11 @@
 """Learning rates over optimizer steps: warmup from 0 to the peak, then a decay."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 import optax
 
+from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 
 
@@ -29,6 +32,10 @@ DECAYS = {
     "cosine": _cosine,
     "constant": _constant,
 }
+
+INVERSE_SQUARE_ROOT = "inverse_square_root"
+
+ScheduleName = Annotated[str, OneOf((*DECAYS, INVERSE_SQUARE_ROOT))]
 
 
 def make(
@@ -62,13 +69,13 @@ def make(
         raise UserError(
             f"warmup_steps={warmup_steps} must lie between 0 and num_train_steps={num_train_steps}"
         )
-    if name == "inverse_square_root":
+    if name == INVERSE_SQUARE_ROOT:
         decay = _inverse_square_root(learning_rate, max(warmup_steps, 1))
     elif name in DECAYS:
         steps = max(num_train_steps - warmup_steps, 1)
         decay = DECAYS[name](learning_rate, end_learning_rate, steps, power)
     else:
-        raise UserError(f"no schedule {name!r}: {nearest(name, [*DECAYS, 'inverse_square_root'])}")
+        raise UserError(f"no schedule {name!r}: {nearest(name, [*DECAYS, INVERSE_SQUARE_ROOT])}")
     if not warmup_steps:
         return decay
     warmup = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, warmup_steps - 1)

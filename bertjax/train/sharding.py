@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -32,6 +33,28 @@ RULES = (
 
 MAY_STAY_WHOLE = ("vocab",)
 """Axes that are replicated where they do not divide: published vocabularies are odd numbers."""
+
+
+class MeshRules:
+    """The constraint on `config.mesh.rules`: pairs of a logical axis and what shards it."""
+
+    def complaint(self, value: Any) -> str | None:
+        try:
+            _table(value)
+        except UserError as error:
+            return f"expected known names; {error}"
+        except (TypeError, ValueError):
+            return "expected pairs of a logical axis and a mesh axis, several of them, or None"
+        return None
+
+
+class MeshSize:
+    """The constraint on the size of a mesh axis."""
+
+    def complaint(self, value: Any) -> str | None:
+        if type(value) is int and (value == -1 or value >= 1):
+            return None
+        return "expected an integer >= 1, or -1 for all devices that remain"
 
 
 def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -74,7 +74,7 @@ def with_features(encoding, features):
     [
         (["--plot", "layers.txt"], "texts.txt", "layers.txt: wanted a file that ends in .png"),
         ([], "nowhere.txt", "nowhere.txt: --input wants texts, one a line"),
-        (["--batch_size", "0"], "texts.txt", "--batch_size 0: wanted 1 or more"),
+        (["--batch_size", "0"], "texts.txt", "--batch_size: got 0, expected an integer >= 1"),
     ],
 )
 def test_a_mistake_is_one_line(run, capsys, words, texts, message):

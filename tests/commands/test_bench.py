@@ -69,5 +69,5 @@ def test_a_phase_that_memory_does_not_hold_is_told_beside_the_others(capsys):
 
 @pytest.mark.parametrize("option", ["--steps", "--repeats", "--warmup"])
 def test_nothing_is_no_measurement(option):
-    with pytest.raises(UserError, match=f"{option} 0: wanted 1 or more"):
+    with pytest.raises(UserError, match=f"{option}: got 0, expected an integer >= 1"):
         bench.main([*SMALL, option, "0"])

@@ -216,7 +216,7 @@ def test_a_fine_tuning_of_the_same_encoder_is_one_more_row(suite, tmp_path):
     ("words", "message"),
     [
         (["--layers", "lst"], "--layers lst: no layers 'lst': did you mean 'last'?"),
-        (["--seeds", "0"], "--seeds 0: wanted 1 or more"),
+        (["--seeds", "0"], "--seeds: got 0, expected an integer >= 1"),
         (["--recipe", "smal"], "no 'features,smal': did you mean 'features,small'?"),
         (["--config.task.layers=last"], "choose them with --layers"),
         (["--config.task.lstm_sise=8"], "no field 'lstm_sise'"),

@@ -329,12 +329,15 @@ def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"choose_epoch": "first"}, r"config.choose_epoch='first': "),
+        (
+            {"choose_epoch": "first"},
+            r"config.choose_epoch: got 'first', expected one of 'last', 'best'",
+        ),
         ({"data.max_seq_length": 32}, r"max_seq_length=32 exceeds max_position_embeddings=24 of"),
-        ({"num_train_epochs": 0}, r"config.num_train_epochs=0: wanted 1 or more"),
+        ({"num_train_epochs": 0}, r"config.num_train_epochs: got 0, expected an integer >= 1"),
         ({"data.batch_size": 12}, r"batch_size=12 does not divide into data=8"),
         ({"data.eval_batch_size": 9}, r"batch_size=9 does not divide into data=8"),
-        ({"task.dataset": "sst"}, r"no GLUE task 'sst': did you mean 'sst2'\?"),
+        ({"task.dataset": "sst"}, r"config.task.dataset: got 'sst', .*; did you mean 'sst2'\?"),
     ],
 )
 def test_what_does_not_fit_is_one_line(data, pretrained, tmp_path, overrides, message):
@@ -353,7 +356,7 @@ def test_a_workdir_of_another_config_or_encoder_is_refused(data, pretrained, fin
 
 
 def test_no_seeds_are_refused(data, pretrained, tmp_path):
-    with pytest.raises(UserError, match="--seeds 0: wanted 1 or more"):
+    with pytest.raises(UserError, match="--seeds: got 0, expected an integer >= 1"):
         finetune.main([*arguments(data, pretrained, tmp_path), "--seeds", "0"])
 
 

@@ -288,7 +288,7 @@ def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertja
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--processes", "0", "--", "pretrain"], "--processes 0: wanted 1 or more"),
+        (["--processes", "0", "--", "pretrain"], "--processes: got 0, expected an integer >= 1"),
         (["--processes", "2"], "wanted `-- VERB ...`"),
         (["--", "extract"], "with a VERB of pretrain, finetune"),
     ],

@@ -15,15 +15,15 @@ from bertjax import cli
 from bertjax.commands import sweep
 
 SWEEP = """
-from ml_collections import ConfigDict
+from bertjax.config import load_config
 from bertjax.grid import product
 
 def get_config():
-    return ConfigDict({
-        "seed": 0, "num_train_steps": 10, "best_metric": "held_out/mlm/loss", "best_mode": "min",
-        "log_every": 1, "objectives": {"mlm": {"masked_lm_prob": 0.15}},
-        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 0},
-    })
+    config = load_config("configs/bert.py:tiny").unlock()
+    config.update(num_train_steps=10, log_every=1)
+    config.data.phases = ()
+    config.optimizer.update(learning_rate=1e-3, warmup_steps=0)
+    return config
 
 def get_runs():
     return RUNS
@@ -32,11 +32,11 @@ FOUR = 'product({"optimizer.learning_rate": (1e-3, 3e-3), "seed": (0, 1)})'
 NAMES = [f"learning_rate={rate},seed={seed}" for rate in ("1e-3", "3e-3") for seed in (0, 1)]
 
 FINETUNING = """
-from ml_collections import ConfigDict
+from bertjax.config import load_config
 
 def get_config(task):
-    config = ConfigDict({"seed": 0, "optimizer": {"learning_rate": 1e-3}})
-    config.task = ConfigDict({"name": "glue", "dataset": task})
+    config = load_config(f"configs/glue.py:{task}").unlock()
+    config.optimizer.learning_rate = 1e-3
     return config
 
 def get_runs():
@@ -337,7 +337,7 @@ def test_a_mistake_in_the_file_is_one_line_before_anything_is_written(home, runs
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--parallel", "0"], "--parallel 0: wanted 1 or more"),
+        (["--parallel", "0"], "--parallel: got 0, expected an integer >= 1"),
         (["--config.seed=3"], "--config.seed is set by"),
         (["--config.sed=3"], "no field 'sed' in config: did you mean 'seed'?"),
         (["--seeds", "3"], "--seeds is of fine-tuning"),

@@ -119,9 +119,9 @@ def test_an_existing_tokenizer_is_kept(text, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--max_documents", "0"], "--max_documents 0: wanted 1 or more"),
-        (["--sample", "0"], "--sample 0.0: wanted more than 0"),
-        (["--sample", "1.5"], "--sample 1.5: wanted more than 0"),
+        (["--max_documents", "0"], "--max_documents: got 0, expected an integer >= 1"),
+        (["--sample", "0"], r"--sample: got 0\.0, expected a share in \(0, 1\]"),
+        (["--sample", "1.5"], r"--sample: got 1\.5, expected a share in \(0, 1\]"),
         (["--kind", "bytes"], "no kind of tokenizer 'bytes'"),
         (["--format", "pdf"], "no format 'pdf'"),
         (["--vocab_size", "10"], "vocab_size=10 has no room"),

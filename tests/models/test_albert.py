@@ -221,12 +221,15 @@ def test_longer_padding_never_changes_an_output(batch, variables):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_pooler_layers": 2}, "num_pooler_layers=2: wanted 0 or 1"),
-        ({"sharing": "al"}, "no sharing 'al': did you mean 'all'?"),
+        (
+            {"num_pooler_layers": 2},
+            "albert.num_pooler_layers: got 2, expected an integer in [0, 1]",
+        ),
+        ({"sharing": "al"}, "albert.sharing: got 'al', expected one of "),
         (
             {"hidden_size": 770},
-            "hidden_size=770 does not divide into num_attention_heads=12 equal heads; "
-            "nearest: 768, 780",
+            "albert: got hidden_size=770, num_attention_heads=12, expected hidden_size to divide "
+            "into num_attention_heads equal heads; nearest: 768, 780",
         ),
         (
             {"max_position_embeddings": 7},
@@ -237,4 +240,4 @@ def test_longer_padding_never_changes_an_output(batch, variables):
 def test_mistakes_come_before_compilation(fields, message):
     with pytest.raises(UserError) as error:
         shapes_of(Model(**fields))
-    assert str(error.value) == message
+    assert str(error.value).startswith(message)

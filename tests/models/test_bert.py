@@ -337,17 +337,18 @@ def test_packed_texts_come_out_as_they_would_alone(batch, variables):
     [
         (
             {"hidden_size": 770},
-            "hidden_size=770 does not divide into num_attention_heads=12 equal heads; "
-            "nearest: 768, 780",
+            "bert: got hidden_size=770, num_attention_heads=12, expected hidden_size to divide "
+            "into num_attention_heads equal heads; nearest: 768, 780",
         ),
         (
             {"hidden_size": 8},
-            "hidden_size=8 does not divide into num_attention_heads=12 equal heads; nearest: 12",
+            "bert: got hidden_size=8, num_attention_heads=12, expected hidden_size to divide into "
+            "num_attention_heads equal heads; nearest: 12",
         ),
-        ({"hidden_act": "gellu"}, "no activation 'gellu': did you mean 'gelu'?"),
-        ({"num_pooler_layers": 2}, "num_pooler_layers=2: wanted 0 or 1"),
-        ({"precision": "bf16"}, "no precision 'bf16': did you mean 'bfloat16'?"),
-        ({"remat": "dot"}, "no remat policy 'dot': did you mean 'dots'?"),
+        ({"hidden_act": "gellu"}, "bert.hidden_act: got 'gellu', expected one of "),
+        ({"num_pooler_layers": 2}, "bert.num_pooler_layers: got 2, expected an integer in [0, 1]"),
+        ({"precision": "bf16"}, "bert.precision: got 'bf16', expected one of "),
+        ({"remat": "dot"}, "bert.remat: got 'dot', expected one of "),
         (
             {"max_position_embeddings": 7},
             "a sequence of 8 tokens exceeds max_position_embeddings=7: shorten it or raise that",
@@ -357,4 +358,4 @@ def test_packed_texts_come_out_as_they_would_alone(batch, variables):
 def test_mistakes_come_before_compilation(fields, message):
     with pytest.raises(UserError) as error:
         shapes_of(Model(**fields))
-    assert str(error.value) == message
+    assert str(error.value).startswith(message)

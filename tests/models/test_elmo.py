@@ -83,8 +83,8 @@ def test_rows_go_on_and_others_begin(apply, variables, batch):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"hidden_size": 7}, "hidden_size=7 does not divide into two directions"),
-        ({"max_chars_per_word": 1}, "filters of 2 characters exceed max_chars_per_word=1"),
+        ({"hidden_size": 7}, "hidden_size=7, expected an even number"),
+        ({"max_chars_per_word": 1}, "max_chars_per_word=1, expected no filter wider"),
     ],
 )
 def test_impossible_fields_are_one_line(fields, told, batch):

@@ -110,7 +110,9 @@ def test_a_text_that_is_too_long_is_refused(model):
     batch = {"input_ids": ids, "attention_mask": jnp.ones((1, 10), bool)}
     with pytest.raises(UserError, match="10 tokens exceeds max_position_embeddings=9"):
         model.init(jax.random.key(0), batch, train=False)
-    with pytest.raises(UserError, match="does not divide into num_attention_heads=5"):
+    with pytest.raises(
+        UserError, match="num_attention_heads=5, expected hidden_size to divide into"
+    ):
         type(model)(**SIZES | {"num_attention_heads": 5}).init(
             jax.random.key(0), batch, train=False
         )

@@ -76,5 +76,5 @@ def test_a_batch_without_targets_is_decoded_itself(encode, batch):
 
 
 def test_heads_must_divide_the_width(batch):
-    with pytest.raises(UserError, match="hidden_size=24 does not divide into"):
+    with pytest.raises(UserError, match="got hidden_size=24, num_attention_heads=5"):
         Model(V, D, N, 5, F).init(jax.random.key(0), batch, train=False)

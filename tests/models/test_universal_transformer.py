@@ -116,5 +116,7 @@ def test_longer_rows_change_nothing(apply, batch, halted):
 
 def test_an_impossible_threshold_is_one_line(batch):
     model = MODEL.clone(halting_threshold=1.0)
-    with pytest.raises(UserError, match=r"halting_threshold=1\.0: wanted at least 0"):
+    with pytest.raises(
+        UserError, match=r"halting_threshold: got 1\.0, expected a share in \[0, 1\)"
+    ):
         model.init(jax.random.key(0), batch, train=False)

@@ -32,5 +32,7 @@ def test_an_image_of_another_size_is_one_line():
 
 
 def test_patches_that_do_not_fit_are_one_line():
-    with pytest.raises(UserError, match="image_size=8 does not divide into patches"):
+    with pytest.raises(
+        UserError, match="image_size=8, patch_size=3, expected image_size to divide"
+    ):
         shape(patch_size=3)

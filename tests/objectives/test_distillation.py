@@ -318,6 +318,7 @@ class Peers(nn.Module):
     weight: float = 0.0
     rewrites_input = False
     predicts_tokens = False
+    metrics = ()
 
     def prepare(self, encoder, batch, *, train):
         return batch

@@ -188,7 +188,9 @@ def test_masks_of_words_need_to_know_where_words_begin(masking, encoder, make_ba
 
 
 def test_an_unknown_masking(encoder, make_batch):
-    with pytest.raises(UserError, match="no masking 'spam': did you mean 'span'"):
+    with pytest.raises(
+        UserError, match=r"masking: got 'spam', expected one of .*; did you mean 'span'"
+    ):
         objective(masking="spam").apply({}, encoder, make_batch(), train=True, method="prepare")
 
 

@@ -100,5 +100,5 @@ def test_a_model_that_knows_too_few_segments_is_refused(encoder, make_batch):
 
 def test_shares_are_one_for_each_kind(encoder, make_batch):
     wrong = Objective(4, SPECIAL, VOCABULARY, shares=(1.0, 1.0))
-    with pytest.raises(UserError, match="wanted one for each of bidirectional"):
+    with pytest.raises(UserError, match="expected a share for each of bidirectional"):
         wrong.apply({}, encoder, make_batch(), train=True, method="prepare")

@@ -2,7 +2,6 @@
 
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.train import epochs
 from bertjax.train.hooks import Run
 
@@ -76,9 +75,3 @@ def test_what_is_chosen_in_the_end_was_chosen_last_on_the_way(rule, scores):
         if epochs.is_chosen_so_far(rule, "s", epoch, found[:i], is_last=i == 2)
     ]
     assert on_the_way[-1] == epochs.chosen(rule, "s", found)["epoch"]
-
-
-def test_an_unknown_rule_is_refused():
-    epochs.check_rule("best")
-    with pytest.raises(UserError, match=r"choose_epoch='bst': did you mean 'best'\?"):
-        epochs.check_rule("bst")

@@ -39,6 +39,7 @@ class Square(nn.Module):
     weight: float = 1.0
     rewrites_input = False
     predicts_tokens = False
+    metrics = ()
 
     def prepare(self, encoder, batch, *, train):
         return batch

@@ -36,6 +36,7 @@ class Mean(nn.Module):
     weight: float = 1.0
     rewrites_input = False
     predicts_tokens = False
+    metrics = ()
 
     def prepare(self, encoder, batch, *, train):
         return batch

@@ -1,0 +1,35 @@
+"""What a pretraining logs before its first step where its config cannot do what it says."""
+
+import pathlib
+
+import pytest
+
+from bertjax import pretraining_job
+from bertjax.config import changed, load_config
+
+CONFIG = pathlib.Path(__file__).resolve().parent.parent / "configs" / "quickstart.py"
+
+
+@pytest.mark.parametrize(
+    ("held_out", "fields", "logged"),
+    [
+        (None, {}, "no held-out examples, so config.best_metric=held_out/mlm/loss is never"),
+        (None, {"keep_best": 0}, None),
+        (
+            (),
+            {"eval_every": 500, "checkpoint_every": 300},
+            "what has both, every 1,500 steps",
+        ),
+        ((), {"eval_every": 500, "checkpoint_every": 1000}, None),
+        ((), {"eval_every": 500, "checkpoint_every": 250}, None),
+        ((), {"eval_every": 500, "checkpoint_every": 0}, None),
+        ((), {"eval_every": 0, "checkpoint_every": 300}, None),
+        ((), {"eval_every": 500, "checkpoint_every": 300, "keep_best": 0}, None),
+    ],
+)
+def test_a_best_checkpoint_that_is_never_compared_is_a_warning(held_out, fields, logged):
+    lines = []
+    config = changed(load_config(str(CONFIG)), fields)
+    pretraining_job._warn_about_best(config, held_out, lines.append)
+    assert len(lines) == (logged is not None)
+    assert not logged or logged in lines[0]
