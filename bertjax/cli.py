@@ -4,6 +4,7 @@ Nothing heavy is imported before the verb is known, and listing the verbs import
 """
 
 import ast
+import contextlib
 import errno
 import os
 import pathlib
@@ -13,15 +14,17 @@ import sys
 import bertjax
 from bertjax import catalog, compiled_programs, platforms
 from bertjax.errors import UserError, nearest
-from bertjax.train import host
+from bertjax.train import host, signal_watch
 
 _TRAINING = ("pretrain", "finetune", "bench")
 """Verbs whose every step takes and frees as much again, in threads of XLA. With one arena for all,
 the threads of `bertjax tokenizer` wait for each other."""
 
-_SUCCESS, _MISTAKE, _INTERRUPTED, _READER_GONE = 0, 2, 128 + 2, 128 + 13
+_SUCCESS, _MISTAKE, _READER_GONE = 0, 2, 128 + 13
 
 _MACHINE_IS_FULL_OR_SHUT = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_SUCH_NAME = {errno.ENAMETOOLONG, errno.ELOOP}
+"""Of a path: only the user names paths that are too long, or links that lead to themselves."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,7 +48,13 @@ def main(argv: list[str] | None = None) -> int:
     platforms.give_tpu_compiler_stack()
     if verb in _TRAINING and not platforms.gpus() and not platforms.tpu_chips():
         host.keep_freed_memory()
-    return _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
+    status = _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
+    if status == signal_watch.INTERRUPTED and argv is None:
+        # XLA's threads still compute: the interpreter would wait for them, or crash beside them.
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(status)
+    return status
 
 
 def overview() -> str:
@@ -75,20 +84,31 @@ def _first_line(verb: str) -> str:
 
 def _quietly(run, name: str) -> int:
     """Runs a command and turns what a person can mend, or wanted, into one line and a status."""
+    with signal_watch.ControlC(name) as control_c:
+        try:
+            status = _status(run, name)
+            if not control_c.came:
+                return status
+        except (KeyboardInterrupt, Exception) as error:
+            # A library may turn the interrupt into an error of its own.
+            if not (control_c.came or isinstance(error, KeyboardInterrupt)):
+                raise
+        print(f"{name}: interrupted", file=sys.stderr)
+        return signal_watch.INTERRUPTED
+
+
+def _status(run, name: str) -> int:
     try:
         run()
         sys.stdout.flush()
     except UserError as error:
         return _complain(name, str(error))
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return _INTERRUPTED
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             # The interpreter flushes once more on its way out, which must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return _READER_GONE
-        if error.errno not in _MACHINE_IS_FULL_OR_SHUT:
+        if error.errno not in _MACHINE_IS_FULL_OR_SHUT | _NO_SUCH_NAME:
             raise
         return _complain(name, f"{error.strerror}: {error.filename or 'no file named'}")
     return _SUCCESS

@@ -24,6 +24,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
+from bertjax.config_kinds import Kind
 from bertjax.errors import UserError, nearest
 from bertjax.overrides import Override, apply_overrides, split_overrides
 
@@ -42,21 +43,27 @@ __all__ = [
 ConfigDict = config_dict.ConfigDict
 
 
-def load_config(spec: str, overrides: Iterable[Override] = ()) -> ConfigDict:
+def load_config(
+    spec: str, overrides: Iterable[Override] = (), kind: Kind | None = None
+) -> ConfigDict:
     """Loads a config file, applies overrides and locks the result.
 
     Args:
       spec: path of a Python file, and after a colon what its `get_config` is called with.
       overrides: (dotted field, text of the value) pairs, as `split_overrides` gives them.
+      kind: what the config must be for; None for either.
 
     Raises:
-      UserError: there is no such file, it does not make a config, or an override does not fit.
+      UserError: there is no such file, it does not make a config, the config is of the other kind
+        or incomplete, or an override does not fit.
     """
     path, argument = _split_spec(spec)
     with _importable(path):
         config = _call(_function(path, "get_config"), path, argument)
     if not isinstance(config, ConfigDict):
         raise UserError(f"{path}: get_config() returned {type(config).__name__}, not a ConfigDict")
+    if kind is not None:
+        kind.check(config, spec)
     apply_overrides(config, overrides)
     try:
         return from_json(config.to_json(json_encoder_cls=_PlainEncoder))

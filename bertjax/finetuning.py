@@ -29,7 +29,6 @@ from bertjax.train import checkpoint_folder, epochs, named_arrays, predict, tran
 from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.display import Display
 from bertjax.train.feed import Feed
-from bertjax.train.files import make_folder
 from bertjax.train.hooks import SaveCheckpoints, StopWhenNotFinite
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
@@ -197,7 +196,7 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> scoring.Result | Non
 
     A seed that was interrupted goes on from its newest checkpoint.
     """
-    make_folder(job.folder(seed))
+    storage.make_folder(job.folder(seed))
     if jax.process_index() == 0 and not (job.workdir / "tokenizer").exists():
         job.tokenizer.save(str(job.workdir / "tokenizer"))
     config, trainer = job.seeded(seed), job.trainer(seed)
@@ -298,8 +297,13 @@ def tokenizer_folder(origin: transfer.Origin) -> pathlib.Path:
     """The run's own copy of its tokenizer, or the one that its config names.
 
     Raises:
-      UserError: it is in neither place.
+      UserError: it is in neither place, or the run's model reads images.
     """
+    if "vocab_size" not in origin.config["model"]:
+        raise UserError(
+            f"{origin.run} has a model of images, {origin.config['model']['name']}: expected a run "
+            "whose model reads text"
+        )
     own = origin.run / "tokenizer"
     if "task" in origin.config or own.exists():
         return own

@@ -17,10 +17,12 @@ from bertjax.data.glue_table import GLUE, glue_task
 from bertjax.errors import UserError
 from bertjax.suite_processes import finished
 
+_EPOCHS = "num_train_epochs"
+
 GRID = {
     "data.batch_size": (16, 32),
     "optimizer.learning_rate": (5e-5, 3e-5, 2e-5),
-    "num_train_epochs": (2, 3, 4),
+    _EPOCHS: (2, 3, 4),
 }
 """Devlin et al. 2019, appendix A.3, without its rate of 4e-5."""
 
@@ -30,7 +32,7 @@ FROM_MNLI = ("rte", "stsb", "mrpc")
 _SHORT = {
     "data.batch_size": "batch",
     "optimizer.learning_rate": "rate",
-    "num_train_epochs": "epochs",
+    _EPOCHS: "epochs",
 }
 
 Point = tuple[tuple[str, Any], ...]
@@ -114,6 +116,16 @@ def plan(tasks: Iterable[str], workdir: pathlib.Path, *, grid: bool) -> list[Run
         axes = [[(name, value) for value in values] for name, values in GRID.items()]
         points = list(itertools.product(*axes))
     return [Run(task, point, workdir / task / folder(point)) for task in tasks for point in points]
+
+
+def work(data: str, run: Run) -> float:
+    """How much a run has to learn, compared with others: bytes of training examples, and epochs.
+
+    Of data that is not a folder of this machine all tasks count the same.
+    """
+    folder = pathlib.Path(data) / glue_task(run.task).folder
+    files = folder.glob("*train*") if folder.is_dir() else ()
+    return max(1, sum(file.stat().st_size for file in files)) * dict(run.point).get(_EPOCHS, 1)
 
 
 def folder(point: Point) -> str:

@@ -9,6 +9,7 @@ write        Import -> run folder: config.json, tokenizer/, checkpoints/0
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
 import tempfile
@@ -32,7 +33,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer, Tokenizer
 from bertjax.train import named_arrays
 from bertjax.train.checkpoint import Checkpoints
-from bertjax.train.files import make_folder, write_text
+from bertjax.train.files import write_text
 from bertjax.train.state import unboxed
 
 _TRAINED_WITH = {"precision": "auto", "remat": "none", "unroll": 0}
@@ -209,12 +210,12 @@ def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
             yield folder
             copies.send(folder, target, "config.json")
         return
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):
         raise _not_new(target)
-    make_folder(target.absolute().parent)
+    storage.check_folder(target)
     unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex}")
     try:
-        make_folder(unfinished)
+        storage.make_folder(unfinished)
         yield unfinished
         unfinished.replace(target)
     except BaseException:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Float64
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 from bertjax.extracting import Encoding, extract
 
@@ -61,10 +62,11 @@ def check_plot(path: pathlib.Path) -> None:
     """Refuses what cannot be drawn, before anything is computed.
 
     Raises:
-      UserError: another kind of file, or no matplotlib.
+      UserError: another kind of file, one that cannot be written, or no matplotlib.
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: wanted a file that ends in {', '.join(SUFFIXES)}")
+    storage.check_file(path)
     check_can_draw()
 
 

@@ -26,8 +26,13 @@ def trainer(
       phase: The shape of its batches.
       mesh: Of devices that are here, or only described.
       teachers_as: `teaching.shapes` where devices are not here.
+
+    Raises:
+      UserError: a teacher cannot read what the model reads.
     """
     teachers = teaching.find(config.objectives)
+    for teacher in teachers.values():
+        teacher.check(config, None, phase.max_seq_length)
     objectives = teaching.objectives(config.objectives, build.facts(config), teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = random_rows(config, phase)

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from bertjax import build, run_names
 from bertjax import config as configs
 from bertjax.config import load_config, load_runs
+from bertjax.config_kinds import PRETRAINING
 from bertjax.errors import UserError
 from bertjax.overrides import Override
 from bertjax.train.files import read_json
@@ -84,7 +85,7 @@ def load(spec: str, overrides: Sequence[Override], options: Mapping[str, Any]) -
         raise UserError(f"{spec}: {error}") from None
     given = {field for field, _ in overrides}
     runs = [_run(spec, *named, overrides, given) for named in zip(names, points, strict=True)]
-    metric, mode = _compared_by(config)
+    metric, mode = _compared_by(config, spec)
     return Sweep(
         spec=spec,
         verb=verb,
@@ -158,8 +159,11 @@ def text(value: Any) -> str:
     return run_names.value_text(value) if isinstance(value, float) else str(value)
 
 
-def _compared_by(config: ConfigDict) -> tuple[str, str]:
-    return ("dev/score", "max") if "task" in config else (config.best_metric, config.best_mode)
+def _compared_by(config: ConfigDict, spec: str) -> tuple[str, str]:
+    if "task" in config:
+        return "dev/score", "max"
+    PRETRAINING.require(config, spec, ("best_metric", "best_mode"))
+    return config.best_metric, config.best_mode
 
 
 def words(sweep: Sweep, run: Run, workdir: str) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertjax import fine_tuning_progress
 from bertjax.sweep_plan import Run, Sweep
 from bertjax.train.files import read_json, write_json
 from bertjax.train.metric_records import read_metrics
@@ -146,18 +147,16 @@ def _records(sweep: Sweep, folder: pathlib.Path) -> list[list[dict[str, Any]]]:
     """Those of each seed, or of the one run."""
     if sweep.verb == "pretrain":
         return [read_metrics(folder)]
-    return [read_metrics(seed) for seed in sorted(folder.glob("seed_*"))]
+    return fine_tuning_progress.records(folder)
 
 
 def _steps(
     sweep: Sweep, run: Run, folder: pathlib.Path, parts: Sequence[Sequence[Mapping[str, Any]]]
 ) -> tuple[int, int | None]:
-    step = sum(part[-1]["step"] for part in parts if part)
+    step = fine_tuning_progress.newest_step(parts)
     if sweep.verb == "pretrain":
         return step, run.steps
-    path = folder / "config.json"
-    each = read_json(path)["num_train_steps"] if path.exists() else None
-    return step, each and each * sweep.options.get("seeds", 1)
+    return step, fine_tuning_progress.total_steps(folder, sweep.options.get("seeds", 1))
 
 
 def _best(sweep: Sweep, values: Sequence[tuple[int, float]]) -> tuple[int | None, float | None]:

@@ -56,12 +56,12 @@ class Teacher:
         """Of its parameters."""
         return named_arrays.fingerprint(self.read())
 
-    def check(self, config: ConfigDict, pieces: Tokenizer, longest: int) -> None:
+    def check(self, config: ConfigDict, pieces: Tokenizer | None, longest: int) -> None:
         """Refuses a teacher that cannot read what the student reads, or knows another task.
 
         Args:
           config: Of the student's run.
-          pieces: Its tokenizer.
+          pieces: Its tokenizer; None where only the sizes of the vocabularies are compared.
           longest: Tokens of its longest sequences.
 
         Raises:
@@ -83,10 +83,11 @@ class Teacher:
                     f"name one that was fine-tuned on {ours}"
                 )
 
-    def _check_tokens(self, config: ConfigDict, pieces: Tokenizer) -> None:
-        theirs, ours = self.origin.config["model"]["vocab_size"], config.model.vocab_size
+    def _check_tokens(self, config: ConfigDict, pieces: Tokenizer | None) -> None:
+        models = self.origin.config["model"], config.model
+        theirs, ours = (model.get("vocab_size", 0) for model in models)
         folder = self.origin.run / "tokenizer"
-        known = folder.exists()
+        known = pieces is not None and folder.exists()
         if theirs != ours or (known and tokenizer.load(folder).fingerprint != pieces.fingerprint):
             raise UserError(
                 f"the teacher {self.origin.run} reads other tokens ({theirs:,} pieces) than this "

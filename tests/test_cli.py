@@ -121,6 +121,43 @@ def test_control_c_is_no_traceback(fake):
     assert result.stderr == "bertjax fake: interrupted\n"
 
 
+IN_COMPILED_CODE = """
+    import hashlib, os, select, signal, subprocess, sys, threading
+    def press():
+        os.kill(os.getpid(), signal.SIGINT)
+        if select.select([reader], [], [], 60)[0]:  # it says that it waits
+            os.write(terminal, os.read(reader, 999))
+            os.kill(os.getpid(), signal.SIGINT)
+    reader, writer = os.pipe()
+    terminal = os.dup(2)
+    os.dup2(writer, 2)
+    threading.Timer(0.2, press).start()
+    hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 10**9)
+"""
+
+
+def test_a_second_control_c_ends_compiled_code(fake):
+    result = fake(IN_COMPILED_CODE)
+    assert result.returncode == 128 + signal.SIGINT
+    assert result.stderr == (
+        "bertjax fake: stopping once what compiles or loads is done; Ctrl-C stops at once\n"
+    )
+
+
+def test_an_error_that_an_interrupt_became_is_no_traceback(fake):
+    body = """
+        import os, signal, time
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(9)
+        except KeyboardInterrupt:
+            raise ImportError("while initializing the extension")
+    """
+    result = fake(body)
+    assert result.returncode == 128 + signal.SIGINT
+    assert result.stderr == "bertjax fake: interrupted\n"
+
+
 def test_a_closed_pipe_is_quiet(fake):
     result = fake("for i in range(1_000_000): print(i)", after="| head -n 1")
     assert result.stdout == "0\n"

@@ -6,6 +6,7 @@ and carries its own build backend, so that no package index is needed.
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -220,6 +221,27 @@ def test_no_python_at_all(tmp_path, root):
     assert len(result.stderr.splitlines()) == 1
     assert "3.11 or later is wanted" in result.stderr
     assert not (checkout / ".venv").exists()
+
+
+def test_ci_tests_the_pythons_that_are_preferred(root):
+    preferred = re.search('^tested="(.*?)"', (root / "tools/environment").read_text(), re.M)[1]
+    in_ci = re.findall(r"tools/environment find (3\.\d+)", (root / ".ci/run").read_text())
+    assert preferred.split() == sorted(in_ci, key=lambda name: int(name[2:]), reverse=True)
+
+
+def test_a_python_that_ci_does_not_test_is_used_with_a_warning(tmp_path, root):
+    checkout = make_checkout(tmp_path, root)
+    own = f"3.{sys.version_info.minor}"
+    script = checkout / "tools" / "environment"
+    lists = f'tested="3.9"\nuntested="{own}"\n'
+    text = re.sub("^tested=.*\nuntested=.*\n", lists, script.read_text(), flags=re.M)
+    script.write_text(text)
+    path = ":".join(map(str, programs(tmp_path)))
+    result = call(checkout, "run", "x", path=path)
+    assert result.returncode == 0, result.stderr
+    warning = f"bertjax: warning: no Python 3.9 found: using {own}, which CI does not test\n"
+    assert result.stderr.startswith(warning)
+    assert call(checkout, "run", "x", path=path).stderr == ""
 
 
 def test_a_python_that_was_asked_for(checkout, tmp_path, root):

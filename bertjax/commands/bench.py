@@ -29,10 +29,11 @@ medians over --repeats timings of --steps steps each, after --warmup steps.
 def main(argv: list[str]) -> None:
     """Prints the measurements as JSON."""
     from bertjax.config import load_config, split_overrides
+    from bertjax.config_kinds import PRETRAINING
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    config = load_config(arguments.config, overrides)
+    config = load_config(arguments.config, overrides, PRETRAINING)
     from bertjax.layers.attention_kernels import told_to
 
     with told_to(lambda line: print(line, file=sys.stderr, flush=True)):

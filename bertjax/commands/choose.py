@@ -22,8 +22,10 @@ def main(argv: list[str]) -> None:
     """Asks, and prints the share of right answers."""
     arguments = _parser().parse_args(argv)
     from bertjax import choosing, language_model
-    from bertjax.data import copies
+    from bertjax.data import copies, storage
 
+    if arguments.out:
+        storage.check_file(storage.place(arguments.out))
     questions = choosing.read(arguments.input)
     examples = choosing.read(arguments.shots_from) if arguments.shots_from else questions
     before = choosing.preambles(questions, examples, arguments.shots, arguments.seed)

@@ -1,9 +1,11 @@
 """Write what a trained encoder makes of texts: a vector for each token, or for each text."""
 
 import argparse
+import collections
 import itertools
+import os
 import re
-import sys
+from collections.abc import Iterable, Iterator
 
 from bertjax.constraints import NonNegativeInt, PositiveInt, checked
 
@@ -32,6 +34,7 @@ def main(argv: list[str]) -> None:
     from bertjax.data import copies, feature_files, storage
     from bertjax.data.lines import texts
     from bertjax.errors import UserError
+    from bertjax.progress_display import progress_display
 
     source, out = arguments.input, storage.place(arguments.out)
     feature_files.check(out)
@@ -42,23 +45,48 @@ def main(argv: list[str]) -> None:
         max_seq_length=arguments.max_seq_length,
         truncate=arguments.truncate,
     )
-    lines = (text for _, text in texts(source))
+    reading = _Reading(source)
+    lines = reading.count(text for _, text in texts(source))
     tokens, count, shape = arguments.pool == "none", 0, ()
     with (
         copies.sent(out) as path,
         feature_files.writer(path, encoding.layers, encoding.tokenizer) as file,
+        progress_display() as display,
     ):
         for chunk, features in extracting.extract(
             encoding, lines, source, batch_size=arguments.batch_size
         ):
             file.add(chunk, features, tokens=tokens)
             count, shape = count + len(features), features.shape[1:]
-            done = chunk.first + len(chunk.counts)
-            print(f"{done:,} texts", file=sys.stderr, flush=True)
+            display.update(*reading.done(len(chunk.counts)))
         if not count:
             raise UserError(f"{source} holds no text: wanted one a line")
     rows = "tokens" if tokens else "texts"
     print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {shape[-1]:,}")
+
+
+class _Reading:
+    """How much of a file has come to features, by its bytes."""
+
+    def __init__(self, source: str):
+        # Sizes of compressed files say nothing of their texts.
+        is_plain = os.path.isfile(source) and not source.endswith((".gz", ".bz2", ".xz", ".zst"))
+        self._size = os.path.getsize(source) if is_plain else 0
+        self._sizes: collections.deque[int] = collections.deque()
+        self._texts = self._bytes = 0
+
+    def count(self, texts: Iterable[str]) -> Iterator[str]:
+        """Passes the texts on, some time before their features are there."""
+        for text in texts:
+            self._sizes.append(len(text.encode()) + 1)
+            yield text
+
+    def done(self, count: int) -> tuple[float | None, str]:
+        """The share that is done once `count` more texts are, and their number."""
+        self._texts += count
+        self._bytes += sum(self._sizes.popleft() for _ in range(count))
+        share = min(1.0, self._bytes / self._size) if self._size else None
+        return share, f"{self._texts:,} texts"
 
 
 def _joined(argv: list[str]) -> list[str]:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import pathlib
-import sys
 from collections.abc import Sequence
 
 from bertjax.constraints import PositiveInt, checked
@@ -39,6 +38,7 @@ def main(argv: list[str]) -> None:
     recipe = ",".join(filter(None, (_FEATURES, arguments.recipe)))
     _check_recipe(f"{arguments.config}:{recipe}", overrides)
     from bertjax import features_suite, suite_processes
+    from bertjax.progress_display import progress_display
     from bertjax.side_by_side import sigterm_as_control_c
     from bertjax.train import mirror
     from bertjax.train.workdir import claim
@@ -53,10 +53,15 @@ def main(argv: list[str]) -> None:
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
     mirrored = mirror.mirrored(workdir, arguments.workdir)
     with claim(workdir, {"features": settled}), mirrored, sigterm_as_control_c():
-        processes = suite_processes.Processes(
-            total=len(runs), seeds=arguments.seeds, parallel=arguments.parallel, say=_say
-        )
-        failed = processes.run([_process(arguments, recipe, run, overrides) for run in runs])
+        wanted = [_process(arguments, recipe, run, overrides) for run in runs]
+        with progress_display() as display:
+            processes = suite_processes.Processes(
+                works=[process.work for process in wanted],
+                seeds=arguments.seeds,
+                parallel=arguments.parallel,
+                display=display,
+            )
+            failed = processes.run(wanted)
         scores = features_suite.collect(workdir, more)
         if scores:
             _write(workdir, scores)
@@ -70,10 +75,11 @@ def _check_recipe(recipe: str, overrides: Sequence) -> None:
     """Refuses a mistake before the first run starts."""
     from bertjax import build
     from bertjax.config import load_config
+    from bertjax.config_kinds import FINE_TUNING
 
     if "task.layers" in dict(overrides):
         raise UserError("--config.task.layers is what tells rows apart: choose them with --layers")
-    build.check(load_config(recipe, overrides))
+    build.check(load_config(recipe, overrides, FINE_TUNING))
 
 
 def _process(arguments: argparse.Namespace, recipe: str, run, overrides: Sequence):
@@ -101,10 +107,6 @@ def _write(workdir: pathlib.Path, scores: Sequence) -> None:
     print(suite_table.text(table))
     medians = {score.run.row: score.medians["dev/f1"] for score in scores}
     print(json.dumps({"dev/f1": medians}))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

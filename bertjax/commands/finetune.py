@@ -40,10 +40,11 @@ _NAMED = 5
 def main(argv: list[str]) -> None:
     """Fine-tunes every seed that is not finished and prints the scores of all."""
     from bertjax.config import load_config, split_overrides
+    from bertjax.config_kinds import FINE_TUNING
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    recipe = load_config(arguments.config, overrides)
+    recipe = load_config(arguments.config, overrides, FINE_TUNING)
     from bertjax import build
     from bertjax.train import hosts
 

@@ -38,6 +38,7 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(rest)
     from bertjax import glue_suite, suite_processes
     from bertjax.data import copies
+    from bertjax.progress_display import progress_display
     from bertjax.train import mirror
 
     workdir = mirror.on_this_machine(arguments.workdir, alone=True)
@@ -50,7 +51,8 @@ def main(argv: list[str]) -> None:
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
     mirrored = mirror.mirrored(workdir, arguments.workdir)
     with claim(workdir, {"glue": settled}), mirrored, sigterm_as_control_c():
-        failed = _Suite(arguments, overrides, len(runs)).run(runs)
+        with progress_display() as display:
+            failed = _Suite(arguments, overrides, runs, display).run(runs)
         scores = glue_suite.collect(runs)
         if scores:
             _write(workdir, scores)
@@ -60,12 +62,17 @@ def main(argv: list[str]) -> None:
 class _Suite:
     """Which runs begin with what, and how they are typed."""
 
-    def __init__(self, arguments: argparse.Namespace, overrides: Sequence, total: int):
+    def __init__(self, arguments: argparse.Namespace, overrides: Sequence, runs: Sequence, display):
+        from bertjax import glue_suite
         from bertjax.suite_processes import Processes
 
         self._arguments, self._overrides = arguments, overrides
+        self._works = {run.workdir: glue_suite.work(arguments.data, run) for run in runs}
         self._processes = Processes(
-            total=total, seeds=arguments.seeds, parallel=arguments.parallel, say=_say
+            works=list(self._works.values()),
+            seeds=arguments.seeds,
+            parallel=arguments.parallel,
+            display=display,
         )
 
     def run(self, runs: Sequence) -> list[pathlib.Path]:
@@ -94,6 +101,7 @@ class _Suite:
                     " ".join(filter(None, [run.task, folder(run.point)])),
                     run.workdir,
                     self._command(run, init(run)),
+                    self._works[run.workdir],
                 )
                 for run in runs
             ]
@@ -117,18 +125,15 @@ class _Suite:
         return words + [f"--config.{name}={value}" for name, value in fields]
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _check_recipes(arguments: argparse.Namespace, tasks: Sequence[str], overrides) -> None:
     """Refuses a mistake in any recipe before the first run starts."""
     from bertjax import build
     from bertjax.config import load_config
+    from bertjax.config_kinds import FINE_TUNING
 
     for task in tasks:
         recipe = f"{arguments.config}:{task}" + (arguments.recipe and f",{arguments.recipe}")
-        build.check(load_config(recipe, overrides))
+        build.check(load_config(recipe, overrides, FINE_TUNING))
 
 
 def _write(workdir: pathlib.Path, scores: Sequence) -> None:

@@ -110,7 +110,7 @@ def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _run(path: pathlib.Path) -> dict[str, Any]:
-    from bertjax.train import checkpoint_folder, mirror, retention
+    from bertjax.train import checkpoint_folder, mirror, retention, transfer
     from bertjax.train.files import read_json
     from bertjax.train.metric_writer import read_metrics
     from bertjax.train.workdir import in_use
@@ -118,6 +118,9 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
     checkpoints = checkpoint_folder.metrics(path / "checkpoints")
     folder = mirror.on_this_machine(path)
     config = read_json(folder / "config.json")
+    transfer.refuse_released(path, config)
+    if not config:
+        raise UserError(f"{path} is no run: its config.json is empty; {_WANTED}")
     ranks = retention.ranked(
         checkpoints, config.get("best_metric", ""), config.get("best_mode", "min")
     )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.constraints import PositiveInt, checked
-from bertjax.errors import UserError
 
 EPILOG = """\
 examples:
@@ -37,6 +36,7 @@ what was compiled until then. Either tells the words with which `bertjax pretrai
 def main(argv: list[str]) -> None:
     """Prints the plan of every phase as a table, or as JSON."""
     from bertjax.config import load_config, split_overrides
+    from bertjax.config_kinds import PRETRAINING
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
@@ -44,12 +44,10 @@ def main(argv: list[str]) -> None:
     from bertjax import planning
     from bertjax.train import chips
 
-    asked = load_config(arguments.config, overrides)
+    asked = load_config(arguments.config, overrides, PRETRAINING)
     config = planning.for_accelerator(asked)
     if arguments.mesh:
         config = planning.with_mesh(config, arguments.mesh)
-    if "objectives" not in config:
-        raise UserError(f"{arguments.config} is no pretraining: a plan wants one")
     topology = chips.topology(arguments.topology, arguments.slices)
     steps, fit = _compiled(config, topology, arguments.search)
     if arguments.json:

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     from bertjax.data import storage
 
-    if arguments.input and not storage.place(arguments.input).is_file():
+    if arguments.input is not None and not storage.place(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input wants one example a line")
     from bertjax import predicting
     from bertjax.data.lines import texts

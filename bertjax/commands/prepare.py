@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +40,6 @@ begins again.
 Without Beam, interrupt it whenever you like: the same command goes on after the last finished
 shard, and the corpus is the same, byte for byte, for any number of interruptions and workers.
 """
-
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 def main(argv: list[str]) -> None:
@@ -170,49 +167,13 @@ def _terminate(*_: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def progress_display() -> contextlib.AbstractContextManager[Callable[["Progress"], None]]:
-    """Shows how far the preparation has come: a bar in a terminal, lines elsewhere."""
-    return _live() if sys.stderr.isatty() else _plain()
-
-
 @contextlib.contextmanager
-def _plain() -> Iterator[Callable[["Progress"], None]]:
-    """Shows progress as lines, for logs."""
-    last = time.monotonic()
+def progress_display() -> Iterator[Callable[["Progress"], None]]:
+    """Shows how far the preparation has come."""
+    from bertjax import progress_display as displays
 
-    def show(progress: "Progress") -> None:
-        nonlocal last
-        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            share = "" if progress.fraction is None else f"{progress.fraction:.0%} "
-            print(f"{share}{_rates(progress)}", file=sys.stderr, flush=True)
-
-    yield show
-
-
-@contextlib.contextmanager
-def _live() -> Iterator[Callable[["Progress"], None]]:
-    """Shows progress as a bar that moves."""
-    from rich import progress as bars
-    from rich.console import Console
-
-    columns = (
-        bars.SpinnerColumn(),
-        bars.BarColumn(),
-        bars.TaskProgressColumn(),
-        bars.TextColumn("{task.description}"),
-        bars.TimeRemainingColumn(),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def show(progress: "Progress") -> None:
-            total = None if progress.fraction is None else 1.0
-            bar.update(
-                task, description=_rates(progress), total=total, completed=progress.fraction or 0
-            )
-
-        yield show
+    with displays.progress_display() as display:
+        yield lambda progress: display.update(progress.fraction, _rates(progress))
 
 
 def _rates(progress: "Progress") -> str:

@@ -41,10 +41,11 @@ _PREDICTIONS = {
 def main(argv: list[str]) -> None:
     """Trains, and tells what came of it."""
     from bertjax.config import load_config, split_overrides
+    from bertjax.config_kinds import PRETRAINING
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    config = load_config(arguments.config, overrides)
+    config = load_config(arguments.config, overrides, PRETRAINING)
     from bertjax import build
     from bertjax.train import hosts
 

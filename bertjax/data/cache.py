@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import bertjax
-from bertjax.data import copies, text, tokenizer
+from bertjax.data import copies, storage, text, tokenizer
 from bertjax.data.cache_folder import directory
 from bertjax.data.prepare import Progress, prepare
 
@@ -94,7 +94,7 @@ def corpus_of(
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    storage.make_folder(folder.parent)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -91,7 +91,7 @@ def delivered(name: Any, last: str) -> Iterator[pathlib.Path]:
       last: The file without which the folder is none.
     """
     if not storage.is_remote(name):
-        yield pathlib.Path(name)
+        yield storage.place(name)
         return
     target = storage.place(name)
     folder = beside("delivered", target)
@@ -113,7 +113,7 @@ def delivered(name: Any, last: str) -> Iterator[pathlib.Path]:
 def sent(name: Any) -> Iterator[pathlib.Path]:
     """A file on this machine that goes where a person wanted it once it is complete."""
     if not storage.is_remote(name):
-        yield pathlib.Path(name)
+        yield storage.place(name)
         return
     target = storage.place(name)
     with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
@@ -126,7 +126,7 @@ def sent(name: Any) -> Iterator[pathlib.Path]:
 def sent_folder(name: Any) -> Iterator[pathlib.Path]:
     """A folder on this machine whose files go where a person wanted them; a disk's is that one."""
     if not storage.is_remote(name):
-        yield pathlib.Path(name)
+        yield storage.place(name)
         return
     with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
         yield pathlib.Path(folder)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int
 
+from bertjax.data import storage
 from bertjax.errors import UserError
 
 FORMATS = (".npz", ".parquet")
@@ -24,12 +25,14 @@ def check(path: pathlib.Path) -> None:
     """Refuses early what cannot be written.
 
     Raises:
-      UserError: an unknown format, something is there already, or a package is missing.
+      UserError: an unknown format, something is there already, no file can be written there, or a
+        package is missing.
     """
     if path.suffix not in FORMATS:
         raise UserError(f"--out {path}: wanted a name that ends in {' or '.join(FORMATS)}")
     if path.exists():
         raise UserError(f"{path} exists: name a new file, or remove it first")
+    storage.check_file(path)
     if path.suffix == ".parquet":
         _pyarrow()
 
@@ -44,7 +47,7 @@ class NpzWriter:
         self._shapes: dict[str, tuple] = {}
 
     def __enter__(self) -> "NpzWriter":
-        self._folder.mkdir(parents=True)
+        self._folder.mkdir()
         return self
 
     def __exit__(self, kind, *error: object) -> None:
@@ -99,7 +102,6 @@ class ParquetWriter:
         self._writer: Any = None
 
     def __enter__(self) -> "ParquetWriter":
-        self._path.absolute().parent.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, kind, *error: object) -> None:

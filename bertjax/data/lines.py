@@ -57,7 +57,7 @@ def texts(path: str | None) -> Iterator[tuple[str, str]]:
     Raises:
       UserError: as `lines` does, or a line is not UTF-8; `where` names it.
     """
-    found = (raw for _, raw in lines(path)) if path else iter(sys.stdin.buffer)
+    found = iter(sys.stdin.buffer) if path is None else (raw for _, raw in lines(path))
     for number, raw in enumerate(found, start=1):
         where = f"{path or 'standard input'}:{number}"
         try:

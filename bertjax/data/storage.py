@@ -3,11 +3,13 @@
 place      what a person wrote -> a path, of a disk or of a bucket
 patiently  does once more, a while later, what storage failed at
 listed     what lies in a folder of a bucket, with sizes and versions
+make_folder, check_file, check_folder   refuse, before any work, a place that cannot be written
 
 A path of a bucket (`etils.epath`) has the methods of `pathlib`, but what costs a request each time.
 """
 
 import errno
+import os
 import pathlib
 import random
 import re
@@ -43,8 +45,11 @@ def place(name: Any) -> Any:
     """The path that a person means.
 
     Raises:
-      UserError: a URL of a kind that is not known, or for which a package is missing.
+      UserError: it is empty, or a URL of a kind that is not known, or for which a package is
+        missing.
     """
+    if not str(name):
+        raise UserError("got an empty path, expected the name of a file or folder")
     scheme = _SCHEME.match(str(name))
     if scheme is None:
         return pathlib.Path(name)
@@ -105,6 +110,52 @@ def patiently(
             say(f"storage: {path}: {_first_line(error)}; trying again in {wait:.1f} s")
             time.sleep(wait)
     raise AssertionError("the last try returns or raises")
+
+
+def make_folder(folder: Any) -> None:
+    """Makes a folder and those above it.
+
+    Raises:
+      UserError: with the system's reason why that cannot be.
+    """
+    try:
+        patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
+    except OSError as error:
+        reason = "a file is there" if isinstance(error, FileExistsError) else error.strerror
+        raise UserError(f"cannot make the folder {folder}: {reason}; name another one") from None
+
+
+def check_folder(folder: Any) -> None:
+    """Checks that a folder is there or can be made; leaves only the folders above it behind.
+
+    Raises:
+      UserError: with the system's reason why that cannot be.
+    """
+    if is_remote(folder) or os.path.isdir(folder):
+        return
+    make_folder(folder)
+    folder.rmdir()
+
+
+def check_file(path: Any) -> None:
+    """Checks that a file can be written, and makes the folders above it.
+
+    Raises:
+      UserError: with the system's reason why that cannot be.
+    """
+    if is_remote(path):
+        return
+    make_folder(path.absolute().parent)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not path.exists():
+            path.touch()
+            path.unlink()
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name another file") from None
 
 
 def move(one: Any, other: Any) -> None:

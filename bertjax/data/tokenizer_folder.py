@@ -40,7 +40,6 @@ def write_folder(directory: str, files: dict[str, bytes], *, main: str, tokenize
         "main": main,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex}")
     try:
         unfinished.mkdir()
@@ -61,7 +60,10 @@ def occupant(directory: pathlib.Path) -> str | None:
 
 
 def refuse_occupied(directory: pathlib.Path) -> None:
-    """Raises a UserError unless a tokenizer can be put there: nothing there, or an empty folder."""
+    """Raises a UserError unless a tokenizer can be put there: nothing there, or an empty folder.
+
+    The folders above it are made.
+    """
     if directory.is_dir() and not any(directory.iterdir()):
         return
     if (directory / METADATA).is_file():
@@ -72,11 +74,7 @@ def refuse_occupied(directory: pathlib.Path) -> None:
         raise UserError(
             f"{directory} exists and is no tokenizer's folder; name a new or an empty one"
         )
-    if storage.is_remote(directory):
-        return
-    ancestor = next(parent for parent in directory.absolute().parents if parent.exists())
-    if not ancestor.is_dir():
-        raise UserError(f"{directory} cannot be a folder, for {ancestor} is a file; name another")
+    storage.check_folder(directory)
 
 
 def main_file(directory: pathlib.Path) -> pathlib.Path:

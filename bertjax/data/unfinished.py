@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from bertjax.data import storage
 from bertjax.data.blocks import id_dtype
 from bertjax.data.reading import Stream
 from bertjax.data.records import FORMAT, UNFINISHED, content_fingerprint, hash_file, read_manifest
@@ -77,7 +78,7 @@ class UnfinishedCorpus:
           UserError: it holds another corpus or something else, or another process writes it.
         """
         with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            storage.make_folder(self.path)
         self._lock = os.open(self.path, os.O_RDONLY)
         try:
             self._take_over()

@@ -25,7 +25,7 @@ from bertjax.data import storage
 from bertjax.errors import UserError
 from bertjax.train import checkpoint_folder, named_arrays, restore, retention
 from bertjax.train.checkpoint_folder import Record
-from bertjax.train.files import is_disk_full, make_folder
+from bertjax.train.files import is_disk_full
 from bertjax.train.quiet_orbax import array_handler, orbax
 from bertjax.train.retention import Keep
 
@@ -119,7 +119,7 @@ class Checkpoints:
         )
         with self._cleaned_up(folder):
             if self._decides:
-                make_folder(folder)
+                storage.make_folder(folder)
                 _check_room(folder, arrays)
             self._begin(folder / checkpoint_folder.STATE, arrays)
         self._newest = step

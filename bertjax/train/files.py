@@ -58,14 +58,6 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     return content
 
 
-def make_folder(folder: pathlib.Path) -> None:
-    """Makes a folder and those above it, or says why that cannot be."""
-    try:
-        storage.patiently(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from None
-
-
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error, or what it came from, says that there is no room left.
 

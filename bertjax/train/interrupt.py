@@ -1,7 +1,6 @@
 """Ctrl-C and SIGTERM end a run after the step in progress: the same step on every host."""
 
 import collections
-import os
 import signal
 import threading
 from types import FrameType
@@ -10,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.train import signal_watch
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STEPS_TO_AGREE = 2
-_SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interrupt:
@@ -31,6 +31,8 @@ class Interrupt:
         self._before: dict[int, Any] = {}
         self._agreeing: collections.deque = collections.deque()
         self._any_of = None
+        self._has_stepped = self._told = False
+        self._watch = signal_watch.SignalWatch(self._arrived)
 
     @property
     def exit_code(self) -> int:
@@ -40,6 +42,7 @@ class Interrupt:
     def __enter__(self) -> "Interrupt":
         # Python allows handlers in the main thread alone.
         if threading.current_thread() is threading.main_thread():
+            self._watch.__enter__()
             self._before = {number: signal.signal(number, self._came) for number in _SIGNALS}
         return self
 
@@ -47,6 +50,8 @@ class Interrupt:
         for number, handler in self._before.items():
             # None stands for a handler that was not installed from Python: it cannot be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if self._before:
+            self._watch.__exit__()
         self._before = {}
 
     def wanted(self) -> bool:
@@ -55,6 +60,7 @@ class Interrupt:
         On several hosts each brings its own answer to a sum over all devices, which is queued
         behind the step and read some steps later: no host waits, and all stop at the same step.
         """
+        self._has_stepped = True
         if jax.process_count() == 1:
             self.stopped = self.signal is not None
             return self.stopped
@@ -64,16 +70,26 @@ class Interrupt:
         return self.stopped
 
     def _came(self, number: int, _: FrameType | None) -> None:
-        if self.signal is not None:
-            # Schedulers and shells may each pass on the same SIGTERM.
-            return
-        self.signal = number
-        # Python's own handlers wait until compiled code returns; the default one does not.
+        """Runs in the main thread, between two bytecodes: maybe long after `_arrived`."""
+        self.signal = self.signal or number
+        # From here on the kernel itself ends the process.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if os.isatty(2):
-            os.write(2, _SHOW_CURSOR)
-        name = signal.Signals(number).name
-        os.write(2, f"{name}: finishing this step and saving; Ctrl-C stops at once\n".encode())
+
+    def _arrived(self, numbers: bytes) -> None:
+        """Runs in a thread of its own, at once."""
+        for number in numbers:
+            if number not in _SIGNALS:
+                continue
+            if not self._told:
+                self._told, self.signal = True, self.signal or number
+                first = "" if self._has_stepped else " once XLA has compiled it"
+                name = signal.Signals(number).name
+                signal_watch.show(
+                    f"{name}: finishing this step{first} and saving; Ctrl-C stops at once"
+                )
+            elif number == signal.SIGINT:
+                # Not at a second SIGTERM: schedulers and shells may each pass on the same one.
+                signal_watch.end_at_once("bertjax")
 
     def _sum_over_hosts(self) -> jax.Array:
         if self._any_of is None:

@@ -34,7 +34,7 @@ def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.
       UserError: there is no right to the bucket, or others take part after all.
     """
     if not storage.is_remote(workdir):
-        return pathlib.Path(workdir)
+        return storage.place(workdir)
     if alone and _processes() > 1:
         raise UserError(
             f"--workdir {workdir}: a job of {jax.process_count()} processes wants a folder that "

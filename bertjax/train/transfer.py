@@ -63,13 +63,24 @@ def find(name: str) -> Origin:
             f"{run} is no run: it has no config.json; wanted the --workdir of a pretraining run"
         )
     config = read_json(run / "config.json")
+    refuse_released(run, config)
+    if "model" not in config:
+        sections = ", ".join(config) or "nothing"
+        raise UserError(
+            f"{run} has no model: got a config.json with {sections}, expected the --workdir of one "
+            "pretraining or fine-tuning"
+        )
+    checkpoint = None if fresh else _checkpoint(holder / "checkpoints", which, config)
+    return Origin(run, checkpoint, config)
+
+
+def refuse_released(run: pathlib.Path, config: Mapping[str, Any]) -> None:
+    """Raises `UserError` if a folder holds a model that transformers saved, and no run."""
     if "model" not in config and "model_type" in config:
         raise UserError(
             f"{run} is no run but what transformers saved: `bertjax import --from {run} --to RUN` "
             "makes a run of it"
         )
-    checkpoint = None if fresh else _checkpoint(holder / "checkpoints", which, config)
-    return Origin(run, checkpoint, config)
 
 
 def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> pathlib.Path:

@@ -15,8 +15,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertjax.data import storage
 from bertjax.errors import UserError
-from bertjax.train.files import make_folder, read_json, write_json
+from bertjax.train.files import read_json, write_json
 
 FREE_FIELDS = (
     *("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*"),
@@ -106,7 +107,7 @@ def claim(
             f"bucket (gcsfuse does this for gs://) and name the folder in it"
         )
     folder = pathlib.Path(workdir)
-    make_folder(folder)
+    storage.make_folder(folder)
     held = Claim(folder)
     try:
         _compare(folder, config, free)

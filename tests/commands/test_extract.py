@@ -141,3 +141,15 @@ def test_files_are_not_overwritten(run, tmp_path):
         extracted(run, tmp_path / "f.npz")
     with pytest.raises(UserError, match=r"ends in \.npz or \.parquet"):
         extracted(run, tmp_path / "f.txt")
+
+
+def test_the_share_that_is_done_is_that_of_the_bytes(tmp_path):
+    source = tmp_path / "texts.txt"
+    source.write_text("aaaa\né\nbb\n")  # 5, 3 and 3 bytes
+    for name in ("texts.txt", "texts.txt.gz"):
+        (tmp_path / name).write_bytes(source.read_bytes())
+        reading = extract._Reading(str(tmp_path / name))
+        assert list(reading.count(["aaaa", "é", "bb"])) == ["aaaa", "é", "bb"]
+        plain = name.endswith(".txt")
+        assert reading.done(2) == (8 / 11 if plain else None, "2 texts")
+        assert reading.done(1) == (1.0 if plain else None, "3 texts")

@@ -81,7 +81,8 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, start_toy):
     assert "finishing this step" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
-    assert process.returncode == -signal.SIGINT
+    # A shell shows 130 for either: the kernel ended it, or its own thread.
+    assert process.returncode in (-signal.SIGINT, 130)
 
 
 def test_killed_at_random_moments_it_ends_as_if_nothing_had_happened(

@@ -146,7 +146,10 @@ def test_a_run_without_checkpoints_or_without_the_metric(run, tmp_path):
         transfer.find(f"{run}@best")
     empty = tmp_path / "empty"
     empty.mkdir()
-    (empty / "config.json").write_text("{}")
+    (empty / "config.json").write_text('{"glue": {}}')
+    with pytest.raises(UserError, match=r"empty has no model: got a config\.json with glue"):
+        transfer.find(f"random:{empty}")
+    (empty / "config.json").write_text('{"model": {}}')
     with pytest.raises(UserError, match=r"holds no finished checkpoint: wait for the run's first"):
         transfer.find(str(empty))
 

@@ -1,0 +1,83 @@
+"""How far a command has come, on standard error: a bar in a terminal, plain lines elsewhere."""
+
+import contextlib
+import datetime
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+_SECONDS_BETWEEN_LINES = 5.0
+_LEAST_SHARE = 0.02
+"""Of the work, before the time that remains is estimated: compiling comes first."""
+
+
+class ProgressDisplay:
+    """Prints a line every few seconds, with the share that is done and the time that remains."""
+
+    def __init__(self):
+        self._start = self._last = time.monotonic()
+        self._first: float | None = None
+
+    def update(self, fraction: float | None, text: str) -> None:
+        """Shows how far the command is.
+
+        Args:
+          fraction: How much of the work is done, from 0 to 1; None where that is unknown. What
+            the first call gives was done before, and says nothing about speed.
+          text: What is done now, in one line.
+        """
+        if self._first is None:
+            self._first, self._start = fraction, time.monotonic()
+        if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
+            share = "" if fraction is None else f"{fraction:.0%} "
+            self.log(f"{share}{text}{self._remaining(fraction)}")
+
+    def log(self, line: str) -> None:
+        """Prints a line that stays."""
+        print(line, file=sys.stderr, flush=True)
+
+    def _remaining(self, fraction: float | None) -> str:
+        done = 0.0 if fraction is None else fraction - (self._first or 0.0)
+        if done < _LEAST_SHARE:
+            return ""
+        seconds = (time.monotonic() - self._start) * (1 - fraction) / done
+        return f", ETA {datetime.timedelta(seconds=round(seconds))}"
+
+
+class _Bar(ProgressDisplay):
+    """Moves a bar."""
+
+    def __init__(self, bar: Any):
+        super().__init__()
+        self._bar, self._task = bar, bar.add_task("starting", total=None)
+
+    def update(self, fraction: float | None, text: str) -> None:
+        total = None if fraction is None else 1.0
+        self._bar.update(self._task, description=text, total=total, completed=fraction or 0)
+
+    def log(self, line: str) -> None:
+        self._bar.console.print(line, markup=False, highlight=False)
+
+
+@contextlib.contextmanager
+def progress_display() -> Iterator[ProgressDisplay]:
+    """Whichever fits where standard error goes."""
+    if not sys.stderr.isatty():
+        yield ProgressDisplay()
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.SpinnerColumn(),
+        bars.BarColumn(bar_width=20),
+        bars.TaskProgressColumn(),
+        bars.TextColumn("{task.description}", markup=False),
+        bars.TextColumn("ETA"),
+        bars.TimeRemainingColumn(),
+    )
+    options = {"transient": True, "speed_estimate_period": 120}
+    with bars.Progress(*columns, console=Console(stderr=True), **options) as bar:
+        yield _Bar(bar)

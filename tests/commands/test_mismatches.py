@@ -1,0 +1,264 @@
+"""Every verb with what another verb takes: one line and status 2, never a traceback or a result."""
+
+import contextlib
+import io
+import json
+import pathlib
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from bertjax import build, cli, finetuning, importing, rehearsal
+from bertjax import config as configs
+from bertjax.config_kinds import FINE_TUNING, PRETRAINING
+from bertjax.data import tokenizer
+from bertjax.errors import UserError
+from bertjax.train import named_arrays, transfer
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+TINY = {
+    "model.vocab_size": str(len(PIECES)),
+    "model.hidden_size": "8",
+    "model.num_hidden_layers": "1",
+    "model.num_attention_heads": "2",
+    "model.intermediate_size": "8",
+}
+RECIPES = ("bert.py:tiny", "gpt2.py:tiny", "reversal.py", "vit.py:tiny")
+
+
+def write_run(config, pieces, params, folder: pathlib.Path) -> None:
+    random = np.random.default_rng(0)
+    arrays = {
+        name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in params.items()
+    }
+    importing.write(importing.Import(config, pieces, arrays, ()), folder)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> pathlib.Path:
+    """A run of each kind, a tokenizer, a corpus, data of two tasks, and what is none of these."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "vocab.txt").write_text("\n".join([*PIECES, ""]))
+    pieces = tokenizer.load(home / "vocab.txt")
+    pieces.save(str(home / "tokenizer"))
+    for recipe in RECIPES:
+        name = recipe.partition(".")[0]
+        fields = {} if name == "vit" else TINY
+        config = configs.load_config(f"{CONFIGS}/{recipe}", fields.items())
+        phase = build.Phase(1, build.phases(config)[0].max_seq_length, 8)
+        trainer, _ = rehearsal.trainer(config, phase, build.make_mesh(config))
+        shapes = {
+            name: leaf.shape for name, leaf in named_arrays.named(trainer.shapes.params).items()
+        }
+        write_run(config, pieces, shapes, home / name)
+    shutil.rmtree(home / "vit" / "tokenizer")  # it reads images
+    recipe = configs.load_config(f"{CONFIGS}/glue.py:mrpc,tiny")
+    config = finetuning.with_origin(recipe, transfer.find(str(home / "bert")))
+    shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
+    write_run(config, pieces, shapes, home / "mrpc")
+    (home / "mrpc" / "seed_0").mkdir()
+    (home / "mrpc" / "checkpoints").rename(home / "mrpc" / "seed_0" / "checkpoints")
+    (home / "text.txt").write_text("a b c.\n\nd e f.\n")
+    (home / "suite").mkdir()
+    (home / "suite" / "config.json").write_text('{"glue": {"init": "runs/bert"}}')
+    (home / "released").mkdir()
+    (home / "released" / "config.json").write_text('{"model_type": "bert"}')
+    (home / "none").mkdir()
+    (home / "none" / "config.json").write_text("{}")
+    question = {"question": "a", "choices": ["b", "c"], "answer": 0}
+    (home / "questions.jsonl").write_text(json.dumps(question) + "\n")
+    (home / "glue" / "RTE").mkdir(parents=True)
+    return home
+
+
+@pytest.fixture
+def typed(home, tmp_path, monkeypatch):
+    """Types a command, HOME and OUT replaced, and returns status, output and errors."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        words = [word.replace("HOME", str(home)).replace("OUT", str(tmp_path)) for word in words]
+        out, errors = io.StringIO(), io.StringIO()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a [MASK]\n")))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+            status = cli.main(words)
+        return status, out.getvalue(), errors.getvalue()
+
+    return run
+
+
+def refused(result: tuple[int, str, str]) -> str:
+    """The one line of a command that wrote nothing."""
+    status, out, errors = result
+    assert (status, out, errors.count("\n")) == (2, "", 1), errors
+    return errors
+
+
+def config_of(recipe: str) -> str:
+    return f"{CONFIGS}/{recipe}"
+
+
+PRETRAINS = {
+    "pretrain": ("--workdir", "OUT/run"),
+    "bench": (),
+    "plan": ("--topology", "v5e:2x2"),
+}
+FINE_TUNES = {
+    "finetune": ("--init", "HOME/bert", "--data", "HOME/glue", "--workdir", "OUT/run"),
+}
+
+
+@pytest.mark.parametrize("verb", PRETRAINS)
+@pytest.mark.parametrize(
+    "recipe", ["glue.py:mrpc", "glue.py:rte+mrpc", "squad.py:squad1", "ner.py:conll2003,features"]
+)
+def test_a_config_of_a_task_is_not_pretrained(typed, tmp_path, verb, recipe):
+    # The overrides are those of a pretraining: they are not what is wrong.
+    words = ("--config", config_of(recipe), "--config.data.corpus=HOME/corpus", *PRETRAINS[verb])
+    line = refused(typed(verb, *words))
+    assert "got a fine-tuning config (it has a section 'task')" in line
+    assert "run this one with bertjax finetune" in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("recipe", ["bert.py:tiny", "vit.py:tiny", "elmo.py:tiny", "reversal.py"])
+def test_a_config_without_a_task_is_not_fine_tuned(typed, tmp_path, recipe):
+    line = refused(typed("finetune", "--config", config_of(recipe), *FINE_TUNES["finetune"]))
+    assert "got a pretraining config (it has no section 'task')" in line
+    assert "run this one with bertjax pretrain" in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "recipe"), [(PRETRAINING, "bert.py:tiny"), (FINE_TUNING, "glue.py:mrpc")]
+)
+def test_a_config_that_lacks_a_field_is_refused_by_its_name(kind, recipe):
+    whole = configs.load_config(config_of(recipe), kind=kind)
+    for field in kind.fields:
+        if field == "task.name":
+            continue
+        config = configs.from_json(configs.to_json(whole)).unlock()
+        *sections, name = field.split(".")
+        section = config
+        for each in sections:
+            section = section[each]
+        del section[name]
+        with pytest.raises(UserError) as caught:
+            kind.check(config, "mine.py")
+        assert f" config lacks {field}; add them as in {kind.example}" in str(caught.value)
+    with pytest.raises(UserError, match=r"lacks .* and \d+ more; add them"):
+        kind.check(configs.from_json('{"task": {}}' if kind.has_task else "{}"), "mine.py")
+
+
+RUNS = {
+    "fill": ("--init", "RUN"),
+    "generate": ("--init", "RUN", "a b"),
+    "perplexity": ("--init", "RUN", "--input", "HOME/text.txt"),
+    "choose": ("--init", "RUN", "--input", "HOME/questions.jsonl"),
+    "translate": ("--init", "RUN"),
+    "predict": ("--init", "RUN"),
+    "extract": ("--init", "RUN", "--input", "HOME/text.txt", "--out", "OUT/made.npz"),
+    "analyze": ("--init", "RUN", "--input", "HOME/text.txt"),
+    "export": ("--from", "RUN", "--to", "OUT/made"),
+    "import": ("--from", "RUN", "--to", "OUT/made"),
+    "finetune": (
+        *("--config", config_of("glue.py:rte,tiny"), "--init", "RUN"),
+        *("--data", "HOME/glue", "--workdir", "OUT/made"),
+    ),
+    "tokenize": ("--tokenizer", "RUN"),
+    "prepare": ("--input", "HOME/text.txt", "--tokenizer", "RUN", "--out", "OUT/made"),
+    "sweep": ("--status", "RUN"),
+    "inspect": ("RUN",),
+}
+NO_RUNS = (
+    *("HOME/suite", "HOME/released", "HOME/none", "HOME/glue", "HOME/text.txt", "HOME/absent"),
+    *("HOME/bert@7", "random", "random:HOME/suite", "ftp://host/run", "x" * 300, ""),
+)
+TAKEN = ("inspect", "HOME/suite")
+"""A suite has a folder of its own, which inspect describes."""
+
+
+@pytest.mark.parametrize(
+    ("verb", "run"), [(verb, run) for verb in RUNS for run in NO_RUNS if (verb, run) != TAKEN]
+)
+def test_what_is_no_run_is_one_line(typed, tmp_path, verb, run):
+    words = [word.replace("RUN", run) for word in RUNS[verb]]
+    refused(typed(verb, *words))
+    assert not list(tmp_path.iterdir())
+
+
+WRONG = {
+    "fill": ("gpt2", "reversal", "vit", "mrpc/seed_0"),
+    "generate": ("bert", "reversal", "vit", "mrpc/seed_0"),
+    "perplexity": ("bert", "reversal", "vit", "mrpc/seed_0"),
+    "choose": ("bert", "reversal", "vit", "mrpc/seed_0"),
+    "translate": ("bert", "gpt2", "vit", "mrpc/seed_0"),
+    "predict": ("bert", "gpt2", "reversal", "vit", "mrpc"),
+    "extract": ("vit", "mrpc"),
+    "analyze": ("vit", "mrpc"),
+    "export": ("reversal", "vit", "mrpc"),
+    "import": ("bert", "mrpc"),
+    "finetune": ("vit", "mrpc"),
+    "tokenize": ("bert", "mrpc"),
+    "prepare": ("bert", "mrpc"),
+    "sweep": ("bert", "mrpc"),
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "run"), [(verb, run) for verb, runs in WRONG.items() for run in runs]
+)
+def test_a_run_of_another_kind_is_one_line(typed, tmp_path, verb, run):
+    words = [word.replace("RUN", f"HOME/{run}") for word in RUNS[verb]]
+    refused(typed(verb, *words))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_teacher_with_another_vocabulary_is_refused_before_anything_is_compiled(typed):
+    teacher = "--config.objectives.soft_targets.teacher=HOME/bert"
+    line = refused(typed("bench", "--config", config_of("distilbert.py:tiny"), teacher))
+    assert "reads other tokens (31 pieces) than this run (4,096)" in line
+
+
+OUTPUTS = {
+    "pretrain": ("--config", config_of("quickstart.py"), "--workdir", "PLACE"),
+    "prepare": ("--input", "HOME/text.txt", "--tokenizer", "HOME/tokenizer", "--out", "PLACE"),
+    "tokenizer": ("--input", "HOME/text.txt", "--vocab_size", "50", "--out", "PLACE"),
+    "export": ("--from", "HOME/bert", "--to", "PLACE"),
+    "extract": ("--init", "HOME/bert", "--input", "HOME/text.txt", "--out", "PLACE.npz"),
+    "analyze": ("--init", "HOME/bert", "--input", "HOME/text.txt", "--plot", "PLACE.png"),
+    "choose": ("--init", "HOME/gpt2", "--input", "HOME/questions.jsonl", "--out", "PLACE"),
+}
+PLACES = {
+    "/proc/made": ("/proc/made", {"No such file or directory"}),
+    "HOME/text.txt/below": ("text.txt", {"a file is there", "Not a directory"}),
+    "HOME/text.txt/below/that": ("text.txt/below", {"Not a directory"}),
+    "x" * 300: ("x" * 300, {"File name too long"}),
+}
+"""What the message says of a place, and the reasons that the system gives."""
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place[:24])
+@pytest.mark.parametrize("verb", OUTPUTS)
+def test_a_place_that_cannot_be_written_is_named_with_the_reason(typed, verb, place):
+    words = [word.replace("PLACE", place) for word in OUTPUTS[verb]]
+    line = refused(typed(verb, *words))
+    named, reasons = PLACES[place]
+    assert named in line
+    assert any(reason in line for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("translate", "--init", "HOME/reversal"),
+        ("predict", "--init", "HOME/mrpc/seed_0"),
+        ("extract", "--init", "HOME/bert", "--out", "OUT/made.npz"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_empty_name_is_not_standard_input(typed, words):
+    """As of a variable of the shell that is not set."""
+    refused(typed(*words, "--input", ""))
