@@ -106,6 +106,14 @@ def _swag(references: str | None, predictions: str) -> Scores:
     return {"accuracy": float(right.mean()), "questions": len(choices)}
 
 
+def _squad_of_any_version(references: str | None, predictions: str) -> Scores:
+    """By the rules of the version that the references are; `rules` names the task."""
+    needed = _needed("squad", references)
+    squad.read(needed, on_mismatch="keep")
+    name = "squad2" if squad.is_version_2(needed) else "squad1"
+    return {"rules": name} | SCORERS[name](references, predictions)
+
+
 def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scores:
     """In percent, as the official scripts print them."""
     name = "squad2" if unanswerable else "squad1"
@@ -121,6 +129,7 @@ def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scor
 
 SCORERS: Mapping[str, Scorer] = {
     **{task.name: functools.partial(_glue, task) for task in TASKS},
+    "squad": _squad_of_any_version,
     "squad1": functools.partial(_squad, False),
     "squad2": functools.partial(_squad, True),
     "conll2003": _conll2003,

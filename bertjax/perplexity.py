@@ -36,6 +36,8 @@ class Knowledge:
       bytes: Of the text that was predicted, in UTF-8: a model whose corpus has no line breaks, nor
         spaces between sentences, is not given these for free.
       documents: How many there were.
+      unknown: The number of predicted tokens that are unknown ([UNK]): the probability of one says
+        nothing of the characters that it stands for.
     """
 
     nats: float = 0.0
@@ -43,6 +45,7 @@ class Knowledge:
     hits: int = 0
     bytes: int = 0
     documents: int = 0
+    unknown: int = 0
 
     @property
     def perplexity(self) -> float:
@@ -51,7 +54,7 @@ class Knowledge:
 
     @property
     def bits_per_byte(self) -> float:
-        """The size to which the text can be compressed, which compares any two tokenizers."""
+        """The size to which the text can be compressed, if no token of it is unknown."""
         return self.nats / math.log(2) / self.bytes
 
 
@@ -135,6 +138,7 @@ def _add(
         knowledge.nats -= float(chances[row, counted].sum(dtype=np.float64))
         knowledge.hits += int(hits[row, counted].sum())
         knowledge.tokens += len(window.ids) - window.new
+        knowledge.unknown += list(window.ids[window.new :]).count(model.tokenizer.unk_id)
 
 
 def padded(

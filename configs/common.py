@@ -102,6 +102,7 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
             "corpus": "",
             "input": (),
             "text_format": "auto",
+            "text_field": "",  # of JSON lines and of tfds:NAME:SPLIT; "text" unless set
             "validation_input": (),
             "validation_fraction": 0.01,
             "cache": "",

@@ -254,7 +254,8 @@ def targets(config, shape, random) -> dict[str, np.ndarray]:
 
 NONSENSE = (math.nan, math.inf, -0.5, -2, "no such name")
 TEXTS = {
-    *("data.corpus", "data.cache", "data.knowledge", "tokenizer.path", "model.size"),
+    *("data.corpus", "data.cache", "data.text_field", "data.knowledge", "tokenizer.path"),
+    "model.size",
     *("data.train_file", "data.dev_file", "data.test_file"),
     *("objectives.soft_targets.teacher", "objectives.layer_matching.teacher"),
 }

@@ -1,5 +1,6 @@
 """Entities as conlleval counts them: by hand, against a port of its rules, and against seqeval."""
 
+import itertools
 import random
 
 import pytest
@@ -119,6 +120,30 @@ def test_any_tags_are_counted_as_the_script_counts_them(marks):
     assert entity_metrics.score(predictions, references) == pytest.approx(
         found.scores() | {"accuracy": accuracy}
     )
+
+
+BEGIN_AFTER = "OES"
+
+
+def entities_by_boundaries(tags):
+    """Entities of BIOES as the script's Python ports find them: ends and begins of each word."""
+    found, start, before, kind_before = [], None, "O", ""
+    for place, tag in enumerate([*tags, "O"]):
+        mark, _, kind = tag.partition("-")
+        changed = kind != kind_before
+        ends = before in "ES" or (before in "BI" and (mark in "BSO" or changed))
+        starts = mark in "BS" or (mark in "IE" and (before in BEGIN_AFTER or changed))
+        if ends:
+            found.append((kind_before, start, place))
+        if starts:
+            start = place
+        before, kind_before = mark, kind
+    return found
+
+
+def test_broken_bioes_counts_as_in_ports_of_the_script():
+    for tags in itertools.product(["O", "B-X", "I-X", "E-X", "S-X", "I-Y", "E-Y"], repeat=4):
+        assert entity_metrics.entities(tags) == entities_by_boundaries(tags), tags
 
 
 @pytest.mark.parametrize("marks", ["BI", "BIES"])

@@ -145,6 +145,30 @@ def test_entities_with_and_without_references(put):
 
 
 @pytest.mark.parametrize(
+    ("version", "marks", "rules"),
+    [
+        ("1.1", [{}, {}], "squad1"),
+        (None, [{}, {}], "squad1"),
+        ("1.1", [{"is_impossible": False}] * 2, "squad1"),
+        ("v2.0", [{}, {}], "squad2"),
+        ("v2.0", [{"is_impossible": False}] * 2, "squad2"),
+        (None, [{"is_impossible": False}] * 2, "squad2"),
+        ("v2.0", [{}, {"is_impossible": True, "answers": []}], "squad2"),
+        ("1.1", [{}, {"is_impossible": True, "answers": []}], "squad2"),
+    ],
+)
+def test_references_decide_which_rules_of_squad_count(put, version, marks, rules):
+    answers = {"answers": [{"text": "Oslo", "answer_start": 0}]}
+    asked = [answers | {"id": f"q{n}", "question": "?"} | mark for n, mark in enumerate(marks)]
+    content = {"data": [{"paragraphs": [{"context": "Oslo is cold.", "qas": asked}]}]}
+    content |= {} if version is None else {"version": version}
+    predictions = {"q0": "oslo", "q1": ""}
+    found = scored(put, "squad", content, predictions)
+    assert found == {"rules": rules} | scored(put, rules, content, predictions)
+    assert ("exact_match" in found) == (rules == "squad1")
+
+
+@pytest.mark.parametrize(
     ("references", "predictions", "message"),
     [
         (None, TAGGED, r"predictions:3: no tag before the last column: wanted the right tag and"),

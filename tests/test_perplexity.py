@@ -27,6 +27,8 @@ def test_all_but_the_first_window_have_context():
 
 
 class Letters:
+    unk_id = ord("c")
+
     def encode_batch(self, texts):
         return [[ord(letter) for letter in text] for text in texts]
 
@@ -55,6 +57,7 @@ def test_sums_are_those_of_all_documents(model):
     letters = [ord(letter) for text in texts for letter in text]
     assert known.nats == sum(letters)
     assert (known.tokens, known.bytes, known.documents) == (13, 14, 3)
+    assert known.unknown == 1
     assert known.hits == sum(letter % 2 == 0 for letter in letters)
     assert known.bits_per_byte == pytest.approx(sum(letters) / np.log(2) / 14)
 

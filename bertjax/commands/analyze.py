@@ -30,10 +30,11 @@ def main(argv: list[str]) -> None:
     out = storage.place(arguments.plot) if arguments.plot else None
     if out:
         layer_analysis.check_plot(out)
+    texts(arguments.input, tables=())  # checks the file before a model is loaded
     measured = []
     for init in arguments.init:
         encoding = extracting.open_run(init, layers="all", truncate=True)
-        lines = (text for _, text in texts(arguments.input))
+        lines = (text for _, text in texts(arguments.input, tables=()))
         found = layer_analysis.measure(
             encoding, lines, arguments.input, batch_size=arguments.batch_size
         )

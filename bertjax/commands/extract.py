@@ -38,6 +38,8 @@ def main(argv: list[str]) -> None:
 
     source, out = arguments.input, storage.place(arguments.out)
     feature_files.check(out)
+    reading = _Reading(source)
+    lines = reading.count(text for _, text in texts(source, tables=()))
     encoding = extracting.open_run(
         arguments.init,
         layers=arguments.layers,
@@ -45,8 +47,6 @@ def main(argv: list[str]) -> None:
         max_seq_length=arguments.max_seq_length,
         truncate=arguments.truncate,
     )
-    reading = _Reading(source)
-    lines = reading.count(text for _, text in texts(source))
     tokens, count, shape = arguments.pool == "none", 0, ()
     with (
         copies.sent(out) as path,

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import sys
 
+from bertjax.commands.prepare import TEXT_FIELD_HELP
 from bertjax.constraints import NonNegativeInt, PositiveInt, checked
 
 EPILOG = """\
@@ -14,8 +16,9 @@ examples:
 Windows of --length tokens move over each document by --stride: a smaller stride gives every token
 more of what comes before it, and takes longer. Every token is predicted once. A model that learned
 from short texts may have positions for longer ones and know nothing of them; an imported model is
-taken to know all of its own. Bits per byte compare models whatever their tokenizers; perplexity
-only those with the same one.
+taken to know all of its own. Bits per byte compare models whose tokenizers keep all of the text:
+cased ones, for which unknown_share, the share of tokens that are [UNK], is 0. Perplexity compares
+only models with the same tokenizer.
 """
 
 
@@ -23,21 +26,36 @@ def main(argv: list[str]) -> None:
     """Measures and prints."""
     arguments = _parser().parse_args(argv)
     from bertjax import language_model, perplexity
-    from bertjax.data import text
+    from bertjax.data import sources, text
 
+    if note := sources.repeated(arguments.input):
+        print(note, file=sys.stderr)
+    text.check(
+        sources.find_sources(arguments.input),
+        format=arguments.format,
+        text_field=arguments.text_field,
+    )
     model = language_model.load(arguments.init, arguments.precision)
     known = perplexity.measure(
         model,
-        text.documents(arguments.input, format=arguments.format),
+        text.documents(arguments.input, format=arguments.format, text_field=arguments.text_field),
         length=arguments.length,
         stride=arguments.stride,
         batch_size=arguments.batch_size,
     )
+    if known.unknown:
+        print(
+            f"note: {known.unknown / known.tokens:.2%} of the tokens are unknown ([UNK]), whose "
+            "characters are not predicted: bits per byte are too low, and do not compare with "
+            "those of a tokenizer that spells all text",
+            file=sys.stderr,
+        )
     found = {
         "perplexity": known.perplexity,
         "bits_per_byte": known.bits_per_byte,
         "nats_per_token": known.nats / known.tokens,
         "accuracy": known.hits / known.tokens,
+        "unknown_share": known.unknown / known.tokens,
         "tokens": known.tokens,
         "bytes": known.bytes,
         "documents": known.documents,
@@ -61,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
     add("--input", required=True, nargs="+", help="texts")
     add("--format", default="auto", help="how files are laid out (default: auto, looks at each)")
+    add("--text_field", default="", metavar="NAME", help=TEXT_FIELD_HELP)
     default = "(default: as many as the model learned from)"
     add("--length", action=checked(NonNegativeInt), default=0, help=f"tokens of a window {default}")
     add(

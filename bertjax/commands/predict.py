@@ -39,15 +39,17 @@ def main(argv: list[str]) -> None:
     if arguments.input is not None and not storage.place(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input wants one example a line")
     from bertjax import predicting
+    from bertjax.data.file_kinds import JSON_LINES, TSV
     from bertjax.data.lines import texts
 
+    found = texts(arguments.input, tables=(TSV, JSON_LINES))
     predictor = predicting.load(
         arguments.init,
         task=arguments.task,
         data=arguments.data,
         precision=arguments.precision,
     )
-    lines = (line for line in texts(arguments.input) if line[1].strip())
+    lines = (line for line in found if line[1].strip())
     while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_AT_ONCE)):
         for answer in predictor.ask(group, arguments.batch_size):
             print(json.dumps(answer, ensure_ascii=False))

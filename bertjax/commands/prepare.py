@@ -17,11 +17,13 @@ _EXAMPLES = r"""\
 inputs:
   'text/*.txt'           plain text, a blank line between documents
   'wiki/*.gz'            WikiExtractor's output; .gz .bz2 .xz .zst are read as they are
-  'data/*.jsonl.zst'     JSON lines, each with a "text"
+  'data/*.jsonl.zst'     JSON lines, each with a "text", or with the field that --text_field names
   tfds:lm1b:train        a dataset that TensorFlow Datasets prepared as array_record
   'pairs/*.tsv'          with --format source-target: a source, a tab and its target, or JSON lines
                          with "source" and "target"; likewise a dataset of TFDS
   python-docs            Python's own documentation: 13 MB of English on every machine
+  Tables (CSV, TSV, Parquet, Arrow), pages (HTML, PDF, WARC) and archives are refused with a command
+  that converts them; --format text reads those that are text, such as CSV, as prose.
 
 examples:
   bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --out corpus/
@@ -41,6 +43,8 @@ Without Beam, interrupt it whenever you like: the same command goes on after the
 shard, and the corpus is the same, byte for byte, for any number of interruptions and workers.
 """
 
+TEXT_FIELD_HELP = "field of JSON lines, or feature of tfds:, that holds the text (default: text)"
+
 
 def main(argv: list[str]) -> None:
     """Runs `bertjax prepare`."""
@@ -53,7 +57,11 @@ def main(argv: list[str]) -> None:
     if options.runner == "beam" and options.workers is not None:
         raise UserError("--workers is of --runner local: Beam's own options stand behind --")
     from bertjax.data.prepare import prepare
+    from bertjax.data.sources import repeated
 
+    for inputs in filter(None, (options.input, options.validation_input)):
+        if note := repeated(inputs):
+            print(note, file=sys.stderr)
     signal.signal(signal.SIGTERM, _terminate)
     try:
         with progress_display() as progress:
@@ -66,6 +74,7 @@ def main(argv: list[str]) -> None:
                 format=options.format,
                 errors=options.errors,
                 tfds_data_dir=options.tfds_data_dir,
+                text_field=options.text_field,
                 shard_size=options.shard_size,
                 workers=options.workers,
                 beam=of_beam if options.runner == "beam" else None,
@@ -126,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how files are laid out: text, lines, jsonl, wikiextractor, source-target (default: "
         "auto, looks)",
     )
+    add("--text_field", default="", metavar="NAME", help=TEXT_FIELD_HELP)
     add(
         "--errors",
         default="strict",

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from bertjax.commands.prepare import TEXT_FIELD_HELP
 from bertjax.constraints import PositiveInt, PositiveShare, checked
 
 EPILOG = """\
@@ -35,8 +36,10 @@ def main(argv: list[str]) -> None:
     """Reads the input, learns the tokenizer, writes the folder and prints what was made."""
     arguments = _parser().parse_args(argv)
     _check(arguments)
-    from bertjax.data import copies, tokenizer, tokenizer_folder
+    from bertjax.data import copies, sources, tokenizer, tokenizer_folder
 
+    if note := sources.repeated(arguments.input):
+        print(note, file=sys.stderr)
     with _reading() as reading:
         learned = tokenizer.train(
             reading.count(_texts(arguments)),
@@ -123,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         help="learn from this share of the documents, chosen by their content",
     )
     add("--format", default="auto", help="how files are laid out (default: auto, looks at each)")
+    add("--text_field", default="", metavar="NAME", help=TEXT_FIELD_HELP)
     add("--errors", default="strict", choices=["strict", "replace"], help="for what is not UTF-8")
     add("--tfds_data_dir", metavar="DIR", help="where datasets of tfds: lie prepared")
     parser.set_defaults(lowercase=None, strip_accents=None)
@@ -147,6 +151,7 @@ def _texts(arguments: argparse.Namespace) -> Iterator[str]:
         format=arguments.format,
         errors=arguments.errors,
         tfds_data_dir=arguments.tfds_data_dir,
+        text_field=arguments.text_field,
     )
     if arguments.sample is not None:
         texts = (text for text in texts if _lot(text) < arguments.sample)

@@ -29,12 +29,12 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     from bertjax import translation
 
+    sources = _sources(arguments.input)
     translator = translation.load(
         arguments.init, beams=arguments.beams, length_penalty=arguments.length_penalty
     )
     start, lines, told, right = time.monotonic(), 0, 0, 0
     size = arguments.batch_size * _BATCHES_AT_ONCE
-    sources = _sources(arguments.input)
     while group := list(itertools.islice(sources, size)):
         pairs = [line.split("\t") for line in group]
         said = translator.translate([pair[0] for pair in pairs], arguments.batch_size)
@@ -82,9 +82,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sources(path: str | None) -> Iterator[str]:
     """The lines of a file, compressed or not, or of standard input."""
+    from bertjax.data.file_kinds import TSV
     from bertjax.data.lines import texts
 
-    for where, text in texts(path):
-        if not text.strip():
-            raise UserError(f"{where}: an empty source; remove the line")
-        yield text
+    return map(_checked, texts(path, tables=(TSV,)))
+
+
+def _checked(line: tuple[str, str]) -> str:
+    where, text = line
+    if not text.strip():
+        raise UserError(f"{where}: an empty source; remove the line")
+    if text.count("\t") > 1:
+        raise UserError(
+            f"{where}: {text.count(chr(9)) + 1} fields, expected a source, or a source, a tab and "
+            "its target; remove the other columns"
+        )
+    return text

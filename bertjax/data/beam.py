@@ -37,7 +37,8 @@ from bertjax.data.shards import (
     shard_name,
     write_whole,
 )
-from bertjax.data.text import Document, Source
+from bertjax.data.sources import Source
+from bertjax.data.text import Document
 from bertjax.data.unfinished import UnfinishedCorpus, final_name
 from bertjax.errors import UserError
 

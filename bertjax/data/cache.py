@@ -19,6 +19,8 @@ import bertjax
 from bertjax.data import copies, storage, text, tokenizer
 from bertjax.data.cache_folder import directory
 from bertjax.data.prepare import Progress, prepare
+from bertjax.data.sources import find_sources, repeated
+from bertjax.errors import UserError
 
 
 def tokenizer_of(
@@ -34,14 +36,14 @@ def tokenizer_of(
     if wanted["path"]:
         return copies.fetched(wanted["path"])
     settings = {name: value for name, value in wanted.items() if name != "path"}
-    made_of = {"input": _identity(data["input"]), "format": data["text_format"], **settings}
+    made_of = {"input": _identity(data["input"]), **_layout(data), **settings}
     folder = directory(data["cache"]) / f"tokenizer-{_digest(made_of)}"
     with _one_at_a_time(folder, say):
         if folder.is_dir():
             say(f"tokenizer: {folder} (made by an earlier start)")
             return folder
         say(f"tokenizer: training {settings['kind']}, {settings['vocab_size']:,} pieces")
-        documents = text.documents(data["input"], format=data["text_format"])
+        documents = text.documents(data["input"], **_layout(data))
         tokenizer.train(documents, **settings).save(str(folder))
     return folder
 
@@ -62,6 +64,11 @@ def corpus_of(
       say: Gets a line about what is done.
       progress: Called while text is prepared.
     """
+    if data["corpus"] and data.get("text_field"):
+        raise UserError(
+            f"config.data.text_field={data['text_field']!r} is of raw text, and config.data.corpus "
+            "is prepared already; leave one of them out"
+        )
     if data["corpus"]:
         return copies.fetched(data["corpus"])
     held_out = {
@@ -71,7 +78,7 @@ def corpus_of(
     made_of = {
         "input": _identity(data["input"]),
         "validation_input": _identity(data["validation_input"]) if data["validation_input"] else [],
-        "format": data["text_format"],
+        **_layout(data),
         "tokenizer": fingerprint,
         **held_out,
     }
@@ -81,15 +88,23 @@ def corpus_of(
             say(f"corpus: {folder} (made by an earlier start)")
             return folder
         say(f"corpus: preparing {', '.join(data['input'])}")
+        if note := repeated(data["input"]):
+            say(note)
         prepare(
             list(data["input"]),
             tokenizer_path,
             folder,
-            format=data["text_format"],
             progress=progress,
+            **_layout(data),
             **held_out,
         )
     return folder
+
+
+def _layout(data: Mapping[str, Any]) -> dict[str, str]:
+    """How the text of files is found; without a field of its own it names none, as it once did."""
+    field = data.get("text_field", "")
+    return {"format": data["text_format"]} | ({"text_field": field} if field else {})
 
 
 @contextlib.contextmanager
@@ -106,7 +121,7 @@ def _one_at_a_time(folder: pathlib.Path, say: Callable[[str], None]) -> Iterator
 
 def _identity(inputs: tuple[str, ...]) -> list:
     """What tells these inputs from others without reading them."""
-    files = [(source.name, source.bytes, source.modified) for source in text.find_sources(inputs)]
+    files = [(source.name, source.bytes, source.modified) for source in find_sources(inputs)]
     if "python-docs" not in inputs:
         return files
     installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}

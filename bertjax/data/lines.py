@@ -1,16 +1,21 @@
 """The lines of a file, whether it is compressed or not, and what is said of a damaged one."""
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
+import os
 import pathlib
+import re
+import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
-from bertjax.data import storage
+from bertjax.data import file_kinds, storage
+from bertjax.data.file_kinds import HEAD_BYTES, FileKind
 from bertjax.errors import UserError
 
 LONGEST_LINE = 1 << 20
@@ -19,47 +24,86 @@ LONGEST_LINE = 1 << 20
 _BUFFER = 1 << 20
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, OSError, ValueError)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_STANDARD_INPUT = "standard input"
 
 
 def lines(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
     """Yields (byte offset, line) with line ends; offsets count decompressed bytes.
 
     A line longer than `longest` comes in pieces, cut behind a space or else between characters:
-    only such a piece, or the end of the file, lacks a line end.
+    only such a piece, or the end of the file, lacks a line end. In a file whose first block has
+    carriage returns and no newline, carriage returns are line ends and are given as newlines.
 
     Raises:
-      UserError: the file cannot be opened, or is truncated or corrupt (it says how far it was
-        good).
+      UserError: the file cannot be opened, is no regular file, or is truncated or corrupt (it says
+        how far it was good).
     """
     offset, rest = 0, b""
+    with _errors_of(path, lambda: offset), _open(path, min(longest, _BUFFER)) as stream:
+        while line := rest + stream.readline(longest - len(rest)):
+            rest = b""
+            if len(line) >= longest and not line.endswith(b"\n"):
+                line, rest = _cut(line)
+            if offset == 0 and line.startswith(_BYTE_ORDER_MARK):
+                line, offset = line[3:], 3
+            yield offset, line
+            offset += len(line)
+
+
+def head(path: str) -> bytes:
+    """The first 64 KiB of a file, decompressed: all that comes before damage, if there is some.
+
+    Raises:
+      UserError: the file cannot be opened.
+    """
+    with _errors_of(path, lambda: 0), _open(path, _BUFFER) as stream:
+        return stream.peek().removeprefix(_BYTE_ORDER_MARK)
+
+
+@contextlib.contextmanager
+def _errors_of(path: str, good: Callable[[], int]) -> Iterator[None]:
+    """Turns errors of reading a file into a line for the user; `good` counts what was read."""
     try:
-        with _open(path, min(longest, _BUFFER)) as stream:
-            while line := rest + stream.readline(longest - len(rest)):
-                rest = b""
-                if len(line) >= longest and not line.endswith(b"\n"):
-                    line, rest = _cut(line)
-                if offset == 0 and line.startswith(_BYTE_ORDER_MARK):
-                    line, offset = line[3:], 3
-                yield offset, line
-                offset += len(line)
+        yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except _DAMAGE as error:
         raise UserError(
-            f"{path} is truncated or corrupt: it is good for {offset:,} bytes of text and then "
+            f"{path} is truncated or corrupt: it is good for {good():,} bytes of text and then "
             f"fails ({error}); replace it and run the same command again, or leave it out"
         ) from error
 
 
-def texts(path: str | None) -> Iterator[tuple[str, str]]:
-    """Yields (where, text) of every line of a file, or of standard input, without line ends.
+def texts(
+    path: str | None, *, tables: Sequence[FileKind] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Returns (where, text) of every line of a file, or of standard input, without line ends.
+
+    Args:
+      path: The file, whose kind is checked at once; None for standard input.
+      tables: The kinds of tables whose lines the caller can read; None for any.
 
     Raises:
-      UserError: as `lines` does, or a line is not UTF-8; `where` names it.
+      UserError: as `lines` does, the file is of a kind that is no text, or a line is not UTF-8;
+        `where` names it.
     """
-    found = iter(sys.stdin.buffer) if path is None else (raw for _, raw in lines(path))
+    if path is None:
+        return _decoded(_STANDARD_INPUT, _checked(iter(sys.stdin.buffer), tables))
+    _check_kind(path, head(path), tables)
+    return _decoded(path, (raw for _, raw in lines(path)))
+
+
+def _checked(found: Iterator[bytes], tables: Sequence[FileKind] | None) -> Iterator[bytes]:
+    """Passes on what standard input has; its first line decides about its kind."""
+    for number, raw in enumerate(found):
+        if number == 0:
+            _check_kind(_STANDARD_INPUT, raw, tables)
+        yield raw
+
+
+def _decoded(name: str, found: Iterator[bytes]) -> Iterator[tuple[str, str]]:
     for number, raw in enumerate(found, start=1):
-        where = f"{path or 'standard input'}:{number}"
+        where = f"{name}:{number}"
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
@@ -67,6 +111,16 @@ def texts(path: str | None) -> Iterator[tuple[str, str]]:
                 f"{where}: byte {error.start} is not UTF-8; convert the text to UTF-8"
             ) from None
         yield where, text.rstrip("\r\n")
+
+
+def _check_kind(name: str, start: bytes, tables: Sequence[FileKind] | None) -> None:
+    kind = file_kinds.by_content(name, start) or file_kinds.by_name(name)
+    if kind is None and b"\0" in start:
+        kind = file_kinds.NUL_BYTES
+    if kind is not None and not (kind.table and (tables is None or kind in tables)):
+        raise UserError(
+            f"{name} is {kind.name}, expected one text per line: {file_kinds.remedy(kind, name)}"
+        )
 
 
 def whole(path: pathlib.Path) -> str:
@@ -87,6 +141,11 @@ def whole(path: pathlib.Path) -> str:
 
 
 def _open(path: str, buffer: int) -> BinaryIO:
+    """Opens a file for reading its decompressed bytes with newlines as line ends."""
+    return io.BufferedReader(_Lines(_decompressed(path, buffer)), max(buffer, HEAD_BYTES))
+
+
+def _decompressed(path: str, buffer: int) -> BinaryIO:
     """Opens a file for reading what was compressed; the first bytes tell how it was."""
     if storage.is_remote(path):
         place = storage.place(path)
@@ -94,6 +153,7 @@ def _open(path: str, buffer: int) -> BinaryIO:
         magic = storage.patiently(lambda: compressed.read(6), path)
         compressed.seek(0)
     else:
+        _check_regular(path)
         compressed = path
         with open(path, "rb") as stream:
             magic = stream.read(6)
@@ -111,6 +171,61 @@ def _open(path: str, buffer: int) -> BinaryIO:
     if storage.is_remote(path):
         return io.BufferedReader(compressed, buffer)
     return open(path, "rb", buffering=buffer)
+
+
+def _check_regular(path: str) -> None:
+    """Refuses pipes: files are opened more than once, and a pipe would lose its first bytes."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
+        raise UserError(
+            f"{path} is a pipe or a device, expected a file, which can be opened again: write its "
+            "content to a file first"
+        )
+
+
+class _Lines(io.RawIOBase):
+    """A stream whose line ends are newlines, also where the file has bare carriage returns.
+
+    Such are the files of old Macs: their first block has carriage returns and no newline. Elsewhere
+    a carriage return is part of a line, as in a log with progress bars. Sizes stay as they are.
+    """
+
+    def __init__(self, stream: BinaryIO):
+        self._stream, self._failure = stream, None
+        block = bytearray()
+        try:
+            while len(block) < HEAD_BYTES and (more := stream.read1(HEAD_BYTES - len(block))):
+                block += more
+        except _DAMAGE as error:
+            self._failure = error  # raised once what comes before it has been read
+        self._is_old_mac = b"\r" in block and b"\n" not in block
+        self._block = bytes(block)
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+    def readinto(self, buffer: memoryview) -> int:
+        if not self._is_old_mac and not self._block and not self._failure:
+            return self._stream.readinto1(buffer)
+        found, self._block = self._block[: len(buffer)], self._block[len(buffer) :]
+        if not found and self._failure:
+            raise self._failure
+        found = found or self._stream.read1(len(buffer))
+        if self._is_old_mac:
+            found = self._with_newlines(found)
+        buffer[: len(found)] = found
+        return len(found)
+
+    def _with_newlines(self, found: bytes) -> bytes:
+        following = self._block[:1] or (b"" if self._failure else self._stream.peek(1)[:1])
+        return _BARE_RETURN.sub(b"\n", found + following)[: len(found)]
+
+
+_BARE_RETURN = re.compile(rb"\r(?!\n)")
 
 
 class _ZstandardReader(io.RawIOBase):

@@ -22,7 +22,8 @@ from bertjax.data import tokenizer as tokenizers
 from bertjax.data.blocks import Packed, Packer
 from bertjax.data.reading import Block, Stream, blocks
 from bertjax.data.shards import SplitWriter, disk_errors
-from bertjax.data.text import Document, Source
+from bertjax.data.sources import Source, find_sources, overlap
+from bertjax.data.text import Document
 from bertjax.data.unfinished import UnfinishedCorpus
 from bertjax.data.workers import Workers
 from bertjax.errors import UserError
@@ -59,6 +60,7 @@ def prepare(
     format: str = "auto",
     errors: str = "strict",
     tfds_data_dir: str | None = None,
+    text_field: str = "",
     shard_size: float = 64,
     workers: int | None = None,
     beam: Sequence[str] | None = None,
@@ -76,6 +78,8 @@ def prepare(
       format: How files are laid out, one of `text.formats()`.
       errors: `strict` or `replace`, for what is not UTF-8.
       tfds_data_dir: Where datasets of `tfds:` lie prepared.
+      text_field: The field of JSON lines, or the feature of a dataset, that holds the text; "" for
+        `text`.
       shard_size: How large a shard gets; what is not in a finished one is done again after a
         stop.
       workers: Child processes; as many as there are cores unless told.
@@ -99,30 +103,28 @@ def prepare(
         "format": format,
         "errors": errors,
         "tfds_data_dir": tfds_data_dir,
+        # None is what a manifest without the field has.
+        "text_field": None if text_field in ("", text.TEXT_FIELD) else text_field,
         "shard_size": shard_size,
         "tokenizer": tokenizer.fingerprint,
         "version": bertjax.__version__,
     }
     streams = _streams(inputs, validation_inputs, validation_fraction)
+    sources = [source for stream in streams for source in stream.sources]
+    text.check(sources, format=format, text_field=text_field)
+    read = functools.partial(
+        text.read, format=format, errors=errors, tfds_data_dir=tfds_data_dir, text_field=text_field
+    )
+    packing = str(tokenizer_path), format == source_target_text.FORMAT
     delivered = copies.delivered(out, "manifest.json")
     with delivered as folder, UnfinishedCorpus(folder, recipe, streams) as corpus:
         if corpus.manifest is None:
-            read = functools.partial(
-                text.read, format=format, errors=errors, tfds_data_dir=tfds_data_dir
-            )
-            packing = str(tokenizer_path), format == source_target_text.FORMAT
             if beam is not None:
                 bucket = storage.place(out) if storage.is_remote(out) else None
                 _beam().fill(corpus, streams, read, packing, shard_size, beam, bucket)
             else:
-                writers = {
-                    split: SplitWriter(corpus.folder, split, state, shard_size, tokenizer)
-                    for split, state in corpus.states.items()
-                }
-                report = _Reporter(corpus, streams, progress)
                 with Workers(Packer, packing, workers) as pool:
-                    for stream in streams:
-                        _write(stream, read, pool, writers, corpus, report)
+                    _write_all(streams, read, pool, corpus, tokenizer, shard_size, progress)
             if not corpus.states["train"].totals["tokens"]:
                 raise UserError(text.no_text(inputs))
             with disk_errors(corpus.path):
@@ -137,6 +139,25 @@ def _beam() -> ModuleType:
         raise UserError(
             f"Apache Beam is not installed ({error}): pip install 'bertjax[beam]'"
         ) from None
+
+
+def _write_all(
+    streams: Sequence[Stream],
+    read: Callable[[Source], Iterator[Document]],
+    pool: Workers,
+    corpus: UnfinishedCorpus,
+    tokenizer: Any,
+    shard_size: float,
+    progress: Callable[[Progress], None] | None,
+) -> None:
+    """Writes the documents of all streams to disk, one stream after the other."""
+    report = _Reporter(corpus, streams, progress)
+    writers = {
+        split: SplitWriter(corpus.folder, split, state, shard_size, tokenizer)
+        for split, state in corpus.states.items()
+    }
+    for stream in streams:
+        _write(stream, read, pool, writers, corpus, report)
 
 
 def _write(
@@ -195,13 +216,18 @@ class _Reporter:
 def _streams(
     inputs: Sequence[str], validation_inputs: Sequence[str], validation_fraction: float
 ) -> list[Stream]:
-    sources = text.find_sources(inputs)
+    sources = find_sources(inputs)
     if validation_fraction:
         return [Stream(sources, ("train", "validation"), validation_fraction)]
-    streams = [Stream(sources, ("train",))]
-    if validation_inputs:
-        streams.append(Stream(text.find_sources(validation_inputs), ("validation",)))
-    return streams
+    if not validation_inputs:
+        return [Stream(sources, ("train",))]
+    held_out = find_sources(validation_inputs)
+    if shared := overlap(sources, held_out):
+        raise UserError(
+            f"{shared[0]} is an input and a validation input ({len(shared)} in all): held-out text "
+            "would be trained on; leave it out of one of them"
+        )
+    return [Stream(sources, ("train",)), Stream(held_out, ("validation",))]
 
 
 def _check(

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.data.shards import START, Position
-from bertjax.data.text import Document, Source
+from bertjax.data.sources import Source
+from bertjax.data.text import Document
 from bertjax.errors import UserError
 
 BLOCK_CHARACTERS = 1 << 18

@@ -78,6 +78,20 @@ def read(
     return _columns(kept, contexts, left_out=tuple(question.identity for question in misplaced))
 
 
+def is_version_2(path: str | pathlib.Path) -> bool:
+    """Whether a file that `read` accepts is SQuAD 2.0, where questions may have no answer.
+
+    It is if a question has none. Else its `version` decides, and without one whether its questions
+    have the key `is_impossible`.
+    """
+    content = load(pathlib.Path(path), _LAYOUT)
+    asked = [raw for *_, listed in _paragraphs(str(path), content) for raw in listed]
+    version = str(content.get("version", "")).lower().removeprefix("v")
+    if any(raw.get("is_impossible") for raw in asked) or version.startswith("2"):
+        return True
+    return not version.startswith("1") and any("is_impossible" in raw for raw in asked)
+
+
 def _columns(
     questions: list[_Question], contexts: list[str], left_out: tuple[str, ...] = ()
 ) -> SquadQuestions:

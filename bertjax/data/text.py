@@ -1,20 +1,17 @@
 """Documents out of files: plain text, JSON lines, WikiExtractor's output, TFDS, Python's own text.
 
-An input is a glob, `tfds:NAME:SPLIT`, or `python-docs`. Inputs are read in the order given, the
-files of a glob in the order of their names, so that document numbers mean the same everywhere.
+A file's layout is found out from its name and its first bytes; a file that is no text is refused.
 """
 
-import dataclasses
-import glob
 import json
-import os
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from bertjax.data import source_target_text, storage
-from bertjax.data.lines import LONGEST_LINE, lines
+from bertjax.data import file_kinds, source_target_text, storage
+from bertjax.data.file_kinds import FileKind
+from bertjax.data.lines import LONGEST_LINE, head, lines
+from bertjax.data.sources import PYTHON_DOCS, Source, find_sources, is_dataset
 from bertjax.errors import UserError, nearest
 
 LONGEST_DOCUMENT = LONGEST_LINE
@@ -23,7 +20,14 @@ LONGEST_DOCUMENT = LONGEST_LINE
 LONGEST_JSON = 1 << 26
 """Bytes; JSON cannot be read in pieces."""
 
-_GLANCE = 1 << 16
+JSON_LINES = "jsonl"
+"""The format whose documents are fields of JSON objects."""
+
+_MOST_FIELDS = 8
+"""The number of fields that an error lists."""
+
+TEXT_FIELD = "text"
+"""The field of a JSON object, or the feature of a dataset, that holds a document's text."""
 
 
 class Document(NamedTuple):
@@ -33,27 +37,13 @@ class Document(NamedTuple):
     replaced: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """One file, or one input that is no file.
-
-    Attributes:
-      name: The file's path, `python-docs` or `tfds:NAME:SPLIT`.
-      bytes: The file's size, 0 for what is no file.
-      modified: When the file was last written, in nanoseconds.
-    """
-
-    name: str
-    bytes: int = 0
-    modified: int = 0
-
-
 def documents(
     inputs: Sequence[str],
     *,
     format: str = "auto",
     errors: str = "strict",
     tfds_data_dir: str | None = None,
+    text_field: str = "",
 ) -> Iterator[str]:
     """Yields the text of every document that has any.
 
@@ -62,13 +52,19 @@ def documents(
       format: How files are laid out, one of `formats()`; `auto` looks at each.
       errors: `strict` refuses what is not UTF-8, `replace` puts U+FFFD in its place.
       tfds_data_dir: Where datasets of `tfds:` lie prepared.
+      text_field: The field of JSON lines, or the feature of a dataset, that holds the text; "" for
+        `text`.
 
     Raises:
-      UserError: an input is missing, damaged, not UTF-8, not laid out as said, or all are empty.
+      UserError: an input is missing, damaged, not UTF-8, not laid out as said, of a kind that is no
+        text, or all are empty.
     """
     found = False
-    for source in find_sources(inputs):
-        for document in read(source, format=format, errors=errors, tfds_data_dir=tfds_data_dir):
+    sources = find_sources(inputs)
+    check(sources, format=format, text_field=text_field)
+    options = {"errors": errors, "tfds_data_dir": tfds_data_dir, "text_field": text_field}
+    for source in sources:
+        for document in read(source, format=format, **options):
             if document.text:
                 found = True
                 yield document.text
@@ -86,72 +82,19 @@ def formats() -> list[str]:
     return ["auto", *_FORMATS]
 
 
-def find_sources(inputs: Sequence[str]) -> list[Source]:
-    """Lists what the inputs stand for, each file once.
-
-    Raises:
-      UserError: there are no inputs, or one of them matches no file.
-    """
-    if not inputs:
-        raise UserError("no input was given; give a glob of files, python-docs or tfds:NAME:SPLIT")
-    found: dict[str, Source] = {}
-    for name in inputs:
-        if name == "python-docs" or name.startswith("tfds:"):
-            found.setdefault(name, Source(name))
-            continue
-        for path in _files(name):
-            found.setdefault(path, Source(path, *_size_and_time(path)))
-    return list(found.values())
-
-
-def _size_and_time(path: str) -> tuple[int, int]:
-    if storage.is_remote(path):
-        place = storage.place(path)
-        size, version = storage.patiently(lambda: storage.listed(place), path)[""]
-        return size, zlib.crc32(version.encode())
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
-
-
-def _files_in_bucket(pattern: str) -> list[str]:
-    place = storage.place(pattern)
-    if not glob.has_magic(place.name):
-        matches = [place] if storage.patiently(place.exists, place) else []
-    else:
-        matches = storage.patiently(lambda: list(place.parent.glob(place.name)), place)
-    files = sorted(str(path) for path in matches if not path.is_dir())
-    if not files:
-        raise UserError(
-            f"no file matches {pattern!r}; only the last part of a bucket's path may have a *"
-        )
-    return files
-
-
-def _files(pattern: str) -> list[str]:
-    if storage.is_remote(pattern):
-        return _files_in_bucket(pattern)
-    pattern = os.path.expanduser(pattern)
-    if os.path.isdir(pattern):
-        raise UserError(f"{pattern} is a folder; give its files: {os.path.join(pattern, '*')!r}")
-    matches = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-    files = sorted(path for path in matches if not os.path.isdir(path))
-    if not files:
-        raise UserError(f"no file matches {pattern!r} in {os.getcwd()}; check the path or glob")
-    return files
-
-
 def read(
     source: Source,
     *,
     format: str = "auto",
     errors: str = "strict",
     tfds_data_dir: str | None = None,
+    text_field: str = "",
 ) -> Iterator[Document]:
     """Yields every document of a source in order, empty ones too, so that they can be counted."""
     if format not in formats():
         raise UserError(f"no format {format!r}: {nearest(format, formats())}")
     paired = format == source_target_text.FORMAT
-    if source.name == "python-docs":
+    if source.name == PYTHON_DOCS:
         if paired:
             raise UserError("python-docs is text, no pairs: give files of pairs, or tfds:...")
         from bertjax.data import python_docs
@@ -160,23 +103,82 @@ def read(
     elif source.name.startswith("tfds:"):
         from bertjax.data import tfds_text
 
-        read_texts = tfds_text.pairs if paired else tfds_text.texts
-        raw = enumerate(read_texts(source.name, data_dir=tfds_data_dir))
-        yield from _bounded(_decode(f"{source.name} #{n}", 0, text, errors) for n, text in raw)
+        if paired:
+            raw = tfds_text.pairs(source.name, data_dir=tfds_data_dir)
+        else:
+            raw = tfds_text.texts(source.name, data_dir=tfds_data_dir, feature=text_field)
+        named = ((f"{source.name} #{number}", text) for number, text in enumerate(raw))
+        yield from _bounded(_decode(name, 0, text, errors) for name, text in named)
     else:
-        layout = _FORMATS[_detect(source.name) if format == "auto" else format]
-        yield from _bounded(layout(source.name, errors))
+        layout = _layout(source.name, format)
+        if layout == JSON_LINES:
+            found = _json_lines(source.name, errors, text_field or TEXT_FIELD)
+        else:
+            found = _FORMATS[layout](source.name, errors)
+        yield from _bounded(found)
 
 
-def _detect(path: str) -> str:
-    """Tells how a file is laid out from its name and its first line of text."""
-    stem = re.sub(r"\.(gz|bz2|xz|zst)$", "", path)
-    if stem.endswith((".jsonl", ".ndjson", ".json")):
-        return "jsonl"
-    first = next((line for _, line in lines(path, _GLANCE) if line.strip()), b"")
+def check(sources: Sequence[Source], *, format: str = "auto", text_field: str = "") -> None:
+    """Refuses what can be seen to be no text before anything is read or written.
+
+    Files in buckets are judged by their names here, and by their content when they are read.
+
+    Raises:
+      UserError: a file is of a kind that is no text, or no input has fields to choose from.
+    """
+    if format not in formats():
+        raise UserError(f"no format {format!r}: {nearest(format, formats())}")
+    has_fields = False
+    for source in sources:
+        if is_dataset(source.name):
+            has_fields = has_fields or source.name != PYTHON_DOCS
+        elif storage.is_remote(source.name):
+            has_fields = True
+            _refuse_kind(source.name, file_kinds.by_name(source.name), format)
+        else:
+            has_fields = _layout(source.name, format) == JSON_LINES or has_fields
+    if text_field and (format == source_target_text.FORMAT or not has_fields):
+        raise UserError(
+            f"text_field={text_field!r}: no input has named fields, expected JSON lines or "
+            "tfds:NAME:SPLIT; leave --text_field out"
+        )
+
+
+def _layout(path: str, format: str) -> str:
+    """The name of the layout of a file, found out from its name and first bytes if it is `auto`.
+
+    Raises:
+      UserError: the file is of a kind that is no text.
+    """
+    start = head(path)
+    _refuse_kind(path, file_kinds.by_content(path, start), format)
+    if format != "auto":
+        return format
+    first = next((line for line in start.split(b"\n") if line.strip()), b"")
     if _DOCUMENT_TAG.match(first):
         return "wikiextractor"
-    return "jsonl" if re.match(rb'\s*\{\s*"[^"]*"\s*:', first) else "text"
+    if first.lstrip()[:1] == b"[" and _is_json(path):
+        _refuse_kind(path, file_kinds.JSON_ARRAY, format)
+    if _is_json(path) or re.match(rb'\s*\{\s*"[^"]*"\s*:', first):
+        return JSON_LINES
+    _refuse_kind(path, file_kinds.by_name(path) or file_kinds.table(start), format)
+    if b"\0" in start:
+        _refuse_kind(path, file_kinds.NUL_BYTES, format)
+    return "text"
+
+
+def _is_json(path: str) -> bool:
+    return file_kinds.by_name(path) is file_kinds.JSON_LINES
+
+
+def _refuse_kind(path: str, kind: FileKind | None, format: str) -> None:
+    """Refuses a kind that is no text; a format that was chosen allows all but binary kinds."""
+    if kind is None or kind is file_kinds.JSON_LINES or (format != "auto" and not kind.binary):
+        return
+    chosen = "" if kind.binary else "; or --format text (in a config: data.text_format)"
+    raise UserError(
+        f"{path} is {kind.name}, expected text: {file_kinds.remedy(kind, path)}{chosen}"
+    )
 
 
 def _plain_text(path: str, errors: str) -> Iterator[Document]:
@@ -201,30 +203,46 @@ def _one_a_line(path: str, errors: str) -> Iterator[Document]:
         yield _decode(path, offset, line, errors)
 
 
-def _json_lines(path: str, errors: str) -> Iterator[Document]:
-    """Every line is a JSON object with a `text`."""
+def _json_lines(path: str, errors: str, field: str = TEXT_FIELD) -> Iterator[Document]:
+    """Every line is a JSON object, of which one field holds the text."""
     for number, (offset, line) in enumerate(lines(path, LONGEST_JSON), start=1):
         if not line.strip():
             continue
         if len(line) >= LONGEST_JSON // 2 and not line.endswith(b"\n"):
             raise UserError(f"{path}:{number}: the line is longer than 64 MiB; split the document")
         decoded = _decode(path, offset, line, errors)
-        try:
-            text = json.loads(decoded.text)["text"]
-        except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{path}:{number}: not a JSON object ({error}); mend the line"
-            ) from None
-        except (KeyError, TypeError, IndexError):
-            text = None
-        if not isinstance(text, str):
-            raise UserError(
-                f'{path}:{number}: wanted an object with a string "text", '
-                f"got {decoded.text[:60]!r}; mend the line or give another --format"
-            )
+        text = _text_of(decoded.text, f"{path}:{number}", field)
         # JSON may spell half of a surrogate pair, which no tokenizer takes.
         whole = text.encode("utf-8", "replace").decode()
         yield Document(whole.strip(), decoded.replaced)
+
+
+def _text_of(line: str, where: str, field: str) -> str:
+    """The text of a JSON object that is spelled on one line."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        path = where.rpartition(":")[0]
+        spread = line in ("{", "[")
+        fix = file_kinds.remedy(file_kinds.JSON_ARRAY, path) if spread else "fix the line"
+        raise UserError(f"{where}: not a JSON object ({error}); {fix}") from None
+    if not isinstance(row, dict):
+        raise UserError(
+            f'{where}: expected an object with a string "{field}", got {line[:60]!r}; fix the line '
+            "or give another --format"
+        )
+    text = row.get(field)
+    if isinstance(text, str):
+        return text
+    has = "holds no string" if field in row else "is missing"
+    strings = [name for name, value in row.items() if isinstance(value, str)]
+    listed = ", ".join(json.dumps(name, ensure_ascii=False) for name in strings[:_MOST_FIELDS])
+    more = f" and {len(strings) - _MOST_FIELDS} more" if len(strings) > _MOST_FIELDS else ""
+    choose = "choose one with --text_field NAME (in a config: data.text_field)"
+    raise UserError(
+        f"{where}: the field {json.dumps(field, ensure_ascii=False)} {has}; "
+        + (f"fields with strings: {listed}{more}; {choose}" if strings else "no field holds one")
+    )
 
 
 _DOCUMENT_TAG = re.compile(rb'<doc id="[^"]*"[^>]*>\s*$')
@@ -267,7 +285,7 @@ def _source_target(path: str, errors: str) -> Iterator[Document]:
 _FORMATS: dict[str, Callable[[str, str], Iterator[Document]]] = {
     "text": _plain_text,
     "lines": _one_a_line,
-    "jsonl": _json_lines,
+    JSON_LINES: _json_lines,
     "wikiextractor": _wikiextractor,
     source_target_text.FORMAT: _source_target,
 }
@@ -278,9 +296,14 @@ def _decode(path: str, offset: int, raw: bytes, errors: str) -> Document:
         text, replaced = raw.decode(), 0
     except UnicodeDecodeError as error:
         if errors == "strict":
+            fix = "convert it to UTF-8, or give prepare or tokenizer --errors replace"
+            if b"\0" in raw:
+                fix = (
+                    "it has NUL bytes as well, so that it is binary data and no text: leave it out"
+                )
             raise UserError(
                 f"{path} is not UTF-8 at byte {offset + error.start:,} "
-                f"(0x{raw[error.start]:02x}); convert it, or give --errors replace"
+                f"(0x{raw[error.start]:02x}); {fix}"
             ) from None
         text = raw.decode(errors="replace")
         replaced = text.count("\ufffd") - raw.count("\ufffd".encode())

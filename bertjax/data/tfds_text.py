@@ -13,7 +13,7 @@ from bertjax.errors import UserError, nearest
 _BATCH = 256
 
 
-def texts(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
+def texts(source: str, *, data_dir: str | None = None, feature: str = "") -> Iterator[bytes]:
     """Yields the text of each example of `tfds:NAME:SPLIT`.
 
     NAME may have a config and a version (`wikipedia/20220620.en:1.0.0`), SPLIT may be a slice
@@ -23,12 +23,13 @@ def texts(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
     Args:
       source: What a person wrote.
       data_dir: Where datasets lie prepared; `~/tensorflow_datasets` unless told.
+      feature: The string feature that holds the text, instead of these.
 
     Raises:
       UserError: the name cannot be read, or there is no such dataset, split or text.
     """
     builder, split = _open(source, data_dir)
-    keys = _text_features(source, builder.info.features)
+    keys = _text_features(source, builder.info.features, feature)
     for example in _in_batches(_examples(source, builder, split)):
         yield b"\n".join(example[key] for key in keys)
 
@@ -101,10 +102,17 @@ def _examples(source: str, builder: Any, split: str) -> Sequence[dict[str, Any]]
         raise UserError(f"{source} cannot be read: {reason}; check the split {split!r}") from error
 
 
-def _text_features(source: str, features: Any) -> list[str]:
+def _text_features(source: str, features: Any, feature: str) -> list[str]:
     strings = _string_features(features)
     if not strings:
         raise UserError(f"{source} has no text: its features are {', '.join(sorted(features))}")
+    if feature and feature not in strings:
+        raise UserError(
+            f"{source} has no string feature {feature!r}, it has {', '.join(strings)}; choose one "
+            "with --text_field (in a config: data.text_field)"
+        )
+    if feature:
+        return [feature]
     return ["text"] if "text" in strings else strings
 
 

@@ -28,7 +28,7 @@ from bertjax.data.shards import (
     write_array,
     write_whole,
 )
-from bertjax.data.text import Source
+from bertjax.data.sources import Source
 from bertjax.errors import UserError
 
 _TOTALS = ("documents", "records", "sentences", "tokens", "characters")

@@ -17,6 +17,7 @@ from typing import Any
 
 from bertjax.data import storage
 from bertjax.errors import UserError
+from bertjax.train import foreign_files
 from bertjax.train.files import read_json, write_json
 
 FREE_FIELDS = (
@@ -99,7 +100,8 @@ def claim(
         is new and off (false, 0, empty) is no difference: an older version began the run.
 
     Raises:
-      UserError: the folder belongs to another config or is in use; the fields are named.
+      UserError: the folder belongs to another config, whose fields are named, is in use, or holds
+        files that no run wrote.
     """
     if "://" in str(workdir):
         raise UserError(
@@ -107,6 +109,8 @@ def claim(
             f"bucket (gcsfuse does this for gs://) and name the folder in it"
         )
     folder = pathlib.Path(workdir)
+    if not (folder / LOCK).exists() and not _has_trained(folder):
+        foreign_files.refuse(folder, config)
     storage.make_folder(folder)
     held = Claim(folder)
     try:

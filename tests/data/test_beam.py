@@ -58,13 +58,19 @@ def contents(folder):
     }
 
 
-@pytest.mark.parametrize("held_out", ["a share", "files"])
+@pytest.mark.parametrize("held_out", ["a share", "files", "a share of another field"])
 def test_the_corpus_is_the_same(apache_beam, texts, vocabulary, tmp_path, held_out):
     options = {"shard_size": 0.05, "validation_fraction": 0.2}
     inputs = [str(texts / "*.jsonl")]
     if held_out == "files":
         inputs = [str(texts / "[0-2].jsonl")]
         options = {"shard_size": 0.05, "validation_inputs": [str(texts / "3.jsonl")]}
+    if held_out == "a share of another field":
+        inputs = [str(tmp_path / "*.jsonl")]
+        options |= {"text_field": "body"}
+        for path in texts.iterdir():
+            renamed = path.read_text().replace('{"text":', '{"body":')
+            (tmp_path / path.name).write_text(renamed)
     alone = prepare(inputs, vocabulary, tmp_path / "alone", **options)
     by_beam = prepare(inputs, vocabulary, tmp_path / "by_beam", beam=[], **options)
     assert len(alone["splits"]["train"]["shards"]) >= 3

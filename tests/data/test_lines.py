@@ -1,6 +1,7 @@
 import bz2
 import gzip
 import lzma
+import os
 
 import pytest
 import zstandard
@@ -94,6 +95,32 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"\xef\xbb\xbfabc\ndef")
     assert list(lines(str(path))) == [(3, b"abc\n"), (7, b"def")]
+
+
+def test_bare_carriage_returns_are_line_ends_where_no_newline_is(tmp_path):
+    path = tmp_path / "mac.txt"
+    row, count = b"row of text\r", 40_000
+    path.write_bytes(row * count + b"last")  # longer than a buffer
+    found = list(lines(str(path)))
+    assert found[:2] == [(0, b"row of text\n"), (12, b"row of text\n")]
+    assert found[-1] == (12 * count, b"last")
+    assert len(found) == count + 1
+    path = tmp_path / "mac.txt.gz"
+    path.write_bytes(gzip.compress(b"a\r" * 70_000 + b"b\r\nc\nd\r"))
+    assert [line for _, line in lines(str(path))][-4:] == [b"a\n", b"b\r\n", b"c\n", b"d\n"]
+
+
+def test_carriage_returns_inside_of_lines_stay(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"10%\r20%\r30%\ndone\r\n")
+    assert list(lines(str(path))) == [(0, b"10%\r20%\r30%\n"), (12, b"done\r\n")]
+
+
+def test_a_pipe_is_refused_since_it_cannot_be_opened_again(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="is a pipe or a device, expected a file"):
+        next(lines(str(path)))
 
 
 def test_a_missing_file_is_a_persons_mistake(tmp_path):

@@ -248,6 +248,46 @@ def test_replaced_bytes_are_counted_through_interruptions(make, tmp_path):
     assert make(inputs=inputs, errors="replace")["replaced"] == 9000
 
 
+def test_the_field_of_the_text_belongs_to_the_corpus(make, text_folder, tmp_path):
+    whole = make("corpus")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for path in text_folder.iterdir():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        renamed = [{"text": "Nothing.", "body": row["text"]} for row in rows]
+        (folder / path.name).write_text("\n".join(map(json.dumps, renamed)) + "\n")
+    inputs = [str(folder / "*.jsonl")]
+    manifest = make("bodies", inputs=inputs, text_field="body")
+    assert manifest["fingerprint"] == whole["fingerprint"]
+    assert make("bodies", inputs=inputs, text_field="body") == manifest
+    with pytest.raises(UserError, match='text_field was "body", now it is null'):
+        make("bodies", inputs=inputs)
+    assert make("corpus", text_field="text") == whole
+
+
+def test_a_corpus_of_an_older_version_has_no_field(make, tmp_path):
+    whole = make()
+    path = tmp_path / "corpus/manifest.json"
+    older = json.loads(path.read_text())
+    del older["source"]["text_field"]
+    path.write_text(json.dumps(older))
+    assert make()["fingerprint"] == whole["fingerprint"]
+
+
+def test_a_file_that_is_no_text_is_refused_before_anything_is_written(make, text_folder, tmp_path):
+    (tmp_path / "z.csv").write_text("id,text\n1,a\n")
+    with pytest.raises(UserError, match=r"z\.csv is a CSV table, expected text"):
+        make(inputs=[str(text_folder / "*.jsonl"), str(tmp_path / "z.csv")])
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_held_out_text_is_not_trained_on(make, text_folder, tmp_path):
+    files = sorted(map(str, text_folder.iterdir()))
+    with pytest.raises(UserError, match=r"2\.jsonl is an input and a validation input \(1 in all"):
+        make(inputs=files[:3], validation_inputs=files[2:], validation_fraction=0.0)
+    assert not (tmp_path / "corpus").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

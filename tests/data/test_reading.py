@@ -3,7 +3,8 @@ import pytest
 from bertjax.data import reading
 from bertjax.data.reading import Stream, blocks
 from bertjax.data.shards import START, Position
-from bertjax.data.text import Document, Source
+from bertjax.data.sources import Source
+from bertjax.data.text import Document
 from bertjax.errors import UserError
 
 TEXTS = {

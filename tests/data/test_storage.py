@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bucket_server import BucketServer, forget_clients
 from s3_server import S3Server
 
-from bertjax.data import copies, storage, text
+from bertjax.data import copies, storage
 from bertjax.data.lines import lines
 from bertjax.errors import UserError
 from bertjax.train import mirror
@@ -149,10 +149,10 @@ def test_files_and_folders_go_to_s3(s3):
         file.write_text("z")
     assert s3.names("bucket") == ["c/deep/part", "c/file", "c/last"]
     assert s3.content("bucket", "c/deep/part") == b"12345"
-    (source,) = text.find_sources(["s3://bucket/c/deep/*"])
+    (source,) = find_sources(["s3://bucket/c/deep/*"])
     assert list(lines(source.name)) == [(0, b"12345")]
     s3.put("bucket", "c/deep/part", b"54321")
-    (later,) = text.find_sources(["s3://bucket/c/deep/*"])
+    (later,) = find_sources(["s3://bucket/c/deep/*"])
     assert later != source
 
 
@@ -232,7 +232,7 @@ def test_small_files_and_text(bucket):
     assert read_json(place) == {"seed": 3}
     bucket.put("bucket", "text/b.txt", b"second\n")
     bucket.put("bucket", "text/a.txt", b"first\nline\n")
-    sources = text.find_sources(["gs://bucket/text/*.txt"])
+    sources = find_sources(["gs://bucket/text/*.txt"])
     assert [source.name for source in sources] == [
         "gs://bucket/text/a.txt",
         "gs://bucket/text/b.txt",
@@ -240,7 +240,7 @@ def test_small_files_and_text(bucket):
     assert [source.bytes for source in sources] == [11, 7]
     assert list(lines(sources[0].name)) == [(0, b"first\n"), (6, b"line\n")]
     with pytest.raises(UserError, match="no file matches 'gs://bucket/text/x"):
-        text.find_sources(["gs://bucket/text/x*"])
+        find_sources(["gs://bucket/text/x*"])
 
 
 @pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst"])

@@ -4,7 +4,8 @@ import json
 import pytest
 
 from bertjax.data import text
-from bertjax.data.text import Document, Source, documents, find_sources, read
+from bertjax.data.sources import Source, find_sources
+from bertjax.data.text import Document, documents, read
 from bertjax.errors import UserError
 
 
@@ -38,15 +39,66 @@ def test_json_lines_are_known_by_name_or_by_their_first_line(tmp_path):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('{"txt": "a"}', r'a\.jsonl:2: wanted an object with a string "text"'),
-        ('{"text": 3}', r'a\.jsonl:2: wanted an object with a string "text"'),
-        ("[1]", r'a\.jsonl:2: wanted an object with a string "text"'),
+        ('{"txt": 1}', r'a\.jsonl:2: the field "text" is missing; no field holds one'),
+        ('{"text": 3}', r'a\.jsonl:2: the field "text" holds no string; no field holds one'),
+        ("[1]", r'a\.jsonl:2: expected an object with a string "text"'),
         ('{"text": "a"', r"a\.jsonl:2: not a JSON object"),
     ],
 )
 def test_a_bad_json_line_is_named(tmp_path, line, complaint):
     path = write(tmp_path, "a.jsonl", '{"text": "fine"}\n' + line + "\n")
     with pytest.raises(UserError, match=complaint):
+        list(documents([path]))
+
+
+ROWS = [{"id": 7, "content": "one", "title": "One"}, {"content": "two", "title": "Two"}]
+
+
+def test_the_field_that_holds_the_text_is_chosen(tmp_path):
+    path = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, ROWS)))
+    assert list(documents([path], text_field="content")) == ["one", "two"]
+    assert list(documents([path], text_field="title")) == ["One", "Two"]
+    with pytest.raises(UserError) as error:
+        list(documents([path]))
+    assert str(error.value) == (
+        f'{path}:1: the field "text" is missing; fields with strings: "content", "title"; choose '
+        "one with --text_field NAME (in a config: data.text_field)"
+    )
+
+
+@pytest.mark.parametrize(("name", "format"), [("a.txt", "auto"), ("a.jsonl", "source-target")])
+def test_a_field_of_inputs_without_fields_is_refused(tmp_path, name, format):
+    path = write(tmp_path, name, '{"source": "a", "target": "b"}' if "json" in name else "prose")
+    with pytest.raises(UserError, match="text_field='body': no input has named fields"):
+        list(documents([path], format=format, text_field="body"))
+
+
+def test_a_field_is_that_of_the_files_that_have_fields(tmp_path):
+    rows = write(tmp_path, "a.jsonl", json.dumps(ROWS[0]))
+    prose = write(tmp_path, "b.txt", "prose")
+    assert list(documents([rows, prose], text_field="content")) == ["one", "prose"]
+
+
+def test_a_json_value_over_many_lines_is_answered_with_a_command(tmp_path):
+    path = write(tmp_path, "a.json", '{\n"text": "one"}\n')
+    with pytest.raises(UserError, match=r"a\.json:1: not a JSON object .* > a\.converted\.jsonl$"):
+        list(documents([path]))
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"\r\n"])
+def test_every_kind_of_line_end_parts_documents(tmp_path, end):
+    rows = [b"one", b"still one", b"", b"two", b"", b"\xff"]
+    path = write(tmp_path, "a.txt", end.join(rows[:-1]))
+    assert list(documents([path])) == ["one\nstill one", "two"]
+    path = write(tmp_path, "b.txt", end.join(rows))
+    place = len(end.join([*rows[:-1], b""]))
+    with pytest.raises(UserError, match=f"not UTF-8 at byte {place} "):
+        list(documents([path]))
+
+
+def test_binary_data_far_into_a_file_is_not_answered_with_replacing(tmp_path):
+    path = write(tmp_path, "a.txt", b"text\n\n" * 20_000 + b"\xff\0\xfe")
+    with pytest.raises(UserError, match=r"not UTF-8 .*binary data and no text: leave it out"):
         list(documents([path]))
 
 

@@ -160,6 +160,67 @@ def test_a_folder_serves_one_process_at_a_time(tmp_path, root):
     assert other_process().returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("texts/b.txt", "an input of this run"),
+        ("texts/deep/a.txt", "an input of this run"),
+        ("texts/other.txt", "holds files that no run wrote: other.txt; choose a new"),
+        ("texts/wiki_00", "holds files that no run wrote: wiki_00;"),
+        ("texts/model.safetensors", "holds files that no run wrote: model.safetensors;"),
+        ("texts/manifest.json", "holds files that no run wrote: manifest.json;"),
+        ("texts/bertjax_tokenizer.json", "is the folder of a tokenizer"),
+        ("texts/unfinished/progress.json", "is the folder of a corpus"),
+        ("bertjax_tokenizer.json", "which is the folder of a tokenizer"),
+    ],
+)
+def test_a_run_does_not_write_among_other_files(tmp_path, name, said):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("text")
+    inputs = [str(tmp_path / "texts/**/[ab].txt"), "python-docs", "gs://bucket/*"]
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as error:
+        claim(tmp_path / "texts", changed(data={"input": inputs}))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_that_no_run_wrote_are_counted(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("text")
+    with pytest.raises(UserError, match=r"wrote: 0\.txt, 1\.txt, 2\.txt and 2 more; "):
+        claim(tmp_path, CONFIG)
+
+
+def test_a_corpus_is_no_run(tmp_path):
+    (tmp_path / "corpus/tokenizer").mkdir(parents=True)
+    for name in ("manifest.json", "tokenizer/bertjax_tokenizer.json"):
+        (tmp_path / "corpus" / name).write_text("{}")
+    for workdir in ("corpus", "corpus/run"):
+        with pytest.raises(UserError, match="the folder of a corpus; choose a new"):
+            claim(tmp_path / workdir, CONFIG)
+    claim(tmp_path / "run", changed(data={"corpus": str(tmp_path / "corpus")})).release()
+
+
+def test_what_schedulers_and_users_leave_may_be_there(tmp_path):
+    names = "slurm-7.out train.log log.txt nohup.out job.sh job.o123 sweep.py notes.md .gitignore"
+    for name in names.split():
+        (tmp_path / name).write_text("something")
+    (tmp_path / "output.txt").touch()  # a shell made it, for what is printed
+    (tmp_path / "logs").mkdir()
+    claim(tmp_path, CONFIG).release()
+
+
+def test_a_run_resumes_among_files_that_came_later(tmp_path):
+    train(tmp_path, CONFIG)
+    (tmp_path / "notes.txt").write_text("something")
+    claim(tmp_path, CONFIG).release()
+    (tmp_path / ".lock").unlink()  # as after a copy without hidden files
+    claim(tmp_path, CONFIG).release()
+
+
 def test_a_bucket_is_no_folder():
     with pytest.raises(UserError, match="mount the bucket"):
         claim("gs://bucket/run", {})

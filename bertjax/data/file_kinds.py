@@ -1,0 +1,324 @@
+"""File formats that are no plain text: how each is recognised and how its text is extracted.
+
+A file is recognised by its first bytes, decompressed, or by its name. Tables without a telling name
+are recognised only by a pattern that prose cannot have: reading a text file as text is more
+important than refusing every table.
+"""
+
+import csv
+import dataclasses
+import os
+import re
+import shlex
+
+HEAD_BYTES = 1 << 16
+"""The number of decompressed bytes that recognition looks at."""
+
+COMPRESSIONS = {".gz": "zcat", ".bz2": "bzcat", ".xz": "xzcat", ".zst": "zstdcat"}
+"""Name endings of compressed files, with the program that decompresses each."""
+
+_MIN_TABLE_ROWS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class FileKind:
+    """A file format.
+
+    Attributes:
+      name: What an error message calls it.
+      remedy: A command or a sentence that leads to plain text. `{read}` stands for the beginning of
+        a command that reads the file, `{from_file}` for its redirection, `{path}` for the file and
+        `{stem}` for its name without endings; `{{` is a brace.
+      endings: Name endings, in lower case.
+      magic: A pattern of the first bytes.
+      binary: Whether such a file is never text, whatever the caller says of it. Its magic bytes
+        count only where they cannot begin a text.
+      table: Whether it is text whose lines have fields, so that some readers take it.
+    """
+
+    name: str
+    remedy: str
+    endings: tuple[str, ...] = ()
+    magic: re.Pattern[bytes] | None = None
+    binary: bool = False
+    table: bool = False
+
+
+def _starts(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern, re.DOTALL)
+
+
+def _arrow(module: str, table: str) -> str:
+    script = (
+        f"import json, sys, {module} as pa; [print(json.dumps(dict(text=text))) for text in "
+        f"{table}['COLUMN'].to_pylist()]"
+    )
+    return f'{{read}}python -c "{script}"{{from_file}} > {{stem}}.converted.jsonl'
+
+
+_JSON_VALUES = (
+    '{read}python -c "import json, sys; data = json.load(sys.stdin); [print(json.dumps(item)) for '
+    'item in (data if isinstance(data, list) else [data])]"{from_file} > {stem}.converted.jsonl'
+)
+_JSON_TEXTS = (
+    "{read}python -c \"import json, sys; [print(*json.loads(line)['text'].split()) for line in "
+    'sys.stdin]"{from_file} > {stem}.converted.txt'
+)
+_ONE_PER_LINE = ", which has one text per line (prepare: --format lines)"
+_CSV = (
+    "{read}python -c \"import csv, sys; [print(*row['COLUMN'].split()) for row in "
+    'csv.DictReader(sys.stdin)]"{from_file} > {stem}.converted.txt' + _ONE_PER_LINE
+)
+_ICONV = "{read}iconv -f UTF-{bits} -t UTF-8{from_file} > {stem}.converted.txt"
+_PANDOC = "{read}pandoc -f {format} -t plain{from_file} > {stem}.converted.txt"
+_NO_TEXT = "leave it out, for it holds no text"
+
+CSV = FileKind("a CSV table", _CSV, (".csv",), table=True)
+TSV = FileKind(
+    "a table with tabs (TSV)",
+    "{read}cut -f COLUMN_NUMBER{from_file} > {stem}.converted.txt" + _ONE_PER_LINE,
+    (".tsv", ".tab"),
+    table=True,
+)
+JSON_ARRAY = FileKind("one JSON value over many lines", _JSON_VALUES)
+JSON_LINES = FileKind(
+    "a file of JSON lines", _JSON_TEXTS, (".jsonl", ".ndjson", ".json"), table=True
+)
+NUL_BYTES = FileKind(
+    "binary data or UTF-16 (it has NUL bytes)",
+    "leave it out, or convert it: " + _ICONV.replace("{bits}", "16"),
+)
+
+KINDS = (
+    FileKind(
+        "UTF-32 text",
+        _ICONV.replace("{bits}", "32"),
+        (),
+        _starts(b"\xff\xfe\0\0|\0\0\xfe\xff"),
+        True,
+    ),
+    FileKind(
+        "UTF-16 text", _ICONV.replace("{bits}", "16"), (), _starts(b"\xff\xfe|\xfe\xff"), True
+    ),
+    FileKind(
+        "a Parquet file",
+        _arrow("pyarrow.parquet", "pa.read_table(sys.stdin.buffer)"),
+        (".parquet",),
+        _starts(rb"PAR[1E]"),
+        True,
+    ),
+    FileKind(
+        "an Arrow IPC (Feather) file",
+        _arrow("pyarrow", "pa.ipc.open_file(sys.stdin.buffer.read()).read_all()"),
+        (".feather",),
+        _starts(b"ARROW1|FEA1"),
+        True,
+    ),
+    FileKind(
+        "an Arrow IPC stream",
+        _arrow("pyarrow", "pa.ipc.open_stream(sys.stdin.buffer).read_all()"),
+        (".arrow",),
+        _starts(b"\xff\xff\xff\xff...\0"),
+        True,
+    ),
+    FileKind(
+        "a WARC archive",
+        'extract the text of its pages into JSON lines with a string "text", for example with '
+        "warcio and trafilatura",
+        (".warc", ".wet", ".wat"),
+        _starts(rb"WARC/\d"),
+    ),
+    FileKind(
+        "a PDF file", "pdftotext {path} {stem}.converted.txt", (".pdf",), _starts(rb"%PDF-\d")
+    ),
+    FileKind("a ZIP archive", "unzip {path}", (".zip",), _starts(b"PK\x03\x04|PK\x05\x06"), True),
+    FileKind(
+        "an Excel workbook",
+        "save a column of its sheet as text" + _ONE_PER_LINE,
+        (".xlsx", ".xlsm", ".xls"),
+        _starts(b"PK\x03\x04"),
+        True,
+    ),
+    *(
+        FileKind(
+            name,
+            _PANDOC.replace("{format}", ending[1:]),
+            (ending,),
+            _starts(b"PK\x03\x04"),
+            True,
+        )
+        for name, ending in (
+            ("a Word document", ".docx"),
+            ("an OpenDocument text", ".odt"),
+            ("an EPUB book", ".epub"),
+            ("a PowerPoint presentation", ".pptx"),
+        )
+    ),
+    FileKind("NumPy arrays", _NO_TEXT, (".npy", ".npz"), _starts(b"\x93NUMPY|PK\x03\x04"), True),
+    FileKind("a PyTorch file", _NO_TEXT, (".pt", ".pth", ".ckpt"), _starts(b"PK\x03\x04"), True),
+    FileKind(
+        "a Microsoft Office document",
+        "save it as plain text in UTF-8",
+        (),
+        _starts(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
+        True,
+    ),
+    FileKind(
+        "an RTF document", _PANDOC.replace("{format}", "rtf"), (".rtf",), _starts(rb"\s*\{\\rtf\d")
+    ),
+    FileKind(
+        "an HTML page",
+        _PANDOC.replace("{format}", "html"),
+        (".html", ".htm", ".xhtml"),
+        _starts(rb"(?i)\s*(<\?xml[^>]*>\s*)?(<!--.{0,2000}?-->\s*)*<(!doctype\s+html|html[\s>])"),
+    ),
+    FileKind(
+        "an XML document",
+        "extract its text (for a dump of Wikipedia: WikiExtractor)",
+        (".xml",),
+        _starts(rb"\s*<(\?xml\s|mediawiki[\s>])"),
+    ),
+    FileKind(
+        "a SQLite database",
+        "sqlite3 {path} \"SELECT json_object('text', COLUMN) FROM TABLE\" > {stem}.converted.jsonl",
+        (".sqlite", ".sqlite3"),
+        _starts(b"SQLite format 3\0"),
+        True,
+    ),
+    FileKind(
+        "a table in the columns of CoNLL",
+        '{read}awk \'/^-DOCSTART-/{{print ""; next}} NF{{printf "%s ", $1; next}} {{print ""}}\''
+        "{from_file} > {stem}.converted.txt",
+        (".conll", ".conllu"),
+        _starts(rb"-DOCSTART-\s"),
+        table=True,
+    ),
+    FileKind("an HDF5 file", _NO_TEXT, (".h5", ".hdf5"), _starts(b"\x89HDF\r\n\x1a\n"), True),
+    FileKind("a pickle", _NO_TEXT, (".pkl", ".pickle"), _starts(rb"\x80[\x02-\x05]"), True),
+    FileKind("a safetensors file", _NO_TEXT, (".safetensors",), _starts(rb".{7}\0\{\s*\""), True),
+    FileKind("an Avro file", "convert it to JSON lines", (".avro",), _starts(b"Obj\x01"), True),
+    FileKind("an ORC file", "convert it to JSON lines", (".orc",), _starts(b"ORC"), True),
+    FileKind(
+        "a file of records (ArrayRecord or TFRecord)",
+        "name the dataset as tfds:NAME:SPLIT, or give a prepared corpus as such",
+        (".array_record", ".arrayrecord", ".tfrecord", ".tfrecords"),
+    ),
+    FileKind("a tar archive", "tar -xf {path}", (".tar", ".tgz"), _starts(b".{257}ustar"), True),
+    FileKind("a 7z archive", "7z x {path}", (".7z",), _starts(b"7z\xbc\xaf\x27\x1c"), True),
+    FileKind("a RAR archive", "unrar x {path}", (".rar",), _starts(b"Rar!\x1a\x07"), True),
+    FileKind(
+        "a file that is compressed twice",
+        "decompress it once",
+        (),
+        _starts(rb"\x1f\x8b\x08|BZh[1-9]1AY|\xfd7zXZ\x00|\x28\xb5\x2f\xfd"),
+        True,
+    ),
+    FileKind(
+        "a compressed file of a format that is not read",
+        "decompress it, or compress it as .gz, .bz2, .xz or .zst",
+        (".lz4", ".lzma", ".z", ".br", ".sz", ".lzo"),
+        _starts(b"\x04\x22\x4d\x18|\x1f\x9d|\xff\x06\0\0sNaPpY"),
+        True,
+    ),
+    FileKind(
+        "an image",
+        _NO_TEXT,
+        (".png", ".jpg", ".jpeg", ".gif", ".webp", ".tif", ".tiff", ".bmp"),
+        _starts(b"\x89PNG|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP|II\\*\0|MM\0\\*"),
+        True,
+    ),
+    FileKind(
+        "sound or video",
+        _NO_TEXT,
+        (".mp3", ".wav", ".flac", ".ogg", ".mp4", ".mkv", ".webm"),
+        _starts(b"ID3|RIFF....WAVE|fLaC|OggS|....ftyp|\x1a\x45\xdf\xa3"),
+        True,
+    ),
+    FileKind("a program", _NO_TEXT, (".so", ".exe", ".dll", ".pyc"), _starts(b"\x7fELF"), True),
+    CSV,
+    TSV,
+    JSON_LINES,
+)
+"""All kinds that are recognised; where several fit, the one whose name ending fits too, or the
+first."""
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """The name of a file without an ending of compression, and that ending, in lower case."""
+    name, ending = os.path.splitext(path)
+    return (name, ending.lower()) if ending.lower() in COMPRESSIONS else (path, "")
+
+
+def by_content(path: str, head: bytes) -> FileKind | None:
+    """The kind whose magic bytes a file begins with.
+
+    Binary magic that is readable text, such as PAR1, counts only where control characters follow.
+    """
+    found = []
+    for kind in KINDS:
+        match = kind.magic.match(head) if kind.magic else None
+        if match and (not kind.binary or _is_binary(match[0]) or _CONTROL.search(head)):
+            found.append(kind)
+    return next((kind for kind in found if _has_ending(path, kind)), next(iter(found), None))
+
+
+def by_name(path: str) -> FileKind | None:
+    """The kind whose name ending a file has."""
+    return next((kind for kind in KINDS if _has_ending(path, kind)), None)
+
+
+_CONTROL = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")
+
+
+def _is_binary(magic: bytes) -> bool:
+    return _CONTROL.search(magic) is not None or not magic.isascii()
+
+
+def table(head: bytes) -> FileKind | None:
+    """CSV or TSV if the first lines of a file can be nothing else.
+
+    TSV: at least 10 lines, none blank, all with the same number of tabs, and text before the first.
+    CSV: at least 10 rows, none blank, all with the same number of fields, no field that begins with
+    a space, as prose has after a comma, and a header of different names.
+    """
+    lines = head.decode(errors="replace").removesuffix("\n").split("\n")
+    if len(head) >= HEAD_BYTES:
+        lines = lines[:-1]
+    if len(lines) < _MIN_TABLE_ROWS or not all(map(str.strip, lines)):
+        return None
+    if len({line.count("\t") for line in lines}) == 1 and all(
+        line.partition("\t")[0].strip() and "\t" in line for line in lines
+    ):
+        return TSV
+    return CSV if _is_csv(lines) else None
+
+
+def _is_csv(lines: list[str]) -> bool:
+    try:
+        rows = [next(csv.reader([line], strict=True)) for line in lines]
+    except (csv.Error, StopIteration):
+        return False
+    header = rows[0]
+    return (
+        len(header) > 1
+        and len(set(header)) == len(header)
+        and all(re.fullmatch(r"[^\W\d][\w .:/-]{0,39}", name) for name in header)
+        and all(len(row) == len(header) for row in rows)
+        and not any(field.startswith(" ") for row in rows for field in row)
+    )
+
+
+def remedy(kind: FileKind, path: str) -> str:
+    """What to do with a file of a kind, as a command that names the file where there is one."""
+    stem, ending = split_name(path)
+    quoted = shlex.quote(path)
+    return kind.remedy.format(
+        read=f"{COMPRESSIONS[ending]} {quoted} | " if ending else "",
+        from_file="" if ending else f" < {quoted}",
+        path=quoted,
+        stem=shlex.quote(os.path.splitext(os.path.basename(stem))[0]),
+    )
+
+
+def _has_ending(path: str, kind: FileKind) -> bool:
+    return split_name(path)[0].lower().endswith(kind.endings or ("\0",))
