@@ -4,6 +4,7 @@ released    config, arrays -> Released, and a reason for every part that is left
 """
 
 import dataclasses
+import json
 import re
 from collections.abc import Collection, Mapping
 from types import ModuleType
@@ -16,6 +17,7 @@ from bertjax.compat import huggingface, name_map
 from bertjax.compat.huggingface import ENCODER, POOLER, READ_TEXTS, Released, any_under
 from bertjax.data.tokenizer_specials import end_of_text
 from bertjax.errors import UserError
+from bertjax.layers.activations import activation
 
 _TRAIN_THE_POOLER = ("sentence_pair",)
 """Objectives that learn from the pooled output, as tasks do that read whole texts."""
@@ -52,7 +54,10 @@ def released(
     architecture = made.architecture
     subtrees = list(dict.fromkeys(name.partition("/")[0] for name in arrays))
     left_behind = dict.fromkeys(_untrained(run, arrays), _UNTRAINED)
+    original = json.loads(run.get("imported", {}).get("config", "{}"))
     bare = huggingface.bare_heads(architecture) & set(run.get("objectives", ()))
+    if original.get("architectures") == [architecture.CLASSES[()]]:
+        bare = set()  # its head has no arrays: a run has it, the file had not
     heads = huggingface.heads_of_a_class(architecture, bare | set(subtrees) - left_behind.keys())
     for part in subtrees:
         if part not in (ENCODER, *heads):
@@ -63,23 +68,79 @@ def released(
         arrays = _with_their_pooler(architecture, run, arrays)
     if task == "glue":
         arrays = exchanged_classes.to_hf(run, arrays)
-    config = architecture.config(run["model"], heads) | {
-        "model_type": model_type,
-        "architectures": [architecture.CLASSES[heads]],
-        "bos_token_id": pieces.cls_id,
-        "eos_token_id": end_of_text(pieces),
-        **(exchanged_tasks.their_words(architecture, run) if task else {}),
-    }
-    if config.setdefault("pad_token_id", pieces.pad_id) != pieces.pad_id:
+    _check_activations(architecture, run, heads)
+    model = architecture.config(run["model"], heads)
+    if model.get("pad_token_id", pieces.pad_id) != pieces.pad_id:
         raise UserError(
             f"position_offset={run['model']['position_offset']} makes pad_token_id="
-            f"{config['pad_token_id']} in transformers; the tokenizer pads with {pieces.pad_id}"
+            f"{model['pad_token_id']} in transformers; the tokenizer pads with {pieces.pad_id}"
         )
+    config = model | {
+        "model_type": model_type,
+        "architectures": [architecture.CLASSES[heads]],
+        **(exchanged_tasks.their_words(architecture, run) if task else {}),
+    }
+    config = (
+        _as_imported(architecture, original, config, heads)
+        if original
+        else {
+            "pad_token_id": pieces.pad_id,
+            "bos_token_id": pieces.cls_id,
+            "eos_token_id": end_of_text(pieces),
+            **config,
+        }
+    )
     pairs = huggingface.pairs_of(architecture, huggingface.parts_of(architecture, arrays))
     theirs = name_map.to_theirs(pairs, arrays, what)
     unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
     left_behind |= {f"config.data.{field}": _NO_INPUT for field in unread}
     return dataclasses.replace(made, config=config, arrays=theirs), left_behind
+
+
+def _check_activations(
+    architecture: ModuleType, run: Mapping[str, Any], heads: Collection[str]
+) -> None:
+    """Refuses a head with another activation than theirs would have.
+
+    Raises:
+      UserError: naming both.
+    """
+    fixed = getattr(architecture, "HEAD_ACT", {})
+    for head in heads:
+        fields, act = run.get("objectives", {}).get(head, {}), run["model"]["hidden_act"]
+        found, expected = fields.get("hidden_act") or act, fixed.get(head, act)
+        if activation(found) is not activation(expected):
+            raise UserError(
+                f"the activation of head {head}: got {found!r}, expected {expected!r}, the only "
+                f"one that {architecture.CLASSES[tuple(heads)]} has in transformers; set "
+                f"hidden_act={expected} in its objective and train again"
+            )
+
+
+def _as_imported(
+    architecture: ModuleType,
+    original: Mapping[str, Any],
+    config: Mapping[str, Any],
+    heads: Collection[str],
+) -> dict[str, Any]:
+    """The config that a run was imported with, but for what reads otherwise than the run's.
+
+    A field keeps its spelling (null for a default, another name of an activation), and one that
+    no model of ours has keeps its value.
+
+    Args:
+      architecture: Of the model.
+      original: The config of the file.
+      config: The run's own, in their words.
+      heads: Of the exported class.
+    """
+    fields = architecture.fields(original, (ENCODER, *heads))
+    read = {**original, **architecture.config(fields, heads)}
+    for word in getattr(architecture, "CLASSIFIER_DROPOUT", {}).values():
+        if read.get(word) is None:
+            read[word] = fields["hidden_dropout_prob"]
+    differs = {w: v for w, v in config.items() if w not in original or read[w] != v}
+    return {**original, **differs}
 
 
 def _untrained(run: Mapping[str, Any], arrays: Collection[str]) -> list[str]:

@@ -40,14 +40,15 @@ def alone(
             f"{name} has no generator: leave --generator out; pretraining runs of "
             "configs/electra.py have one"
         )
-    size = ({"size": Objective.size} | objectives["generator"])["size"]
+    fields = {"size": Objective.size, "hidden_act": ""} | objectives["generator"]
     model = {"embedding_size": 0} | run["model"]
     model["embedding_size"] = model["embedding_size"] or model["hidden_size"]
-    model |= narrower(model, size)
+    model |= narrower(model, fields["size"])
     shared = {n: array for n, array in arrays.items() if n.startswith(_SHARED)}
     own = {
         n.removeprefix("generator/"): array
         for n, array in arrays.items()
         if n.startswith("generator/")
     }
-    return {**run, "model": model, "objectives": {"mlm": {}}}, shared | own
+    head = {"mlm": {"hidden_act": fields["hidden_act"]}}
+    return {**run, "model": model, "objectives": head}, shared | own

@@ -144,9 +144,15 @@ def run_config(
     if head := huggingface.task_of(heads):
         sections = exchanged_tasks.our_sections(released, head, task, labels)
     else:
-        sections = {"objectives": {head: {} for head in heads}}
-    about = {"name": name, "model_type": released.model_type, "dtype": released.dtype}
-    about |= sections.pop("imported", {})
+        sections = {"objectives": {head: released.head_fields(head) for head in heads}}
+    about = {
+        "name": name,
+        "model_type": released.model_type,
+        "dtype": released.dtype,
+        # As text: its words may hold what names no field of a config.
+        "config": json.dumps(released.config, sort_keys=True),
+        **sections.pop("imported", {}),
+    }
     return _run(released.fields | _TRAINED_WITH, about, sections)
 
 

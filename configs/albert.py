@@ -77,6 +77,8 @@ def _model(size: str) -> ConfigDict:
             "position_initializer": "normal",
             "layer_norm_eps": 1e-12,
             "sharing": "all",
+            "num_hidden_groups": 0,
+            "inner_group_num": 0,
             "precision": "auto",
             "remat": "none",
             "unroll": 0,

@@ -57,6 +57,7 @@ def gpt_model(name: str, size: str, layers: int, width: int, heads: int) -> Conf
         num_attention_heads=heads,
         intermediate_size=4 * width,
         hidden_act="gelu_new",
+        embd_pdrop=None,  # the same as hidden_dropout_prob
         max_position_embeddings=1024,
         layer_norm_eps=1e-5,
     )
@@ -184,6 +185,7 @@ def mlm() -> ConfigDict:
             "random_share": 0.1,
             "masking": "token",  # or word, ngram, span
             "static": False,
+            "hidden_act": "",  # of the head; empty: the model's
         }
     )
 

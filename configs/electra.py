@@ -80,6 +80,7 @@ def get_config(size: str = "small") -> ConfigDict:
                 "masked_lm_prob": masked,
                 "max_predictions_per_seq": 0,
                 "mask_share": 0.85,
+                "hidden_act": "",
             },
             "rtd": {"weight": 50.0},
         }

@@ -87,6 +87,7 @@ def _model(size: str) -> ConfigDict:
             "hidden_dropout_prob": 0.1,
             "cell_clip": 3.0,
             "proj_clip": 3.0,
+            "without_skip_connections": False,
             "initializer_range": 0.02,
             "precision": "auto",
             "unroll": 0,

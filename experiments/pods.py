@@ -18,6 +18,7 @@ from typing import Any
 
 from bertjax import build
 from bertjax.config import load_config
+from bertjax.data import storage
 from bertjax.errors import UserError
 from bertjax.train import chips, files
 
@@ -40,7 +41,7 @@ def main() -> None:
     arguments = _parser().parse_args()
     out = pathlib.Path(arguments.out)
     try:
-        files.make_folder(out)
+        storage.make_folder(out)
         made = [
             (config, pod, planned(config, pod, out))
             for config in arguments.configs

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertjax.config import load_config, split_overrides
+from bertjax.data import storage
 from bertjax.errors import UserError, nearest
 from bertjax.train import files
 
@@ -49,7 +50,7 @@ def run(words: Sequence[str]) -> None:
     arguments = _parser().parse_args(rest)
     check(arguments)
     out = pathlib.Path(arguments.out)
-    files.make_folder(out)
+    storage.make_folder(out)
     file, _, argument = arguments.config.partition(":")
     config = "_".join(filter(None, [pathlib.Path(file).stem, argument]))
     path = out / f"{config}_{arguments.chip}_{arguments.length}.json"

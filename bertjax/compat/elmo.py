@@ -18,6 +18,9 @@ from bertjax.layers.recurrent import DIRECTIONS
 
 _SHOWN = 8
 
+_ACTIVATIONS = ("relu", "tanh")
+"""Of the filters: the published code has no others."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Released:
@@ -59,24 +62,29 @@ def fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         lstm, cnn = options["lstm"], options["char_cnn"]
-        if not lstm["use_skip_connections"]:
-            raise UserError("options.json: use_skip_connections=false: bertjax reads models with")
         found = {
             "name": "elmo",
             "hidden_size": 2 * lstm["projection_dim"],
-            "num_hidden_layers": lstm["n_layers"],
-            "intermediate_size": lstm["dim"],
+            "num_hidden_layers": int(lstm["n_layers"]),
+            "intermediate_size": int(lstm["dim"]),
             "filters": tuple(map(tuple, cnn["filters"])),
-            "char_embedding_size": cnn["embedding"]["dim"],
-            "num_highway_layers": cnn["n_highway"],
-            "max_chars_per_word": cnn["max_characters_per_token"],
+            "char_embedding_size": int(cnn["embedding"]["dim"]),
+            "num_highway_layers": int(cnn["n_highway"]),
+            "max_chars_per_word": int(cnn["max_characters_per_token"]),
             "hidden_act": cnn["activation"],
-            "cell_clip": float(lstm["cell_clip"]),
-            "proj_clip": float(lstm["proj_clip"]),
+            "cell_clip": float(lstm.get("cell_clip") or 0),
+            "proj_clip": float(lstm.get("proj_clip") or 0),
+            "without_skip_connections": not lstm["use_skip_connections"],
+            "hidden_dropout_prob": float(options.get("dropout", 0.1)),
         }
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"options.json is no description of an ELMo model: {error!r}") from None
-    return found | {"hidden_dropout_prob": 0.1, "initializer_range": 0.02}
+    if found["hidden_act"] not in _ACTIVATIONS:
+        raise UserError(
+            f"options.json: got char_cnn.activation={found['hidden_act']!r}, expected one of "
+            f"{', '.join(_ACTIVATIONS)}; restore it from its source"
+        )
+    return found | {"initializer_range": 0.02}
 
 
 def parameters(

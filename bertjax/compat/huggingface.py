@@ -17,8 +17,9 @@ import numpy as np
 from bertjax import catalog
 from bertjax.compat import weights_file
 from bertjax.compat.json_file import read_json, write_json
-from bertjax.compat.name_map import LAYER, Pair
+from bertjax.compat.name_map import Pair
 from bertjax.errors import UserError
+from bertjax.layers.activations import activation
 
 ARCHITECTURES = "compat/architectures"
 
@@ -99,6 +100,12 @@ class Released:
     def fields(self) -> dict[str, Any]:
         """The fields of our model."""
         return self.architecture.fields(self.config, self.parts)
+
+    def head_fields(self, head: str) -> dict[str, Any]:
+        """The fields of the objective that a head becomes."""
+        act = getattr(self.architecture, "HEAD_ACT", {}).get(head)
+        same = act is None or activation(act) is activation(self.fields["hidden_act"])
+        return {} if same else {"hidden_act": act}
 
     def without(self, part: str) -> "Released":
         """The same model with the arrays of a part left out; no part but the encoder has layers."""
@@ -255,8 +262,4 @@ def _in_one(arrays: Mapping[str, np.ndarray], architecture: ModuleType) -> dict[
 
 
 def _any_there(pairs: Iterable[Pair], arrays: Collection[str]) -> bool:
-    return any(_first_name(pair) in arrays for pair in pairs)
-
-
-def _first_name(pair: Pair) -> str:
-    return pair.theirs.replace(LAYER, "0")
+    return any(pair.first_name in arrays for pair in pairs)

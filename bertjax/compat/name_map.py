@@ -6,6 +6,7 @@ the way from one form to the other; an architecture is a list of them.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -15,8 +16,9 @@ from bertjax.errors import UserError
 
 Shape = tuple[int, ...]
 
-LAYER = "{layer}"
-"""Stands in their name for the number of a layer; ours then has the layers along its first axis."""
+LAYER, INNER = "{layer}", "{inner}"
+"""Stand in their name for the number of a layer, and for that of a layer within a group of layers;
+ours then has one leading axis for each of them, in this order."""
 
 _SHOWN_ROWS = 20
 
@@ -27,7 +29,7 @@ class Pair:
 
     Attributes:
       ours: Path in our parameters, such as `encoder/pooler/dense/kernel`.
-      theirs: Name in their file, which may hold `LAYER`.
+      theirs: Name in their file, which may hold `LAYER`, or `LAYER` and `INNER`.
       inputs: Leading axes of ours that a linear map sums over, and theirs keeps as one last axis;
         0 for what is no linear map.
       flat: Whether theirs is a vector whatever the shape of ours.
@@ -43,15 +45,24 @@ class Pair:
     apart: bool = False
     first: bool = False
 
+    @property
+    def stacked(self) -> int:
+        """How many leading axes of ours number the layers."""
+        return sum(mark in self.theirs for mark in (LAYER, INNER))
+
+    @property
+    def first_name(self) -> str:
+        """Their name of the array, or of the first layer of it."""
+        return _numbered(self.theirs, (0, 0))
+
     def names(self, shape: Shape) -> list[str]:
         """Their name of the array, or of every layer of it, where ours has this shape."""
-        if LAYER not in self.theirs:
-            return [self.theirs]
-        return [self.theirs.replace(LAYER, str(layer)) for layer in range(shape[0])]
+        numbers = itertools.product(*map(range, shape[: self.stacked]))
+        return [_numbered(self.theirs, each) for each in numbers]
 
     def their_shape(self, shape: Shape) -> Shape:
         """The shape of each of theirs where ours has this shape."""
-        shape = shape[1:] if LAYER in self.theirs else shape
+        shape = shape[self.stacked :]
         inputs, outputs = shape[: self.inputs], shape[self.inputs :]
         if self.apart:
             return *outputs, *inputs
@@ -64,18 +75,24 @@ class Pair:
     def to_ours(self, arrays: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
         """Makes our array, of this shape, of theirs, in the order of `names`."""
         if self.inputs and not self.first:
-            inputs = math.prod((shape[1:] if LAYER in self.theirs else shape)[: self.inputs])
+            inputs = math.prod(shape[self.stacked :][: self.inputs])
             arrays = [array.reshape(-1, inputs).T for array in arrays]
         return np.stack(arrays).reshape(shape)
 
     def to_theirs(self, array: np.ndarray) -> list[np.ndarray]:
         """Makes their arrays, in the order of `names`, of ours."""
         shape = self.their_shape(array.shape)
-        layers = list(array) if LAYER in self.theirs else [array]
+        layers = list(array.reshape(-1, *array.shape[self.stacked :]))
         if self.inputs and not self.first:
             outputs = math.prod(layers[0].shape[self.inputs :])
             layers = [layer.reshape(-1, outputs).T for layer in layers]
         return [np.ascontiguousarray(layer.reshape(shape)) for layer in layers]
+
+
+def _numbered(theirs: str, numbers: Sequence[int]) -> str:
+    for mark, number in zip((LAYER, INNER), numbers, strict=False):
+        theirs = theirs.replace(mark, str(number))
+    return theirs
 
 
 def dense(ours: str, theirs: str, inputs: int = 1) -> list[Pair]:

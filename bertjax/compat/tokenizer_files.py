@@ -11,6 +11,7 @@ from typing import Any
 
 from bertjax.compat.json_file import read_json, write_json
 from bertjax.compat.sequence_template import template
+from bertjax.data.tokenizer_definitions import with_space_in_mask
 from bertjax.data.tokenizer_folder import METADATA
 
 _ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -46,13 +47,15 @@ def write(
         saved = pathlib.Path(temporary, "tokenizer")
         tokenizer.save(str(saved))
         if not (saved / DEFINITION).is_file():
-            from bertjax.compat.sentencepiece_definition import definition
+            from bertjax.compat import sentencepiece_definition
 
             model = (saved / "spiece.model").read_bytes()
-            write_json(saved / DEFINITION, definition(model, tokenizer))
+            content = sentencepiece_definition.definition(model, tokenizer)
+            write_json(saved / DEFINITION, content)
+        definition = with_space_in_mask(read_json(saved / DEFINITION))
         if cls_last or writes:
-            ends = {"post_processor": None if writes else template(tokenizer, cls_last=True)}
-            write_json(saved / DEFINITION, read_json(saved / DEFINITION) | ends)
+            definition["post_processor"] = None if writes else template(tokenizer, cls_last=True)
+        write_json(saved / DEFINITION, definition)
         for path in saved.iterdir():
             if path.name not in (METADATA, CONFIG):
                 path.rename(folder / path.name)

@@ -5,10 +5,11 @@ Released vocabularies and newly trained ones are written down here in the words 
 read what we save.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.data.tokenizer_specials import KNOWN_SPECIALS
+from bertjax.data.tokenizer_specials import KNOWN_SPECIALS, SPELLINGS
 from bertjax.errors import UserError
 
 MAX_CHARACTERS_PER_WORD = 100
@@ -90,7 +91,7 @@ def byte_level(
         "trim_offsets": True,
         "use_regex": True,
     }
-    definition = _definition(model, _sequence(steps), splitter)
+    definition = with_space_in_mask(_definition(model, _sequence(steps), splitter))
     definition["decoder"] = dict(splitter)
     if "<s>" in pieces and "</s>" in pieces:
         ends = {"cls": ["<s>", pieces["<s>"]], "sep": ["</s>", pieces["</s>"]]}
@@ -124,6 +125,22 @@ def words(
     model = {"type": "WordLevel", "vocab": dict(pieces), "unk_token": "[UNK]"}
     splitter = {"type": "BertPreTokenizer" if punctuation else "WhitespaceSplit"}
     return _definition(model, _sequence(steps), splitter)
+
+
+def with_space_in_mask(definition: Definition) -> Definition:
+    """Makes the mask token take the space before it, where spaces are part of tokens.
+
+    A masked token had that space in itself; left alone, it would be one more token, which `bertjax
+    fill` does not feed the model, nor do the released tokenizers of RoBERTa and ALBERT.
+    """
+    splitter = json.dumps(definition.get("pre_tokenizer"))
+    if not any(f'"{kind}"' in splitter for kind in ("ByteLevel", "Metaspace")):
+        return definition
+    added = [
+        token | {"lstrip": True} if token["content"] in SPELLINGS["mask"] else token
+        for token in definition.get("added_tokens") or []
+    ]
+    return definition | {"added_tokens": added}
 
 
 def vocabulary(model: Definition) -> dict[str, int]:

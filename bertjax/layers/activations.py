@@ -52,9 +52,20 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": _elementwise(jax.nn.silu),
     "tanh": jax.numpy.tanh,
 }
+ACTIVATIONS |= {
+    "gelu_python": gelu,
+    "gelu_pytorch_tanh": gelu_new,
+    "gelu_python_tanh": gelu_new,
+    "gelu_accurate": gelu_new,
+    "gelu_fast": gelu_new,
+    "swish": ACTIVATIONS["silu"],
+}
+"""Other names of the same functions in transformers, which a config keeps as it has them."""
 
 
 ActivationName = Annotated[str, OneOf(ACTIVATIONS)]
+HeadActivationName = Annotated[str, OneOf(("", *ACTIVATIONS))]
+"""Of a prediction head; "" for the encoder's."""
 
 
 def activation(name: str) -> Activation:

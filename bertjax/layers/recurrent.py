@@ -89,8 +89,8 @@ class ProjectedLSTM(nn.Module):
       cells: F, width of the inner state.
       features: P, width of the output, which a linear map makes of it.
       reverse: Whether it reads from the last token to the first.
-      cell_clip: Largest magnitude of the inner state.
-      proj_clip: Largest magnitude of the output.
+      cell_clip: Largest magnitude of the inner state; 0 for no limit.
+      proj_clip: Largest magnitude of the output; 0 for no limit.
       unroll: Steps compiled in one piece.
       precision: Types of operands and results; the inner state is float32.
     """
@@ -136,14 +136,18 @@ class ProjectedLSTM(nn.Module):
         own = contract("bp,pg->bg", state.hidden, recurrent, self.precision)
         gates = (gates + own.reshape(gates.shape)).astype(jnp.float32)
         cell, shown = advance(state.cell, gates)
-        cell = jnp.clip(cell, -self.cell_clip, self.cell_clip)
+        cell = _clip(cell, self.cell_clip)
         hidden = shown * jnp.tanh(cell)
         hidden = contract("bf,fp->bp", hidden, project, self.precision)
-        return State(cell, jnp.clip(hidden, -self.proj_clip, self.proj_clip))
+        return State(cell, _clip(hidden, self.proj_clip))
 
     def _kernel(self, name: str, shape: tuple[int, ...], axes: tuple, deviation: float) -> Array:
         boxed = nn.with_logical_partitioning(truncated_normal(deviation), axes)
         return self.param(name, boxed, shape)
+
+
+def _clip(x: Float[Array, "..."], limit: float) -> Float[Array, "..."]:
+    return jnp.clip(x, -limit, limit) if limit else x
 
 
 class BidirectionalStack(nn.Module):
@@ -158,6 +162,7 @@ class BidirectionalStack(nn.Module):
       dropout_rate: Dropout of the input of every layer.
       unroll: See `ProjectedLSTM`.
       precision: Types of operands and results.
+      without_skip_connections: Whether no layer adds its input to its output.
     """
 
     num_layers: int
@@ -168,6 +173,7 @@ class BidirectionalStack(nn.Module):
     dropout_rate: float = 0.0
     unroll: int = 1
     precision: Precision = Precision()
+    without_skip_connections: bool = False
 
     @nn.compact
     def __call__(
@@ -188,7 +194,8 @@ class BidirectionalStack(nn.Module):
                 given = Dropout(self.dropout_rate)(inputs[side], train=train)
                 lstm = self._lstm(direction, layer)
                 made, own = lstm(given, there, own)
-                inputs[side] = made + given * there[..., None] if layer else made
+                adds = layer and not self.without_skip_connections
+                inputs[side] = made + given * there[..., None] if adds else made
                 after.append(own)
             outputs.append(jnp.concatenate(inputs, axis=-1))
         joined = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *after)

@@ -14,8 +14,10 @@ from bertjax.constraints import (
     DropoutRate,
     Epsilon,
     InitStddev,
+    NonNegativeInt,
     OneOf,
     PositiveInt,
+    Relation,
     check_module,
 )
 from bertjax.interfaces import Batch, Encoded
@@ -25,6 +27,7 @@ from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import Dense, Initializer, truncated_normal
 from bertjax.layers.embeddings import Embedding
+from bertjax.layers.grouped_stack import GroupedStack
 from bertjax.layers.heads import Pooler, PoolerCount
 from bertjax.layers.positions import PositionInitializer, position_initializer
 from bertjax.layers.precision import PrecisionName, named
@@ -65,6 +68,10 @@ class Model(nn.Module):
       position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
       sharing: Which parts all layers have in common: a name in `SHARING` (tables 3 and 4).
+      num_hidden_groups: G, groups into which the layers are divided: all layers of a group share
+        all parameters. 0 for what `sharing` says, which is to be "all" otherwise.
+      inner_group_num: I, blocks that each layer applies one after the other, which makes N I blocks
+        in all; 0 for 1.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
@@ -87,12 +94,27 @@ class Model(nn.Module):
     position_initializer: PositionInitializer = "normal"
     layer_norm_eps: Epsilon = 1e-12
     sharing: SharingName = "all"
+    num_hidden_groups: NonNegativeInt = 0
+    inner_group_num: NonNegativeInt = 0
     output_hidden_states: bool = False
     precision: PrecisionName = "float32"
     remat: RematPolicy = "none"
     unroll: PositiveInt = 1
 
-    relations = (bert.EQUAL_HEADS,)
+    relations = (
+        bert.EQUAL_HEADS,
+        Relation(
+            ("num_hidden_groups", "num_hidden_layers"),
+            lambda groups, layers: groups <= layers,
+            "at most one group for each layer",
+        ),
+        Relation(
+            ("sharing", "num_hidden_groups", "inner_group_num"),
+            lambda sharing, groups, inner: sharing == "all" or not (groups or inner),
+            "sharing='all' where num_hidden_groups or inner_group_num is set",
+            "set these to 0",
+        ),
+    )
 
     def setup(self):
         check_module(self)
@@ -115,13 +137,23 @@ class Model(nn.Module):
                 initializer_range=self.initializer_range,
                 precision=named(self.precision),
             )
-        self.layers = SharedStack(
-            self._block(),
-            self.num_hidden_layers,
-            SHARING[self.sharing],
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states,
+        options = {
+            "remat": self.remat,
+            "unroll": self.unroll,
+            "keep_hidden_states": self.output_hidden_states,
+        }
+        self.layers = (
+            GroupedStack(
+                self._block(),
+                self.num_hidden_layers,
+                self.num_hidden_groups or 1,
+                self.inner_group_num or 1,
+                **options,
+            )
+            if self.num_hidden_groups or self.inner_group_num
+            else SharedStack(
+                self._block(), self.num_hidden_layers, SHARING[self.sharing], **options
+            )
         )
         self.pooler = Pooler(self.initializer_range, named(self.precision))
 

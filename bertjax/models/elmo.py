@@ -16,7 +16,7 @@ from bertjax.constraints import (
     InitStddev,
     NonNegativeInt,
     NotEmpty,
-    PositiveFloat,
+    NonNegativeFloat,
     PositiveInt,
     Relation,
     check_module,
@@ -47,8 +47,10 @@ class Model(nn.Module):
       max_chars_per_word: W, characters of a word with its two ends; more are not read.
       hidden_act: Activation of the filters.
       hidden_dropout_prob: Dropout of the input of each LSTM and of the output.
-      cell_clip: Largest magnitude of an inner state.
-      proj_clip: Largest magnitude of an LSTM's output.
+      cell_clip: Largest magnitude of an inner state; 0 for no limit.
+      proj_clip: Largest magnitude of an LSTM's output; 0 for no limit.
+      without_skip_connections: Whether layers after the first leave out the residual connection
+        from their input (`use_skip_connections` of the released options, negated).
       initializer_range: Standard deviation of what tasks put on top; the model starts as published.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: words, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
@@ -73,8 +75,9 @@ class Model(nn.Module):
     max_chars_per_word: PositiveInt = 50
     hidden_act: ActivationName = "relu"
     hidden_dropout_prob: DropoutRate = 0.1
-    cell_clip: PositiveFloat = 3.0
-    proj_clip: PositiveFloat = 3.0
+    cell_clip: NonNegativeFloat = 3.0
+    proj_clip: NonNegativeFloat = 3.0
+    without_skip_connections: bool = False
     initializer_range: InitStddev = 0.02
     output_hidden_states: bool = False
     precision: PrecisionName = "float32"
@@ -118,6 +121,7 @@ class Model(nn.Module):
             self.hidden_dropout_prob,
             self.unroll,
             precision,
+            self.without_skip_connections,
         )
         self.state = CarriedState(
             self.num_hidden_layers, self.intermediate_size, each, precision.activations

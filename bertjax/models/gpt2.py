@@ -43,7 +43,9 @@ class Model(nn.Module):
       num_attention_heads: H; divides `hidden_size`.
       intermediate_size: F.
       hidden_act: Activation of the feed-forward nets.
-      hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
+      hidden_dropout_prob: Dropout of the two outputs of each block (`resid_pdrop`), and of the
+        embeddings.
+      embd_pdrop: Dropout of the embeddings instead; None for the same.
       attention_probs_dropout_prob: Dropout of the attention weights.
       max_position_embeddings: Longest sequence.
       initializer_range: Standard deviation of kernels and tables at the start; of the kernels that
@@ -64,6 +66,7 @@ class Model(nn.Module):
     intermediate_size: PositiveInt = 3072
     hidden_act: ActivationName = "gelu_new"
     hidden_dropout_prob: DropoutRate = 0.1
+    embd_pdrop: DropoutRate | None = None
     attention_probs_dropout_prob: DropoutRate = 0.1
     max_position_embeddings: PositiveInt = 1024
     initializer_range: InitStddev = 0.02
@@ -105,7 +108,10 @@ class Model(nn.Module):
             keep_hidden_states=self.output_hidden_states,
         )
         self.reader = Reader(
-            self.word_embeddings, self.position_embeddings, self.layers, self.hidden_dropout_prob
+            self.word_embeddings,
+            self.position_embeddings,
+            self.layers,
+            self.hidden_dropout_prob if self.embd_pdrop is None else self.embd_pdrop,
         )
         self.norm = LayerNorm(self.layer_norm_eps)
 

@@ -25,6 +25,7 @@ from bertjax.constraints import (
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import corruption, losses
+from bertjax.layers.activations import HeadActivationName
 from bertjax.objectives import mlm
 
 _SAMPLING = 1 << 16
@@ -47,6 +48,7 @@ class Objective(nn.Module):
       max_predictions_per_seq: P; 0 stands for `masked_lm_prob` of the sequence length, rounded up.
       mask_share: Share of the chosen tokens that the generator sees as [MASK]. It sees the others
         as they are; 0.85 is the published code's.
+      hidden_act: Activation of the head; empty for the encoder's (`objectives/mlm.py`).
     """
 
     mask_id: TokenId
@@ -57,6 +59,7 @@ class Objective(nn.Module):
     masked_lm_prob: PositiveShare = 0.15
     max_predictions_per_seq: NonNegativeInt = 0
     mask_share: Share = 0.85
+    hidden_act: HeadActivationName = ""
 
     model_relations = (
         Relation(
@@ -82,6 +85,7 @@ class Objective(nn.Module):
             max_predictions_per_seq=self.max_predictions_per_seq,
             mask_share=self.mask_share,
             random_share=0.0,
+            hidden_act=self.hidden_act,
             name="mlm",
         )
         hidden = hiding.prepare(encoder, batch, train=train)

@@ -23,6 +23,7 @@ from bertjax.constraints import (
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Encoded, Encoder, Sum
 from bertjax.layers import corruption, losses, masks, word_groups
+from bertjax.layers.activations import HeadActivationName
 from bertjax.layers.heads import PredictionTransform
 from bertjax.layers.precision import named
 
@@ -61,6 +62,8 @@ class Objective(nn.Module):
         "span", SpanBERT's up to 10 words, of which all are treated alike.
       static: Whether an example has one mask for all epochs, as if masked in preprocessing, instead
         of a new one in each step (RoBERTa, section 4.1, compares the two).
+      hidden_act: Activation of the head; empty for the encoder's. Heads of RoBERTa and of ELECTRA's
+        generator are always "gelu" in transformers.
     """
 
     mask_id: TokenId
@@ -74,6 +77,7 @@ class Objective(nn.Module):
     random_share: Share = 0.1
     masking: MaskingName = "token"
     static: bool = False
+    hidden_act: HeadActivationName = ""
 
     relations = (SHARES_OF_MASKED,)
     rewrites_input = True
@@ -106,7 +110,7 @@ class Objective(nn.Module):
         hidden_BPD = jnp.take_along_axis(sequence, positions[..., None], axis=1)
         transform = PredictionTransform(
             encoder.embedding_size,
-            encoder.hidden_act,
+            self.hidden_act or encoder.hidden_act,
             encoder.layer_norm_eps,
             encoder.initializer_range,
             named(encoder.precision),

@@ -16,6 +16,8 @@ from bertjax.interfaces import Params
 NO_DECAY = ("bias", "scale")
 STACKED = ("layers", "block")
 """Parameters below two names that end so carry a leading layer axis (`layers/stack.py`)."""
+GROUPED = ("layers", "group")
+"""These carry two: groups, and the blocks of a group (`layers/grouped_stack.py`)."""
 
 
 def decay_mask(params: Params) -> Params:
@@ -117,7 +119,8 @@ def decay_what_learns(weight_decay: float) -> optax.GradientTransformationExtraA
 def scale_by_trust_ratio() -> optax.GradientTransformation:
     """LAMB's |parameter| / |update|, one ratio a layer (You et al. 2020, algorithm 2).
 
-    Parameters of a scanned stack hold all layers in one array; each layer gets its own ratio. What
+    Parameters of a scanned stack hold all layers in one array; each layer gets its own ratio, and
+    of groups of layers each block of a group. What
     does not decay keeps its update, as in the published code: biases begin at zero, and a ratio
     that shrinks with the parameter would hold them there.
     """
@@ -132,7 +135,8 @@ def _trusted(path: tuple, update: Array, parameter: Array) -> Array:
     names = _names(path)
     if names[-1] in NO_DECAY:
         return update
-    axes = tuple(range(1 if _is_stacked(names) else 0, update.ndim))
+    leading = 1 if _is_stacked(names) else 2 if _is_stacked(names, GROUPED) else 0
+    axes = tuple(range(leading, update.ndim))
 
     def norm(x):
         return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
@@ -183,11 +187,9 @@ def scale_by_depth(decay: float, num_layers: int) -> optax.GradientTransformatio
     return optax.GradientTransformation(init, update)
 
 
-def _is_stacked(names: list[str]) -> bool:
-    """Whether a parameter has a leading axis of layers."""
-    return any(
-        folder.endswith(STACKED[0]) and name == STACKED[1] for folder, name in pairwise(names)
-    )
+def _is_stacked(names: list[str], stack: tuple[str, str] = STACKED) -> bool:
+    """Whether a parameter has the leading axes of a stack."""
+    return any(folder.endswith(stack[0]) and name == stack[1] for folder, name in pairwise(names))
 
 
 def _names(path: tuple) -> list[str]:

@@ -125,7 +125,10 @@ def test_an_empty_validation_split_is_warned_of(place, run_bertjax, tmp_path):
         ({"--input": "nowhere/*.txt"}, "no file matches 'nowhere/*.txt'"),
         ({"--tokenizer": "nowhere"}, "nowhere"),
         ({"--format": "wikextractor"}, "did you mean 'wikiextractor'?"),
-        ({"--validation_fraction": "2"}, "validation_fraction=2.0 is no fraction"),
+        (
+            {"--validation_fraction": "2"},
+            "--validation_fraction: got 2.0, expected a share in [0, 1)",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(place, run_bertjax, tmp_path, changes, complaint):

@@ -91,14 +91,13 @@ def test_options_that_do_not_fit_are_a_table(release):
 @pytest.mark.parametrize(
     ("part", "field", "told"),
     [
-        ("lstm", "use_skip_connections", "use_skip_connections=false"),
-        ("char_cnn", "filters", "no description of an ELMo model: KeyError"),
+        ("lstm", {"n_layers": None}, "no description of an ELMo model: TypeError"),
+        ("char_cnn", {"filters": None}, "no description of an ELMo model: TypeError"),
+        ("char_cnn", {"activation": "gelu"}, "activation='gelu', expected one of relu, tanh"),
     ],
 )
 def test_options_that_cannot_be_read(release, part, field, told):
-    section = {name: value for name, value in OPTIONS[part].items() if name != field}
-    if field == "use_skip_connections":
-        section[field] = False
+    section = OPTIONS[part] | field
     with pytest.raises(UserError, match=told):
         importing.read(release({**OPTIONS, part: section}))
 

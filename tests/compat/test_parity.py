@@ -4,6 +4,8 @@ Each class of each architecture, with weights that are draws, and again ten time
 padding, with one token, and with as many as fit.
 """
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,12 +104,26 @@ CLASSES = [
     "XLNetForMultipleChoice",
     "XLNetForQuestionAnsweringSimple",
     "XLNetForTokenClassification",
+    "GPT2Model",
     "GPT2LMHeadModel",
+    "OpenAIGPTModel",
     "OpenAIGPTLMHeadModel",
 ]
 CASES = {name: (name, {}) for name in CLASSES} | {
     "AlbertForMaskedLM-nothing_shared": ("AlbertForMaskedLM", {"num_hidden_groups": N}),
+    "AlbertForMaskedLM-groups": (
+        "AlbertForMaskedLM",
+        {"num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "AlbertModel-inner_groups": ("AlbertModel", {"inner_group_num": 2}),
     "ElectraForPreTraining-as_wide": ("ElectraForPreTraining", {"embedding_size": D}),
+    "ElectraForMaskedLM-swish": ("ElectraForMaskedLM", {"hidden_act": "swish"}),
+    "RobertaForMaskedLM-relu": ("RobertaForMaskedLM", {"hidden_act": "relu"}),
+    "GPT2LMHeadModel-dropout": (
+        "GPT2LMHeadModel",
+        {"embd_pdrop": 0.2, "activation_function": "swish", "reorder_and_upcast_attn": True},
+    ),
+    "OpenAIGPTLMHeadModel-dropout": ("OpenAIGPTLMHeadModel", {"embd_pdrop": 0.0, "afn": "swish"}),
 }
 LABELS = {
     "SequenceClassification": ("entailment", "neutral", "contradiction"),
@@ -156,7 +172,7 @@ def reference(case: str, scale: float):
     model = getattr(transformers, class_name)(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            is_norm = "norm" in name.lower() or ".ln_" in name
+            is_norm = "norm" in name.lower() or "ln_" in name
             center = 1.0 if is_norm and name.endswith("weight") else 0.0
             weight.copy_(center + scale * torch.randn(weight.shape))
     return model
@@ -321,9 +337,13 @@ def saved(case, tmp_path_factory):
     return folder
 
 
-def test_import_then_export_gives_the_same_file(saved):
+def test_import_then_export_gives_the_same_files(saved):
     before, after = (saved / name / "model.safetensors" for name in ("theirs", "back"))
     assert after.read_bytes() == before.read_bytes()
+    before, after = (
+        json.loads((saved / name / "config.json").read_text()) for name in ("theirs", "back")
+    )
+    assert {word: after.get(word) for word in before} == before
 
 
 def test_export_then_import_gives_the_same_run(saved, tmp_path):

@@ -9,6 +9,7 @@ import tokenizers
 
 from bertjax.compat import tokenizer_files
 from bertjax.data import tokenizer
+from bertjax.fill import Filler
 
 TEXTS = [text for _, text in sorted(pydoc_data.topics.topics.items())[:30]]
 PROBES = [
@@ -27,6 +28,15 @@ KINDS = [
     ("unigram", {"lowercase": True}),
     ("sentencepiece_bpe", {}),
     ("sentencepiece_bpe", {"lowercase": True, "normalization": "none"}),
+]
+
+
+MASKED = [
+    "the [MASK] of a value",
+    "[MASK] is an object",
+    "a name  [MASK].",
+    "two [MASK] [MASK]",
+    "re[MASK]ed, [MASK]",
 ]
 
 
@@ -70,6 +80,10 @@ def test_transformers_agrees(exported):
     for text in PROBES:
         assert_same(opened(text)["input_ids"], with_ends(trained, text), text)
     assert opened.model_max_length == 77
+    filler = Filler(None, None, trained, longest=77, cls_last=False, top=1)
+    for text in MASKED:
+        found = opened(text.replace("[MASK]", opened.mask_token))["input_ids"]
+        assert found == filler._encode(1, text), text
     for role in ("pad", "unk", "cls", "sep", "mask"):
         assert getattr(opened, f"{role}_token_id") == getattr(trained, f"{role}_id")
     assert {"input_ids", "token_type_ids", "attention_mask"} == set(opened.model_input_names)
@@ -99,3 +113,15 @@ def test_a_model_that_reads_cls_last(kind, tmp_path):
     words = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert words["padding_side"] == "left"
     assert "model_max_length" not in words
+
+
+def test_a_mask_has_the_ids_that_fill_gives_it(exported):
+    """A space before it is part of what it hides."""
+    trained, folder = exported
+    filler = Filler(None, None, trained, longest=77, cls_last=False, top=1)
+    library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    (mask,) = trained.pieces([trained.mask_id])
+    for text in MASKED:
+        found = library.encode(text.replace("[MASK]", mask)).ids
+        assert found == filler._encode(1, text), text
+        assert found.count(trained.mask_id) == text.count("[MASK]")

@@ -187,7 +187,7 @@ def test_a_mistake_is_one_line(apache_beam, texts, vocabulary, tmp_path, root, c
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(
-        f'bertjax prepare: error: {tmp_path}/bad.jsonl:2: wanted an object with a string "text"'
+        f'bertjax prepare: error: {tmp_path}/bad.jsonl:2: the field "text" is missing; fields with'
     )
     assert not (tmp_path / "corpus").exists()
 

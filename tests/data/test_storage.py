@@ -14,6 +14,7 @@ from s3_server import S3Server
 
 from bertjax.data import copies, storage
 from bertjax.data.lines import lines
+from bertjax.data.sources import find_sources
 from bertjax.errors import UserError
 from bertjax.train import mirror
 from bertjax.train.checkpoint import Checkpoints

@@ -7,6 +7,14 @@ A file defines
   CLASSIFIER_DROPOUT
                  for each head of a task their word for the dropout before it, where they have one
   CLASSIFIER_ACT the activation of the pooler before the classes
+  HEAD_ACT       for each head with an activation of its own that their config does not change, this
+                 activation; may be left out
+  WORDS          our field for each field of their config that is the same
+  READ           fields of their config that are read in another way
+  FIXED          fields of their config with the one value that bertjax has; others are refused
+  FIXED_BY_HEAD  the same for fields that only one of the parts reads
+  IRRELEVANT     fields of their config that change no output of the parts, and why; an import keeps
+                 them for the export
   FUSED          where theirs is one linear map that ours has in parts: what its name ends in, and
                  the names of its parts, side by side along the outputs; may be left out
   SAME           names of theirs that repeat another array, by the name that counts

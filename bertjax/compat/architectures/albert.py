@@ -1,14 +1,16 @@
 """ALBERT (`AlbertModel` and its heads): narrow embeddings, layers that share their parameters.
 
-Theirs are groups of layers, each with one copy of all parameters: one group is our sharing "all", a
-group for each layer our "none". What shares attention or feed-forward nets alone is no such model.
+Their layers are divided into groups, each with one copy of all parameters: one group is our sharing
+"all", a group for each layer our "none", and other numbers are our `num_hidden_groups` and
+`inner_group_num`. What shares attention or feed-forward nets alone is no such model.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bertjax.compat import config_words
 from bertjax.compat.config_words import expect, take
-from bertjax.compat.name_map import LAYER, Pair, dense, norm, table
+from bertjax.compat.name_map import INNER, LAYER, Pair, dense, norm, table
 from bertjax.errors import UserError
 
 PREFIX = "albert"
@@ -52,6 +54,14 @@ WORDS = {
 }
 """Our field for each of theirs."""
 
+READ = ("num_hidden_groups", "inner_group_num", "classifier_dropout_prob")
+
+FIXED = config_words.FIXED | {"position_embedding_type": "absolute"}
+
+FIXED_BY_HEAD = {"mlm": {"tie_word_embeddings": True}}
+
+IRRELEVANT = config_words.IRRELEVANT
+
 _ASSUMED = {
     "hidden_act": "gelu_new",
     "hidden_dropout_prob": 0.0,
@@ -61,7 +71,7 @@ _ASSUMED = {
 
 
 def parts() -> dict[str, list[Pair]]:
-    """Both names of all arrays: layers have them once, or each layer its own."""
+    """Both names of all arrays: layers have them once, or each layer or group its own."""
     embeddings = f"{PREFIX}.embeddings"
     return {
         "encoder": [
@@ -71,8 +81,9 @@ def parts() -> dict[str, list[Pair]]:
             *norm("encoder/embeddings/norm", f"{embeddings}.LayerNorm"),
             *dense("encoder/embedding_projection", f"{PREFIX}.encoder.embedding_hidden_mapping_in"),
         ],
-        "encoder/layers/shared": _layer("encoder/layers/shared", "0"),
-        "encoder/layers/block": _layer("encoder/layers/block", LAYER),
+        "encoder/layers/shared": _layer("encoder/layers/shared", "0", "0"),
+        "encoder/layers/block": _layer("encoder/layers/block", LAYER, "0"),
+        "encoder/layers/group": _layer("encoder/layers/group", LAYER, INNER),
         "encoder/pooler": dense("encoder/pooler/dense", f"{PREFIX}.pooler"),
         "mlm": [
             *dense("mlm/transform/dense", "predictions.dense"),
@@ -87,8 +98,8 @@ def parts() -> dict[str, list[Pair]]:
     }
 
 
-def _layer(ours: str, group: str) -> list[Pair]:
-    layer = f"{PREFIX}.encoder.albert_layer_groups.{group}.albert_layers.0"
+def _layer(ours: str, group: str, inner: str) -> list[Pair]:
+    layer = f"{PREFIX}.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
     return [
         *dense(f"{ours}/attention/query", f"{layer}.attention.query"),
         *dense(f"{ours}/attention/key", f"{layer}.attention.key"),
@@ -107,22 +118,27 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
-    expect(theirs, position_embedding_type="absolute", inner_group_num=1, tie_word_embeddings=True)
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
     taken = take(_ASSUMED | dict(theirs), WORDS)
-    sharing = {taken["num_hidden_layers"]: "none", 1: "all"}
-    groups = theirs.get("num_hidden_groups", 1)
-    if groups not in sharing:
+    groups, inner = theirs.get("num_hidden_groups", 1), theirs.get("inner_group_num", 1)
+    layers = taken["num_hidden_layers"]
+    if not 1 <= groups <= layers or inner < 1:
         raise UserError(
-            f"config.json says num_hidden_groups={groups}: bertjax has ALBERT with 1, or with one "
-            f"for each of the {taken['num_hidden_layers']} layers"
+            f"config.json: got num_hidden_groups={groups} and inner_group_num={inner}, expected 1 "
+            f"to num_hidden_layers={layers} groups of 1 or more blocks; restore it from its source"
         )
+    sharing = {"sharing": "all"}
+    if inner > 1 or groups not in (1, layers):
+        sharing |= {"num_hidden_groups": groups, "inner_group_num": inner}
+    elif groups > 1:
+        sharing = {"sharing": "none"}
     if taken["embedding_size"] == taken["hidden_size"]:
         raise UserError(
             f"config.json says embedding_size={taken['embedding_size']}, the same as hidden_size: "
             "transformers puts a linear map between the two, bertjax does not"
         )
     pooler = {"num_pooler_layers": int("encoder/pooler" in parts)}
-    return {"name": "albert", **taken, "sharing": sharing[groups], **pooler}
+    return {"name": "albert", **taken, **sharing, **pooler}
 
 
 def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
@@ -131,7 +147,8 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: the model has what theirs cannot have, or lacks what theirs always has.
     """
-    groups = {"all": 1, "none": ours["num_hidden_layers"]}
+    ours = {"num_hidden_groups": 0, "inner_group_num": 0} | dict(ours)
+    groups = {"all": ours["num_hidden_groups"] or 1, "none": ours["num_hidden_layers"]}
     if ours["sharing"] not in groups:
         raise UserError(
             f"the run has config.model.sharing={ours['sharing']!r}: an ALBERT of transformers "
@@ -144,7 +161,10 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
             "not; the run stays as it is"
         )
     made = {theirs: ours[field] for theirs, field in WORDS.items()}
-    return made | {"num_hidden_groups": groups[ours["sharing"]], "inner_group_num": 1}
+    return made | {
+        "num_hidden_groups": groups[ours["sharing"]],
+        "inner_group_num": ours["inner_group_num"] or 1,
+    }
 
 
 def describes(run: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bertjax.compat import bert_family
+from bertjax.compat import bert_family, config_words
 from bertjax.compat.config_words import expect, take
 from bertjax.compat.name_map import Pair, dense, norm, table
 
@@ -47,6 +47,18 @@ WORDS = {
     )
 }
 """Our field for each of theirs."""
+
+READ = ("classifier_dropout",)
+
+FIXED = config_words.FIXED | {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+
+FIXED_BY_HEAD = {"mlm": {"tie_word_embeddings": True}}
+
+IRRELEVANT = config_words.IRRELEVANT
 
 
 def parts() -> dict[str, list[Pair]]:
@@ -93,7 +105,7 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
-    expect(theirs, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
     pooler = {"num_pooler_layers": int("encoder/pooler" in parts)}
     return {"name": "bert", **take(theirs, WORDS), **pooler}
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bertjax.compat import bert_family
+from bertjax.compat import bert_family, config_words
 from bertjax.compat.config_words import expect, take
 from bertjax.compat.name_map import Pair, dense, norm, table
 from bertjax.errors import UserError
@@ -38,6 +38,17 @@ WORDS = {
     "initializer_range": "initializer_range",
 }
 """Our field for each of theirs."""
+
+READ = ("seq_classif_dropout",)
+
+FIXED = config_words.FIXED
+
+FIXED_BY_HEAD = {"mlm": {"tie_word_embeddings": True}}
+
+IRRELEVANT = config_words.IRRELEVANT | {
+    "sinusoidal_pos_embds": "how the table of positions starts; the file holds the table",
+    "qa_dropout": "dropout before the head of questions, which bertjax trains without",
+}
 
 _EPSILON = 1e-12
 """Of every LayerNorm; their code holds it, not their config."""
@@ -85,7 +96,7 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
-    expect(theirs, tie_word_embeddings=True)
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
     return {
         "name": "bert",
         **take(theirs, WORDS),

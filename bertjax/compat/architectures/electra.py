@@ -7,7 +7,7 @@ with a head for masked tokens.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bertjax.compat import bert_family
+from bertjax.compat import bert_family, config_words
 from bertjax.compat.architectures import bert
 from bertjax.compat.config_words import expect, take
 from bertjax.compat.name_map import Pair, dense, norm
@@ -37,8 +37,25 @@ SAME = {
     "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
 }
 
+HEAD_ACT = {"mlm": "gelu"}
+
 WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
 """Our field for each of theirs."""
+
+READ = ("classifier_dropout", "summary_last_dropout")
+
+FIXED = bert.FIXED
+
+FIXED_BY_HEAD = {
+    "mlm": {"tie_word_embeddings": True},
+    "multiple_choice": {
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+    },
+}
+
+IRRELEVANT = config_words.IRRELEVANT
 
 
 def parts() -> dict[str, list[Pair]]:
@@ -79,11 +96,7 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
-    expect(theirs, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
-    if "mlm" in parts:
-        expect(theirs, hidden_act="gelu")
-    if "multiple_choice" in parts:
-        expect(theirs, summary_type="first", summary_use_proj=True, summary_activation="gelu")
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
     return {"name": "bert", **take(theirs, WORDS), "num_pooler_layers": 0}
 
 
@@ -91,14 +104,9 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
     """Their config of our model.
 
     Raises:
-      UserError: an activation that their head does not follow, or a pooler.
+      UserError: the model has a pooler.
     """
     ours = {"embedding_size": 0, "num_pooler_layers": 1} | dict(ours)
-    if "mlm" in heads and ours["hidden_act"] != "gelu":
-        raise UserError(
-            f"the run has config.model.hidden_act={ours['hidden_act']!r}: the head of ELECTRA's "
-            "generator in transformers is always 'gelu'; train with that"
-        )
     if ours["num_pooler_layers"]:
         raise UserError(
             "the run has config.model.num_pooler_layers=1: an ELECTRA of transformers has no "

@@ -7,6 +7,7 @@ scores of the vocabulary are products with the word embeddings: a head without a
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bertjax.compat import config_words
 from bertjax.compat.config_words import expect, take
 from bertjax.compat.name_map import Pair, conv, norm, table
 
@@ -27,6 +28,7 @@ WORDS = {
     "n_head": "num_attention_heads",
     "activation_function": "hidden_act",
     "resid_pdrop": "hidden_dropout_prob",
+    "embd_pdrop": "embd_pdrop",
     "attn_pdrop": "attention_probs_dropout_prob",
     "n_positions": "max_position_embeddings",
     "initializer_range": "initializer_range",
@@ -34,9 +36,31 @@ WORDS = {
 }
 """Our field for each of theirs."""
 
+READ = ("n_inner",)
+
+_SUMMARY = (
+    *("summary_type", "summary_use_proj", "summary_activation"),
+    *("summary_proj_to_labels", "summary_first_dropout"),
+)
+
+FIXED_BY_HEAD = {"causal_lm": {"tie_word_embeddings": True}}
+
+FIXED = config_words.FIXED | {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+
+IRRELEVANT = (
+    config_words.IRRELEVANT
+    | dict.fromkeys(_SUMMARY, "the summary of the class with two heads, which is not exchanged")
+    | {"reorder_and_upcast_attn": "the type in which float16 attention is computed; float32 is"}
+)
+
 ABSENT = {
     "activation_function": "gelu_new",
     "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
     "attn_pdrop": 0.1,
     "n_positions": 1024,
     "initializer_range": 0.02,
@@ -74,21 +98,28 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
-    expect(theirs, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
-    expect(theirs, add_cross_attention=False, tie_word_embeddings=True)
-    taken = take(ABSENT | dict(theirs), WORDS)
-    expect(theirs, embd_pdrop=taken["hidden_dropout_prob"])
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
+    taken = one_dropout(take(ABSENT | dict(theirs), WORDS))
     width = theirs.get("n_inner") or 4 * taken["hidden_size"]
     return {"name": "gpt2", **taken, "intermediate_size": width}
 
 
 def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
     """Their config of our model."""
-    made = {theirs: ours[field] for theirs, field in WORDS.items()}
-    return made | {
-        "embd_pdrop": ours["hidden_dropout_prob"],
-        "n_inner": ours["intermediate_size"],
-    }
+    return words_of(ours, WORDS) | {"n_inner": ours["intermediate_size"]}
+
+
+def one_dropout(taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of our model; a dropout of embeddings that is the usual one is left open."""
+    same = taken["embd_pdrop"] == taken["hidden_dropout_prob"]
+    return {name: value for name, value in taken.items() if not same or name != "embd_pdrop"}
+
+
+def words_of(ours: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    """Their names for the fields of our model, whose dropout of embeddings may be left open."""
+    if ours.get("embd_pdrop") is None:
+        ours = {**ours, "embd_pdrop": ours["hidden_dropout_prob"]}
+    return {theirs: ours[field] for theirs, field in words.items()}
 
 
 def describes(run: Mapping[str, Any]) -> bool:

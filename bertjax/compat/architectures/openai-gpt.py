@@ -3,10 +3,12 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bertjax.compat import config_words
 from bertjax.compat.architectures import gpt2
 from bertjax.compat.config_words import expect, take
 from bertjax.compat.name_map import Pair
 from bertjax.errors import UserError
+from bertjax.layers.activations import activation
 
 PREFIX = gpt2.PREFIX
 
@@ -18,9 +20,15 @@ SAME = {"lm_head.weight": "transformer.tokens_embed.weight"}
 
 FUSED = gpt2.FUSED
 
-_WORDS = {word: ours for word, ours in gpt2.WORDS.items() if word != "activation_function"}
+WORDS = {word: ours for word, ours in gpt2.WORDS.items() if word != "activation_function"}
 
-_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}
+READ = ("afn",)
+
+FIXED, FIXED_BY_HEAD = config_words.FIXED, gpt2.FIXED_BY_HEAD
+
+IRRELEVANT = gpt2.IRRELEVANT
+
+_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "swish"}
 """Our name for theirs: what they call gelu has a tanh."""
 
 
@@ -35,7 +43,7 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
-    expect(theirs, tie_word_embeddings=True)
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
     absent = gpt2.ABSENT | {"n_positions": 512, "afn": "gelu"}
     theirs = absent | dict(theirs)
     if theirs["afn"] not in _ACTIVATIONS:
@@ -43,8 +51,7 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
             f"config.json says afn={theirs['afn']!r}: wanted one of {', '.join(_ACTIVATIONS)}"
         )
     act = {"activation_function": _ACTIVATIONS[theirs["afn"]]}
-    taken = take(theirs | act, gpt2.WORDS)
-    expect(theirs, embd_pdrop=taken["hidden_dropout_prob"])
+    taken = gpt2.one_dropout(take(theirs | act, gpt2.WORDS))
     return {"name": "gpt1", **taken, "intermediate_size": 4 * taken["hidden_size"]}
 
 
@@ -54,19 +61,21 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: theirs has no such activation, or no such width between the two maps.
     """
-    names = {act: name for name, act in reversed(_ACTIVATIONS.items())}
-    if ours["hidden_act"] not in names:
+    # Several names may mean one function: the run's own name counts first.
+    act = ours["hidden_act"]
+    names = sorted(_ACTIVATIONS, key=lambda name: _ACTIVATIONS[name] != act)
+    afn = next((n for n in names if activation(_ACTIVATIONS[n]) is activation(act)), None)
+    if afn is None:
         raise UserError(
-            f"the run has config.model.hidden_act={ours['hidden_act']!r}: a GPT of transformers "
-            f"has one of {', '.join(names)}"
+            f"the run has config.model.hidden_act={act!r}: a GPT of transformers has one of "
+            f"{', '.join(_ACTIVATIONS.values())}"
         )
     if ours["intermediate_size"] != 4 * ours["hidden_size"]:
         raise UserError(
             f"the run has intermediate_size={ours['intermediate_size']}: a GPT of transformers has "
             f"4 times its hidden_size, {4 * ours['hidden_size']}"
         )
-    made = {theirs: ours[field] for theirs, field in _WORDS.items()}
-    return made | {"embd_pdrop": ours["hidden_dropout_prob"], "afn": names[ours["hidden_act"]]}
+    return gpt2.words_of(ours, WORDS) | {"afn": afn}
 
 
 def describes(run: Mapping[str, Any]) -> bool:

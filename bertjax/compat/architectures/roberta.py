@@ -5,9 +5,7 @@ from typing import Any
 
 from bertjax.compat import bert_family
 from bertjax.compat.architectures import bert
-from bertjax.compat.config_words import expect
 from bertjax.compat.name_map import Pair, dense, norm
-from bertjax.errors import UserError
 
 PREFIX = "roberta"
 
@@ -28,6 +26,17 @@ SAME = {
     "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
 }
+
+
+HEAD_ACT = {"mlm": "gelu"}
+
+WORDS = bert.WORDS
+
+READ = ("classifier_dropout", "pad_token_id")
+
+FIXED, FIXED_BY_HEAD = bert.FIXED, bert.FIXED_BY_HEAD
+
+IRRELEVANT = {w: why for w, why in bert.IRRELEVANT.items() if w != "pad_token_id"}
 
 
 def parts() -> dict[str, list[Pair]]:
@@ -54,23 +63,13 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     """Our model of their config.
 
     Raises:
-      UserError: see `bert.fields`; or an activation that their head does not follow.
+      UserError: see `bert.fields`.
     """
-    expect(theirs, hidden_act="gelu")
     return bert.fields(theirs, parts) | {"position_offset": theirs.get("pad_token_id", 1) + 1}
 
 
 def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """Their config of our model.
-
-    Raises:
-      UserError: an activation that their head does not follow.
-    """
-    if "mlm" in heads and ours["hidden_act"] != "gelu":
-        raise UserError(
-            f"the run has config.model.hidden_act={ours['hidden_act']!r}: RoBERTa's head for "
-            "masked tokens in transformers is always 'gelu'; train with that"
-        )
+    """Their config of our model."""
     return bert.config(ours, heads) | {"pad_token_id": ours["position_offset"] - 1}
 
 

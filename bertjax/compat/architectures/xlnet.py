@@ -10,6 +10,7 @@ a beginning.
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bertjax.compat import config_words
 from bertjax.compat.config_words import expect, take
 from bertjax.compat.name_map import Pair, dense, norm, table
 
@@ -42,6 +43,31 @@ WORDS = {
     "layer_norm_eps": "layer_norm_eps",
 }
 """Our field for each of theirs."""
+
+READ = ("d_head", "mem_len", "clamp_len", "summary_last_dropout")
+
+FIXED = config_words.FIXED | {
+    "attn_type": "bi",
+    "bi_data": False,
+    "same_length": False,
+    "untie_r": True,
+}
+
+_SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
+
+FIXED_BY_HEAD = {
+    "permutation_lm": {"tie_word_embeddings": True},
+    "glue": _SUMMARY,
+    "multiple_choice": _SUMMARY,
+}
+
+IRRELEVANT = config_words.IRRELEVANT | {
+    "reuse_len": "how transformers' own training cut its batches; nothing there reads it",
+    "use_mems_eval": "whether a memory is returned; the outputs of one call do not depend on it",
+    "use_mems_train": "whether a memory is returned; the outputs of one call do not depend on it",
+    "start_n_top": "a beam of the head for questions that is not exchanged",
+    "end_n_top": "a beam of the head for questions that is not exchanged",
+}
 
 
 def parts() -> dict[str, list[Pair]]:
@@ -86,12 +112,10 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: a field is missing, or asks for what our model does not compute.
     """
-    expect(theirs, attn_type="bi", bi_data=False, same_length=False, tie_word_embeddings=True)
-    expect(theirs, untie_r=True)
-    if {"glue", "multiple_choice"} & set(parts):
-        expect(theirs, summary_type="last", summary_use_proj=True, summary_activation="tanh")
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
     taken = take(theirs, WORDS)
-    expect(theirs, d_head=taken["hidden_size"] // taken["num_attention_heads"])
+    width = taken["hidden_size"] // taken["num_attention_heads"]
+    expect(theirs, parts, {"d_head": width})
     return {
         "name": "xlnet",
         **taken,
