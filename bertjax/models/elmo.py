@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from bertjax.constraints import (
     DropoutRate,
     InitStddev,
+    NonNegativeFloat,
     NonNegativeInt,
     NotEmpty,
-    NonNegativeFloat,
     PositiveInt,
     Relation,
     check_module,
