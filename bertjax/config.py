@@ -3,7 +3,7 @@
 A config file defines `get_config()`, or `get_config(argument)` for `configs/bert.py:tiny`, and
 returns an `ml_collections.ConfigDict` of plain values: numbers, strings, booleans, None, tuples
 and sections. After loading, every sequence is a tuple and the config is locked, so that a run's
-`config.json` reads back as exactly what the run saw.
+`config.json` reads back as exactly what the run saw; it is a config file too.
 
 Values that follow from others may be references (`config.get_ref("num_train_steps") // 10`): they
 are resolved after the command line has spoken.
@@ -49,7 +49,8 @@ def load_config(
     """Loads a config file, applies overrides and locks the result.
 
     Args:
-      spec: path of a Python file, and after a colon what its `get_config` is called with.
+      spec: path of a Python file, and after a colon what its `get_config` is called with; or of a
+        run's `config.json`.
       overrides: (dotted field, text of the value) pairs, as `split_overrides` gives them.
       kind: what the config must be for; None for either.
 
@@ -57,9 +58,12 @@ def load_config(
       UserError: there is no such file, it does not make a config, the config is of the other kind
         or incomplete, or an override does not fit.
     """
-    path, argument = _split_spec(spec)
-    with _importable(path):
-        config = _call(_function(path, "get_config"), path, argument)
+    path, argument = _split_spec(spec, (".py", ".json"))
+    if path.suffix == ".json":
+        config = _config_of_run(path, argument)
+    else:
+        with _importable(path):
+            config = _call(_function(path, "get_config"), path, argument)
     if not isinstance(config, ConfigDict):
         raise UserError(f"{path}: get_config() returned {type(config).__name__}, not a ConfigDict")
     if kind is not None:
@@ -77,7 +81,7 @@ def load_runs(spec: str) -> Any:
     Raises:
       UserError: there is no such file, or it has no such function, or that fails.
     """
-    path, argument = _split_spec(spec)
+    path, argument = _split_spec(spec, (".py",))
     with _importable(path):
         get_runs = _function(path, "get_runs")
         takes_one = bool(inspect.signature(get_runs).parameters)
@@ -181,10 +185,24 @@ class _PlainEncoder(config_dict.CustomJSONEncoder):
         return super().default(obj)
 
 
-def _split_spec(spec: str) -> tuple[pathlib.Path, str | None]:
-    match = re.fullmatch(r"(.+?\.py)(?::(.*))?", spec)
+def _config_of_run(path: pathlib.Path, argument: str | None) -> ConfigDict:
+    """The config that a run wrote into its folder."""
+    if argument is not None:
+        raise UserError(f"{path} takes no argument; got {argument!r}")
+    try:
+        return _settled(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}; name another config") from None
+
+
+def _split_spec(spec: str, kinds: tuple[str, ...]) -> tuple[pathlib.Path, str | None]:
+    endings = "|".join(map(re.escape, kinds))
+    match = re.fullmatch(rf"(.+?(?:{endings}))(?::(.*))?", spec)
     if not match:
-        raise UserError(f"--config wants a Python file, as in configs/bert.py:tiny; got {spec!r}")
+        run = ", or a run's config.json" if ".json" in kinds else ""
+        raise UserError(
+            f"--config: got {spec!r}, expected a Python file, as in configs/bert.py:tiny{run}"
+        )
     path = pathlib.Path(match[1])
     if not path.is_file():
         raise UserError(f"no config file {path}: {_nearest_file(path)}")
@@ -194,28 +212,30 @@ def _split_spec(spec: str) -> tuple[pathlib.Path, str | None]:
 def _nearest_file(path: pathlib.Path) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {path.parent}"
-    names = [sibling.name for sibling in path.parent.glob("*.py")]
-    return nearest(path.name, names) if names else f"no Python file in {path.parent}"
+    names = [sibling.name for sibling in path.parent.glob(f"*{path.suffix}")]
+    return nearest(path.name, names) if names else f"no {path.suffix} file in {path.parent}"
 
 
 @contextlib.contextmanager
 def _importable(path: pathlib.Path) -> Iterator[None]:
-    """Lets a config file import the files beside it as `from configs import common`.
+    """Lets a config file import `from configs import common`, inside `configs/` or next to it.
 
-    They are forgotten afterwards: another folder may hold other files of the same names. A folder
-    of config files has no `__init__.py`.
+    The imported modules are removed afterwards: another folder may hold other files of the same
+    names. A folder of config files has no `__init__.py`.
     """
     folder = path.resolve().parent
     before, known = list(sys.path), set(sys.modules)
-    sys.path.insert(0, str(folder.parent))
+    sys.path[:0] = [str(folder), str(folder.parent)]
     try:
         yield
     finally:
         sys.path[:] = before
         for name in set(sys.modules) - known:
-            beside = folder.parent / name.partition(".")[0]
-            if beside.is_dir() and not (beside / "__init__.py").exists():
-                del sys.modules[name]
+            top = name.partition(".")[0]
+            for place in (folder / top, folder.parent / top):
+                is_folder = place.is_dir() and not (place / "__init__.py").exists()
+                if is_folder or (place.parent == folder and place.with_suffix(".py").is_file()):
+                    sys.modules.pop(name, None)
 
 
 _MEANING = {"get_config": "a config file", "get_runs": "a sweep file"}

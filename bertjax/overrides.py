@@ -9,7 +9,7 @@ task, `config.model` holds changes to the pretrained model, and `none` takes one
 import ast
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ml_collections import config_dict
@@ -41,6 +41,24 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[Override]]:
             raise UserError(f"{word} wants a value, as in {word}=VALUE")
         overrides.append((field, value))
     return rest, overrides
+
+
+def with_overrides(argv: list[str], changes: Mapping[str, Any]) -> list[str]:
+    """A command line with other values of some fields, in place of those that it sets.
+
+    Args:
+      argv: The words of a command.
+      changes: Values by dotted field.
+    """
+    rest, overrides = split_overrides(argv)
+    kept = [(field, text) for field, text in overrides if field not in changes]
+    new = [(field, _text_of(value)) for field, value in changes.items()]
+    return [*rest, *(f"{_PREFIX}{field}={text}" for field, text in [*kept, *new])]
+
+
+def _text_of(value: Any) -> str:
+    """The text that an override reads as this value."""
+    return value if isinstance(value, str) else repr(value)
 
 
 def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ from bertjax.config import (
     fingerprint,
     from_json,
     load_config,
+    load_runs,
     split_overrides,
     to_json,
 )
@@ -85,6 +86,31 @@ def test_files_of_the_same_name_in_two_folders_stay_apart(folder, path, tmp_path
     (other / "pieces.py").write_text(PIECES.replace("128", "77"))
     assert load_config(str(other / "run.py")).model.hidden_size == 77
     assert load_config(path).model.hidden_size == 128
+
+
+def test_a_file_next_to_the_folder_imports_from_it(folder):
+    """And a file beside it, which is another one for a file of the same name elsewhere."""
+    sweep = "from {0} import run\nimport rates\n\ndef get_runs():\n    return run, rates.RATES\n"
+    for number, place in enumerate((folder.parent, folder.parent / "elsewhere")):
+        place.mkdir(exist_ok=True)
+        (place / "sweep.py").write_text(sweep.format(folder.name))
+        (place / "rates.py").write_text(f"RATES = ({number},)")
+    module, rates = load_runs(str(folder.parent / "sweep.py"))
+    assert (module.get_config("big").model.hidden_size, rates) == (1024, (0,))
+    _, rates = load_runs(str(folder.parent / "elsewhere" / "sweep.py"))
+    assert rates == (1,)
+
+
+def test_the_config_of_a_run_is_a_config_file(path, tmp_path):
+    config = load_config(path + ":big", [("warmup_steps", "7"), ("stop_after", "3")])
+    written = tmp_path / "config.json"
+    written.write_text(to_json(config))
+    again = load_config(str(written), [("optimizer.betas", "(0.9, 0.98)")])
+    assert differences(config, again) == ["config.optimizer.betas: (0.9, 0.999) became (0.9, 0.98)"]
+    assert again.is_locked
+    assert "takes no argument; got 'big'" in message(f"{written}:big")
+    written.write_text('{"seed": ')
+    assert "is not JSON" in message(str(written))
 
 
 def test_overrides_are_taken_out_of_the_arguments():
@@ -186,7 +212,7 @@ def test_an_objective_can_be_added_and_taken_out(path, monkeypatch):
 def test_a_file_that_is_not_there(folder, path):
     assert "did you mean 'run.py'?" in message(str(folder / "runn.py"))
     assert "there is no folder" in message(str(folder / "nowhere" / "run.py"))
-    assert "wants a Python file" in message("bert_base")
+    assert "got 'bert_base', expected a Python file" in message("bert_base")
 
 
 @pytest.mark.parametrize(

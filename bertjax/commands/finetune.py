@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -51,13 +52,20 @@ def main(argv: list[str]) -> None:
     build.check(recipe)
 
     hosts.join(arguments.distributed)
-    results = run(recipe, arguments)
+    results = run(recipe, arguments, argv)
     if _is_first_host():
         _print_table(results)
+        _say(_outcome(recipe, arguments, argv, results))
 
 
-def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Fine-tunes the seeds one after the other; what is finished is not done again."""
+def run(recipe, arguments: argparse.Namespace, argv: list[str]) -> list[dict[str, Any]]:
+    """Fine-tunes the seeds one after the other; a finished seed is not trained again.
+
+    Args:
+      recipe: The config.
+      arguments: Those of the command line but for overrides.
+      argv: The whole command line, for the command that is printed.
+    """
     from bertjax import config as configs
     from bertjax import finetuning, multitask, scoring
     from bertjax.layers.attention_kernels import told_to
@@ -91,7 +99,7 @@ def run(recipe, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for seed in range(recipe.seed, recipe.seed + arguments.seeds):
             result = scoring.read(job.folder(seed)) or finetuning.fine_tune(job, seed, interrupt)
             if result is None:
-                _say(f"stopped in seed {seed}; the same command goes on from there")
+                _say(f"stopped in seed {seed}; the same command resumes it: {_command(argv)}")
                 raise SystemExit(interrupt.exit_code)
             _say(f"seed {seed}, epoch {result['chosen_epoch']}: {_text(result['scores'])}")
             results.append(result)
@@ -159,6 +167,35 @@ def _left_out(left_out: Mapping[str, Sequence[str]]) -> str:
             first = ", ".join(names[:_NAMED])
             lines.append(f"left out of {split}: {len(names):,}: {first}{more}\n")
     return "".join(lines)
+
+
+def _command(argv: list[str]) -> str:
+    return shlex.join(["bertjax", "finetune", *argv])
+
+
+def _outcome(
+    recipe, arguments: argparse.Namespace, argv: list[str], results: list[dict[str, Any]]
+) -> str:
+    """Where the results are, and the command for the next step."""
+    from bertjax import multitask, scoring
+    from bertjax.data import storage
+    from bertjax.overrides import with_overrides
+    from bertjax.tasks.glue import BETWEEN
+
+    workdir = arguments.workdir.rstrip("/")
+    seed = f"{workdir}/seed_{scoring.median_seed(results)}"
+    results_line = f"results  {workdir}/results.json, summary.json, predictions/, seed_N/"
+    if storage.place(f"{seed}/checkpoints").exists():
+        task = recipe.task.dataset.partition(BETWEEN)[0] if multitask.asked(recipe) else ""
+        predict = ["bertjax", "predict", "--init", seed, *(["--task", task] if task else [])]
+        return f"{results_line}\nnext     {shlex.join(predict)} --input TEXTS"
+    kept = f"{workdir}_kept"
+    replaced = {arguments.workdir: kept, f"--workdir={arguments.workdir}": f"--workdir={kept}"}
+    words = [replaced.get(word, word) for word in argv]
+    return (
+        f"{results_line}\nno checkpoint was kept; to predict or export, train one that is:\n"
+        f"next     {_command(with_overrides(words, {'keep_checkpoints': True}))}"
+    )
 
 
 def _print_table(results: list[dict[str, Any]]) -> None:

@@ -2,12 +2,15 @@
 
 import argparse
 import contextlib
+import pathlib
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bertjax.constraints import PositiveFloat, PositiveInt, ShareBelowOne, checked
+from bertjax.data import storage
 from bertjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -81,12 +84,20 @@ def main(argv: list[str]) -> None:
                 progress=progress,
             )
     except (KeyboardInterrupt, SystemExit):
-        onward = f"it goes on after the last shard that is finished in {options.out}"
-        if options.runner == "beam":
-            onward = "it begins again"
-        print(f"stopped; run the same command again: {onward}", file=sys.stderr)
+        command = shlex.join(["bertjax", "prepare", *argv])
+        print(f"stopped; {_onward(options)}: {command}", file=sys.stderr)
         raise
     print(summary(options.out, manifest))
+
+
+def _onward(options: argparse.Namespace) -> str:
+    """What the same command does after an interruption."""
+    if options.runner == "beam":
+        return "the same command starts again"
+    # A corpus without a finished shard is removed; a bucket's shards are finished on this machine.
+    if not storage.is_remote(options.out) and not pathlib.Path(options.out).exists():
+        return "no shard is finished yet, the same command starts again"
+    return f"the same command resumes after the last finished shard of {options.out}"
 
 
 def summary(out: str, manifest: dict[str, Any]) -> str:

@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import json
+import shlex
 import sys
+from typing import Any
 
 EPILOG = """\
 examples:
@@ -52,7 +54,7 @@ def main(argv: list[str]) -> None:
     build.check(config)
 
     hosts.join(arguments.distributed)
-    run(config, arguments)
+    run(config, arguments, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,8 +72,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(config, arguments: argparse.Namespace) -> None:
-    """One run, from the claim on its folder to the last line on the screen."""
+def run(config, arguments: argparse.Namespace, argv: list[str]) -> None:
+    """One run, from the claim on its folder to the last line on the screen.
+
+    Args:
+      config: Of the run.
+      arguments: Those of the command line but for overrides.
+      argv: The whole command line, for the commands that are printed.
+    """
     from bertjax import config as configs
     from bertjax import pretraining, pretraining_job
     from bertjax.commands.prepare import progress_display
@@ -94,16 +102,15 @@ def run(config, arguments: argparse.Namespace) -> None:
         # What is prepared is kept at any moment; from here on a signal means: finish the step.
         with Interrupt() as interrupt, told_to(_say):
             summary = before or pretraining.pretrain(job, interrupt, _say)
-    command = f"bertjax pretrain --config {arguments.config} --workdir {arguments.workdir}"
     if summary is None:
-        _say(f"stopped and saved; the same command goes on from there: {command}")
+        _say(f"stopped and saved; the same command resumes it: {_command(argv)}")
         raise SystemExit(interrupt.exit_code)
     if not _is_first_host():
         return
     if before:
         print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
     _print_summary(summary, arguments.workdir)
-    print(f"extend it  {command} {extension(config, summary['steps'])}")
+    print(f"extend it  {_command(extension(argv, config, summary['steps']))}")
     if "causal_lm_loss" in summary:
         print(f"next       bertjax generate --init {arguments.workdir} 'The first words of a text'")
     elif "tokenizer" in config:
@@ -113,14 +120,32 @@ def run(config, arguments: argparse.Namespace) -> None:
         )
 
 
-def extension(config, steps: int) -> str:
-    """What makes a run that is complete twice as long."""
-    longer = f"--config.num_train_steps={config.num_train_steps + steps}"
-    if not config.data.phases:
-        return longer
-    *first, (last, *shape) = config.data.phases
-    phases = ",".join(str(tuple(phase)) for phase in [*first, (last + steps, *shape)])
-    return f"{longer} --config.data.phases='({phases},)'"
+def _command(argv: list[str]) -> str:
+    return shlex.join(["bertjax", "pretrain", *argv])
+
+
+def extension(argv: list[str], config, steps: int) -> list[str]:
+    """The command line that trains a complete run for more steps.
+
+    Args:
+      argv: The command line of the run.
+      config: Its config.
+      steps: How many more.
+    """
+    from bertjax.config import flatten, load_config
+    from bertjax.overrides import split_overrides, with_overrides
+
+    changes: dict[str, Any] = {"num_train_steps": config.num_train_steps + steps}
+    if config.data.phases:
+        *first, (last, *shape) = config.data.phases
+        changes["data.phases"] = (*first, (last + steps, *shape))
+    longer = with_overrides(argv, changes)
+    rest, overrides = split_overrides(longer)
+    before = flatten(config)
+    after = flatten(load_config(_parser().parse_args(rest).config, overrides))
+    # Fields that the config file derives from the number of steps stay as they were.
+    derived = {n: v for n, v in before.items() if n not in changes and after.get(n) != v}
+    return with_overrides(longer, derived)
 
 
 def _print_summary(summary: dict, workdir: str) -> None:

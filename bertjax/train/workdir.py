@@ -48,9 +48,15 @@ _FLOCK = "@hhqqi4x"
 
 
 class Claim:
-    """Holds a folder for one process at a time; ends with `release`, `with`, or the process."""
+    """Holds a folder for one process at a time; ends with `release`, `with`, or the process.
+
+    A start that is refused (`UserError` in the `with`) before anything was trained leaves
+    `config.json` as it was: a folder with one counts as a run.
+    """
 
     def __init__(self, workdir: pathlib.Path):
+        self._config = workdir / "config.json"
+        self._config_before = self._config.read_bytes() if self._config.exists() else None
         self._descriptor = os.open(workdir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             # Unlike flock, these locks are not inherited by worker processes that outlive the run.
@@ -73,8 +79,18 @@ class Claim:
     def __enter__(self) -> "Claim":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: type | None, *_) -> None:
+        if kind is not None and issubclass(kind, UserError):
+            self._restore_config()
         self.release()
+
+    def _restore_config(self) -> None:
+        if _has_trained(self._config.parent):
+            return
+        if self._config_before is None:
+            self._config.unlink(missing_ok=True)
+        else:
+            self._config.write_bytes(self._config_before)
 
     def __del__(self) -> None:
         self.release()

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -180,11 +181,13 @@ def test_predictions_are_what_was_scored(finished):
 
 def test_a_seed_that_kept_its_checkpoints_can_be_asked(finished, tmp_path, capsys):
     """In JSON and as text, it says of each dev sentence what was predicted in training."""
-    run = finished[0] / "seed_1"
     lines = [text for text, _ in ROWS[::3]]
     lines[0] = json.dumps({"sentence": lines[0]})
     (tmp_path / "asked.txt").write_text("\n".join([*lines, ""]))
-    words = ["predict", "--init", str(run), "--input", str(tmp_path / "asked.txt")]
+    offered = shlex.split(finished[1].stderr.splitlines()[-1])
+    run = finished[0] / "seed_0"
+    assert offered == ["next", "bertjax", "predict", "--init", str(run), "--input", "TEXTS"]
+    words = [*offered[2:-1], str(tmp_path / "asked.txt")]
     assert cli.main([*words, "--batch_size", "4"]) == 0
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["sentence"] for row in said] == [text for text, _ in ROWS[::3]]
@@ -222,6 +225,7 @@ def test_a_finished_run_is_not_done_again(finished, data, pretrained, capsys):
     finetune.main([*arguments(data, pretrained, workdir), "--seeds", "2"])
     captured = capsys.readouterr()
     assert captured.out == said.stdout
+    assert captured.err.splitlines()[-1] == said.stderr.splitlines()[-1]
     assert "step 40/40" not in captured.err
     after = (workdir / "results.json").read_text()
     assert json.loads(after)["each_seed"] == json.loads(before)["each_seed"]

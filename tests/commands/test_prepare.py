@@ -4,11 +4,13 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import signal
 import time
 
 import pytest
 
+from bertjax.commands import prepare
 from bertjax.data.records import open_corpus, verify
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *(f"w{n}" for n in range(200))]
@@ -76,13 +78,30 @@ def test_killed_terminated_and_interrupted_it_goes_on(place, start_bertjax, run_
             _, complaint = process.communicate()
         assert process.returncode == status, complaint
         if number != signal.SIGKILL:
-            assert "run the same command again" in complaint
+            command = shlex.join(["bertjax", *map(str, arguments(place, out))])
+            assert f"resumes after the last finished shard of {out}: {command}\n" in complaint
             assert "Traceback" not in complaint
     assert finished_shards(out) >= 4
     finished = run_bertjax(*arguments(place, out))
     assert finished.returncode == 0, finished.stderr
     assert contents(out) == contents(whole)
     verify(out)
+
+
+def test_interrupted_before_the_first_shard_it_names_no_folder(
+    place, tmp_path, monkeypatch, capsys
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertjax.data.prepare.prepare", interrupted)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    words = arguments(place, tmp_path / "corpus")[1:]
+    with pytest.raises(KeyboardInterrupt):
+        prepare.main(words)
+    command = shlex.join(["bertjax", "prepare", *words])
+    told = f"stopped; no shard is finished yet, the same command starts again: {command}"
+    assert capsys.readouterr().err.splitlines()[-1] == told
 
 
 def test_a_killed_worker_is_one_line(place, start_bertjax, tmp_path):

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import shlex
+import shutil
 import signal
 import time
 
@@ -152,7 +153,8 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     rest = process.communicate()[1]
     if process.returncode:  # a run of a second may have ended before the signal came
         assert process.returncode == status, rest
-        assert "the same command goes on" in rest
+        command = shlex.join(["bertjax", "pretrain", *map(str, words(corpus, workdir)[1:])])
+        assert f"stopped and saved; the same command resumes it: {command}\n" in rest
     done = run_bertjax(*words(corpus, workdir))
     assert done.returncode == 0, done.stderr
     assert fingerprints(run_bertjax, workdir) == fingerprints(run_bertjax, uninterrupted)
@@ -237,11 +239,28 @@ def test_mistakes_get_one_line(changes, told, corpus, tmp_path, run_bertjax):
         ([], [(900_000, 128, 256), (1_100_000, 512, 256)]),
     ],
 )
-def test_the_offered_extension_goes_on_with_the_same_run(root, tmp_path, overrides, phases):
-    path = str(root / "configs" / "bert_base.py")
-    config = load_config(path, split_overrides(overrides)[1])
-    claim(tmp_path, json.loads(config.to_json())).release()
-    words = shlex.split(pretrain.extension(config, steps=1_000_000))
-    longer = load_config(path, split_overrides([*overrides, *words])[1])
-    claim(tmp_path, json.loads(longer.to_json())).release()
+def test_the_offered_extension_resumes_the_same_run(root, tmp_path, overrides, phases):
+    """With a field that follows from the number of steps, and others from the command line."""
+    path = tmp_path / "configs" / "own.py"
+    path.parent.mkdir()
+    path.write_text(
+        (root / "configs" / "bert_base.py").read_text()
+        + "\n_get = get_config\n\n\ndef get_config():\n    config = _get()\n"
+        "    config.optimizer.warmup_steps = config.get_ref('num_train_steps') // 100\n"
+        "    return config\n"
+    )
+    shutil.copy(root / "configs" / "common.py", path.parent)
+    shutil.copy(root / "configs" / "bert.py", path.parent)
+    own = ["--config", str(path), "--workdir", str(tmp_path / "run"), *overrides]
+    own += ["--config.seed=7", "--config.data.corpus", "a corpus"]
+    config = load_config(str(path), split_overrides(own)[1])
+    folder = tmp_path / "run"
+    claim(folder, json.loads(config.to_json())).release()
+    (folder / "metrics.jsonl").write_text("{}\n")
+    again = shlex.split(shlex.join(pretrain.extension(own, config, steps=1_000_000)))
+    rest, overrides = split_overrides(again)
+    assert rest == ["--config", str(path), "--workdir", str(folder)]
+    longer = load_config(str(path), overrides)
+    claim(folder, json.loads(longer.to_json())).release()
     assert build.phases(longer) == [build.Phase(*phase) for phase in phases]
+    assert (longer.num_train_steps, longer.optimizer.warmup_steps) == (2_000_000, 10_000)

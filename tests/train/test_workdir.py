@@ -109,6 +109,17 @@ def test_another_config_is_refused_naming_the_fields(tmp_path, other, said):
     assert (tmp_path / "config.json").read_bytes() == before
 
 
+def test_a_refused_start_leaves_no_config_behind(tmp_path):
+    """Otherwise the folder would count as a run that has not saved anything yet."""
+    for before in (None, CONFIG):
+        if before:
+            claim(tmp_path, before).release()
+        with pytest.raises(UserError, match="no such teacher"), claim(tmp_path, changed(seed=1)):
+            raise UserError("no such teacher")
+        path = tmp_path / "config.json"
+        assert (json.loads(path.read_text()) if path.exists() else None) == (before and changed())
+
+
 @pytest.mark.parametrize("trace", [None, "metrics.jsonl", "tensorboard/events", "seed_0/"])
 def test_a_mistake_does_not_keep_the_folder(tmp_path, trace):
     """As when the first start ended with an error, or while it compiled."""
