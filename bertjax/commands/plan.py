@@ -41,13 +41,14 @@ def main(argv: list[str]) -> None:
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
-    from bertjax import planning
+    from bertjax import build, planning
     from bertjax.train import chips
 
     asked = load_config(arguments.config, overrides, PRETRAINING)
     config = planning.for_accelerator(asked)
     if arguments.mesh:
         config = planning.with_mesh(config, arguments.mesh)
+    build.check(config)
     topology = chips.topology(arguments.topology, arguments.slices)
     steps, fit = _compiled(config, topology, arguments.search)
     if arguments.json:
@@ -77,7 +78,6 @@ def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list
     from bertjax import build, plan_search
     from bertjax.compiler_process import CompilerProcess
 
-    build.check(config)
     phases = build.phases(config)
     with CompilerProcess(topology.name, topology.slices) as compile_step:
         if search:
