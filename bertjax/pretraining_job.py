@@ -190,7 +190,6 @@ def _learned_from(
             images.check_labels(split, config.objectives.image_class.num_labels)
         return None, learned, unseen
     pieces, path = _text(config, say, progress)
-    build.check_vocabulary(config, pieces, build.extra_ids(config))
     corpus = open_corpus(path)
     check_tokenizer(corpus, pieces)
     splits = read_manifest(path)["splits"]
@@ -214,4 +213,6 @@ def _text(
     else:
         path = cache.tokenizer_of(data, config.tokenizer, say)
     pieces = tokenizer.load(path)
+    # Before the corpus, which may take hours to prepare.
+    build.check_vocabulary(config, pieces, build.extra_ids(config))
     return pieces, cache.corpus_of(data, path, pieces.fingerprint, say, progress)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 
 EPILOG = """\
@@ -61,13 +62,17 @@ def main(argv: list[str]) -> None:
         f"parameters; heads: {heads or 'none'}"
     )
     if "objectives" in made.config and "causal_lm" in made.config.objectives:
-        print(f"next  bertjax generate --init {target} 'The first words of a text'")
+        print(
+            f"next  bertjax generate --init {shlex.quote(str(target))} 'The first words of a text'"
+        )
         return
+    if "task" in made.config:
+        print(f"next  bertjax predict --init {shlex.quote(str(target))} --input TEXTS")
     activation = importing.classifier_act(made.config)
     option = "" if activation == "tanh" else f" --config.task.pooler_act={activation}"
     print(
-        f"next  bertjax finetune --config configs/glue.py:mrpc --init {target} --data GLUE_FOLDER "
-        f"--workdir {target}_mrpc{option}"
+        f"next  bertjax finetune --config configs/glue.py:mrpc --init {shlex.quote(str(target))} "
+        f"--data GLUE_FOLDER --workdir {shlex.quote(f'{target}_mrpc')}{option}"
     )
 
 

@@ -112,11 +112,13 @@ def run(config, arguments: argparse.Namespace, argv: list[str]) -> None:
     _print_summary(summary, arguments.workdir)
     print(f"extend it  {_command(extension(argv, config, summary['steps']))}")
     if "causal_lm_loss" in summary:
-        print(f"next       bertjax generate --init {arguments.workdir} 'The first words of a text'")
+        generate = ["bertjax", "generate", "--init", arguments.workdir, "The first words of a text"]
+        print(f"next       {shlex.join(generate)}")
     elif "tokenizer" in config:
         print(
-            f"next       bertjax finetune --config configs/glue.py:mrpc,small --init "
-            f"{arguments.workdir} --data GLUE_FOLDER --workdir {arguments.workdir}_mrpc"
+            "next       bertjax finetune --config configs/glue.py:mrpc,small --init "
+            f"{shlex.quote(arguments.workdir)} --data GLUE_FOLDER "
+            f"--workdir {shlex.quote(f'{arguments.workdir}_mrpc')}"
         )
 
 
