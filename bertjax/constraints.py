@@ -221,7 +221,7 @@ def _complaint_of_tuple(hints: Sequence[Any], value: Any) -> str | None:
 def check_value(hint: Any, value: Any, where: str) -> None:
     """Raises `UserError` unless a value fits a declared type; `where` is what it is called."""
     if text := complaint(hint, value):
-        raise UserError(f"{where}: got {_shown(value)}, {text}")
+        raise UserError(f"{where}: got {shown(value)}, {text}")
 
 
 def check_fields(hints: Mapping[str, Any], values: Mapping[str, Any], where: str) -> None:
@@ -246,7 +246,7 @@ def check_relations(relations: Sequence[Relation], values: Mapping[str, Any], wh
         found = {name: values.get(name) for name in relation.fields}
         if None in found.values() or relation.holds(*found.values()):
             continue
-        got = ", ".join(f"{name}={_shown(value)}" for name, value in found.items())
+        got = ", ".join(f"{name}={shown(value)}" for name, value in found.items())
         remedy = relation.remedy
         todo = remedy if isinstance(remedy, str) else remedy(*found.values())
         raise UserError(f"{where}: got {got}, expected {relation.expected}; {todo}")
@@ -304,6 +304,7 @@ def checked(hint: Any) -> type[argparse.Action]:
     return Checked
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -91,7 +91,6 @@ class Job:
             build.make_schedule(self.config),
             batch,
             rules=(*self.config.mesh.rules, *RULES),
-            microbatches=self.config.data.microbatches,
             attention_kernel=self.config.mesh.attention_kernel,
         )
 

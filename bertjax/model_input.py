@@ -26,8 +26,8 @@ def check(config: ConfigDict) -> None:
         raise UserError(
             "objective sentence_pair needs labelled pairs: set config.data.pair to next or order"
         )
-    if data.format in (*token_windows.FORMATS, *streams.FORMATS):
-        _check_stream(data, sections.mlm if "mlm" in sections else {})
+    if data.format not in whole.FORMATS:
+        _check_no_sentences(data, sections.mlm if "mlm" in sections else {})
 
 
 def max_chars_per_word(model: Mapping[str, Any]) -> int:
@@ -105,13 +105,13 @@ def _of_tokens(
     )
 
 
-def _check_stream(data: ConfigDict, mlm: Mapping[str, Any]) -> None:
-    """Refuses what the formats of whole examples know and streams and windows do not."""
+def _check_no_sentences(data: ConfigDict, mlm: Mapping[str, Any]) -> None:
+    """Refuses what the formats of `data/examples.py` know and others do not."""
     unknown = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
     unknown["objectives.mlm.static"] = mlm.get("static", False)
     for field, asked in unknown.items():
         if asked:
             raise UserError(
-                f"config.{field} does not go with format {data.format}, which cuts documents "
-                "anywhere: leave it at none or False, or choose another format"
+                f"config.{field} does not go with format {data.format}, whose examples are not "
+                "made of sentences: leave it at none or False, or choose another format"
             )

@@ -14,7 +14,7 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from bertjax import catalog
+from bertjax import catalog, without_effect
 from bertjax.errors import UserError, nearest
 
 ConfigDict = config_dict.ConfigDict
@@ -71,13 +71,15 @@ def apply_overrides(config: ConfigDict, overrides: Iterable[Override]) -> None:
     """Sets fields of a config in place, each to a value of the type that it has.
 
     Raises:
-      UserError: there is no such field (the nearest is named), or the value has another type.
+      UserError: there is no such field (the nearest is named), the value has another type, or no
+        run of this config reads the field.
     """
-    added: set[str] = set()
+    overrides, added = list(overrides), set()
     with config.unlocked():
         for field, text in overrides:
             if not _change_objectives(config, field, text, added):
                 _set(config, field, text)
+    without_effect.check_overrides(config, dict(overrides))
 
 
 def _change_objectives(config: ConfigDict, field: str, text: str, added: set[str]) -> bool:

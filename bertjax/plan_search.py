@@ -195,6 +195,7 @@ def overrides(config: ConfigDict, steps: Sequence[StepPlan]) -> list[str]:
         before = build.phases(changed(config, {"data.microbatches": parts}))
     if phases != before:
         listed = ",".join(str(dataclasses.astuple(phase)).replace(" ", "") for phase in phases)
+        changes.pop("data.microbatches", None)  # phases with their own do not read it
         changes["data.phases"] = f"'({listed},)'"
     return [f"--config.{name}={value}" for name, value in changes.items()]
 

@@ -7,14 +7,15 @@ description  Job -> what a person wants to know before it runs
 import dataclasses
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, model_input, teaching
+from bertjax import build, config_check, model_input, teaching
 from bertjax import config as configs
+from bertjax.constraints import with_defaults
 from bertjax.data import cache, copies, images, tokenizer
 from bertjax.data.images import Images
 from bertjax.data.pipeline import AnyExamples
@@ -93,6 +94,7 @@ def prepare(
     teachers = teaching.find(config.objectives)
     pieces, corpus, unseen = _learned_from(config, say, progress)
     _warn_about_best(config, unseen, say)
+    _warn_about_predictions(config, phases, say)
     longest = max(phase.max_seq_length for phase in phases)
     for teacher in teachers.values():
         teacher.check(config, pieces, longest)
@@ -135,6 +137,22 @@ def _warn_about_best(config: ConfigDict, held_out: Any, log: Callable[[str], Non
             f"keep_best compares what has both, every {math.lcm(evals, checkpoints):,} steps; make "
             "one of them a multiple of the other"
         )
+
+
+def _warn_about_predictions(
+    config: ConfigDict, phases: Sequence[build.Phase], log: Callable[[str], None]
+) -> None:
+    """Logs where `max_predictions_per_seq` leaves less masked than `masked_lm_prob`."""
+    for name, module in config_check.objective_modules(config).items():
+        fields = with_defaults(module, config.objectives[name])
+        limit, share = fields.get("max_predictions_per_seq"), fields.get("masked_lm_prob")
+        for length in sorted({phase.max_seq_length for phase in phases}):
+            if limit and share and limit < int(share * length):
+                log(
+                    f"warning: config.objectives.{name}.max_predictions_per_seq: got {limit}, "
+                    f"expected >= {math.ceil(share * length)} for masked_lm_prob={share} of "
+                    f"{length} tokens; raise it, since only {limit / length:.1%} are predicted"
+                )
 
 
 def description(job: Job) -> str:

@@ -102,6 +102,12 @@ def test_nothing_fits(config):
         ({"data.phases": (), "mesh.data": 8}, {"fsdp": 8}, [1], ["mesh.data=1", "mesh.fsdp=8"]),
         ({}, {"data": 8}, [2, 2], ["data.microbatches=2"]),
         ({}, {"data": 8}, [4], ["data.phases='((9,128,256,1),(1,512,256,4),)'"]),
+        (
+            {"data.phases": ((9, 128, 256, 1), (1, 512, 256, 2))},
+            {"data": 8},
+            [4, 4],
+            ["data.phases='((9,128,256,4),(1,512,256,4),)'"],
+        ),
         ({}, {"data": 8}, [2, 4], ["data.phases='((9,128,256,2),(1,512,256,4),)'"]),
     ],
 )

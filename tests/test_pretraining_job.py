@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from bertjax import pretraining_job
+from bertjax import build, pretraining_job
 from bertjax.config import changed, load_config
 
 CONFIG = pathlib.Path(__file__).resolve().parent.parent / "configs" / "quickstart.py"
@@ -33,3 +33,17 @@ def test_a_best_checkpoint_that_is_never_compared_is_a_warning(held_out, fields,
     pretraining_job._warn_about_best(config, held_out, lines.append)
     assert len(lines) == (logged is not None)
     assert not logged or logged in lines[0]
+
+
+@pytest.mark.parametrize(("limit", "lines"), [(0, 0), (9, 0), (8, 1)])
+def test_a_limit_of_predictions_below_the_masked_share_is_a_warning(limit, lines):
+    logged = []
+    fields = {
+        "objectives.mlm.max_predictions_per_seq": limit,
+        "objectives.mlm.masked_lm_prob": 0.15,
+    }
+    config = changed(load_config(str(CONFIG)), fields)
+    phases = [build.Phase(1, 64, 8), build.Phase(1, 16, 8), build.Phase(2, 64, 8)]
+    pretraining_job._warn_about_predictions(config, phases, logged.append)
+    assert len(logged) == lines
+    assert not lines or "got 8, expected >= 10 for masked_lm_prob=0.15 of 64 tokens" in logged[0]

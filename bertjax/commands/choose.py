@@ -4,6 +4,7 @@ import argparse
 import json
 
 from bertjax.constraints import NonNegativeInt, PositiveInt, Seed, checked
+from bertjax.without_effect import Unread, check_flags
 
 EPILOG = """\
 examples:
@@ -17,10 +18,22 @@ that over the bytes of the answer (accuracy_per_byte), which does not favour sho
 --shots_from, or from the questions themselves.
 """
 
+_UNREAD = (
+    Unread(
+        ("shots_from", "seed"),
+        "shots",
+        lambda shots: not shots,
+        "an integer >= 1, since without it no example is sampled",
+        "set --shots, or leave it out",
+    ),
+)
+
 
 def main(argv: list[str]) -> None:
     """Asks, and prints the share of right answers."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    check_flags(_UNREAD, vars(arguments), parser.get_default)
     from bertjax import choosing, language_model
     from bertjax.data import copies, storage
 

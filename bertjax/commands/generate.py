@@ -18,6 +18,7 @@ from bertjax.constraints import (
     checked,
 )
 from bertjax.errors import UserError
+from bertjax.without_effect import Unread, check_flags
 
 if TYPE_CHECKING:
     from bertjax.generation import Settings
@@ -39,10 +40,29 @@ Tokens per second leave out the first, which waits for the compiler; not so with
 all tokens are known at once.
 """
 
+_UNREAD = (
+    Unread(
+        ("top_k", "top_p", "seed"),
+        "temperature",
+        lambda temperature: not temperature,
+        "a number > 0, since without it nothing is sampled",
+        "set --temperature 1, or leave it out",
+    ),
+    Unread(
+        ("length_penalty",),
+        "beams",
+        lambda beams: beams == 1,
+        "an integer >= 2, since it ranks beams",
+        "set --beams, or leave it out",
+    ),
+)
+
 
 def main(argv: list[str]) -> None:
     """Writes to standard output, and the speed to standard error."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    check_flags(_UNREAD, vars(arguments), parser.get_default)
     prompts = arguments.prompt or _lines()
     from bertjax import generation, language_model
 

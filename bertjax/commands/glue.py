@@ -4,7 +4,7 @@ import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
@@ -45,6 +45,13 @@ def main(argv: list[str]) -> None:
     tasks = glue_suite.tasks_of(str(copies.fetched(arguments.data)), arguments.tasks)
     if arguments.from_mnli and "mnli" not in tasks:
         raise UserError("--from_mnli wants mnli among the tasks: name it, or leave --from_mnli out")
+    if arguments.from_mnli and not set(glue_suite.FROM_MNLI) & set(tasks):
+        named = ", ".join(glue_suite.FROM_MNLI)
+        raise UserError(
+            f"--from_mnli has no effect: got tasks {', '.join(tasks)}, expected one of {named}, "
+            "which begin with MNLI's encoder; name one, or leave --from_mnli out"
+        )
+    _check_overrides(arguments, dict(overrides))
     _check_recipes(arguments, tasks, overrides)
     runs = glue_suite.plan(tasks, workdir, grid=arguments.grid)
     settled = {name: getattr(arguments, name) for name in ("init", "recipe", "grid", "from_mnli")}
@@ -123,6 +130,20 @@ class _Suite:
             words.append("--config.keep_checkpoints=true")
         fields = [*run.point, *self._overrides]
         return words + [f"--config.{name}={value}" for name, value in fields]
+
+
+def _check_overrides(arguments: argparse.Namespace, overrides: Mapping[str, str]) -> None:
+    """Refuses fields that tell the runs apart: an override would make them all the same."""
+    from bertjax import glue_suite
+
+    varied = {"task.dataset": "--tasks"}
+    if arguments.grid:
+        varied |= dict.fromkeys(glue_suite.GRID, "--grid")
+    for field in filter(varied.get, overrides):
+        raise UserError(
+            f"--config.{field}: got {overrides[field]}, expected none, since {varied[field]} sets "
+            f"it in every run; leave --config.{field} out"
+        )
 
 
 def _check_recipes(arguments: argparse.Namespace, tasks: Sequence[str], overrides) -> None:

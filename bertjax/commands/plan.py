@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.constraints import PositiveInt, checked
+from bertjax.without_effect import Unread, check_flags
 
 EPILOG = """\
 examples:
@@ -32,6 +33,26 @@ this takes minutes. It prints a line for each, best first, and the best in full;
 what was compiled until then. Either tells the words with which `bertjax pretrain` runs so.
 """
 
+_UNREAD = (
+    Unread(
+        (
+            *("mesh", "config.mesh.data", "config.mesh.fsdp", "config.mesh.tensor"),
+            "config.model.remat",
+        ),
+        "search",
+        bool,
+        "neither a mesh nor a remat policy, since all of them are tried",
+        "leave one of them out",
+    ),
+    Unread(
+        tuple(f"config.mesh.{axis}" for axis in ("data", "fsdp", "tensor", "sequence")),
+        "mesh",
+        bool,
+        "no other mesh, since an axis that it does not name is 1",
+        "leave one of them out",
+    ),
+)
+
 
 def main(argv: list[str]) -> None:
     """Prints the plan of every phase as a table, or as JSON."""
@@ -39,7 +60,9 @@ def main(argv: list[str]) -> None:
     from bertjax.config_kinds import PRETRAINING
 
     rest, overrides = split_overrides(argv)
-    arguments = _parser().parse_args(rest)
+    parser = _parser()
+    arguments = parser.parse_args(rest)
+    check_flags(_UNREAD, vars(arguments), parser.get_default, overrides)
     os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
     from bertjax import build, planning
     from bertjax.train import chips

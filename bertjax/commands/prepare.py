@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertjax.constraints import PositiveFloat, PositiveInt, ShareBelowOne, checked
 from bertjax.data import storage
 from bertjax.errors import UserError
+from bertjax.without_effect import Unread, check_flags
 
 if TYPE_CHECKING:
     from bertjax.data.prepare import Progress
@@ -48,13 +49,24 @@ shard, and the corpus is the same, byte for byte, for any number of interruption
 
 TEXT_FIELD_HELP = "field of JSON lines, or feature of tfds:, that holds the text (default: text)"
 
+TFDS_DATA_DIR = Unread(
+    ("tfds_data_dir",),
+    "input",
+    lambda inputs: not any(name.startswith("tfds:") for name in inputs),
+    "tfds:NAME:SPLIT among them, since files have their own paths",
+    "leave it out",
+)
+
 
 def main(argv: list[str]) -> None:
     """Runs `bertjax prepare`."""
     from bertjax.overrides import split_at_dashes
 
     own, of_beam = split_at_dashes(argv)
-    options = _parser().parse_args(own)
+    parser = _parser()
+    options = parser.parse_args(own)
+    inputs = {"input": [*options.input, *options.validation_input]}
+    check_flags([TFDS_DATA_DIR], vars(options) | inputs, parser.get_default)
     if of_beam and options.runner != "beam":
         raise UserError(f"words behind -- are Beam's: {of_beam[0]!r} wants --runner beam")
     if options.runner == "beam" and options.workers is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
+from bertjax.without_effect import Unread, check_flags
 
 EPILOG = """\
 examples:
@@ -41,6 +42,33 @@ a sweep from anywhere: `begun` is a run that another machine has, or that was st
 
 LAUNCHERS = ("slurm", "gke", "tpu", "ssh")
 
+_UNREAD = (
+    Unread(
+        (
+            *("config", "config.*", "workdir", "init", "data", "seeds"),
+            *("parallel", "dry_run", "emit"),
+        ),
+        "status",
+        bool,
+        "no other option, since it prints the table of a sweep and does nothing else",
+        "leave one of them out",
+    ),
+    Unread(
+        ("json",),
+        "status",
+        lambda workdir: not workdir,
+        "a workdir, whose table is printed as JSON",
+        "set --status WORKDIR, or read WORKDIR/results.json",
+    ),
+    Unread(
+        ("parallel",),
+        "emit",
+        bool,
+        "none, since it prints commands and runs nothing",
+        "leave one of them out",
+    ),
+)
+
 
 def main(argv: list[str]) -> None:
     """Runs what is missing, shows what there is, or writes commands."""
@@ -48,7 +76,9 @@ def main(argv: list[str]) -> None:
 
     before, launcher_words = split_at_dashes(argv)
     rest, overrides = split_overrides(before)
-    arguments = _parser().parse_args(rest)
+    parser = _parser()
+    arguments = parser.parse_args(rest)
+    check_flags(_UNREAD, vars(arguments), parser.get_default, overrides)
     if launcher_words and not arguments.emit:
         raise UserError(f"words behind -- are of a launcher: {launcher_words[0]!r} wants --emit")
     if arguments.status:
@@ -210,6 +240,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", action=checked(PositiveInt), metavar="N", help="likewise: of each run")
     add("--dry_run", action="store_true", help="print the commands; run and write nothing")
     add("--emit", choices=LAUNCHERS, help="print commands for tools/launch/ instead of running")
-    add("--status", metavar="WORKDIR", help="print the table of a sweep, and do nothing else")
+    add(
+        "--status",
+        default="",
+        metavar="WORKDIR",
+        help="print the table of a sweep, and do nothing else",
+    )
     add("--json", action="store_true", help="with --status: as JSON")
     return parser

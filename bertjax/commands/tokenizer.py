@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from bertjax.commands.prepare import TEXT_FIELD_HELP
+from bertjax.commands.prepare import TEXT_FIELD_HELP, TFDS_DATA_DIR
 from bertjax.constraints import PositiveInt, PositiveShare, checked
+from bertjax.without_effect import check_flags
 
 EPILOG = """\
 examples:
@@ -34,7 +35,9 @@ merges.txt; spiece.model). Next: bertjax prepare --tokenizer DIR, or bertjax tok
 
 def main(argv: list[str]) -> None:
     """Reads the input, learns the tokenizer, writes the folder and prints what was made."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    check_flags([TFDS_DATA_DIR], vars(arguments), parser.get_default)
     _check(arguments)
     from bertjax.data import copies, sources, tokenizer, tokenizer_folder
 

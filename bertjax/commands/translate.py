@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from bertjax.constraints import Finite, PositiveInt, checked
 from bertjax.errors import UserError
+from bertjax.without_effect import Unread, check_flags
 
 EPILOG = """\
 examples:
@@ -23,10 +24,22 @@ error tells how many were said exactly.
 _BATCHES_AT_ONCE = 16
 """Sources are sorted by length among so many batches."""
 
+_UNREAD = (
+    Unread(
+        ("length_penalty",),
+        "beams",
+        lambda beams: beams == 1,
+        "an integer >= 2, since it ranks beams",
+        "raise --beams, or leave it out",
+    ),
+)
+
 
 def main(argv: list[str]) -> None:
     """Answers each line."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    check_flags(_UNREAD, vars(arguments), parser.get_default)
     from bertjax import translation
 
     sources = _sources(arguments.input)

@@ -124,7 +124,7 @@ def check(sources: Sequence[Source], *, format: str = "auto", text_field: str = 
     Files in buckets are judged by their names here, and by their content when they are read.
 
     Raises:
-      UserError: a file is of a kind that is no text, or no input has fields to choose from.
+      UserError: a file is of a kind that is no text, or no input has a layout or fields to choose.
     """
     if format not in formats():
         raise UserError(f"no format {format!r}: {nearest(format, formats())}")
@@ -137,6 +137,13 @@ def check(sources: Sequence[Source], *, format: str = "auto", text_field: str = 
             _refuse_kind(source.name, file_kinds.by_name(source.name), format)
         else:
             has_fields = _layout(source.name, format) == JSON_LINES or has_fields
+    has_layout = format in ("auto", source_target_text.FORMAT)
+    if not has_layout and all(is_dataset(source.name) for source in sources):
+        raise UserError(
+            f"format {format!r} has no effect: got {', '.join(source.name for source in sources)}, "
+            "expected files, whose layout it names; leave --format out (in a config: "
+            "data.text_format)"
+        )
     if text_field and (format == source_target_text.FORMAT or not has_fields):
         raise UserError(
             f"text_field={text_field!r}: no input has named fields, expected JSON lines or "

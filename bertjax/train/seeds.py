@@ -23,7 +23,6 @@ def for_seeds(
     batch: Mapping[str, np.ndarray],
     *,
     rules: Sequence[tuple],
-    microbatches: int,
     attention_kernel: str = "",
 ) -> Callable[[int], Trainer]:
     """Builds seed -> what `make_trainer` would make of it, compiled for all seeds together.
@@ -34,7 +33,6 @@ def for_seeds(
       schedule: As the trainer's.
       batch: Any host batch; only its names, types and ranks count.
       rules: As the trainer's.
-      microbatches: As the trainer's.
       attention_kernel: As the trainer's.
     """
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
@@ -51,7 +49,7 @@ def for_seeds(
         state: TrainState, batch: Batch, seed: Array, frozen: Params
     ) -> tuple[TrainState, Metrics]:
         step = make_train_step(
-            trainer.pretrainer, optimizer, schedule, seed=seed, microbatches=microbatches
+            trainer.pretrainer, optimizer, schedule, seed=seed, **trainer.step_options
         )
         return step(state, batch, frozen)
 

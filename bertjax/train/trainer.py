@@ -36,6 +36,7 @@ class Trainer:
       create_state: Makes the first state, on the mesh.
       train_step: Jitted; gives its state away.
       eval_step: Jitted.
+      step_options: Of `make_train_step`, with which others compile the step anew.
     """
 
     mesh: Mesh
@@ -45,6 +46,7 @@ class Trainer:
     create_state: Callable[[], TrainState]
     train_step: TrainStep
     eval_step: EvalStep
+    step_options: Mapping[str, Any]
 
     def flops(self, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> int:
         """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
@@ -162,6 +164,7 @@ def make_trainer(
         eval_step=held(
             make_eval_step(pretrainer, seed=seed), in_shardings=(placed.params, rows, still)
         ),
+        step_options=options,
     )
 
 

@@ -133,6 +133,22 @@ def test_a_grid_reports_its_best_point_and_says_so(suite, stand_in):
     assert "90.0" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--grid", "--config.data.batch_size=8"), "config.data.batch_size: got 8, expected none"),
+        (("--config.task.dataset=rte",), "since --tasks sets it in every run; leave --config.t"),
+        (("--from_mnli", "--tasks", "mnli,cola"), "--from_mnli has no effect: got tasks cola, mn"),
+    ],
+)
+def test_what_would_change_no_run_or_all_alike_is_refused(suite, tmp_path, words, message):
+    status, _, told = suite("--tasks", "rte,mnli", *words)
+    assert status == 2
+    assert message in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "suite").exists()
+
+
 def test_small_tasks_may_begin_with_mnli(suite, tmp_path):
     status, *_ = suite("--tasks", "rte,mnli,cola", "--from_mnli", "--parallel", 2)
     assert status == 0

@@ -161,6 +161,8 @@ def pretrain(text):
     def run(recipe: str, workdir: pathlib.Path, **more: str) -> pretraining_job.Job:
         fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
         fields |= OWN.get(recipe, {}) | more
+        if fields["data.phases"] != "()":  # phases have their own
+            del fields["data.max_seq_length"], fields["data.batch_size"]
         if load_config(str(ROOT / "configs" / recipe)).data.text_format == "source-target":
             fields["data.input"] = f"({str(text.with_suffix('.tsv'))!r},)"
         config = load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())

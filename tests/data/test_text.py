@@ -73,6 +73,12 @@ def test_a_field_of_inputs_without_fields_is_refused(tmp_path, name, format):
         list(documents([path], format=format, text_field="body"))
 
 
+@pytest.mark.parametrize("inputs", [["python-docs"], ["tfds:lm1b:train"]])
+def test_a_layout_of_files_is_refused_where_there_are_none(inputs):
+    with pytest.raises(UserError, match=r"format 'jsonl' has no effect: got .*expected files"):
+        next(documents(inputs, format="jsonl"))
+
+
 def test_a_field_is_that_of_the_files_that_have_fields(tmp_path):
     rows = write(tmp_path, "a.jsonl", json.dumps(ROWS[0]))
     prose = write(tmp_path, "b.txt", "prose")

@@ -56,14 +56,15 @@ class Square(nn.Module):
 def parts():
     rows = {"input_ids": np.arange(24, dtype=np.int32).reshape(8, 3) % 13}
     mesh = sharding.make_mesh({"data": 4, "fsdp": 2, "tensor": 1, "sequence": 1})
-    common = {"rules": sharding.RULES, "microbatches": 2}
+    rules = {"rules": sharding.RULES}
+    options = {"microbatches": 2, "grad_reduce_in_bf16": True, "shard_optimizer": True}
     pretrainer = Pretrainer(Table(), {"square": Square})
     learned = (optimizer.make("adamw"), lambda step: 0.1 / (1 + step))
 
     def alone(seed):
-        return make_trainer(pretrainer, *learned, rows, mesh=mesh, seed=seed, **common)
+        return make_trainer(pretrainer, *learned, rows, mesh=mesh, seed=seed, **rules, **options)
 
-    together = for_seeds(alone(0), *learned, rows, **common)
+    together = for_seeds(alone(0), *learned, rows, **rules)
     return alone, together, sharding.to_global(rows, mesh)
 
 

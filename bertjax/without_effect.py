@@ -1,0 +1,213 @@
+"""Options that a command accepts and does not read beside some value of another one.
+
+A config file may hold both, such as phases and one length. Who types an option expects it to do
+something: an override or a flag that nothing reads is refused in one line.
+"""
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertjax.constraints import shown
+from bertjax.errors import UserError
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+
+
+@dataclasses.dataclass(frozen=True)
+class Unread:
+    """Options that are not read where another one has some value.
+
+    Attributes:
+      options: Their names; `*` stands for any text.
+      beside: The name of the other one. Where there is none, they are read.
+      when: Its value -> whether they are not read.
+      expected: Of its value, in messages.
+      remedy: What to do.
+    """
+
+    options: tuple[str, ...]
+    beside: str
+    when: Callable[[Any], bool]
+    expected: str
+    remedy: str
+
+
+_TOKENIZER_TRAINING = (
+    *("tokenizer.kind", "tokenizer.vocab_size", "tokenizer.lowercase", "tokenizer.strip_accents"),
+    *("tokenizer.normalization", "tokenizer.character_coverage"),
+)
+
+CONFIG = (
+    Unread(
+        ("data.max_seq_length", "data.batch_size"),
+        "data.phases",
+        bool,
+        "(), since every phase has its own",
+        "set --config.data.phases='()', or change the phases",
+    ),
+    Unread(
+        ("data.microbatches",),
+        "data.phases",
+        lambda phases: phases and all(len(phase) == 4 for phase in phases),
+        "a phase without microbatches of its own",
+        "change the phases",
+    ),
+    Unread(
+        _TOKENIZER_TRAINING,
+        "tokenizer.path",
+        bool,
+        "'', since this tokenizer is trained already",
+        "leave one of them out",
+    ),
+    Unread(
+        (
+            *_TOKENIZER_TRAINING,
+            *("data.input", "data.text_format", "data.text_field"),
+            *("data.validation_input", "data.validation_fraction"),
+        ),
+        "data.corpus",
+        bool,
+        "'', since this corpus is prepared already, with a tokenizer and what is held out",
+        "leave one of them out",
+    ),
+    Unread(
+        ("data.validation_fraction",),
+        "data.validation_input",
+        bool,
+        "(), since these texts are what is held out",
+        "leave one of them out",
+    ),
+    Unread(
+        ("data.corpus", "data.text_format", "data.text_field"),
+        "data.format",
+        lambda format: format == "images",  # `data/images.py`, which imports numpy
+        "a format of text",
+        "name images with --config.data.input",
+    ),
+    Unread(
+        ("model.size",),
+        "model.name",
+        bool,
+        "none, since it only says what the config file calls its model",
+        "give the size to the config file, as in configs/bert.py:large, or set the model's fields",
+    ),
+    Unread(
+        ("optimizer.power",),
+        "optimizer.schedule",
+        lambda name: name in ("linear", "cosine", "constant", "inverse_square_root"),
+        "'polynomial'",
+        "set --config.optimizer.schedule=polynomial, or leave it out",
+    ),
+    Unread(
+        ("optimizer.end_learning_rate",),
+        "optimizer.schedule",
+        lambda name: name in ("constant", "inverse_square_root"),
+        "'linear', 'polynomial' or 'cosine'",
+        "choose another schedule, or leave it out",
+    ),
+    Unread(
+        ("optimizer.layerwise_decay", "model.*_dropout_prob"),
+        "optimizer.freeze_encoder",
+        bool,
+        "False, since a frozen encoder takes no step and drops nothing",
+        "leave one of them out",
+    ),
+    Unread(
+        ("data.triples_per_entity",),
+        "data.knowledge",
+        lambda path: not path,
+        "the path of a graph",
+        "set --config.data.knowledge=FILE, or leave it out",
+    ),
+    Unread(
+        ("num_train_steps", "optimizer.warmup_steps", "data.fingerprint", "init.*"),
+        "task.name",
+        bool,
+        "num_train_epochs, optimizer.warmup_share and --init, which decide it in a fine-tuning",
+        "set these",
+    ),
+    Unread(
+        ("task.labels",),
+        "task.name",
+        lambda name: name in ("ner", "ner_features"),
+        "none, since the data decides them",
+        "leave it out",
+    ),
+)
+"""Of overrides of a config."""
+
+
+def check_overrides(config: "ConfigDict", fields: Collection[str]) -> None:
+    """Refuses an override of a config that a run does not read.
+
+    Args:
+      config: With all overrides.
+      fields: Dotted names of those that were typed.
+
+    Raises:
+      UserError: naming the first.
+    """
+    names = {*fields, *(rule.beside for rule in CONFIG)}
+    values = {name: _value(config, name) for name in names}
+    check(CONFIG, values, fields, "config.")
+
+
+def check_flags(
+    rules: Sequence[Unread],
+    flags: Mapping[str, Any],
+    defaults: Callable[[str], Any],
+    overrides: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Refuses flags of a command, and overrides beside them, that it does not read.
+
+    Args:
+      rules: Of the command. Its flags have their names, overrides those of fields after "config.".
+      flags: All of them, by name.
+      defaults: The default of each: a flag with another value was typed.
+      overrides: Those that were typed.
+
+    Raises:
+      UserError: naming the first.
+    """
+    typed = {name: value for name, value in flags.items() if value != defaults(name)}
+    typed |= {f"config.{field}": text for field, text in overrides}
+    check(rules, {**typed, **flags}, typed, "--")
+
+
+def check(
+    rules: Sequence[Unread], values: Mapping[str, Any], typed: Collection[str], prefix: str
+) -> None:
+    """Refuses a typed option that is not read; what is empty or 0 contradicts nothing.
+
+    Args:
+      rules: When options are not read.
+      values: By option; None where there is none.
+      typed: Options that the user gave.
+      prefix: What stands before a name in messages.
+
+    Raises:
+      UserError: naming the first option.
+    """
+    for rule in rules:
+        other = values.get(rule.beside)
+        if other is None or not rule.when(other):
+            continue
+        for name in typed:
+            matches = any(fnmatch.fnmatchcase(name, option) for option in rule.options)
+            if matches and (values[name] or values[name] is False):
+                raise UserError(
+                    f"{prefix}{name} has no effect: got {shown(values[name])} beside "
+                    f"{prefix}{rule.beside}={shown(other)}, expected {rule.expected}; {rule.remedy}"
+                )
+
+
+def _value(config: Any, name: str) -> Any:
+    for part in name.split("."):
+        try:
+            config = config[part]
+        except (KeyError, TypeError):  # no such field, or a value that is no section
+            return None
+    return config
