@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax import catalog, import_warnings, importing
+from bertjax import catalog, import_warnings, importing, predicting
 from bertjax.compat import huggingface, weights_file
 from bertjax.data import tokenizer, tokenizer_definitions
 from bertjax.errors import UserError
@@ -210,6 +210,9 @@ def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_p
     said = run_bertjax("predict", "--init", tmp_path / "run", input="q\ta b c\n")
     assert said.returncode == 0, said.stderr
     assert set(json.loads(said.stdout)) == {"question", "context", "answer", "n_best"}
+    lines = [("x:1", "q " * 64 + "\ta b c"), ("x:2", "q " * 65 + "\ta b c")]
+    answers = predicting.load(str(tmp_path / "run")).ask(lines, 2)
+    assert ["truncated" in answer for answer in answers] == [False, True]
 
 
 def test_heads_beside_a_classifier_are_left_behind(save_pretrained, tmp_path, capsys):
