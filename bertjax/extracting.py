@@ -63,6 +63,7 @@ def open_run(
     pool: str = "none",
     max_seq_length: int = 0,
     truncate: bool = False,
+    precision: str = "",
 ) -> Encoding:
     """Opens a run to extract features.
 
@@ -73,6 +74,7 @@ def open_run(
       pool: One of POOLS: a row for each token, or one for each text.
       max_seq_length: 0 for as many as the model reads, or 512.
       truncate: Whether longer texts lose their ends, instead of being refused.
+      precision: As `config.model.precision`; empty: the run's.
 
     Raises:
       UserError: something is missing or does not fit.
@@ -81,6 +83,8 @@ def open_run(
     if origin.checkpoint is None:
         raise UserError(f"--init {init}: features of random parameters tell nothing; name a run")
     model = configs.from_json(json.dumps(origin.config["model"]))
+    if precision:
+        model["precision"] = precision
     pieces = tokenizer.load(tokenizer_folder(origin))
     chosen = _layers(layers, model["num_hidden_layers"])
     if pool == "cls" and pieces.cls_id is None:

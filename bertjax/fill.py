@@ -166,8 +166,13 @@ class Filler:
         return tuple(zip(tokens, values.tolist(), strict=True))
 
 
-def load(init: str, top: int) -> Filler:
+def load(init: str, top: int, precision: str = "") -> Filler:
     """Reads a run that learned to fill hidden places.
+
+    Args:
+      init: See `transfer.find`.
+      top: How many candidates are given.
+      precision: As `config.model.precision`; empty: the run's.
 
     Raises:
       UserError: it is none, or more candidates are asked for than there are tokens.
@@ -186,11 +191,12 @@ def load(init: str, top: int) -> Filler:
     pieces = tokenizers.load(tokenizer_folder(origin))
     facts = build.facts(config, pieces)
     objectives = build.objectives({"mlm": config.objectives.mlm}, facts)
+    chosen = {"precision": precision} if precision else {}
     params = {
         part: restore.load_numpy(origin.checkpoint, f"params/{part}") for part in ("encoder", "mlm")
     }
     return Filler(
-        Pretrainer(build.encoder(config.model), objectives),
+        Pretrainer(build.encoder({**config.model, **chosen}), objectives),
         jax.tree.map(jnp.asarray, params),
         pieces,
         build.positions(config.model),

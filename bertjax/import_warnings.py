@@ -7,20 +7,29 @@ from collections.abc import Iterator
 
 from bertjax.compat import huggingface
 from bertjax.compat.huggingface import Released
+from bertjax.data.tokenizer_sentencepiece import SentencePieceTokenizer
+from bertjax.data.tokenizer_specials import KNOWN_SPECIALS
+from bertjax.interfaces import Tokenizer
 
 _CAUSAL = ("LMHeadModel", "ForCausalLM")
 """Ends of the names of classes that predict the next token."""
 
 
-def of(released: Released, task: str) -> tuple[str, ...]:
+_SHOWN = 4
+"""Tokens that a warning lists."""
+
+
+def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The warnings for a model, once its config was accepted.
 
     Args:
       released: The model as it is imported, without the parts that stay behind.
       task: The task that the user gives; empty: as its config says.
+      tokenizer: Of the model.
     """
     head = huggingface.task_of(released.parts)
     found = [*_of_class(released), *(_of_task(released, head, task) if head else ())]
+    found += _of_tokenizer(released, tokenizer)
     return tuple(found)
 
 
@@ -42,6 +51,25 @@ def _of_class(released: Released) -> Iterator[str]:
                 f"config.json names {name}, a class that bertjax does not know: imported as "
                 f"{taken} by the names of its arrays; compare the outputs of both"
             )
+
+
+def _of_tokenizer(released: Released, tokenizer: Tokenizer) -> Iterator[str]:
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        yield (
+            "the tokenizer is a SentencePiece model without a tokenizer.json: bertjax runs it as "
+            "it is, where transformers first replaces `` and '' by \", and drops capitals and "
+            "accents as do_lower_case and keep_accents say; for the same ids write a "
+            "tokenizer.json with save_pretrained of its AutoTokenizer"
+        )
+    known = KNOWN_SPECIALS | set(getattr(released.architecture, "SPECIALS", ()))
+    added = [piece for piece in tokenizer.pieces(tokenizer.special_ids) if piece not in known]
+    if added:
+        yield (
+            f"the tokenizer has special tokens of its own ({', '.join(added[:_SHOWN])}"
+            f"{', ...' if added[_SHOWN:] else ''}): transformers finds them in texts, bertjax "
+            "reads these as plain text; save them with special=false in added_tokens of "
+            "tokenizer.json to have them found"
+        )
 
 
 def _of_task(released: Released, head: str, task: str) -> Iterator[str]:

@@ -90,7 +90,7 @@ def read(
     params = parameters(released, config, pieces, str(source))
     with config.unlocked():
         config.imported.parameters = named_arrays.fingerprint(named_arrays.nested(params))
-    return Import(config, pieces, params, left_behind, import_warnings.of(released, task))
+    return Import(config, pieces, params, left_behind, import_warnings.of(released, task, pieces))
 
 
 def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:

@@ -118,7 +118,7 @@ def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scor
     """In percent, as the official scripts print them."""
     name = "squad2" if unanswerable else "squad1"
     questions = squad.read(_needed(name, references), on_mismatch="keep")
-    found = json_fields.load(pathlib.Path(predictions), "predictions of SQuAD")
+    found = json_fields.load(pathlib.Path(predictions), "predictions of SQuAD", distinct_keys=True)
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise UserError(f'{predictions}: wanted {{"QUESTION_ID": "answer", ...}}; write it so')
     rules = answer_metrics.exact_match_and_f1

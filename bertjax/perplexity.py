@@ -115,7 +115,17 @@ def _pieces(
         ids = list(itertools.chain.from_iterable(model.tokenizer.encode_batch(texts)))
         knowledge.documents += 1
         knowledge.bytes += sum(len(text.encode()) for text in texts)
+        if not before:
+            knowledge.bytes -= len(_first_token(model, texts).encode())
         yield from windows(before + ids, length, stride)
+
+
+def _first_token(model: LanguageModel, texts: Sequence[str]) -> str:
+    """A document up to the end of its first token, which nothing predicts."""
+    for text in texts:
+        if spans := model.tokenizer.encode_with_offsets(text)[1]:
+            return text[: spans[0][1]]
+    return ""
 
 
 def _texts(model: LanguageModel, document: str) -> list[str]:

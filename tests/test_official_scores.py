@@ -323,5 +323,7 @@ def test_squad_with_no_answers(put):
     references = {"data": [{"paragraphs": [{"context": "one two", "qas": asked}]}]}
     found = scored(put, "squad2", references, {"a": "The two!", "b": "one"})
     assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (50.0, 100.0, 0.0)
+    with pytest.raises(UserError, match=r"predictions: got the key 'a' 2 times, expected each "):
+        scored(put, "squad2", references, '{"a": "two", "b": "", "a": ""}')
     with pytest.raises(UserError, match=r'predictions: wanted \{"QUESTION_ID": "answer"'):
         scored(put, "squad2", references, {"a": 1})

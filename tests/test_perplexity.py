@@ -32,6 +32,9 @@ class Letters:
     def encode_batch(self, texts):
         return [[ord(letter) for letter in text] for text in texts]
 
+    def encode_with_offsets(self, text):
+        return [ord(letter) for letter in text], [(n, n + 1) for n in range(len(text))]
+
 
 def predictions(params, ids, there):
     """A token's log probability is minus its number; even ones are hits."""
@@ -60,6 +63,12 @@ def test_sums_are_those_of_all_documents(model):
     assert known.unknown == 1
     assert known.hits == sum(letter % 2 == 0 for letter in letters)
     assert known.bits_per_byte == pytest.approx(sum(letters) / np.log(2) / 14)
+
+
+def test_bytes_of_a_first_token_that_nothing_predicts_are_not_counted(model):
+    model.end_id = None
+    known = perplexity.measure(model, ["éab", "d", ""], stride=2)
+    assert (known.tokens, known.bytes, known.documents) == (2, 2, 3)
 
 
 def test_line_breaks_that_a_corpus_lacks_are_no_bytes(model):

@@ -23,8 +23,9 @@ imported classifier. A line holds what the task reads, with tabs between, or is 
 Out comes a JSON object for each line, in order: the input and what the model says of it; a blank
 line has none. A question of SQuAD 2.0 is answered with "" where its null_odds exceed
 config.data.null_threshold, or 0. Texts longer than config.data.max_seq_length, or than the model's
-positions, lose their end: the object of GLUE or RACE then has "truncated": true. The classes of an
-imported classifier have the names that it came with.
+positions, lose their end: the object of GLUE or RACE then has "truncated": true. So has that of a
+question of SQuAD longer than config.data.max_query_length; its context is read in windows. The
+classes of an imported classifier have the names that it came with.
 """
 
 _BATCHES_AT_ONCE = 16

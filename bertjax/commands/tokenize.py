@@ -32,12 +32,15 @@ _READ_BYTES = 1 << 20
 def main(argv: list[str]) -> None:
     """Answers each line of standard input, as soon as it is there."""
     arguments = _parser().parse_args(argv)
+    from bertjax.data.lines import BYTE_ORDER_MARK
     from bertjax.data.tokenizer import load
 
     tokenizer = load(arguments.tokenizer, lowercase=arguments.lowercase)
     answer = _decode if arguments.decode else _encode
     number = 1
     for lines in _batches(sys.stdin.buffer):
+        if number == 1:
+            lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
         for text in answer(tokenizer, lines, number):
             sys.stdout.buffer.write(text.encode() + b"\n")
         sys.stdout.buffer.flush()

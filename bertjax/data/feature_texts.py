@@ -29,6 +29,7 @@ class Chunk:
       ids: All tokens of all texts, without special ones.
       spans: Which characters of its text each token covers: from, up to.
       counts: How many tokens each text has.
+      truncated: The number of texts that have lost their ends.
     """
 
     first: int
@@ -38,6 +39,7 @@ class Chunk:
     ids: Int32[np.ndarray, " T"]
     spans: Int32[np.ndarray, "T 2"]
     counts: Int64[np.ndarray, " n"]
+    truncated: int
 
     @property
     def starts(self) -> Int[np.ndarray, " n"]:
@@ -123,6 +125,7 @@ class Reader:
             ids=_joined([ids for ids, _ in kept]),
             spans=spans.reshape(-1, 2),
             counts=counts,
+            truncated=sum(len(ids) > self.room for ids, _ in encoded),
         )
 
     def _spelled(self, texts: list[str], spelling: Spelling) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,9 @@
 """JSON that people bring: a whole file, and the value of a key; what is wrong is named by place."""
 
+import functools
 import json
 import pathlib
+from collections import Counter
 from typing import Any
 
 from bertjax.data.lines import whole
@@ -20,11 +22,12 @@ _MOST_KEYS = 8
 """Keys that an error lists of an object that lacks the right one."""
 
 
-def load(path: pathlib.Path, layout: str) -> Any:
+def load(path: pathlib.Path, layout: str, *, distinct_keys: bool = False) -> Any:
     """Reads a JSON file, with or without a byte order mark; `layout` says what was wanted of it.
 
     Raises:
-      UserError: it cannot be read, is not UTF-8 or not JSON.
+      UserError: it cannot be read, is not UTF-8 or not JSON; or with `distinct_keys` an object has
+        a key twice, of which JSON readers take the last.
     """
     try:
         text = whole(path)
@@ -34,12 +37,24 @@ def load(path: pathlib.Path, layout: str) -> Any:
         ) from None
     try:
         # Control characters as they stand are not JSON, but no reason to refuse a text.
-        return json.loads(text, strict=False)
+        made = functools.partial(_distinct, str(path)) if distinct_keys else None
+        return json.loads(text, strict=False, object_pairs_hook=made)
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path} line {error.lineno}: not JSON ({error.msg}, column {error.colno}); wanted one "
             f"JSON object in {layout}"
         ) from None
+
+
+def _distinct(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    counts = Counter(key for key, _ in pairs)
+    repeated = next((key for key, count in counts.items() if count > 1), None)
+    if repeated is not None:
+        raise UserError(
+            f"{path}: got the key {repeated!r} {counts[repeated]} times, expected each key once; "
+            "remove all but one"
+        )
+    return dict(pairs)
 
 
 def field(where: str, node: Any, key: str, kind: type, layout: str) -> Any:

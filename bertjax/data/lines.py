@@ -23,7 +23,7 @@ LONGEST_LINE = 1 << 20
 
 _BUFFER = 1 << 20
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, OSError, ValueError)
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STANDARD_INPUT = "standard input"
 
 
@@ -44,7 +44,7 @@ def lines(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]
             rest = b""
             if len(line) >= longest and not line.endswith(b"\n"):
                 line, rest = _cut(line)
-            if offset == 0 and line.startswith(_BYTE_ORDER_MARK):
+            if offset == 0 and line.startswith(BYTE_ORDER_MARK):
                 line, offset = line[3:], 3
             yield offset, line
             offset += len(line)
@@ -57,7 +57,7 @@ def head(path: str) -> bytes:
       UserError: the file cannot be opened.
     """
     with _errors_of(path, lambda: 0), _open(path, _BUFFER) as stream:
-        return stream.peek().removeprefix(_BYTE_ORDER_MARK)
+        return stream.peek().removeprefix(BYTE_ORDER_MARK)
 
 
 @contextlib.contextmanager
@@ -97,6 +97,7 @@ def _checked(found: Iterator[bytes], tables: Sequence[FileKind] | None) -> Itera
     """Passes on what standard input has; its first line decides about its kind."""
     for number, raw in enumerate(found):
         if number == 0:
+            raw = raw.removeprefix(BYTE_ORDER_MARK)
             _check_kind(_STANDARD_INPUT, raw, tables)
         yield raw
 

@@ -33,7 +33,8 @@ def load(
     Args:
       path: a folder that `save` wrote; or a released tokenizer, as a folder or by one of its
         files: `tokenizer.json`, `vocab.txt`, `encoder.json` with `vocab.bpe`, `vocab.json` with
-        `merges.txt`, `spiece.model` or another `*.model`.
+        `merges.txt`, `spiece.model` or another `*.model`. Where a `tokenizer_config.json` next to
+        it says otherwise than a `tokenizer.json`, it decides, as in transformers.
       lowercase: for a `vocab.txt`, which does not say it itself, whether text is lowercased;
         None finds out (`tokenizer_config.json` beside it, or else whether pieces have capitals).
 
@@ -141,18 +142,23 @@ def _load_vocab_txt(file: pathlib.Path, lowercase: bool | None) -> "SubwordToken
 
 
 def _load_definition(file: pathlib.Path) -> "SubwordTokenizer":
-    from bertjax.data.tokenizer_files import BYTE_LEVEL_PAIRS, read_byte_level, read_definition
+    from bertjax.data.tokenizer_files import (
+        BYTE_LEVEL_PAIRS,
+        read_byte_level,
+        read_definition,
+        with_settings,
+    )
     from bertjax.data.tokenizer_subword import SubwordTokenizer
 
     for vocabulary, merges in BYTE_LEVEL_PAIRS.items():
         if file.name in (vocabulary, merges):
             pair = file.with_name(vocabulary), file.with_name(merges)
-            return SubwordTokenizer(read_byte_level(*pair))
+            return SubwordTokenizer(with_settings(read_byte_level(*pair), file))
     if file.suffix != ".json":
         raise UserError(
             f"{file} is no tokenizer file by its name; wanted {', '.join(_RELEASED)} or *.model"
         )
-    definition = read_definition(file)
+    definition = with_settings(read_definition(file), file)
     try:
         return SubwordTokenizer(definition)
     except UserError:

@@ -14,6 +14,24 @@ BYTE_LEVEL_PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 
 _MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")
 
+_CONFIG = "tokenizer_config.json"
+
+_CLASSES = {
+    "BertNormalizer": ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
+    "ByteLevel": ("RobertaTokenizer", "GPT2Tokenizer"),
+}
+"""The classes of transformers that replace a step of a `tokenizer.json` by their own settings."""
+
+_SETTINGS = {
+    "BertNormalizer": {
+        "lowercase": ("do_lower_case", True),
+        "strip_accents": ("strip_accents", None),
+        "handle_chinese_chars": ("tokenize_chinese_chars", True),
+    },
+    "ByteLevel": {"add_prefix_space": ("add_prefix_space", False)},
+}
+"""For each field of such a step its name in `tokenizer_config.json`, and its default there."""
+
 
 def read_vocab_txt(path: pathlib.Path, lowercase: bool | None = None) -> Definition:
     """Reads a WordPiece vocabulary with one piece a line; the line's number is the id.
@@ -38,7 +56,7 @@ def read_vocab_txt(path: pathlib.Path, lowercase: bool | None = None) -> Definit
         vocabulary[piece] = number - 1
     if "[UNK]" not in vocabulary:
         raise UserError(f"{path} has no line [UNK]; a WordPiece vocabulary needs one")
-    config = _read_config(path.with_name("tokenizer_config.json"))
+    config = _read_config(path.with_name(_CONFIG))
     if lowercase is None:
         lowercase = config.get("do_lower_case", not _has_capitals(pieces))
     return tokenizer_definitions.wordpiece(
@@ -97,6 +115,32 @@ def read_definition(path: pathlib.Path) -> Definition:
             f"({unknown!r}); add it"
         )
     return definition
+
+
+def with_settings(definition: Definition, path: pathlib.Path) -> Definition:
+    """Applies the `tokenizer_config.json` next to a file, which in transformers overrides it.
+
+    Only the classes that are named after models do so; the generic ones follow `tokenizer.json`.
+
+    Args:
+      definition: The content of the file.
+      path: The file.
+
+    Raises:
+      UserError: the config is not JSON.
+    """
+    if not path.with_name(_CONFIG).is_file():
+        return definition
+    config = _read_config(path.with_name(_CONFIG))
+    made = dict(definition)
+    for part in ("normalizer", "pre_tokenizer"):
+        step = definition.get(part) or {}
+        classes = _CLASSES.get(step.get("type"), ())
+        name = config.get("tokenizer_class") or next(iter(classes), "")
+        if name.removesuffix("Fast") in classes:
+            words = _SETTINGS[step["type"]].items()
+            made[part] = step | {field: config.get(*stated) for field, stated in words}
+    return made
 
 
 def read_json(path: pathlib.Path) -> Any:

@@ -1,6 +1,7 @@
 """WordPiece, byte-level BPE and every other `tokenizer.json`, run by the `tokenizers` library."""
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +51,7 @@ class SubwordTokenizer:
         self.cls_id = self._specials.cls_id
         self.sep_id = self._specials.sep_id
         self.mask_id = self._specials.mask_id
-        self.pair_separators = 2 if _is_robertas(definition) else 1
+        self.pair_separators = _pair_separators(definition.get("post_processor") or {})
         self.special_ids = tuple(self._specials.pieces)
         self.word_starts = self._find_word_starts()
         self.fingerprint = _fingerprint(definition, specials)
@@ -182,8 +183,14 @@ def _is_byte_level(definition: Definition) -> bool:
     return definition["model"]["type"] == "BPE" and '"ByteLevel"' in _around_model(definition)
 
 
-def _is_robertas(definition: Definition) -> bool:
-    return (definition.get("post_processor") or {}).get("type") == "RobertaProcessing"
+def _pair_separators(processor: Definition) -> int:
+    """The number of special tokens that a post-processor puts between two texts, at least 1."""
+    if processor.get("type") == "Sequence":
+        return max(map(_pair_separators, processor["processors"]), default=1)
+    if processor.get("type") == "TemplateProcessing":
+        texts = [place for place, part in enumerate(processor["pair"]) if "Sequence" in part]
+        return max([1, *(later - place - 1 for place, later in itertools.pairwise(texts))])
+    return 2 if processor.get("type") == "RobertaProcessing" else 1
 
 
 def _around_model(definition: Definition) -> str:

@@ -154,6 +154,8 @@ ANSWERS = "predict"
 def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Reading) -> Asked:
     """A question and its context a line, with a tab between; or a JSON object with these names.
 
+    An answer has `"truncated": true` where the question was too long for the recipe.
+
     Raises:
       UserError: a line is something else.
     """
@@ -170,6 +172,8 @@ def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Re
         labelled=False,
     )
     windows = _windows(questions, fields, read)
+    sizes = map(len, read.tokenizer.encode_batch(questions.questions))
+    truncated = [size > fields["max_query_length"] for size in sizes]
 
     def said(predictions: Float[np.ndarray, "n S"]) -> list[dict[str, Any]]:
         found = _found(questions, windows, predictions, fields)
@@ -180,7 +184,10 @@ def ask(lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: Re
             given
             | {"answer": text, "n_best": candidates}
             | ({} if null is None else {"null_odds": null})
-            for given, text, candidates, null in zip(rows, texts, best, odds, strict=True)
+            | ({"truncated": True} if cut else {})
+            for given, text, candidates, null, cut in zip(
+                rows, texts, best, odds, truncated, strict=True
+            )
         ]
 
     return Asked(read.batches("asked", _marked(windows), None), said)

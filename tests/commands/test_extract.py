@@ -130,9 +130,16 @@ def test_layers_without_numbers_are_told_as_such(capsys):
     assert "argument --layers: expected one argument" in capsys.readouterr().err
 
 
-def test_longer_texts_are_cut_on_request(run, tmp_path):
+def test_longer_texts_are_cut_on_request(run, tmp_path, capsys):
     found = extracted(run, tmp_path / "f.npz", "--max_seq_length", "12", "--truncate")
     assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]
+    assert capsys.readouterr().err == "note: texts cut to their first 10 tokens: 1\n"
+
+
+def test_the_precision_of_the_run_can_be_changed(run, tokens, tmp_path):
+    found = extracted(run, tmp_path / "f.npz", "--layers", "all", "--precision", "bfloat16")
+    difference = np.abs(found["features"] - tokens["features"]).max()
+    assert 1e-4 < difference < 0.1
 
 
 def test_files_are_not_overwritten(run, tmp_path):

@@ -52,6 +52,14 @@ def test_probabilities_are_the_models(filler):
             assert candidates[0][0] == filler.tokenizer.pieces([best])[0]
 
 
+def test_the_precision_of_the_run_can_be_changed(run):
+    exact, narrow = (
+        fill.load(str(run), 1, precision).fill(["a b [MASK] d"])
+        for precision in ("float32", "bfloat16")
+    )
+    assert 0 < abs(exact[0][0][0][1] - narrow[0][0][0][1]) < 0.1
+
+
 def typed(capsys, *words):
     status = cli.main(["fill", *map(str, words)])
     return status, *capsys.readouterr()

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax import catalog, importing
-from bertjax.compat import weights_file
+from bertjax import catalog, import_warnings, importing, predicting
+from bertjax.compat import huggingface, weights_file
+from bertjax.data import tokenizer, tokenizer_definitions
 from bertjax.errors import UserError
 from bertjax.train import restore, transfer
 
@@ -49,6 +50,33 @@ def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
     words = restore.load_numpy(origin.checkpoint, "params/encoder/word_embeddings")["embedding"]
     theirs = weights_file.read(source)["bert.embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(words, theirs)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_special_tokens_that_bertjax_does_not_find_in_texts_are_named(
+    save_pretrained, tmp_path, special
+):
+    source = save_pretrained(tmp_path / "theirs")
+    pieces = {
+        piece: number for number, piece in enumerate((source / "vocab.txt").read_text().split())
+    }
+    definition = tokenizer_definitions.wordpiece(pieces, lowercase=True)
+    token = definition["added_tokens"][0] | {"id": pieces["z"], "content": "z", "special": special}
+    definition["added_tokens"].append(token)
+    (source / "tokenizer.json").write_text(json.dumps(definition))
+    made = importing.read(source)
+    assert any("tokens of its own (z)" in warning for warning in made.warnings) == special
+    assert made.tokenizer.encode_batch(["a z"]) == [[5, 1 if special else 30]]
+
+
+def test_a_bare_sentencepiece_model_is_named(save_pretrained, tmp_path):
+    words = "ab cd ef gh ij"
+    trained = tokenizer.train([words] * 9, kind="unigram", vocab_size=19)
+    trained.save(str(tmp_path / "pieces"))
+    source = save_pretrained(tmp_path / "theirs", vocab_size=trained.vocab_size)
+    released = huggingface.read(source)
+    (warning,) = import_warnings.of(released, "", trained)
+    assert "SentencePiece model without a tokenizer.json" in warning
 
 
 def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
@@ -182,6 +210,9 @@ def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_p
     said = run_bertjax("predict", "--init", tmp_path / "run", input="q\ta b c\n")
     assert said.returncode == 0, said.stderr
     assert set(json.loads(said.stdout)) == {"question", "context", "answer", "n_best"}
+    lines = [("x:1", "q " * 64 + "\ta b c"), ("x:2", "q " * 65 + "\ta b c")]
+    answers = predicting.load(str(tmp_path / "run")).ask(lines, 2)
+    assert ["truncated" in answer for answer in answers] == [False, True]
 
 
 def test_heads_beside_a_classifier_are_left_behind(save_pretrained, tmp_path, capsys):

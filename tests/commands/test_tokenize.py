@@ -88,6 +88,10 @@ class Dribble(io.BytesIO):
         return super().read1(3)
 
 
+def test_a_byte_order_mark_is_no_text(tokenize):
+    assert tokenize(b"\xef\xbb\xbfthe cat\nmat") == tokenize(b"the cat\nmat")
+
+
 def test_lines_in_pieces_are_put_together(tokenize):
     content = "".join(line + "\n" for line in LINES).encode()
     assert tokenize(content, reader=Dribble) == tokenize(content)

@@ -1,12 +1,13 @@
 import bz2
 import gzip
+import io
 import lzma
 import os
 
 import pytest
 import zstandard
 
-from bertjax.data.lines import lines
+from bertjax.data.lines import lines, texts
 from bertjax.errors import UserError
 
 TEXT = b"first line\nsecond\n\nlast without an end"
@@ -95,6 +96,12 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"\xef\xbb\xbfabc\ndef")
     assert list(lines(str(path))) == [(3, b"abc\n"), (7, b"def")]
+
+
+def test_a_byte_order_mark_of_standard_input_is_no_text(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfabc\r\n\xef\xbb\xbfdef"))
+    monkeypatch.setattr("sys.stdin", stream)
+    assert [text for _, text in texts(None)] == ["abc", "\ufeffdef"]
 
 
 def test_bare_carriage_returns_are_line_ends_where_no_newline_is(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers.implementations import BertWordPieceTokenizer
 
+from bertjax.data import tokenizer_definitions
 from bertjax.data.tokenizer import load, train
 from bertjax.data.tokenizer_sentencepiece import SentencePieceTokenizer
 from bertjax.errors import UserError
@@ -121,6 +122,46 @@ def test_accents_follow_the_config(vocab_txt):
     assert load(vocab_txt).encode_batch(["c\u00e4t"]) == [[6]]
     write_json(vocab_txt.with_name("tokenizer_config.json"), {"strip_accents": False})
     assert load(vocab_txt).encode_batch(["c\u00e4t"]) == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("config", "ids"),
+    [
+        ({"do_lower_case": False}, [1, 6]),
+        ({"do_lower_case": False, "tokenizer_class": "BertTokenizerFast"}, [1, 6]),
+        ({}, [5, 6]),
+        ({"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, [5, 6]),
+    ],
+)
+def test_the_config_next_to_a_tokenizer_json_decides_as_in_transformers(tmp_path, config, ids):
+    pieces = {piece: number for number, piece in enumerate(WORDS)}
+    write_json(tmp_path / "tokenizer.json", tokenizer_definitions.wordpiece(pieces, lowercase=True))
+    write_json(tmp_path / "tokenizer_config.json", config)
+    assert load(tmp_path).encode_batch(["The cat"]) == [ids]
+
+
+def test_the_config_next_to_byte_level_files_adds_a_space(tmp_path):
+    vocabulary = {"a": 0, "Ġ": 1, "Ġa": 2}
+    write_json(tmp_path / "vocab.json", vocabulary)
+    (tmp_path / "merges.txt").write_text("Ġ a\n", encoding="utf-8")
+    config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}
+    write_json(tmp_path / "tokenizer_config.json", config)
+    assert load(tmp_path).encode_batch(["a a"]) == [[2, 2]]
+
+
+@pytest.mark.parametrize(("between", "count"), [(("[SEP]",), 1), (("[SEP]", "[SEP]"), 2), ((), 1)])
+def test_a_template_says_how_many_separators_stand_between_texts(tmp_path, between, count):
+    pair = [{"Sequence": {"id": "A", "type_id": 0}}]
+    pair += [{"SpecialToken": {"id": name, "type_id": 0}} for name in between]
+    pair += [{"Sequence": {"id": "B", "type_id": 0}}]
+    special = {"[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]}}
+    template = {"type": "TemplateProcessing", "single": pair[:1], "pair": pair}
+    template |= {"special_tokens": special}
+    path = write_json(tmp_path / "tokenizer.json", whitespace_wordpiece(post_processor=template))
+    assert load(path).pair_separators == count
+    several = {"type": "Sequence", "processors": [template]}
+    path = write_json(tmp_path / "tokenizer.json", whitespace_wordpiece(post_processor=several))
+    assert load(path).pair_separators == count
 
 
 def test_both_names_of_a_byte_level_pair(tmp_path):

@@ -29,6 +29,9 @@ CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "summary_last_dr
 
 CLASSIFIER_ACT = "tanh"
 
+SPECIALS = ("<eop>", "<eod>")
+"""Special tokens of the released vocabulary that only its pretraining used."""
+
 SAME = {"lm_loss.weight": "transformer.word_embedding.weight"}
 
 WORDS = {
