@@ -83,17 +83,6 @@ def encode(model: LanguageModel, prompts: Sequence[str], settings: Settings) -> 
             f"beams={settings.beams} look for the likeliest text, temperature="
             f"{settings.choice.temperature} draws one: set one of the two"
         )
-    choice = settings.choice
-    if not choice.temperature and (choice.top_k or choice.top_p < 1):
-        raise UserError(
-            f"top_k or top_p without sampling: got top_k={choice.top_k}, top_p={choice.top_p}, "
-            "temperature=0, expected a temperature > 0; set --temperature, or leave them out"
-        )
-    if settings.beams == 1 and settings.length_penalty != 1:
-        raise UserError(
-            f"length_penalty without beams: got {settings.length_penalty}, beams=1, expected "
-            "beams > 1; set --beams, or leave it out"
-        )
     encoded = model.tokenizer.encode_batch(list(prompts))
     for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), 1):
         if not ids:

@@ -93,14 +93,6 @@ def test_a_prompt_begins_as_the_documents_of_the_run_did(run, tmp_path):
             "a beam of 99 came, the vocabulary has 31 tokens",
         ),
         (
-            ["generate", "--init", "RUN", "a", "--top_k", "5"],
-            "got top_k=5, top_p=1.0, temperature=0, expected a temperature > 0",
-        ),
-        (
-            ["generate", "--init", "RUN", "a", "--length_penalty", "2"],
-            "length_penalty without beams: got 2.0, beams=1",
-        ),
-        (
             ["generate", "--init", "RUN", "a", "--beams", "2", "--temperature", "1"],
             "set one of the two",
         ),
