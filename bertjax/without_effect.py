@@ -1,4 +1,4 @@
-"""Options that a command accepts and does not read beside some value of another one.
+"""Options that a command accepts and does not read with some value of another one.
 
 A config file may hold both, such as phases and one length. Who types an option expects it to do
 something: an override or a flag that nothing reads is refused in one line.
@@ -22,14 +22,14 @@ class Unread:
 
     Attributes:
       options: Their names; `*` stands for any text.
-      beside: The name of the other one. Where there is none, they are read.
+      other: The name of that one. Where it is absent, they are read.
       when: Its value -> whether they are not read.
       expected: Of its value, in messages.
       remedy: What to do.
     """
 
     options: tuple[str, ...]
-    beside: str
+    other: str
     when: Callable[[Any], bool]
     expected: str
     remedy: str
@@ -150,7 +150,7 @@ def check_overrides(config: "ConfigDict", fields: Collection[str]) -> None:
     Raises:
       UserError: naming the first.
     """
-    names = {*fields, *(rule.beside for rule in CONFIG)}
+    names = {*fields, *(rule.other for rule in CONFIG)}
     values = {name: _value(config, name) for name in names}
     check(CONFIG, values, fields, "config.")
 
@@ -161,7 +161,7 @@ def check_flags(
     defaults: Callable[[str], Any],
     overrides: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Refuses flags of a command, and overrides beside them, that it does not read.
+    """Refuses flags of a command, and overrides next to them, that it does not read.
 
     Args:
       rules: Of the command. Its flags have their names, overrides those of fields after "config.".
@@ -192,15 +192,15 @@ def check(
       UserError: naming the first option.
     """
     for rule in rules:
-        other = values.get(rule.beside)
+        other = values.get(rule.other)
         if other is None or not rule.when(other):
             continue
         for name in typed:
             matches = any(fnmatch.fnmatchcase(name, option) for option in rule.options)
             if matches and (values[name] or values[name] is False):
                 raise UserError(
-                    f"{prefix}{name} has no effect: got {shown(values[name])} beside "
-                    f"{prefix}{rule.beside}={shown(other)}, expected {rule.expected}; {rule.remedy}"
+                    f"{prefix}{name} has no effect: got {shown(values[name])} with "
+                    f"{prefix}{rule.other}={shown(other)}, expected {rule.expected}; {rule.remedy}"
                 )
 
 

@@ -27,20 +27,20 @@ def one_line(caught) -> str:
 @pytest.mark.parametrize(
     ("spec", "fields", "message"),
     [
-        ("bert.py:tiny", "data.max_seq_length=64", "got 64 beside config.data.phases=((900000, 1"),
+        ("bert.py:tiny", "data.max_seq_length=64", "got 64 with config.data.phases=((900000, 1"),
         ("bert.py:tiny", "data.batch_size=64", "set --config.data.phases='()', or change the"),
         ("bert.py:tiny", "num_train_steps=9 data.phases=((9,8,8,2),) data.microbatches=4", "got 4"),
         ("bert.py:tiny", "tokenizer.path=v tokenizer.lowercase=false", "config.tokenizer.path='v'"),
-        ("bert.py:tiny", "data.corpus=c tokenizer.vocab_size=99", "beside config.data.corpus='c'"),
+        ("bert.py:tiny", "data.corpus=c tokenizer.vocab_size=99", "with config.data.corpus='c'"),
         ("bert.py:tiny", "data.corpus=c data.input=(x,)", "config.data.input has no effect: got"),
-        ("reversal.py", "data.validation_fraction=0.2", "got 0.2 beside config.data.validation_in"),
-        ("vit.py:tiny", "data.corpus=c", "beside config.data.format='images', expected a format"),
+        ("reversal.py", "data.validation_fraction=0.2", "got 0.2 with config.data.validation_in"),
+        ("vit.py:tiny", "data.corpus=c", "with config.data.format='images', expected a format"),
         ("bert.py:tiny", "model.size=large", "give the size to the config file, as in"),
-        ("bert.py:tiny", "optimizer.power=2", "beside config.optimizer.schedule='linear'"),
+        ("bert.py:tiny", "optimizer.power=2", "with config.optimizer.schedule='linear'"),
         (
             "bert.py:tiny",
             "optimizer.end_learning_rate=1e-5 optimizer.schedule=constant",
-            "config.optimizer.end_learning_rate has no effect: got 1e-05 beside",
+            "config.optimizer.end_learning_rate has no effect: got 1e-05 with",
         ),
         ("ner.py:conll2003,features", "optimizer.layerwise_decay=0.9", "a frozen encoder takes no"),
         ("ner.py:conll2003,features", "model.hidden_dropout_prob=0.2", "freeze_encoder=True"),
@@ -107,25 +107,25 @@ def test_every_option_of_the_table_is_a_field():
     }
     known.add("init.name")  # a fine-tuning writes this section
     for rule in without_effect.CONFIG:
-        for option in (*rule.options, rule.beside):
+        for option in (*rule.options, rule.other):
             assert fnmatch.filter(known, option), option
 
 
 @pytest.mark.parametrize(
     ("verb", "words", "message"),
     [
-        ("generate", "--init no --top_k 5 x", "--top_k has no effect: got 5 beside --temperature"),
-        ("generate", "--init no --beams 2 --top_p 0.9 x", "--top_p has no effect: got 0.9 beside"),
+        ("generate", "--init no --top_k 5 x", "--top_k has no effect: got 5 with --temperature"),
+        ("generate", "--init no --beams 2 --top_p 0.9 x", "--top_p has no effect: got 0.9 with"),
         ("generate", "--init no --seed 5 x", "set --temperature 1, or leave it out"),
-        ("generate", "--init no --length_penalty 2 x", "beside --beams=1, expected an integer >="),
+        ("generate", "--init no --length_penalty 2 x", "with --beams=1, expected an integer >="),
         ("translate", "--init no --beams 1 --length_penalty 2", "--length_penalty has no effect"),
         ("choose", "--init no --input x --shots_from y", "--shots_from has no effect: got 'y'"),
-        ("choose", "--init no --input x --seed 2", "--seed has no effect: got 2 beside --shots=0"),
+        ("choose", "--init no --input x --seed 2", "--seed has no effect: got 2 with --shots=0"),
         ("prepare", "--input x --tokenizer t --out o --tfds_data_dir d", "--tfds_data_dir has no"),
         ("tokenizer", "--input x --out o --tfds_data_dir d", "expected tfds:NAME:SPLIT among"),
-        ("sweep", "--status w --config.seed=3", "--config.seed has no effect: got '3' beside"),
-        ("sweep", "--status w --config c", "--config has no effect: got 'c' beside --status='w'"),
-        ("sweep", "--config c --workdir w --json", "--json has no effect: got True beside"),
+        ("sweep", "--status w --config.seed=3", "--config.seed has no effect: got '3' with"),
+        ("sweep", "--status w --config c", "--config has no effect: got 'c' with --status='w'"),
+        ("sweep", "--config c --workdir w --json", "--json has no effect: got True with"),
         ("sweep", "--config c --workdir w --emit slurm --parallel 2", "--parallel has no effect"),
         ("plan", "--config c --topology v5e:2x2 --search --mesh data=4", "--mesh has no effect"),
         (
@@ -136,7 +136,7 @@ def test_every_option_of_the_table_is_a_field():
         (
             "plan",
             "--config c --topology v5e:2x2 --mesh data=2 --config.mesh.fsdp=2",
-            "--config.mesh.fsdp has no effect: got '2' beside --mesh='data=2'",
+            "--config.mesh.fsdp has no effect: got '2' with --mesh='data=2'",
         ),
     ],
 )
