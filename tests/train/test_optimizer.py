@@ -134,6 +134,12 @@ def test_a_scanned_stack_is_like_separate_layers():
     together = scaled(
         {"layers": {"block": {"kernel": update}}}, {"layers": {"block": {"kernel": stacked}}}
     )["layers/block/kernel"]
+    # Groups of layers have two leading axes: here three groups of one block.
+    groups = scaled(
+        {"layers": {"group": {"kernel": update[:, None]}}},
+        {"layers": {"group": {"kernel": stacked[:, None]}}},
+    )["layers/group/kernel"]
+    np.testing.assert_array_equal(groups[:, 0], together)
     for index in range(LAYERS):
         alone = scaled({"kernel": update[index]}, {"kernel": stacked[index]})["kernel"]
         np.testing.assert_allclose(together[index], alone, rtol=1e-6)
