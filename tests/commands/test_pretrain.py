@@ -66,6 +66,8 @@ def corpus(text, tmp_path_factory, run_bertjax):
 def words(corpus, workdir, **changes):
     """The words after `bertjax` for a run of seconds."""
     fields = TINY | {"data.corpus": corpus} | changes
+    if "data.phases" in changes:  # each has its own
+        del fields["data.max_seq_length"], fields["data.batch_size"]
     overrides = [f"--config.{name}={value}" for name, value in fields.items()]
     return ["pretrain", "--config", "configs/quickstart.py", "--workdir", workdir, *overrides]
 
