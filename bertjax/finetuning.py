@@ -270,7 +270,7 @@ def with_origin(recipe: ConfigDict, origin: transfer.Origin) -> ConfigDict:
     known = build.model_fields(model)
     with config.unlocked(), model.unlocked():
         for name, value in recipe.model.items():
-            if value is None:
+            if value is None or model.get(name) == value:
                 continue
             if name not in known:
                 raise UserError(

@@ -134,6 +134,14 @@ def finished(run_bertjax, data, pretrained, tmp_path_factory):
     return workdir, said
 
 
+def test_the_config_of_a_run_is_a_recipe(finished, data, pretrained, tmp_path):
+    recipe = configs.load_config(str(finished[0] / "config.json"))
+    job = finetuning.prepare(
+        recipe, init=str(pretrained), data=str(data), workdir=str(tmp_path / "again")
+    )
+    assert configs.differences(recipe, job.config) == []
+
+
 def test_it_learns_and_says_so(finished):
     workdir, said = finished
     results = json.loads((workdir / "results.json").read_text())
