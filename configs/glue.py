@@ -2,11 +2,12 @@
 
 Paper: Devlin et al. 2019, section 4.1 and appendix A.3: batches of 32, 3 epochs, Adam with a linear
 decay after a warmup of 10% of the steps, dropout 0.1, a rate out of 2e-5, 3e-5, 4e-5, 5e-5.
-`small` is the recipe for BERT-tiny to BERT-medium (Turc et al. 2019): 4 epochs, a rate out of 3e-5,
-5e-5, 1e-4, 3e-4. `tiny` ends within seconds and is for tests. `roberta`, `albert` and `electra` are
-those of their papers, task by task: Liu et al. 2019, appendix C and the released code; Lan et al.
-2020, table 14, its steps as the nearest number of epochs; Clark et al. 2020, appendix B, with the
-rate of the base model (small: 3e-4; large: 5e-5, and a layerwise decay of 0.9).
+`small` is the recipe for BERT-tiny to BERT-medium and other encoders narrower than BERT-base (Turc
+et al. 2019): 4 epochs, a learning rate out of 3e-5, 5e-5, 1e-4, 3e-4. `tiny` ends within seconds
+and is for tests. `roberta`, `albert` and `electra` are those of their papers, task by task: Liu et
+al. 2019, appendix C and the released code; Lan et al. 2020, table 14, its steps as the nearest
+number of epochs; Clark et al. 2020, appendix B, with the learning rate of the base model (small:
+3e-4; large: 5e-5, and a layerwise decay of 0.9).
 
     bertjax finetune --config configs/glue.py:mrpc --init runs/bert --data glue --workdir runs/mrpc
     bertjax finetune --config configs/glue.py:rte+mrpc --init runs/bert --data glue \

@@ -31,6 +31,8 @@ needs h5py (pip install 'bertjax[elmo]'). It reads any word by its characters; t
 white space, as released, unless --tokenizer names a tokenizer of whole words.
 """
 
+_BERT_BASE_WIDTH = 768
+
 
 def main(argv: list[str]) -> None:
     """Imports, and tells what was taken."""
@@ -61,17 +63,18 @@ def main(argv: list[str]) -> None:
         f"{target}: {made.config.imported.model_type} with {num_parameters(dict(made.params)):,} "
         f"parameters; heads: {heads or 'none'}"
     )
+    place = shlex.quote(str(target))
     if "objectives" in made.config and "causal_lm" in made.config.objectives:
-        print(
-            f"next  bertjax generate --init {shlex.quote(str(target))} 'The first words of a text'"
-        )
+        print(f"next  bertjax generate --init {place} 'The first words of a text'")
         return
     if "task" in made.config:
-        print(f"next  bertjax predict --init {shlex.quote(str(target))} --input TEXTS")
+        print(f"next  bertjax predict --init {place} --input TEXTS")
+    # Encoders smaller than BERT-base need more than its learning rate (Turc et al. 2019).
+    recipe = "mrpc,small" if made.config.model.hidden_size < _BERT_BASE_WIDTH else "mrpc"
     activation = importing.classifier_act(made.config)
     option = "" if activation == "tanh" else f" --config.task.pooler_act={activation}"
     print(
-        f"next  bertjax finetune --config configs/glue.py:mrpc --init {shlex.quote(str(target))} "
+        f"next  bertjax finetune --config configs/glue.py:{recipe} --init {place} "
         f"--data GLUE_FOLDER --workdir {shlex.quote(f'{target}_mrpc')}{option}"
     )
 

@@ -37,7 +37,7 @@ def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
     assert said.stderr == ""
     first, following = said.stdout.splitlines()
     assert first.endswith(": bert with 6,033 parameters; heads: mlm, sentence_pair")
-    assert f"finetune --config configs/glue.py:mrpc --init {tmp_path / 'run'}" in following
+    assert f"finetune --config configs/glue.py:mrpc,small --init {tmp_path / 'run'}" in following
 
     told = run_bertjax("inspect", tmp_path / "run", "--json")
     assert told.returncode == 0, told.stderr
