@@ -69,7 +69,7 @@ class Model(nn.Module):
       layer_norm_eps: Epsilon of every LayerNorm.
       sharing: Which parts all layers have in common: a name in `SHARING` (tables 3 and 4).
       num_hidden_groups: G, groups into which the layers are divided: all layers of a group share
-        all parameters. 0 for what `sharing` says, which is to be "all" otherwise.
+        all parameters; must be 0 unless `sharing` is "all". 0 uses `sharing` alone.
       inner_group_num: I, blocks that each layer applies one after the other, which makes N I blocks
         in all; 0 for 1.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
