@@ -17,16 +17,17 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def one_direction(params, x, cell, hidden):
-    """A layer over one text, token by token."""
+def one_direction(params, x, cell, hidden, cell_clip, proj_clip):
+    """A layer over one text, token by token; a limit of 0 is none."""
     outputs = []
     for token in x:
         gates = np.einsum("e,egf->gf", token, params["input"]["kernel"]) + params["input"]["bias"]
         gates = gates + np.einsum("p,pgf->gf", hidden, params["recurrent"])
         admit, candidate, forget, emit = gates
         cell = sigmoid(forget + 1) * cell + sigmoid(admit) * np.tanh(candidate)
-        cell = np.clip(cell, -0.8, 0.8)
-        hidden = np.clip((sigmoid(emit) * np.tanh(cell)) @ params["project"], -0.6, 0.6)
+        cell = np.clip(cell, -cell_clip, cell_clip) if cell_clip else cell
+        hidden = (sigmoid(emit) * np.tanh(cell)) @ params["project"]
+        hidden = np.clip(hidden, -proj_clip, proj_clip) if proj_clip else hidden
         outputs.append(hidden)
     return np.array(outputs), cell, hidden
 
@@ -56,9 +57,15 @@ def run(variables):
     return jax.jit(lambda *arguments: STACK.apply(variables, *arguments, train=False))
 
 
-def test_it_is_the_loop_over_tokens(variables, run, given):
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"without_skip_connections": True}, {"cell_clip": 0.0}, {"proj_clip": 0.0}],
+    ids=str,
+)
+def test_it_is_the_loop_over_tokens(variables, given, fields):
     x, state = np.asarray(given[0]), given[2]
-    layers, after = run(*given)
+    stack = STACK.clone(**fields)
+    layers, after = stack.apply(variables, *given, train=False)
     for row, length in enumerate(LENGTHS):
         inputs = [x[row, :length], x[row, :length]]
         for layer in range(N):
@@ -66,9 +73,12 @@ def test_it_is_the_loop_over_tokens(variables, run, given):
                 params = jax.tree.map(np.asarray, variables["params"][f"{name}_{layer}"])
                 text = inputs[side][:: -1 if side else 1]
                 begin = (np.asarray(s[row, layer, side]) for s in (state.cell, state.hidden))
-                made, cell, hidden = one_direction(params, text, *begin)
+                made, cell, hidden = one_direction(
+                    params, text, *begin, stack.cell_clip, stack.proj_clip
+                )
                 made = made[:: -1 if side else 1]
-                inputs[side] = made + inputs[side] if layer else made
+                adds = layer and not stack.without_skip_connections
+                inputs[side] = made + inputs[side] if adds else made
                 np.testing.assert_allclose(after.cell[row, layer, side], cell, atol=1e-5)
                 np.testing.assert_allclose(after.hidden[row, layer, side], hidden, atol=1e-5)
             wanted = np.concatenate(inputs, axis=-1)
