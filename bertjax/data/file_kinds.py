@@ -102,7 +102,8 @@ KINDS = (
     ),
     FileKind(
         "a Parquet file",
-        _arrow("pyarrow.parquet", "pa.read_table(sys.stdin.buffer)"),
+        # read_table starts threads that can still hold the file when Python ends, which then aborts.
+        _arrow("pyarrow.parquet", "pa.ParquetFile(sys.stdin.buffer).read(use_threads=False)"),
         (".parquet",),
         _starts(rb"PAR[1E]"),
         True,
