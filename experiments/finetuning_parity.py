@@ -1,7 +1,7 @@
 """Fine-tunes a released BERT on STS-B in bertjax and in PyTorch; prints both losses of each step.
 
     python experiments/finetuning_parity.py --model minilm/ --init runs/minilm --data glue/ \
-        --steps 60 > experiments/stsb_minilm/without_dropout.jsonl
+        --steps 60 > experiments/minilm_finetuning/stsb_without_dropout.jsonl
 
 Both sides have the same head, the same batches and no dropout, so that the losses differ by
 rounding alone. `--init` is what `bertjax import` made of `--model`. Needs the extra `hf`.
