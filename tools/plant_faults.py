@@ -1,0 +1,169 @@
+"""Plants small faults in a copy of the package, one at a time, and prints which the tests catch.
+
+    tools/run python tools/plant_faults.py                       # every fault of tools/faults.toml
+    tools/run python tools/plant_faults.py --only layers --jobs 2
+    tools/run python tools/plant_faults.py --check               # only whether every fault applies
+
+Each fault of `tools/faults.toml` replaces one piece of text that stands exactly once in its file.
+The tests named beside it run on the copy and stop at the first failure: the fault is "caught" if a
+test fails, and "survived" if all pass. Anything else pytest answers (no tests, a broken import) is
+an "error": such a fault says nothing about the tests. The exit status is 1 unless all are caught.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import dataclasses
+import json
+import pathlib
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FAULTS = ROOT / "tools" / "faults.toml"
+NOT_COPIED = (".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "runs", "*.egg-info")
+VERDICTS = {0: "survived", 1: "caught"}
+TIMEOUT = 1200
+"""Seconds; a fault may make a loop endless, and that is caught too."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One change of the source that some test should notice.
+
+    Attributes:
+      name: What goes wrong.
+      file: The changed file, from the root of the checkout.
+      before: The text replaced; it stands in the file exactly once.
+      after: What replaces it.
+      tests: Files or folders of tests, from the root of the checkout.
+    """
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: list[str]
+
+    def changed(self, checkout: pathlib.Path) -> str:
+        """The file's text with the fault in it.
+
+        Raises:
+          ValueError: the text to replace is not in the file exactly once.
+        """
+        source = (checkout / self.file).read_text(encoding="utf-8")
+        count = source.count(self.before)
+        if count != 1:
+            raise ValueError(f"{self.name}: {self.before!r} is {count} times in {self.file}, not 1")
+        return source.replace(self.before, self.after)
+
+
+def main() -> int:
+    """Runs the command line and returns its exit status."""
+    arguments = _parser().parse_args()
+    faults = [Fault(**entry) for entry in tomllib.loads(FAULTS.read_text())["fault"]]
+    wanted = [fault for fault in faults if arguments.only in f"{fault.file} {fault.name}"]
+    if not wanted:
+        sys.exit(f"no fault has {arguments.only!r} in its file or name")
+    if arguments.check:
+        return _check(wanted)
+    with tempfile.TemporaryDirectory(prefix="bertjax-faults-") as folder:
+        copies: queue.Queue[pathlib.Path] = queue.Queue()
+        for number in range(arguments.jobs):
+            copies.put(_copy(pathlib.Path(folder) / str(number) / "checkout"))
+        verdicts = _run(wanted, copies, arguments)
+    _print_table(wanted, verdicts)
+    return 0 if set(verdicts.values()) == {"caught"} else 1
+
+
+def _check(faults: list[Fault]) -> int:
+    """Prints the faults that no longer apply to the sources."""
+    wrong = []
+    for fault in faults:
+        try:
+            fault.changed(ROOT)
+        except (OSError, ValueError) as error:
+            wrong.append(str(error))
+        wrong += [f"{fault.name}: no {test}" for test in fault.tests if not (ROOT / test).exists()]
+    print("\n".join([*wrong, f"{len(faults)} faults, {len(wrong)} mistakes in their list"]))
+    return 1 if wrong else 0
+
+
+def _copy(checkout: pathlib.Path) -> pathlib.Path:
+    """A copy of this checkout, with a link to the real data beside it."""
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    if (ROOT.parent / "shared").is_dir():
+        (checkout.parent / "shared").symlink_to(ROOT.parent / "shared")
+    return checkout
+
+
+def _run(
+    faults: list[Fault], copies: "queue.Queue[pathlib.Path]", arguments: argparse.Namespace
+) -> dict[str, str]:
+    def judge(fault: Fault) -> str:
+        checkout = copies.get()
+        try:
+            path = checkout / fault.file
+            source, changed = path.read_text(encoding="utf-8"), fault.changed(checkout)
+            try:
+                path.write_text(changed, encoding="utf-8")
+                return _verdict(fault, checkout, arguments.pytest.split())
+            finally:
+                path.write_text(source, encoding="utf-8")
+        finally:
+            copies.put(checkout)
+
+    verdicts = {}
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        running = {pool.submit(judge, fault): fault for fault in faults}
+        for number, future in enumerate(concurrent.futures.as_completed(running), 1):
+            fault = running[future]
+            verdicts[fault.name] = future.result()
+            print(f"[{number}/{len(faults)}] {verdicts[fault.name]}: {fault.name}", file=sys.stderr)
+    return verdicts
+
+
+def _verdict(fault: Fault, checkout: pathlib.Path, options: list[str]) -> str:
+    command = [sys.executable, "-m", "pytest", "-x", "-n0", "--no-header", *options, *fault.tests]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=checkout,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "caught"
+    return VERDICTS.get(done.returncode, "error")
+
+
+def _print_table(faults: list[Fault], verdicts: dict[str, str]) -> None:
+    width = max(len(fault.name) for fault in faults)
+    for fault in sorted(faults, key=lambda fault: (verdicts[fault.name], fault.file)):
+        print(f"{verdicts[fault.name]:<8}  {fault.name:<{width}}  {fault.file}")
+    print(json.dumps({"faults": len(faults), **collections.Counter(verdicts.values())}))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--only", default="", metavar="TEXT", help="faults with TEXT in their file or name")
+    add(
+        "--jobs", type=int, default=1, metavar="N", help="faults tried at the same time (default 1)"
+    )
+    add("--pytest", default="", metavar="OPTIONS", help="further options of pytest, in one word")
+    add("--check", action="store_true", help="run no tests: only find faults that do not apply")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
