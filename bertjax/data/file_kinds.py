@@ -102,7 +102,7 @@ KINDS = (
     ),
     FileKind(
         "a Parquet file",
-        # read_table starts threads that can still hold the file when Python ends, which then aborts.
+        # read_table starts threads that may outlive the interpreter, which then aborts.
         _arrow("pyarrow.parquet", "pa.ParquetFile(sys.stdin.buffer).read(use_threads=False)"),
         (".parquet",),
         _starts(rb"PAR[1E]"),
