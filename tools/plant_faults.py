@@ -5,9 +5,9 @@
     tools/run python tools/plant_faults.py --check               # only whether every fault applies
 
 Each fault of `tools/faults.toml` replaces one piece of text that stands exactly once in its file.
-The tests named beside it run on the copy and stop at the first failure: the fault is "caught" if a
+The tests listed with it run on the copy and stop at the first failure: the fault is "caught" if a
 test fails, and "survived" if all pass. Anything else pytest answers (no tests, a broken import) is
-an "error": such a fault says nothing about the tests. The exit status is 1 unless all are caught.
+an "error". The exit status is 1 unless all are caught.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def _check(faults: list[Fault]) -> int:
 
 
 def _copy(checkout: pathlib.Path) -> pathlib.Path:
-    """A copy of this checkout, with a link to the real data beside it."""
+    """A copy of this checkout, with a link to the real data next to it."""
     shutil.copytree(ROOT, checkout, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
     if (ROOT.parent / "shared").is_dir():
         (checkout.parent / "shared").symlink_to(ROOT.parent / "shared")
