@@ -37,7 +37,6 @@ class Happens:
         return self._what
 
 
-@pytest.mark.once
 def test_after_a_death_the_next_step_is_compiled_by_another_process(compile_step, config):
     (phase,) = build.phases(config)
     with pytest.raises(CompilerDiedError, match="ended with status 3: take another mesh"):
@@ -47,14 +46,12 @@ def test_after_a_death_the_next_step_is_compiled_by_another_process(compile_step
     assert compile_step(config, phase).fits
 
 
-@pytest.mark.once
 def test_what_does_not_come_to_an_end_is_ended(compile_step, monkeypatch):
     monkeypatch.setattr(compiler_process, "_HOURS", 0)
     with pytest.raises(CompilerDiedError, match="not compiled after 0 hours"):
         compile_step(Happens(time.sleep, 60), None)
 
 
-@pytest.mark.once
 def test_a_mistake_is_the_one_that_was_made(compile_step, config):
     config = changed(config, {"data.batch_size": 7, "mesh.data": 2})
     (phase,) = build.phases(config)
@@ -63,7 +60,6 @@ def test_a_mistake_is_the_one_that_was_made(compile_step, config):
     assert type(raised.value) is UserError
 
 
-@pytest.mark.once
 def test_a_product_with_two_others_in_it_does_not_end_the_compiler(tpu_compiler, monkeypatch):
     """Attention computed again for its gradient, from random bits: three deep."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")

@@ -198,7 +198,6 @@ def teacher(tmp_path_factory) -> pathlib.Path:
     return run
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("spec", RECIPES.values(), ids=short)
 def test_its_step_can_be_traced_when_it_is_small(spec, teacher):
     """That steps of each file learn is seen in its golden curve."""

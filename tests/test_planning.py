@@ -156,7 +156,6 @@ def test_every_chip_has_topologies_that_a_mesh_covers(kind, count, tpu_compiler)
     assert mesh.shape["data"] == count
 
 
-@pytest.mark.once
 def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     words = ["--config", "configs/bert.py:tiny", "--topology", "v5e:2x2", "--json"]
@@ -178,7 +177,6 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     assert content["run_seconds"] == pytest.approx(1e6 * step["seconds"]["step"])
 
 
-@pytest.mark.once
 def test_splash_attention_is_compiled_for_chips(tpu_compiler):
     """Its own rows and heads on each of four, forward and backward, and nothing in between."""
     mesh = sharding.make_mesh(

@@ -109,7 +109,6 @@ def test_what_is_wrong_is_one_line(scaling, words, more, said):
         scaling.run([*words, *more])
 
 
-@pytest.mark.once
 def test_a_point_is_what_a_plan_says(scaling, words, tpu_compiler):
     arguments = scaling._parser().parse_args(words)
     asked = {"chips": 1, "batch_size": 2, "microbatches": 2}

@@ -148,7 +148,6 @@ def launcher(tmp_path, root, command_environment) -> pathlib.Path:
     return tmp_path / "tools" / "launch" / "slurm"
 
 
-@pytest.mark.once
 def test_a_job_that_loses_its_node_saves_waits_and_goes_on(slurm, launcher, tmp_path, root):
     workdir = tmp_path / "run"
     changes = ["data.phases=()", "data.input=('python-docs',)", "data.max_seq_length=32"]

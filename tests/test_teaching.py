@@ -82,7 +82,6 @@ def arrays(run: pathlib.Path, step: int = STEPS) -> dict:
     return named_arrays.named(restore.load_numpy(run / "checkpoints" / str(step)))
 
 
-@pytest.mark.once
 def test_the_teacher_ends_as_it_began_bit_for_bit(home, taught):
     params = restore.load_numpy(home / "teacher" / "checkpoints" / str(STEPS), "params")
     frozen = jax.device_get(taught.trainer.frozen["soft_targets"]["teacher"]["params"])
@@ -217,7 +216,6 @@ def fine_tune(home, glue, recipe, name, init, **fields):
 SMALL = {"data.max_seq_length": "16", "data.padded_lengths": "(8, 16)", "num_train_epochs": "1"}
 
 
-@pytest.mark.once
 def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     """General distillation, layers, prediction: what a person types, and what each one leaves."""
     keep = {"keep_checkpoints": "true"}

@@ -28,7 +28,6 @@ def bucket():
     server.server_close()
 
 
-@pytest.mark.once
 def test_a_run_in_a_bucket_goes_on_where_another_machine_was_killed(
     bucket, run_bertjax, start_bertjax, tmp_path
 ):

@@ -120,13 +120,11 @@ def four(corpus, tmp_path_factory, run_bertjax, root):
     return trained(4, 2, corpus, folder, run_bertjax, env)
 
 
-@pytest.mark.once
 def test_several_processes_learn_what_one_learns(alone, two, four):
     assert losses(two) == pytest.approx(alone, rel=1e-5)
     assert losses(four) == pytest.approx(alone, rel=1e-5)
 
 
-@pytest.mark.once
 def test_each_process_reads_only_its_part_of_the_data(four):
     """A fourth of each batch, and all of them together every example once an epoch."""
     parts = []
@@ -138,7 +136,6 @@ def test_each_process_reads_only_its_part_of_the_data(four):
     assert len(set.union(*parts)) == sum(map(len, parts))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("processes", [1, 2, 8])
 def test_another_number_of_processes_goes_on_with_the_same_data(
     alone, four, corpus, tmp_path, run_bertjax, processes
@@ -187,7 +184,6 @@ def running(corpus, tmp_path, start_bertjax):
             process.kill()
 
 
-@pytest.mark.once
 def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running):
     process, _ = running
     os.kill(process_of(1), signal.SIGKILL)
@@ -196,7 +192,6 @@ def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running)
     assert "bertjax launch: process 1 was ended by SIGKILL" in errors
 
 
-@pytest.mark.once
 def test_after_a_kill_the_same_job_goes_on_bit_for_bit(
     two, corpus, tmp_path, start_bertjax, run_bertjax
 ):
@@ -216,7 +211,6 @@ def test_after_a_kill_the_same_job_goes_on_bit_for_bit(
     assert losses(workdir) == losses(two)
 
 
-@pytest.mark.once
 def test_sigterm_to_one_process_saves_once_and_ends_all(running):
     process, workdir = running
     os.kill(process_of(1), signal.SIGTERM)

@@ -121,7 +121,6 @@ def test_a_second_start_says_that_the_run_is_complete(uninterrupted, corpus, run
     assert "--config.num_train_steps=120" in again.stdout
 
 
-@pytest.mark.once
 def test_ten_kills_at_random_moments_change_nothing(
     uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
 ):

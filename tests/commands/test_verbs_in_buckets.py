@@ -34,7 +34,6 @@ def bucket(request, monkeypatch, tmp_path):
     server.close()
 
 
-@pytest.mark.once
 def test_all_may_lie_in_a_bucket(bucket, save_pretrained, root, monkeypatch, capsys, tmp_path):
     server, url = bucket
     monkeypatch.chdir(root)

@@ -75,7 +75,6 @@ def all_is_learned(job: pretraining_job.Job) -> None:
     assert same == (set() if "sentence_pair" in job.config.objectives else pooler)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("recipe", DISTILLATION)
 def test_a_distillation_curve(recipe, pretrained, pretrain, follows, tmp_path):
     teacher = {f"objectives.{DISTILLATION[recipe]}.teacher": str(pretrained)}

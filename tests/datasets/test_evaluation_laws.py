@@ -19,7 +19,6 @@ _SPECIFICATION = importlib.util.spec_from_file_location("small_tasks", SCRIPT)
 tasks = importlib.util.module_from_spec(_SPECIFICATION)
 _SPECIFICATION.loader.exec_module(tasks)
 
-pytestmark = pytest.mark.once
 
 TASKS = list(tasks.RECIPES)
 ONE_LENGTH = {"max_seq_length": 64, "padded_lengths": (64,)}

@@ -58,7 +58,6 @@ def steps(take_steps):
     return lambda made, state, first, last: take_steps(made, batch_of, state, first, last)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", PRETRAINERS)
 def test_they_obey_the_laws(name, trainer, steps, tmp_path):
     """Accumulation on a mesh of all kinds gives the same curve, and a restart the same bits."""
