@@ -39,7 +39,7 @@ PRETRAINING = (
     "universal_transformer.py:tiny",
     "vit.py:tiny",
 )
-BOTH_PYTHONS = {"quickstart.py", "roberta.py:tiny", "albert.py:tiny", "elmo.py:tiny"}
+DEFAULT = {"quickstart.py", "roberta.py:tiny", "albert.py:tiny", "elmo.py:tiny"}
 """A curve for each kind of tokenizer and of text, from file to checkpoint."""
 DISTILLATION = {
     # Each with the objective that asks a teacher, which is the run of bert.py:tiny.
@@ -53,7 +53,7 @@ TUNING = ("glue", "squad", "ner", "race", "kbert", "tinybert_glue")
 @pytest.mark.parametrize(
     "recipe",
     [
-        pytest.param(name, marks=() if name in BOTH_PYTHONS else pytest.mark.once)
+        pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow)
         for name in PRETRAINING
     ],
 )

@@ -10,7 +10,6 @@ from bertjax import finetuning
 from bertjax.config import load_config, to_json
 from bertjax.train.interrupt import Interrupt
 
-
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 TASKS = {
     "cola": "glue.py:cola,tiny",

@@ -12,7 +12,6 @@ from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.grouped_stack import GroupedStack, group_of_layers
 from bertjax.layers.stack import Stack
 
-
 B, L, D, I = 2, 5, 6, 2  # noqa: E741 - blocks of a layer, as in the docstrings
 MASK = masks.padding(jnp.arange(L) < jnp.array([[3], [5]]))
 

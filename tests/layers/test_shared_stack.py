@@ -12,7 +12,6 @@ from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.shared_stack import SharedStack
 from bertjax.layers.stack import REMAT_POLICIES, Stack
 
-
 B, L, D, N = 2, 5, 6, 3
 MASK = masks.padding(jnp.arange(L) < jnp.array([[3], [5]]))
 PARTS = ("attention", "attention_norm", "feed_forward", "feed_forward_norm")

@@ -14,7 +14,6 @@ from bertjax.layers.dense import Dense
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.stack import REMAT_POLICIES, Stack
 
-
 B, L, D, N = 2, 5, 6, 3
 MASK = masks.padding(jnp.arange(L) < jnp.array([[3], [5]]))
 

@@ -20,7 +20,6 @@ from bertjax.objectives import hidden_cosine, layer_matching, mlm, soft_targets
 from bertjax.train.state import TrainState
 from bertjax.train.step import make_train_step, mean
 
-
 V, D, H, F = 61, 12, 3, 10
 
 

@@ -20,7 +20,6 @@ from bertjax.train.state import create, unboxed
 from bertjax.train.step import example_keys, make_train_step
 from bertjax.train.trainer import make_trainer
 
-
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 V, D, E, N, H, F = 61, 24, 10, 2, 4, 20
 FIELDS = {"mask_id": MASK, "special_ids": (PAD, 1, CLS, SEP), "vocab_size": V}

@@ -14,7 +14,6 @@ from bertjax.objectives import bidirectional_lm, permutation_lm
 from bertjax.train import sharding
 from bertjax.train.checkpoint import Checkpoints
 
-
 B, L, V, T = 8, 14, 36, 6
 XLNET = xlnet.Model(
     V,

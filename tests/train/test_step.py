@@ -17,7 +17,6 @@ from bertjax.train.state import create, unboxed
 from bertjax.train.step import example_keys, make_eval_step, make_train_step, mean
 from bertjax.train.trainer import make_trainer
 
-
 B, L, V, D, N, H, F = 16, 14, 36, 16, 2, 4, 24
 RATE = 0.1
 
