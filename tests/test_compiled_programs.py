@@ -83,6 +83,7 @@ def test_what_cannot_be_forgotten_ends_nothing(environment):
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
 
 
+@pytest.mark.slow
 def test_a_second_start_compiles_nothing_again(tmp_path, root, command_environment):
     """Of what takes longer than JAX's own limit, set here to nothing."""
     env = {name: value for name, value in command_environment.items() if name not in NAMES}

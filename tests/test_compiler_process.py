@@ -12,6 +12,8 @@ from bertjax.config import changed, load_config
 from bertjax.errors import UserError
 from bertjax.plan_search import CompilerDiedError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def compile_step(tpu_compiler, monkeypatch):

@@ -8,6 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: the extra `hf`")
 transformers = pytest.importorskip("transformers", reason="needs transformers: the extra `hf`")
 
+pytestmark = pytest.mark.slow
+
 GOOD, BAD = ("sun", "sea", "joy"), ("rain", "mud", "woe")
 NAMES = ("paris", "rome", "oslo")
 WORDS = (*GOOD, *BAD, *NAMES, "the", "is", "in", "where", "we", "are", "##s", "?", ".")

@@ -9,6 +9,8 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Pretrainer
 from bertjax.train.sharding import to_global
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def config():

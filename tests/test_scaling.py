@@ -7,6 +7,8 @@ import pytest
 
 from bertjax.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def scaling(load_script) -> types.ModuleType:

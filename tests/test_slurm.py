@@ -15,6 +15,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "squeue")
 PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 SECONDS = 240

@@ -162,6 +162,7 @@ def test_finetuning_ends_in_results(home, run_bertjax, tmp_path):
     assert predictions[0].read_text().startswith("index\tprediction\n")
 
 
+@pytest.mark.slow
 def test_text_is_enough_for_a_run(home, run_bertjax, tmp_path):
     """Steps 1 and 2 happen by themselves, once."""
     words = pretrain(home, tmp_path / "run")
@@ -298,6 +299,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="no small disk can be mounted here")
+@pytest.mark.slow
 def test_a_full_disk_while_saving(home, command_environment, root, tmp_path):
     words = pretrain(home, tmp_path / "disk" / "run", "--config.keep_checkpoints=100")
     words += ["--config.checkpoint_every=1", f"--config.num_train_steps={100 * STEPS}"]

@@ -154,6 +154,7 @@ def test_tests_run_in_the_checkout_with_their_packages(checkout, tmp_path):
     assert call(checkout, "run", "x").stderr == ""
 
 
+@pytest.mark.slow
 def test_new_requirements_are_installed_and_a_failure_is_tried_again(checkout):
     with (checkout / "pyproject.toml").open("a") as file:
         file.write("# changed\n")
@@ -168,6 +169,7 @@ def test_new_requirements_are_installed_and_a_failure_is_tried_again(checkout):
     assert call(checkout, "run", "x").stderr == ""
 
 
+@pytest.mark.slow
 def test_a_killed_installation_is_made_again_by_two_at_once(tmp_path, root):
     checkout = make_checkout(tmp_path, root)
     (checkout / "wait").touch()

@@ -23,6 +23,7 @@ def _in_the_checkout(monkeypatch, root):
     monkeypatch.chdir(root)
 
 
+@pytest.mark.slow
 def test_every_phase_is_measured(capsys):
     bench.main([*SMALL, "--steps", "2", "--repeats", "3", "--warmup", "1"])
     out, progress = capsys.readouterr()
@@ -52,6 +53,7 @@ def test_images_are_measured_as_well(capsys):
     assert phase["tokens_per_second"] == pytest.approx(phase["sequences_per_second"])
 
 
+@pytest.mark.slow
 def test_a_phase_that_memory_does_not_hold_is_told_beside_the_others(capsys):
     """Scores of 131,072 x 131,072 tokens, 128 GiB a head and example."""
     long = [

@@ -12,6 +12,8 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bucket_server import BucketServer
 
+pytestmark = pytest.mark.slow
+
 CHANGES = (
     *("data.phases=()", "data.max_seq_length=32", "data.batch_size=8", "model.vocab_size=200"),
     *("optimizer.warmup_steps=2", "log_every=1", "checkpoint_every=4", "eval_every=100"),

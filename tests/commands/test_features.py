@@ -73,6 +73,7 @@ def run_of_two_layers(tmp_path_factory) -> pathlib.Path:
     return run
 
 
+@pytest.mark.slow
 def test_features_come_to_a_table(run_bertjax, data, run_of_two_layers, tmp_path, capsys):
     words = ["--init", f"random:{run_of_two_layers}", "--data", data, "--workdir", tmp_path / "w"]
     words += ["--recipe", "tiny", "--layers", "weighted_sum_all", "--seeds", 1]

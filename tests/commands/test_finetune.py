@@ -286,6 +286,7 @@ def test_interrupted_seeds_end_as_uninterrupted_ones(data, pretrained, tmp_path)
     assert read_metrics(parts.folder(3)) == records
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_more_seeds_are_added(
     command_environment, root, data, pretrained, finished, tmp_path
 ):
@@ -325,6 +326,7 @@ def test_the_encoder_is_the_pretrained_one_and_differs_from_a_fresh_one(data, pr
     assert fingerprint(taken["glue"]) == fingerprint(fresh["glue"])
 
 
+@pytest.mark.slow
 def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
     run = beginning("electra.py:tiny", tmp_path / "electra")
     checkpoint = run / "checkpoints" / "7"

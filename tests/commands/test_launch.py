@@ -120,11 +120,13 @@ def four(corpus, tmp_path_factory, run_bertjax, root):
     return trained(4, 2, corpus, folder, run_bertjax, env)
 
 
+@pytest.mark.slow
 def test_several_processes_learn_what_one_learns(alone, two, four):
     assert losses(two) == pytest.approx(alone, rel=1e-5)
     assert losses(four) == pytest.approx(alone, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_each_process_reads_only_its_part_of_the_data(four):
     """A fourth of each batch, and all of them together every example once an epoch."""
     parts = []
@@ -137,6 +139,7 @@ def test_each_process_reads_only_its_part_of_the_data(four):
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8])
+@pytest.mark.slow
 def test_another_number_of_processes_goes_on_with_the_same_data(
     alone, four, corpus, tmp_path, run_bertjax, processes
 ):
@@ -184,6 +187,7 @@ def running(corpus, tmp_path, start_bertjax):
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running):
     process, _ = running
     os.kill(process_of(1), signal.SIGKILL)
@@ -192,6 +196,7 @@ def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running)
     assert "bertjax launch: process 1 was ended by SIGKILL" in errors
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_same_job_goes_on_bit_for_bit(
     two, corpus, tmp_path, start_bertjax, run_bertjax
 ):
@@ -211,6 +216,7 @@ def test_after_a_kill_the_same_job_goes_on_bit_for_bit(
     assert losses(workdir) == losses(two)
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_process_saves_once_and_ends_all(running):
     process, workdir = running
     os.kill(process_of(1), signal.SIGTERM)
@@ -233,6 +239,7 @@ def one_of_two(port, number, **more):
     return job | {"BERTJAX_PROCESS": str(number), "BERTJAX_SECONDS_TO_JOIN": "5"} | more
 
 
+@pytest.mark.slow
 def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, start_bertjax):
     port, told = free_port(), []
     jobs = [
@@ -250,6 +257,7 @@ def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, star
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_processes_that_never_come_are_named(corpus, tmp_path, start_bertjax):
     port = free_port()
     job = {"BERTJAX_PROCESSES": "4", "BERTJAX_SECONDS_TO_JOIN": "4"}
@@ -263,6 +271,7 @@ def test_processes_that_never_come_are_named(corpus, tmp_path, start_bertjax):
         assert errors == "bertjax pretrain: error: process 1, 3 of 4 did not come within 4 s\n"
 
 
+@pytest.mark.slow
 def test_a_first_process_that_never_comes_is_named(corpus, tmp_path, run_bertjax):
     port = free_port()
     done = run_bertjax(*words(corpus, tmp_path / "run"), env=one_of_two(port, 1))
@@ -270,6 +279,7 @@ def test_a_first_process_that_never_comes_is_named(corpus, tmp_path, run_bertjax
     assert f"process 0 at 127.0.0.1:{port} did not answer within 5 s" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertjax):
     wrong = words(corpus, tmp_path / "run", **{"optimizer.warmup_steps": 1000})
     done = run_bertjax("launch", "--processes", "1", "--", *wrong)

@@ -63,6 +63,7 @@ def contents(folder):
     }
 
 
+@pytest.mark.slow
 def test_killed_terminated_and_interrupted_it_goes_on(place, start_bertjax, run_bertjax, tmp_path):
     out, whole = tmp_path / "corpus", tmp_path / "whole"
     assert run_bertjax(*arguments(place, whole)).returncode == 0

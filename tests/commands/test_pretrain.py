@@ -121,6 +121,7 @@ def test_a_second_start_says_that_the_run_is_complete(uninterrupted, corpus, run
     assert "--config.num_train_steps=120" in again.stdout
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_moments_change_nothing(
     uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
 ):
@@ -161,6 +162,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     assert fingerprints(run_bertjax, workdir) == fingerprints(run_bertjax, uninterrupted)
 
 
+@pytest.mark.slow
 def test_phases_of_two_lengths_run_on_a_mesh(corpus, tmp_path, run_bertjax):
     done = run_bertjax(
         *words(
@@ -184,6 +186,7 @@ def test_phases_of_two_lengths_run_on_a_mesh(corpus, tmp_path, run_bertjax):
     assert "2 steps of 8 x 32 tokens, " in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_other_parts_and_with_less_kept(corpus, tmp_path, run_bertjax):
     """As on fewer devices, or on some with less memory."""
     fields = {"optimizer.schedule": "constant", "log_every": 1}

@@ -14,6 +14,8 @@ from s3_server import S3Server
 
 from bertjax import cli, exporting
 
+pytestmark = pytest.mark.slow
+
 COLA = "".join(f"x\t{n % 2}\t\t{'a b c' if n % 2 else 'c b a'} d\n" for n in range(32))
 
 

@@ -14,6 +14,8 @@ from bertjax.train import named_arrays, transfer
 torch = pytest.importorskip("torch", reason="needs PyTorch: the extra `hf`")
 transformers = pytest.importorskip("transformers", reason="needs transformers: the extra `hf`")
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("a", "dog", "cat", "runs", "sleeps", "and", "the", "old", "sees", "bird", "in", "garden")
 HEAD = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
 NAMES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")

@@ -20,6 +20,8 @@ from bertjax.train.named_arrays import nested
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 V, D, N, H, F, LONGEST = len(WORDS), 24, 3, 4, 40, 17
 COMMON = {

@@ -18,6 +18,8 @@ from bertjax.data import tokenizer
 from bertjax.train import restore, transfer
 from bertjax.train.named_arrays import num_parameters
 
+pytestmark = pytest.mark.slow
+
 SENTENCES = [
     "A man is playing a guitar.",
     "Someone plays an instrument, and everybody in the room listens to him.",

@@ -52,10 +52,7 @@ TUNING = ("glue", "squad", "ner", "race", "kbert", "tinybert_glue")
 
 @pytest.mark.parametrize(
     "recipe",
-    [
-        pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow)
-        for name in PRETRAINING
-    ],
+    [pytest.param(name, marks=() if name in DEFAULT else pytest.mark.slow) for name in PRETRAINING],
 )
 def test_a_pretraining_curve(recipe, pretrain, follows, tmp_path):
     job = pretrain(recipe, tmp_path)
@@ -76,6 +73,7 @@ def all_is_learned(job: pretraining_job.Job) -> None:
 
 
 @pytest.mark.parametrize("recipe", DISTILLATION)
+@pytest.mark.slow
 def test_a_distillation_curve(recipe, pretrained, pretrain, follows, tmp_path):
     teacher = {f"objectives.{DISTILLATION[recipe]}.teacher": str(pretrained)}
     job = pretrain(recipe, tmp_path, **teacher)

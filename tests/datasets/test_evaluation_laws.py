@@ -138,6 +138,7 @@ def test_the_same_seed_gives_the_same_scores(task, folder, run, tmp_path):
     assert files[0] == files[1] != []
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_the_number_of_hosts(folder, usual, command_environment):
     """Two real processes with two devices each, and this one with one."""
     with socket.socket() as free:

@@ -15,6 +15,8 @@ from bertjax.train.named_arrays import nested
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
 
+pytestmark = pytest.mark.slow
+
 B, L, V, D, N, H, F = 3, 11, 97, 24, 3, 4, 40
 SIZES = {
     "vocab_size": V,

@@ -15,6 +15,8 @@ from bertjax.train.named_arrays import nested
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
 
+pytestmark = pytest.mark.slow
+
 V, END, NEW = 47, 3, 12
 SIZES = {"vocab_size": V, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}
 PROMPTS = np.array([[-1, -1, 7, 21, 9], [5, 40, 11, 6, 30], [-1, 8, 8, 2, 19]])

@@ -10,6 +10,8 @@ from bertjax.models.transformer import Model
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 
+pytestmark = pytest.mark.slow
+
 B, L, T, V, D, N, H, F = 3, 11, 7, 97, 24, 3, 4, 40
 ATTENTIONS = {"encoder": {"attention": "self_attn"}}
 ATTENTIONS["decoder"] = {"attention": "self_attn", "cross_attention": "multihead_attn"}

@@ -10,6 +10,8 @@ from bertjax.models.vit import Model
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
 
+pytestmark = pytest.mark.slow
+
 B, D, N, H, F = 3, 24, 3, 4, 40
 SIZES = {
     "image_size": 15,

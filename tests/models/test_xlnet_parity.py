@@ -12,6 +12,8 @@ from bertjax.objectives import permutation_lm
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
 
+pytestmark = pytest.mark.slow
+
 B, L, P, T, V, D, N, H, F = 3, 11, 4, 7, 97, 24, 3, 4, 40
 NAMES = {
     "attention/query/kernel": "rel_attn.q",

@@ -190,6 +190,7 @@ def test_accumulation_is_exact(make_batch):
     )
 
 
+@pytest.mark.slow
 def test_the_mesh_changes_no_replacement(make_batch):
     """Laws 1 and 5: eight devices draw the tokens that one draws, and find as many."""
     batch = {name: np.asarray(x) for name, x in make_batch().items() if name != "example_key"}

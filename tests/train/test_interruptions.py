@@ -85,6 +85,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, start_toy):
     assert process.returncode in (-signal.SIGINT, 130)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_ends_as_if_nothing_had_happened(
     tmp_path, start_toy, uninterrupted
 ):
@@ -163,6 +164,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="no small disk can be mounted here")
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(tmp_path, root, uninterrupted, toy_environment):
     disk, out = tmp_path / "disk", tmp_path / "out"
     disk.mkdir()
