@@ -39,6 +39,9 @@ install_import_hook(
     "beartype.beartype",
 )
 
+MIN_COMPILE_SECONDS = 0.1
+"""What took less to compile is not kept: reading it would take as long."""
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -126,14 +129,17 @@ def report() -> None:
     pytest.importorskip("matplotlib", reason="no matplotlib: the extra `report`")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory) -> pathlib.Path:
-    """A folder where the commands that this session runs keep, and find, what XLA compiled."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    folder = folder / "compilation_cache"
-    folder.mkdir(exist_ok=True)
+    """A folder where this process and the commands that it runs keep what XLA compiled.
+
+    Each worker of xdist has its own, made anew in every run: JAX writes a program in place, so
+    that a process can read half of what another one is writing, or was when it was killed.
+    """
+    folder = tmp_path_factory.mktemp("compilation_cache")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_compilation_cache_max_size", -1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
     return folder
 
 
@@ -149,7 +155,7 @@ def command_environment(compilation_cache: pathlib.Path) -> dict[str, str]:
         "PYTHONPATH": path,
         "JAX_COMPILATION_CACHE_DIR": str(compilation_cache),
         "JAX_COMPILATION_CACHE_MAX_SIZE": "-1",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_COMPILE_SECONDS),
         "COLUMNS": "100",
     }
 

@@ -138,6 +138,7 @@ def test_another_failure_is_no_lack_of_memory():
 
 
 @pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
+@pytest.mark.slow
 def test_a_chip_alone(name, full, tpu_compiler):
     found = chips.topology(name)
     assert (found.name, found.chips) == (full, 1)
@@ -145,6 +146,7 @@ def test_a_chip_alone(name, full, tpu_compiler):
 
 @pytest.mark.parametrize("kind", chips.CHIPS)
 @pytest.mark.parametrize("count", [1, 8, 64])
+@pytest.mark.slow
 def test_every_chip_has_topologies_that_a_mesh_covers(kind, count, tpu_compiler):
     chip = chips.CHIPS[kind]
     found = chips.topology(f"{kind}-{count * chip.names_count}")
@@ -156,6 +158,7 @@ def test_every_chip_has_topologies_that_a_mesh_covers(kind, count, tpu_compiler)
     assert mesh.shape["data"] == count
 
 
+@pytest.mark.slow
 def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     words = ["--config", "configs/bert.py:tiny", "--topology", "v5e:2x2", "--json"]
@@ -177,6 +180,7 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     assert content["run_seconds"] == pytest.approx(1e6 * step["seconds"]["step"])
 
 
+@pytest.mark.slow
 def test_splash_attention_is_compiled_for_chips(tpu_compiler):
     """Its own rows and heads on each of four, forward and backward, and nothing in between."""
     mesh = sharding.make_mesh(

@@ -45,18 +45,6 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compile_once(compilation_cache):
-    """Keeps what XLA compiles, as the commands do that the tests run."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    for name, value in zip(names, (str(compilation_cache), 0.2), strict=True):
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> pathlib.Path:
     """SST-2 of our own: 30 sentences to learn, 10 to be scored, 5 without labels."""

@@ -142,7 +142,10 @@ def test_ten_kills_at_random_moments_change_nothing(
     assert losses(workdir) == losses(uninterrupted)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     number, status, uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
 ):

@@ -132,12 +132,14 @@ def fine_tune(
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow
 def test_a_finetuning_curve(task, pretrained, glue, tmp_path, follows):
     folder = fine_tune(TASKS[task], str(pretrained), glue, tmp_path)
     follows(f"finetune_{task}", folder)
 
 
 @pytest.mark.parametrize("task", OTHER_TASKS)
+@pytest.mark.slow
 def test_a_curve_of_another_task(task, pretrained, other_data, tmp_path, follows):
     recipe, short = OTHER_TASKS[task]
     data = other_data / recipe.partition(".")[0]
@@ -153,6 +155,7 @@ def tuned(pretrained, glue, tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.slow
 def test_a_curve_of_distilling_a_task(stage, pretrained, tuned, glue, tmp_path, follows):
     recipe, init = f"tinybert_glue.py:cola,{stage}_tiny", f"random:{pretrained}"
     teacher = {f"objectives.{STAGES[stage]}.teacher": str(tuned)}

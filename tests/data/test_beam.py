@@ -59,6 +59,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("held_out", ["a share", "files", "a share of another field"])
+@pytest.mark.slow
 def test_the_corpus_is_the_same(apache_beam, texts, vocabulary, tmp_path, held_out):
     options = {"shard_size": 0.05, "validation_fraction": 0.2}
     inputs = [str(texts / "*.jsonl")]
@@ -79,6 +80,7 @@ def test_the_corpus_is_the_same(apache_beam, texts, vocabulary, tmp_path, held_o
     assert contents(tmp_path / "by_beam") == contents(tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_the_corpus_is_the_same_in_a_bucket(apache_beam, texts, vocabulary, tmp_path, monkeypatch):
     """Without a disk that workers share."""
     pytest.importorskip("gcsfs", reason="no client for buckets: the extra `gcs`")
@@ -168,6 +170,7 @@ def test_the_corpus_is_the_same_by_way_of_a_job_server(
     assert contents(tmp_path / "corpus") == contents(alone)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line(apache_beam, texts, vocabulary, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -177,6 +180,7 @@ def test_a_full_disk_is_one_line(apache_beam, texts, vocabulary, tmp_path, monke
         prepare([str(texts / "*.jsonl")], vocabulary, tmp_path / "corpus", beam=[])
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line(apache_beam, texts, vocabulary, tmp_path, root, command_environment):
     """Where a worker finds it, too."""
     (tmp_path / "bad.jsonl").write_text('{"text": "w1 w2"}\n{"txt": "w3"}\n')
@@ -192,6 +196,7 @@ def test_a_mistake_is_one_line(apache_beam, texts, vocabulary, tmp_path, root, c
     assert not (tmp_path / "corpus").exists()
 
 
+@pytest.mark.slow
 def test_a_job_server_that_is_not_there_is_one_line(apache_beam, texts, vocabulary, tmp_path):
     port = free_port()
     where = [f"--job_endpoint=localhost:{port}", "--job_server_timeout=1"]
@@ -204,6 +209,7 @@ def test_a_job_server_that_is_not_there_is_one_line(apache_beam, texts, vocabula
         )
 
 
+@pytest.mark.slow
 def test_a_corpus_that_was_begun_alone_is_finished_alone(apache_beam, texts, vocabulary, tmp_path):
     def stop(progress):
         if progress.documents > 200:

@@ -69,6 +69,7 @@ def test_another_kind_of_url_is_one_line():
         storage.place("az://c/x")
 
 
+@pytest.mark.slow
 def test_a_folder_is_fetched_once_and_again_when_it_has_changed(bucket):
     bucket.put("bucket", "run/a.txt", b"one")
     bucket.put("bucket", "run/deep/b.txt", b"two")
@@ -87,17 +88,20 @@ def test_a_folder_is_fetched_once_and_again_when_it_has_changed(bucket):
     assert (copies.fetched("gs://bucket/run") / "a.txt").read_text() == "uno"
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_one_line(bucket):
     with pytest.raises(UserError, match=r"gs://bucket/no does not exist, or is empty"):
         copies.fetched("gs://bucket/no")
 
 
+@pytest.mark.slow
 def test_no_right_is_one_line(bucket):
     bucket.refused.add("bucket")
     with pytest.raises(UserError, match="no right to gs://bucket/run"):
         copies.fetched("gs://bucket/run")
 
 
+@pytest.mark.slow
 def test_a_folder_is_delivered_with_one_file_last_and_what_is_there_is_not_sent_again(bucket):
     def stopped():
         with copies.delivered("gs://bucket/c", "last") as folder:
@@ -121,12 +125,14 @@ def test_a_folder_is_delivered_with_one_file_last_and_what_is_there_is_not_sent_
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_what_was_delivered_is_known_again(bucket):
     bucket.put("bucket", "c/last", b"whole")
     with copies.delivered("gs://bucket/c", "last") as folder:
         assert (folder / "last").read_text() == "whole"
 
 
+@pytest.mark.slow
 def test_what_is_in_s3_is_fetched_again_when_it_has_changed(s3):
     for name, content in (("run/", b""), ("run/a.txt", b"one"), ("run/deep/b.txt", b"two")):
         s3.put("bucket", name, content)
@@ -141,6 +147,7 @@ def test_what_is_in_s3_is_fetched_again_when_it_has_changed(s3):
             copies.fetched(f"s3://{name}")
 
 
+@pytest.mark.slow
 def test_files_and_folders_go_to_s3(s3):
     with copies.delivered("s3://bucket/c", "last") as folder:
         (folder / "deep").mkdir()
@@ -157,12 +164,14 @@ def test_files_and_folders_go_to_s3(s3):
     assert later != source
 
 
+@pytest.mark.slow
 def test_no_checkpoints_go_to_s3(s3):
     with pytest.raises(UserError, match=r"s3://bucket/run: orbax writes no checkpoints into s3://"):
         Checkpoints("s3://bucket/run")
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
+@pytest.mark.slow
 def test_a_file_gets_another_name_and_a_folder_goes(scheme, request):
     server = request.getfixturevalue({"gs": "bucket", "s3": "s3"}[scheme])
     with copies.sent_folder(f"{scheme}://bucket/made") as folder:
@@ -177,6 +186,7 @@ def test_a_file_gets_another_name_and_a_folder_goes(scheme, request):
         assert server.names("bucket") == ["else"]
 
 
+@pytest.mark.slow
 def test_a_file_that_fails_is_not_sent(bucket):
     def failed():
         with copies.sent("gs://bucket/file") as file:
@@ -188,6 +198,7 @@ def test_a_file_that_fails_is_not_sent(bucket):
     assert bucket.names("bucket") == []
 
 
+@pytest.mark.slow
 def test_what_was_refused_is_not_remembered(bucket):
     """What lay in the bucket then may be gone by the next time."""
 
@@ -206,6 +217,7 @@ def test_what_was_refused_is_not_remembered(bucket):
     assert bucket.content("bucket", "c/last") == b"new"
 
 
+@pytest.mark.slow
 def test_a_run_is_sent_while_it_goes_on_and_after_a_failure(bucket, monkeypatch, capsys):
     monkeypatch.setattr(mirror, "_SECONDS_BETWEEN", 0.05)
     folder = mirror.on_this_machine("gs://bucket/run", alone=True)
@@ -226,6 +238,7 @@ def test_a_run_is_sent_while_it_goes_on_and_after_a_failure(bucket, monkeypatch,
     assert bucket.names("bucket") == ["run/second", "run/third"]
 
 
+@pytest.mark.slow
 def test_small_files_and_text(bucket):
     place = storage.place("gs://bucket/run/config.json")
     write_json(place, {"seed": 3})
@@ -245,6 +258,7 @@ def test_small_files_and_text(bucket):
 
 
 @pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst"])
+@pytest.mark.slow
 def test_compressed_text_is_read_as_it_comes(ending, bucket):
     import bz2
     import gzip

@@ -43,11 +43,14 @@ def by_products():
     return {model: losses(*model) for model in (BERT, GPT)}
 
 
-@pytest.mark.parametrize("model", [BERT, GPT])
+@pytest.mark.parametrize("model", [pytest.param(BERT, marks=pytest.mark.slow), GPT])
 @pytest.mark.parametrize(
     "changes",
     [
-        ("mesh.data=2", "mesh.tensor=2", "mesh.fsdp=2", "model.remat=full"),
+        pytest.param(
+            ("mesh.data=2", "mesh.tensor=2", "mesh.fsdp=2", "model.remat=full"),
+            marks=pytest.mark.slow,
+        ),
         ("mesh.data=4", "mesh.tensor=2", "data.microbatches=2"),
     ],
 )

@@ -112,7 +112,11 @@ def test_the_next_step_reads_what_the_last_one_left(made, whole, steps):
 
 @pytest.mark.parametrize(
     ("microbatches", "devices", "axes"),
-    [(4, 1, {}), (1, 8, {"data": 2, "fsdp": 2, "tensor": 2}), (2, 2, {"data": 2})],
+    [
+        pytest.param(4, 1, {}, marks=pytest.mark.slow),
+        pytest.param(1, 8, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.slow),
+        (2, 2, {"data": 2}),
+    ],
 )
 def test_microbatches_and_meshes_carry_the_same(
     name, microbatches, devices, axes, whole, trainer, steps

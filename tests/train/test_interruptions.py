@@ -53,7 +53,10 @@ def told(workdir):
     ]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_finishes_the_step_saves_and_goes_on_later(
     tmp_path, start_toy, uninterrupted, number, code
 ):

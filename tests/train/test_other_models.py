@@ -58,7 +58,13 @@ def steps(take_steps):
     return lambda made, state, first, last: take_steps(made, batch_of, state, first, last)
 
 
-@pytest.mark.parametrize("name", PRETRAINERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "decoder" else pytest.mark.slow)
+        for name in PRETRAINERS
+    ],
+)
 def test_they_obey_the_laws(name, trainer, steps, tmp_path):
     """Accumulation on a mesh of all kinds gives the same curve, and a restart the same bits."""
     made = trainer(name)

@@ -135,7 +135,7 @@ def test_accumulation_is_exact(microbatches, whole, start, batch):
         assert metrics[name] == pytest.approx(float(value), rel=1e-5), name
 
 
-@pytest.mark.parametrize("microbatches", [2, 8])
+@pytest.mark.parametrize("microbatches", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_accumulation_drops_what_the_whole_batch_would(microbatches, start, batch):
     def step(microbatches):
         made = pretrainer(dropout=0.3)
@@ -167,6 +167,8 @@ MESHES = {
     "data, fsdp, tensor": {"data": 2, "fsdp": 2, "tensor": 2},
     "data, tensor, sequence": {"data": 2, "tensor": 2, "sequence": 2},
 }
+MIXED_MESHES = ("data, fsdp, tensor", "data, tensor, sequence")
+"""Together they have every axis."""
 
 
 def trainer_on(sizes, batch, vocab_size=V, **more):
@@ -206,7 +208,14 @@ def two_steps(batch, start):
     return run
 
 
-@pytest.mark.parametrize("name", [name for name in MESHES if name != "one"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in MIXED_MESHES else pytest.mark.slow)
+        for name in MESHES
+        if name != "one"
+    ],
+)
 def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
     """With dropout: its bits do not depend on where they are drawn either."""
     _, alone, metrics_alone = two_steps("one")
