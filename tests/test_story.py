@@ -257,6 +257,7 @@ def test_a_workdir_of_another_config(home, run_bertjax):
     assert (home / "run" / "config.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint(home, run_bertjax, tmp_path):
     shutil.copytree(home / "run", tmp_path / "run")
     newest = tmp_path / "run" / "checkpoints" / str(STEPS)

@@ -16,6 +16,8 @@ from bertjax.train.checkpoint import Checkpoints
 from bertjax.train.interrupt import Interrupt
 from bertjax.train.metric_writer import read_metrics
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = 6
 SHRUNK = {
@@ -110,7 +112,6 @@ def test_the_student_begins_as_layers_of_the_teacher(home, taught):
     jax.tree.map(np.testing.assert_array_equal, begun["mlm"], params["mlm"])
 
 
-@pytest.mark.slow
 def test_a_student_that_was_stopped_ends_with_the_same_bits(home, taught):
     folder = home / "stopped"
     shutil.copytree(home / "student", folder)
@@ -217,7 +218,6 @@ def fine_tune(home, glue, recipe, name, init, **fields):
 SMALL = {"data.max_seq_length": "16", "data.padded_lengths": "(8, 16)", "num_train_epochs": "1"}
 
 
-@pytest.mark.slow
 def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     """General distillation, layers, prediction: what a person types, and what each one leaves."""
     keep = {"keep_checkpoints": "true"}
@@ -275,7 +275,6 @@ def newest(run: pathlib.Path, part: str) -> dict:
     return named_arrays.named(restore.load_numpy(run / "checkpoints" / str(step), prefix))
 
 
-@pytest.mark.slow
 def test_a_fine_tuned_run_that_kept_nothing_is_no_teacher(home, glue):
     fine_tune(home, glue, "glue.py:cola,tiny", "forgotten", "teacher", **SMALL)
     section = {"soft_targets": {"teacher": str(home / "forgotten" / "seed_0"), "of": "glue"}}

@@ -253,6 +253,7 @@ class StopAfter(Interrupt):
         return self.stopped
 
 
+@pytest.mark.slow
 def test_interrupted_seeds_end_as_uninterrupted_ones(data, pretrained, tmp_path):
     """Stops within an epoch, at its end, and one step before the last."""
     changes = {"num_train_epochs": 3, "choose_epoch": "best", "keep_checkpoints": "true"}

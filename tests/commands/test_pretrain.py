@@ -142,10 +142,8 @@ def test_ten_kills_at_random_moments_change_nothing(
     assert losses(workdir) == losses(uninterrupted)
 
 
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
     number, status, uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
 ):
@@ -203,6 +201,7 @@ def test_a_run_goes_on_in_other_parts_and_with_less_kept(corpus, tmp_path, run_b
     assert losses(parted) == pytest.approx(losses(whole), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_extended(corpus, tmp_path, run_bertjax):
     workdir = tmp_path / "run"
     short = words(corpus, workdir, num_train_steps=6, **{"optimizer.schedule": "constant"})

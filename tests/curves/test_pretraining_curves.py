@@ -39,8 +39,8 @@ PRETRAINING = (
     "universal_transformer.py:tiny",
     "vit.py:tiny",
 )
-DEFAULT = {"quickstart.py", "roberta.py:tiny", "albert.py:tiny", "elmo.py:tiny"}
-"""A curve for each kind of tokenizer and of text, from file to checkpoint."""
+DEFAULT = {"quickstart.py", "elmo.py:tiny"}
+"""Word pieces and characters, from text to checkpoint; the others with `--all`."""
 DISTILLATION = {
     # Each with the objective that asks a teacher, which is the run of bert.py:tiny.
     "distilbert.py:tiny": "soft_targets",

@@ -68,6 +68,7 @@ def test_a_module_is_parsed_into_one_document_without_what_came_before(package):
     )
 
 
+@pytest.mark.slow
 def test_the_embedded_corpus_is_large_and_has_no_document_twice():
     found = python_docs.documents()
     assert len(found) > 1500

@@ -128,6 +128,7 @@ def test_scores_of_english_are_the_official_ones_alone():
     assert answer_metrics.character_f1({}, {"a": ("轩",)}) == 0.0
 
 
+@pytest.mark.slow
 def test_it_is_fine_tuned_like_any_other(data, tmp_path, beginning):
     run = beginning(tokenizer.load(own_vocabulary(tmp_path)))
     recipe = configs.load_config("configs/squad.py:squad1,tiny", [])

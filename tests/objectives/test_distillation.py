@@ -213,6 +213,7 @@ def test_the_teacher_is_frozen_and_the_student_learns_from_it(name, batch, drawn
     assert np.abs(layers["attention"]["query"]["kernel"]).max(axis=(1, 2, 3)).min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDENTS)
 def test_accumulation_is_exact(name, batch, drawn):
     """With a teacher, of whom each part reads its own rows."""

@@ -9,6 +9,8 @@ from bertjax.interfaces import Pretrainer
 from bertjax.layers.attention_kernels import told_to
 from bertjax.train.sharding import to_global
 
+pytestmark = pytest.mark.slow
+
 CHANGES = (
     *("model.vocab_size=97", "model.hidden_size=32", "model.intermediate_size=48"),
     *("model.attention_probs_dropout_prob=0", "model.precision=float32"),
@@ -43,14 +45,11 @@ def by_products():
     return {model: losses(*model) for model in (BERT, GPT)}
 
 
-@pytest.mark.parametrize("model", [pytest.param(BERT, marks=pytest.mark.slow), GPT])
+@pytest.mark.parametrize("model", [BERT, GPT])
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param(
-            ("mesh.data=2", "mesh.tensor=2", "mesh.fsdp=2", "model.remat=full"),
-            marks=pytest.mark.slow,
-        ),
+        ("mesh.data=2", "mesh.tensor=2", "mesh.fsdp=2", "model.remat=full"),
         ("mesh.data=4", "mesh.tensor=2", "data.microbatches=2"),
     ],
 )

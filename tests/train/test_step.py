@@ -232,6 +232,7 @@ def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
     close(state.opt_state, alone.opt_state, relative=1e-4)
 
 
+@pytest.mark.slow
 def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps):
     _, alone, metrics_alone = two_steps("one")
     _, state, metrics = two_steps("data, tensor", shard_optimizer=True)
@@ -248,6 +249,7 @@ def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps):
     assert held(state.opt_state[1].mu) == {(N, D // 4, H // 2, D // H)}
 
 
+@pytest.mark.slow
 def test_gradients_that_meet_in_bfloat16_are_rounded(two_steps):
     _, exact, before = two_steps("data, tensor")
     _, state, metrics = two_steps("data, tensor", grad_reduce_in_bf16=True)
@@ -270,8 +272,8 @@ def test_dropout_was_on(two_steps, whole):
     ("name", "query", "words"),
     [
         ("one", (N, D, H, D // H), (V, D)),
-        ("data", (N, D, H, D // H), (V, D)),
-        ("data, fsdp", (N, D // 2, H, D // H), (V, D // 2)),
+        pytest.param("data", (N, D, H, D // H), (V, D), marks=pytest.mark.slow),
+        pytest.param("data, fsdp", (N, D // 2, H, D // H), (V, D // 2), marks=pytest.mark.slow),
         ("data, fsdp, tensor", (N, D // 2, H // 2, D // H), (V // 2, D // 2)),
         ("data, tensor, sequence", (N, D, H // 2, D // H), (V // 2, D)),
     ],
