@@ -44,3 +44,8 @@ def test_the_end_gives_what_was_held_back(stop):
     assert stream.add(ord("a")) == ""
     assert stream.end() == "a"
     assert stream.finished
+
+
+@pytest.mark.parametrize("stop", [["cd", "bcd"], ["bcd", "cd"]])
+def test_of_stop_strings_that_end_together_the_one_that_begins_first_ends_a_text(stop):
+    assert "".join(written("abcd", stop)) == "a"

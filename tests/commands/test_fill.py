@@ -12,6 +12,7 @@ import pytest
 from bertjax import cli, fill, importing
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,19 @@ def test_the_precision_of_the_run_can_be_changed(run):
         for precision in ("float32", "bfloat16")
     )
     assert 0 < abs(exact[0][0][0][1] - narrow[0][0][0][1]) < 0.1
+
+
+def test_guesses_come_with_up_to_twelve_tokens_of_text_on_either_side(filler):
+    letters, first = LETTERS[:20], WORDS.index("a")
+    ids = np.array([[2, *range(first, first + 20), 3]] * 40, np.int32)
+    batch = {"input_ids": ids, "attention_mask": ids > 0, "word_starts": ids >= first}
+    batch["example_id"] = np.arange(40)
+    found = fill.guesses(filler.pretrainer, filler.params, batch, filler.tokenizer, seed=0)
+    places = [letters.index(guess.truth) for guess in found]
+    assert min(places) < 11 < max(places)
+    for place, guess in zip(places, found, strict=True):
+        assert guess.before == " ".join(letters[max(place - 12, 0) : place])
+        assert guess.after == " ".join(letters[place + 1 : place + 13])
 
 
 def typed(capsys, *words):

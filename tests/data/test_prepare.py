@@ -227,6 +227,14 @@ def test_a_lost_shard_of_an_unfinished_corpus_is_noticed(make, tmp_path):
         make()
 
 
+def test_a_shortened_shard_of_an_unfinished_corpus_is_noticed(make, tmp_path):
+    stopped_after_some_shards(make)
+    shard = next((tmp_path / "corpus/unfinished").glob("train-*.array_record"))
+    shard.write_bytes(shard.read_bytes()[:-5])
+    with pytest.raises(UserError, match="is gone or damaged"):
+        make()
+
+
 def test_two_processes_do_not_write_one_corpus(make):
     def again(progress):
         with pytest.raises(UserError, match="another `bertjax prepare` is writing"):

@@ -193,6 +193,13 @@ def test_the_fingerprint_is_of_the_content_not_of_the_place(corpus_path, tmp_pat
     assert open_corpus(other).fingerprint != open_corpus(corpus_path).fingerprint
 
 
+def test_the_fingerprint_is_also_of_the_tokenizer(corpus_path):
+    manifest = json.loads((corpus_path / "manifest.json").read_text())
+    fingerprint = content_fingerprint(manifest)
+    manifest["tokenizer"]["fingerprint"] = "a" * 64
+    assert content_fingerprint(manifest) != fingerprint
+
+
 def test_a_foreign_tokenizer_is_refused_by_both_fingerprints(corpus_path):
     class Tokenizer:
         fingerprint = "f" * 64

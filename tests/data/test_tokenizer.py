@@ -181,6 +181,18 @@ def test_both_names_of_a_byte_level_pair(tmp_path):
             assert tokenizer.special_ids == (5,)
 
 
+@pytest.mark.parametrize("share", [None, 0.0, 1.0])
+def test_bpe_dropout_is_for_training_a_model_and_not_for_encoding_text(tmp_path, share):
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    pieces = {"a": 0, "b": 1, "ab": 2, "abab": 3, "<|endoftext|>": 4}
+    model = {"type": "BPE", "vocab": pieces, "merges": ["a b", "ab ab"], "dropout": share}
+    parts = {"pre_tokenizer": byte_level, "decoder": byte_level, "post_processor": None}
+    definition = whitespace_wordpiece(model=model, added_tokens=[], **parts)
+    tokenizer = load(write_json(tmp_path / "tokenizer.json", definition))
+    assert tokenizer.encode_batch(["ababab", "ba"]) == [[3, 2], [1, 0]]
+    assert tokenizer.encode_with_offsets("abab")[0] == [3]
+
+
 def test_a_special_spelling_that_was_learned_is_text(tmp_path):
     pieces = {"<": 0, "s": 1, ">": 2, "<s": 3, "<s>": 4, "</s>": 5}
     (tmp_path / "vocab.json").write_text(json.dumps(pieces))

@@ -26,6 +26,22 @@ def test_activations(name, values):
     np.testing.assert_allclose(activation(name)(x), values, atol=5e-7)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        # At -3, where the two forms of gelu are furthest apart: as in transformers.
+        ("gelu_python", -0.00404970),
+        ("gelu_pytorch_tanh", -0.00363739),
+        ("gelu_python_tanh", -0.00363739),
+        ("gelu_accurate", -0.00363739),
+        ("gelu_fast", -0.00363739),
+        ("swish", -0.14227762),
+    ],
+)
+def test_other_names_of_activations(name, value):
+    assert float(activation(name)(jnp.float32(-3.0))) == pytest.approx(value, abs=5e-7)
+
+
 @pytest.mark.parametrize("name", ["gelu", "gelu_new", "silu"])
 def test_in_bfloat16_the_result_alone_is_rounded(name):
     x = jnp.linspace(-6, 6, 401).astype(jnp.bfloat16)

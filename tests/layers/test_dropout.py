@@ -1,12 +1,13 @@
 """Dropout: how many, which, and how much the rest grows."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.layers.dropout import Dropout
+from bertjax.layers.dropout import Dropout, drawn_by_rows
 
 
 def drop(rate, x, key=0, train=True):
@@ -40,6 +41,31 @@ def test_one_key_one_mask_another_key_another_mask():
     x = jnp.ones(1000)
     np.testing.assert_array_equal(drop(0.5, x, key=3), drop(0.5, x, key=3))
     assert np.any(drop(0.5, x, key=3) != drop(0.5, x, key=4))
+
+
+class Twice(nn.Module):
+    """Two dropouts of the same input."""
+
+    @nn.compact
+    def __call__(self, x):
+        return Dropout(0.5)(x, train=True), Dropout(0.5)(x, train=True)
+
+
+def drop_by_rows(keys):
+    with drawn_by_rows(keys):
+        return Twice().apply({}, jnp.ones((len(keys), 101)), rngs={"dropout": jax.random.key(7)})
+
+
+def test_each_dropout_of_a_row_draws_anew_and_so_does_each_row():
+    first, second = drop_by_rows(jax.random.split(jax.random.key(1), 3))
+    masks = [tuple(row.tolist()) for row in (*np.asarray(first), *np.asarray(second))]
+    assert len(set(masks)) == 6
+
+
+def test_what_a_row_drops_does_not_depend_on_the_other_rows():
+    keys = jax.random.split(jax.random.key(1), 3)
+    for whole, alone in zip(drop_by_rows(keys), drop_by_rows(keys[2:]), strict=True):
+        np.testing.assert_array_equal(whole[2:], alone)
 
 
 def test_dropped_elements_pass_no_gradient(random):

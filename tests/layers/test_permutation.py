@@ -74,6 +74,14 @@ def test_spans_are_of_whole_words_in_published_proportions():
     np.testing.assert_allclose(thirds, 1 / 6, atol=0.02)
 
 
+def test_a_span_lies_anywhere_within_its_context_and_nowhere_else():
+    """Of each text the first span alone; of three words, it may leave up to three before it."""
+    every = np.ones((501, 29), bool)
+    positions, weights, _ = choose(every, every, context=2.0, longest=3, limit=1)
+    assert weights.all()
+    assert set(positions[:, 0].tolist()) == {0, 1, 2, 3}
+
+
 def test_draws_are_new_and_every_example_has_its_own():
     maskable = np.ones((2, 60), bool)
     (first, *_), (other, *_) = choose(maskable, maskable), choose(maskable, maskable, seed=1)

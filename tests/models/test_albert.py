@@ -162,6 +162,12 @@ def test_names_shapes_and_axes_of_parameters():
     assert sorted(lines) == [tuple(line.split()) for line in TREE.strip().splitlines()]
 
 
+def test_groups_come_before_the_blocks_of_a_group_in_the_shapes_of_parameters():
+    model = small(num_hidden_layers=5, num_hidden_groups=2, inner_group_num=3)
+    layers = nn.meta.unbox(shapes_of(model))["layers"]
+    assert {leaf.shape[:2] for leaf in jax.tree.leaves(layers)} == {(2, 3)}
+
+
 def test_the_forward_pass_is_the_sum_of_its_parts(batch, variables):
     params = jax.tree.map(np.asarray, variables["params"])
     encoded = run(small(output_hidden_states=True), variables, batch)

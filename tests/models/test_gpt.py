@@ -116,3 +116,25 @@ def test_a_text_that_is_too_long_is_refused(model):
         type(model)(**SIZES | {"num_attention_heads": 5}).init(
             jax.random.key(0), batch, train=False
         )
+
+
+def test_the_summary_of_a_text_is_its_last_token(model, variables, batch):
+    lengths = np.array([4, L])
+    there = jnp.asarray(np.arange(L) < lengths[:, None])
+    run = jax.jit(lambda batch: model.apply(variables, batch, train=False))
+    encoded = run(batch | {"attention_mask": there})
+    last = np.asarray(encoded.sequence)[np.arange(B), lengths - 1]
+    np.testing.assert_array_equal(encoded.summary, last)
+
+
+@pytest.mark.parametrize(("own", "others", "dropped"), [(0.5, 0.0, True), (0.0, 0.5, False)])
+def test_embeddings_have_a_dropout_of_their_own(model, variables, batch, own, others, dropped):
+    rates = {"embd_pdrop": own, "hidden_dropout_prob": others, "attention_probs_dropout_prob": 0.0}
+    module = type(model)(**SIZES, **rates, output_hidden_states=True)
+
+    def embedded(key):
+        encoded = module.apply(variables, batch, train=True, rngs={"dropout": key})
+        return encoded.hidden_states[0]
+
+    zeros = np.mean(np.asarray(jax.jit(embedded)(jax.random.key(3))) == 0)
+    assert (0.3 < zeros < 0.7) if dropped else zeros == 0

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bertjax.errors import UserError
@@ -36,3 +37,19 @@ def test_patches_that_do_not_fit_are_one_line():
         UserError, match="image_size=8, patch_size=3, expected image_size to divide"
     ):
         shape(patch_size=3)
+
+
+def test_patches_follow_each_other_row_by_row(random_variables):
+    """Each image has ones in one of its nine patches: that place of the sequence alone changes."""
+    model = Model(
+        **SMALL, image_size=12, patch_size=4, num_hidden_layers=1, output_hidden_states=True
+    )
+    images = np.zeros((10, 12, 12, 1), np.float32)
+    for number in range(9):
+        row, column = divmod(number, 3)
+        images[number, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 1
+    batch = {"pixel_values": jnp.asarray(images)}
+    variables = random_variables(model, batch)
+    embedded = jax.jit(lambda: model.apply(variables, batch, train=False).hidden_states[0])()
+    changed = np.any(np.asarray(embedded[:9] != embedded[9]), axis=-1)
+    np.testing.assert_array_equal(changed, np.eye(9, 10, 1, dtype=bool))

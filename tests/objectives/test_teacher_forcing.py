@@ -88,6 +88,20 @@ def test_mass_says_half_of_the_text_from_its_place(prepare, make_batch):
     assert changed.sum() > 0.7 * there.sum()
 
 
+def test_a_fragment_of_mass_may_stand_anywhere_in_its_text(prepare, make_batch):
+    prepared = prepare("mass", make_batch(301, 9, full=True))
+    # [CLS], seven tokens of text, of which the fragment is four, and [SEP].
+    assert (prepared["target_mask"].sum(1) == 4).all()
+    assert set(prepared["decoder_positions"][:, 0].tolist()) == {1, 2, 3, 4}
+
+
+def test_the_decoder_of_mass_reads_a_mask_and_then_the_fragment(prepare, make_batch):
+    prepared = prepare("mass", make_batch())
+    read = prepared["decoder_input_ids"]
+    np.testing.assert_array_equal(read[:, 0], [MASK] * 8)
+    np.testing.assert_array_equal(read[:, 1:], prepared["target_ids"][:, :-1])
+
+
 def test_too_few_sentinels_are_told(encoder, make_batch):
     few = span_corruption.Objective(PAD, SEP, SPECIAL, 62, num_sentinels=1)
     with pytest.raises(UserError, match="2 spans need as many sentinels, num_sentinels=1"):
@@ -121,6 +135,36 @@ def test_the_loss_by_hand_and_smoothing_for_learning_alone(random_variables, mak
     text_loss, weight = metrics["seq2seq/text_loss"]
     assert float(text_loss) == pytest.approx(-(of_text * own).sum(), rel=1e-4)
     assert weight == of_text.sum()
+
+
+class Uniform(nn.Module):
+    """An encoder-decoder that gives every token of its vocabulary the same score."""
+
+    vocab_size: int = 71
+    hidden_size: int = 71
+    embedding_size: int = 71
+    hidden_act: str = "gelu"
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    precision: str = "float32"
+
+    def __call__(self, batch, *, train):
+        zeros = jnp.zeros((*batch["target_ids"].shape, 71))
+        return Encoded(zeros, decoded=zeros)
+
+    def attend(self, hidden):
+        return hidden
+
+
+def test_the_loss_of_text_leaves_sentinels_and_special_tokens_out():
+    module = Pretrainer(Uniform(), {"spans": lambda: OBJECTIVES["span_corruption"].clone()})
+    target_ids = jnp.asarray([[70, 8, 60, 69, 9, SEP, PAD], [70, 61, 5, SEP, PAD, PAD, PAD]])
+    batch = {"target_ids": target_ids, "target_mask": target_ids != PAD}
+    losses, metrics = module.apply({}, batch, train=False)
+    # Sentinels are the tokens 61 to 70: of the text are 8, 60, 9 and 5.
+    wanted = np.log(71)
+    assert losses["spans"] == (pytest.approx(10 * wanted, rel=1e-5), 10)
+    assert metrics["spans/text_loss"] == (pytest.approx(4 * wanted, rel=1e-5), 4)
 
 
 def test_scores_of_all_targets_never_exist_at_once(make_batch):

@@ -238,6 +238,13 @@ def test_other_shapes_are_refused_with_a_table(tmp_path, resume):
     ]
 
 
+def test_arrays_that_this_run_has_not_are_refused(tmp_path, resume):
+    save(tmp_path, [1])
+    target = {name: leaf for name, leaf in TARGET.items() if name != "opt_state"}
+    with pytest.raises(UserError, match=r"(?s)1 of 3 arrays differ.*bfloat16\[5\] +absent"):
+        resume(target)
+
+
 def test_another_type_is_refused(tmp_path, resume):
     save(tmp_path, [1])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), TARGET)

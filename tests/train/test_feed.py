@@ -1,7 +1,10 @@
 """Host batches on a mesh."""
 
+import types
+
 import numpy as np
 
+from bertjax.train import feed as feed_module
 from bertjax.train.feed import Feed
 from bertjax.train.sharding import batch_sharding, make_mesh
 
@@ -19,3 +22,19 @@ def test_batches_are_placed_and_their_tokens_counted():
     assert feed.work(6).tokens == 24
     assert feed.work(7).tokens == 56
     assert feed.wait_seconds > 0
+
+
+def test_building_a_batch_is_waited_for_and_a_step_is_not(monkeypatch):
+    now = [1000.0]
+    clock = types.SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(feed_module, "time", clock)
+
+    def built():
+        for step in range(4):
+            now[0] += 3
+            yield step, {"input_ids": np.full((8, 5), step)}
+
+    feed = Feed(built(), make_mesh({"data": 8, "fsdp": 1, "tensor": 1, "sequence": 1}))
+    for _ in feed:
+        now[0] += 100
+    assert feed.wait_seconds == 12

@@ -117,3 +117,22 @@ def test_an_interrupted_run_says_what_it_waits_for(capfd):
         signal.raise_signal(signal.SIGTERM)
         assert interrupt.wanted()
     assert capfd.readouterr().err == line.format("")
+
+
+def test_after_a_run_signals_are_handled_as_before_it():
+    def own(*_) -> None:
+        pass
+
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(number, own) for number in numbers]
+    try:
+        with Interrupt():
+            assert own not in map(signal.getsignal, numbers)
+        after_a_run = [signal.getsignal(number) for number in numbers]
+        with Interrupt():
+            signal.raise_signal(signal.SIGTERM)
+        after_a_signal = [signal.getsignal(number) for number in numbers]
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    assert after_a_run == after_a_signal == [own, own]
