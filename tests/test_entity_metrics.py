@@ -147,6 +147,7 @@ def test_broken_bioes_counts_as_in_ports_of_the_script():
 
 
 @pytest.mark.parametrize("marks", ["BI", "BIES"])
+@pytest.mark.slow
 def test_seqeval_counts_the_same(marks):
     theirs = pytest.importorskip("seqeval.metrics")
     state = random.Random(marks)

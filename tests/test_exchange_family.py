@@ -270,6 +270,7 @@ SECOND = ["is it an object", "the statement that binds it is a list of names", "
 
 @pytest.mark.parametrize("texts", [[FIRST], [FIRST, SECOND]], ids=["one text", "two texts"])
 @pytest.mark.parametrize(("recipe", "pooler_act"), CLASSIFIERS)
+@pytest.mark.slow
 def test_transformers_reads_texts_as_we_do(recipe, pooler_act, texts, vocabulary, tmp_path):
     """From text to the scores of classes, by their tokenizer and model alone, and by ours."""
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
@@ -308,6 +309,7 @@ def test_transformers_reads_texts_as_we_do(recipe, pooler_act, texts, vocabulary
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_generator_says_the_same_there(vocabulary, tmp_path):
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
     transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")

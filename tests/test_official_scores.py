@@ -191,6 +191,7 @@ def test_tagged_words_that_do_not_fit(put, references, predictions, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_released_sentences(shared_data, tmp_path):
     path = shared_data / "ner" / "conll2003" / "test.txt"
     sentences = conll.read(path)

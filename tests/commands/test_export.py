@@ -189,6 +189,7 @@ def test_a_fine_tuned_run_is_a_classifier(finetuned, tmp_path):
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.slow
 def test_transformers_predicts_what_was_scored(finetuned, tmp_path):
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
     transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")

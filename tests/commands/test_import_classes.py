@@ -80,6 +80,7 @@ def test_predict_prints_the_class_that_the_model_means(save_pretrained, tmp_path
     assert found["probabilities"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_transformers_prints_the_same_names_and_probabilities(save_pretrained, tmp_path):
     pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
     transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")

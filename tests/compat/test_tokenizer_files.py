@@ -72,6 +72,7 @@ def test_the_ids_are_the_same(exported):
         assert_same(library.encode(text).ids, with_ends(trained, text), text)
 
 
+@pytest.mark.slow
 def test_transformers_agrees(exported):
     transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
     trained, folder = exported

@@ -108,6 +108,7 @@ def reference(theirs, batch):
     return states | {"pooled": pooled.numpy()} | heads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("magnify", [1.0, 8.0], ids=["published", "magnified"])
 @pytest.mark.parametrize("case", LENGTHS)
 def test_outputs_are_equal(case, magnify, parity):

@@ -101,6 +101,7 @@ def test_as_the_reference_was(ours, scale, golden_parity):
     golden_parity(f"distilbert_{scale}", ours)
 
 
+@pytest.mark.slow
 def test_as_the_reference_is(batch, params, ours, scale, load_into, golden_parity):
     torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
     transformers = pytest.importorskip("transformers", reason="parity needs bertjax[hf]")

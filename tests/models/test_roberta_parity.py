@@ -100,6 +100,7 @@ def reference(theirs, batch):
     return {"sequence": sequence.numpy(), "pooled": pooled.numpy(), "logits": logits.numpy()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("magnify", [1.0, 8.0], ids=["published", "magnified"])
 @pytest.mark.parametrize("case", LENGTHS)
 def test_outputs_are_equal(case, magnify, parity):
