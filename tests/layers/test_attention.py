@@ -99,6 +99,13 @@ def test_a_query_that_may_see_nothing_stays_finite(random):
         assert np.all(gradient[0, 2] == 0)
 
 
+def test_the_output_may_begin_with_its_own_standard_deviation(random):
+    module, x = SelfAttention(H, initializer_range=0.02, output_range=0.3), random(B, L, H * K)
+    params = nn.unbox(module.init(jax.random.key(0), x, KINDS["all"], train=False))["params"]
+    assert np.std(params["output"]["kernel"]) == pytest.approx(0.3, rel=0.2)
+    assert np.std(params["query"]["kernel"]) == pytest.approx(0.02, rel=0.2)
+
+
 def test_dropout_acts_on_the_weights(random):
     query, key = random(1, 4, 1, 6), random(1, 6, 1, 6)
     # With unit vectors as values, the outputs are the weights.

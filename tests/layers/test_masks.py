@@ -97,6 +97,24 @@ def test_a_mask_keeps_what_it_is_made_of():
     assert mask.array().shape == (2, 1, 3, 3)
 
 
+def test_two_masks_of_one_kind_show_what_both_show():
+    other = jnp.array([[True, False, True], [True, True, False]])
+    mask = masks.padding(TOKENS) & masks.padding(other)
+    np.testing.assert_array_equal(
+        mask.array()[:, 0, 0], [[True, False, False], [True, False, False]]
+    )
+    lower = jnp.tril(jnp.ones((1, 3, 3), bool))
+    mask = masks.visible_matrix(lower) & masks.visible_matrix(lower.mT)
+    np.testing.assert_array_equal(mask.array()[0, 0], np.eye(3, dtype=bool))
+
+
+def test_the_mean_is_of_tokens_that_are_there():
+    sequence = jnp.array([[[1.0, 5.0], [3.0, 9.0], [100.0, jnp.nan]], [[2.0, 4.0], [7, 7], [8, 8]]])
+    np.testing.assert_array_equal(masks.mean(sequence, TOKENS), [[2.0, 7.0], [2.0, 4.0]])
+    nothing = jnp.zeros_like(TOKENS)
+    np.testing.assert_array_equal(masks.mean(sequence, nothing), np.zeros((2, 2)))
+
+
 def test_masks_that_cannot_be_combined_are_refused():
     with pytest.raises(ValueError, match="packs of both into one array"):
         masks.packed(PACKS) & masks.packed(PACKS)
