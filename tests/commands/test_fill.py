@@ -61,17 +61,28 @@ def test_the_precision_of_the_run_can_be_changed(run):
     assert 0 < abs(exact[0][0][0][1] - narrow[0][0][0][1]) < 0.1
 
 
+class Hidden:
+    """A pretrainer that hides one token a row, and believes it to be what it is."""
+
+    def __init__(self, places):
+        self.places = jnp.asarray(places)
+
+    def apply(self, variables, batch, method):
+        labels = jnp.take_along_axis(batch["input_ids"], self.places[:, None], axis=1)
+        return self.places, labels[:, 0], jnp.ones(labels.shape), labels
+
+
 def test_guesses_come_with_up_to_twelve_tokens_of_text_on_either_side(filler):
-    letters, first = LETTERS[:20], WORDS.index("a")
-    ids = np.array([[2, *range(first, first + 20), 3]] * 40, np.int32)
-    batch = {"input_ids": ids, "attention_mask": ids > 0, "word_starts": ids >= first}
-    batch["example_id"] = np.arange(40)
-    found = fill.guesses(filler.pretrainer, filler.params, batch, filler.tokenizer, seed=0)
-    places = [letters.index(guess.truth) for guess in found]
-    assert min(places) < 11 < max(places)
+    letters, first, places = LETTERS[:20], WORDS.index("a"), [1, 6, 12, 13, 20]
+    ids = np.array([[2, *range(first, first + 20), 3, 0]] * len(places), np.int32)
+    batch = {"input_ids": ids, "attention_mask": ids > 0, "example_id": np.arange(len(places))}
+    found = fill.guesses(Hidden(places), {}, batch, filler.tokenizer, seed=0)
     for place, guess in zip(places, found, strict=True):
-        assert guess.before == " ".join(letters[max(place - 12, 0) : place])
-        assert guess.after == " ".join(letters[place + 1 : place + 13])
+        letter = place - 1  # [CLS] comes before all of them
+        assert guess.before == " ".join(letters[max(letter - 12, 0) : letter])
+        assert guess.after == " ".join(letters[place : place + 12])
+        assert guess.candidates == ((letters[letter], 1.0),)
+        assert guess.truth == letters[letter]
 
 
 def typed(capsys, *words):
