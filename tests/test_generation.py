@@ -50,7 +50,7 @@ def texts(scores, prompts, **settings):
 
 
 @pytest.mark.parametrize(("stop", "wanted"), [((), "cdefg"), (("ef",), "cd"), (("z", "d"), "c")])
-def test_a_prompt_is_gone_on_with_up_to_a_stop_string(stop, wanted):
+def test_a_prompt_is_continued_up_to_a_stop_string(stop, wanted):
     assert texts(SUCCESSOR, ["ab"], max_new_tokens=5, stop=stop) == [wanted]
 
 

@@ -1,4 +1,4 @@
-"""What a language model tells its encoder about a prompt."""
+"""The batch that a language model makes of a prompt: tokens, and which of them are there."""
 
 import types
 

@@ -48,6 +48,7 @@ def test_the_table_has_a_line_for_each_layer(run, capsys):
     assert [row.split()[0] for row in rows] == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_it_draws(run, capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="plots need matplotlib: bertjax[report]")
     status, out, _ = typed(capsys, run, "--plot", tmp_path / "layers.png")

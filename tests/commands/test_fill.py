@@ -62,7 +62,7 @@ def test_the_precision_of_the_run_can_be_changed(run):
 
 
 class Hidden:
-    """A pretrainer that hides one token a row, and believes it to be what it is."""
+    """In place of a pretrainer: one token of a row is hidden, and predicted with probability 1."""
 
     def __init__(self, places):
         self.places = jnp.asarray(places)

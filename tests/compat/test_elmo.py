@@ -11,6 +11,8 @@ from bertjax.train import restore, transfer
 
 h5py = pytest.importorskip("h5py", reason="weights of ELMo need h5py: pip install 'bertjax[elmo]'")
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {
     "lstm": {
         "cell_clip": 3,

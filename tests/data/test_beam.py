@@ -152,6 +152,7 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_the_corpus_is_the_same_by_way_of_a_job_server(
     texts, vocabulary, tmp_path, job_server, root, command_environment
 ):

@@ -16,6 +16,8 @@ from bertjax.train.named_arrays import nested
 
 h5py = pytest.importorskip("h5py", reason="weights of ELMo need h5py: pip install 'bertjax[elmo]'")
 
+pytestmark = pytest.mark.slow
+
 STREAMS, SENTENCES = 3, 10
 
 
