@@ -13,7 +13,7 @@ from bertjax.config import load_config
 from bertjax.interfaces import Pretrainer
 from bertjax.layers import frozen
 from bertjax.models import bert
-from bertjax.tasks import ner, ner_features
+from bertjax.tasks import ner_features
 from bertjax.train import optimizer, sharding
 from bertjax.train.flops import flops, training_flops
 from bertjax.train.named_arrays import fingerprint, named
@@ -147,9 +147,3 @@ def test_padding_changes_no_loss_and_no_prediction(variables, rows):
     (loss, predicted), (same, likewise) = both(rows), both(other)
     assert float(loss) == float(same)
     np.testing.assert_array_equal(predicted[there], likewise[there])
-
-
-def test_first_tokens_of_words_count_as_in_the_task_without_features(rows):
-    weights = jnp.float32([1, 0, 1, 1, 1, 1, 1, 1])
-    found = ner.word_weights(rows | {"example_weight": weights})
-    np.testing.assert_array_equal(found, (rows["token_labels"] > 0) * weights[:, None])
