@@ -20,11 +20,6 @@ def test_every_file_defines_what_its_folder_promises(folder, attribute):
         assert hasattr(catalog.load(folder, name), attribute), f"{folder}/{name}.py"
 
 
-def test_every_command_has_a_main():
-    for name in catalog.names("commands"):
-        assert callable(catalog.load("commands", name).main), name
-
-
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"no 'brt' in bertjax/models/: did you mean 'bert'\?"):
         catalog.load("models", "brt")

@@ -137,10 +137,3 @@ def test_a_vocab_txt_is_read_as_told(tokenize, tmp_path, flag, same):
     path.write_text("[UNK]\nthe\nThe\n")
     lines, _ = tokenize(b"the\nThe\n", flag, tokenizer=path)
     assert (lines[0] == lines[1]) == same
-
-
-def test_a_missing_tokenizer_is_one_line(run_bertjax, tmp_path):
-    done = run_bertjax("tokenize", "--tokenizer", tmp_path / "absent", input="the\n")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert "no tokenizer at" in done.stderr

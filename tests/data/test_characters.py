@@ -36,12 +36,6 @@ def test_a_tokenizer_of_words(words):
         tokenizer.train(["a"], kind="words", vocab_size=5)
 
 
-def test_it_is_saved_and_read_again(words, tmp_path):
-    words.save(str(tmp_path / "words"))
-    again = tokenizer.load(tmp_path / "words")
-    assert (again.kind, again.fingerprint) == ("words", words.fingerprint)
-
-
 def test_a_vocabulary_has_marks(words):
     rows = characters.vocabulary(words, 6)
     assert rows[words.cls_id].tolist() == [258, 256, 259, P, P, P]

@@ -104,11 +104,6 @@ def test_names_of_classes_in_another_order_are_refused(data, reading):
         glue.Dataset(data, task, {}, reading(Letters()))
 
 
-def test_an_unknown_dataset_is_refused(dataset):
-    with pytest.raises(UserError, match=r"no GLUE task 'sst-2': did you mean 'sst2'\?"):
-        dataset("sst-2")
-
-
 def asked(lines, reading, **task):
     numbered = [(f"line {number}", line) for number, line in enumerate(lines, 1)]
     return glue.ask(numbered, "", {"dataset": "rte"} | task, {}, reading(Letters()))
