@@ -188,7 +188,7 @@ def test_phases_of_two_lengths_run_on_a_mesh(corpus, tmp_path, run_bertjax):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_other_parts_and_with_less_kept(corpus, tmp_path, run_bertjax):
+def test_a_finished_run_is_extended_in_other_parts(corpus, tmp_path, run_bertjax):
     """As on fewer devices, or on some with less memory."""
     fields = {"optimizer.schedule": "constant", "log_every": 1}
     whole, parted = tmp_path / "whole", tmp_path / "parted"
@@ -198,19 +198,8 @@ def test_a_run_goes_on_in_other_parts_and_with_less_kept(corpus, tmp_path, run_b
     done = run_bertjax(*words(corpus, parted, num_train_steps=12, **fields))
     assert done.returncode == 0, done.stderr
     assert "going on from step 6" in done.stderr
+    assert json.loads((parted / "summary.json").read_text())["steps"] == 12
     assert losses(parted) == pytest.approx(losses(whole), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_extended(corpus, tmp_path, run_bertjax):
-    workdir = tmp_path / "run"
-    short = words(corpus, workdir, num_train_steps=6, **{"optimizer.schedule": "constant"})
-    longer = words(corpus, workdir, num_train_steps=9, **{"optimizer.schedule": "constant"})
-    assert run_bertjax(*short).returncode == 0
-    done = run_bertjax(*longer)
-    assert done.returncode == 0, done.stderr
-    assert "going on from step 6" in done.stderr
-    assert json.loads((workdir / "summary.json").read_text())["steps"] == 9
 
 
 @pytest.mark.parametrize(

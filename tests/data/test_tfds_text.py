@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,7 @@ def test_the_text_of_every_example_is_read(folder):
     assert sorted(found) == sorted(f"Text {n}.\n\u00e9" for n in range(300))
     assert found == list(documents(["tfds:small:1.2.0:train"], tfds_data_dir=folder))
     assert found[:30] == list(documents(["tfds:small:train[:10%]"], tfds_data_dir=folder))
+    assert "tensorflow" not in sys.modules
 
 
 def test_without_a_text_all_strings_are_taken(tmp_path):
@@ -90,10 +93,3 @@ def test_mistakes_are_one_line(folder, source, complaint):
     with pytest.raises(UserError, match=complaint) as raised:
         list(documents([source], tfds_data_dir=folder))
     assert "\n" not in str(raised.value)
-
-
-def test_tensorflow_is_not_needed(folder):
-    import sys
-
-    list(documents(["tfds:small:train"], tfds_data_dir=folder))
-    assert "tensorflow" not in sys.modules
