@@ -142,8 +142,6 @@ def test_an_empty_validation_split_is_warned_of(place, run_bertjax, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"--input": "nowhere/*.txt"}, "no file matches 'nowhere/*.txt'"),
-        ({"--tokenizer": "nowhere"}, "nowhere"),
         ({"--format": "wikextractor"}, "did you mean 'wikiextractor'?"),
         (
             {"--validation_fraction": "2"},
