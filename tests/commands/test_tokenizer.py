@@ -121,10 +121,7 @@ def test_an_existing_tokenizer_is_kept(text, tmp_path):
     [
         (["--max_documents", "0"], "--max_documents: got 0, expected an integer >= 1"),
         (["--sample", "0"], r"--sample: got 0\.0, expected a share in \(0, 1\]"),
-        (["--sample", "1.5"], r"--sample: got 1\.5, expected a share in \(0, 1\]"),
-        (["--kind", "bytes"], "no kind of tokenizer 'bytes'"),
         (["--format", "pdf"], "no format 'pdf'"),
-        (["--vocab_size", "10"], "vocab_size=10 has no room"),
         (["--out", "OCCUPIED"], "is no tokenizer's folder"),
     ],
 )
@@ -135,12 +132,11 @@ def test_mistakes_are_refused_and_leave_nothing(text, tmp_path, flags, message):
     assert list(tmp_path.iterdir()) == [text]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-def test_damaged_input_is_named_and_leaves_nothing(run_bertjax, tmp_path, kind):
+def test_damaged_input_is_named_and_leaves_nothing(run_bertjax, tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"good line\n\nbad \xff line\n")
     out = tmp_path / "vocab"
-    done = run_bertjax("tokenizer", "--input", path, "--kind", kind, "--out", out)
+    done = run_bertjax("tokenizer", "--input", path, "--kind", "unigram", "--out", out)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert str(path) in done.stderr
