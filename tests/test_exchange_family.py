@@ -25,7 +25,6 @@ RUNS = {
     "electra": ("ElectraForPreTraining", {"generator"}),
     "xlnet": ("XLNetLMHeadModel", set()),
     "bert_wwm": ("BertForPreTraining", set()),
-    "bert_masks30": ("BertForPreTraining", set()),
     "roberta": ("RobertaForMaskedLM", NO_POOLER),
     "spanbert": ("BertForMaskedLM", {"sbo"} | NO_POOLER),
     "tinybert": ("BertModel", {"layer_matching"} | NO_POOLER),

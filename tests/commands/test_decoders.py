@@ -97,7 +97,6 @@ def test_a_prompt_begins_as_the_documents_of_the_run_did(run, tmp_path):
             "set one of the two",
         ),
         (["perplexity", "--init", "RUN", "--input", "nowhere/*"], "nowhere"),
-        (["choose", "--init", "RUN", "--input", "nowhere.jsonl"], "no file nowhere.jsonl"),
     ],
 )
 def test_a_mistake_is_one_line(run, words, message):

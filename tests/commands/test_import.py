@@ -100,7 +100,6 @@ def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
     [
         ({"model_type": "t5"}, "model_type='t5': bertjax exchanges .*bert"),
         ({"vocab_size": 40}, "arrays do not fit|40, its tokenizer"),
-        ({"is_decoder": True}, "is_decoder=True"),
         (
             {"num_attention_heads": 3},
             "got hidden_size=16, num_attention_heads=3, expected .* equal heads",

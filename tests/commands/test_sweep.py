@@ -316,7 +316,6 @@ def one_line(ended: tuple[int, str, str]) -> str:
     ("runs", "message"),
     [
         ('product({"optimizer.learning_rat": (1, 2)})', "did you mean 'learning_rate'?"),
-        ('product({"optimiser.learning_rate": (1, 2)})', "did you mean 'optimizer'?"),
         ('product({"seed": (1, "x")})', "run seed=x: config.seed wants int, got 'x'"),
         ('[{"seed": 1}, {"seed": 1}]', "runs 1 and 2 are both named 'base'"),
         ('[{"seed": 0}, {"seed": 1}, {"seed": 1}]', "runs 2 and 3 are both named 'seed=1'"),

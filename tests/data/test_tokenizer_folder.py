@@ -150,7 +150,7 @@ def test_a_missing_file_is_noticed(saved):
         load(saved)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 99}', '{"format": 1}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99}', '{"format": 1}'])
 def test_a_damaged_description_is_noticed(saved, content):
     (saved / METADATA).write_text(content)
     with pytest.raises(UserError, match="damaged or written by another version"):
