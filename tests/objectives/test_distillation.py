@@ -252,10 +252,6 @@ def test_the_student_begins_as_a_part_of_its_teacher(layers, deep, chosen, batch
     assert left is params
 
 
-def init(module, batch):
-    return jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
-
-
 def test_a_student_of_another_width_does_not_begin_as_its_teacher(batch):
     made = {name: distilbert().objectives[name] for name in ("mlm", "soft_targets")}
     narrow = Pretrainer(model(2, 6, type_vocab_size=0, num_pooler_layers=0), made)
