@@ -77,6 +77,8 @@ BERT, GLUE = "bert.py:tiny", "glue.py:mrpc"
             "random_share <= 1; lower one of them",
         ),
         ("mass.py:tiny", {"objectives.mass.random_share": 0.3}, "config.objectives.mass: got mask"),
+        (BERT, {"data.microbatches": 0}, "config.data.microbatches: got 0, expected an int"),
+        (BERT, {"optimizer.learning_rate": -1.0}, "config.optimizer.learning_rate: got -1.0, exp"),
         (BERT, {"optimizer.adam_b1": 2.0}, "config.optimizer.adam_b1: got 2.0, expected a share"),
         (
             BERT,

@@ -205,15 +205,13 @@ def test_text_that_cannot_be_read(home, run_bertjax, tmp_path):
     assert "not being UTF-8: 1" in result.stdout
 
 
-@pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
 def test_a_damaged_corpus(home, run_bertjax, tmp_path, damage):
     shutil.copytree(home / "corpus", tmp_path / "corpus")
     (shard,) = (tmp_path / "corpus").glob("train-*.array_record")
     content = bytearray(shard.read_bytes())
     if damage == "missing":
         shard.unlink()
-    elif damage == "truncated":
-        shard.write_bytes(content[: len(content) // 2])
     else:
         content[len(content) // 2] ^= 255
         shard.write_bytes(content)
@@ -235,12 +233,9 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
     [
         ("model.hiden_size=8", "did you mean 'hidden_size'?"),
         ("model.hidden_size=abc", "config.model.hidden_size wants int, got 'abc'"),
-        ("model.hidden_size=25", "nearest: 24, 27"),
         ("mesh.fsdp=3", "devices"),
         ("data.batch_size=9", "nearest: 8, 10"),
         ("data.batch_size=0", "config.data.batch_size: got 0, expected an integer >= 1"),
-        ("data.microbatches=0", "config.data.microbatches: got 0"),
-        ("optimizer.learning_rate=-1", "config.optimizer.learning_rate: got -1.0"),
         ("data.corpus=nosuch", "nosuch is no prepared corpus"),
     ],
 )
@@ -271,21 +266,14 @@ def test_a_damaged_newest_checkpoint(home, run_bertjax, tmp_path):
     assert found["parameters_sha256"] == expected["parameters_sha256"]
 
 
-@pytest.mark.parametrize(
-    ("number", "text", "told"),
-    [
-        (3, "x\t7\t\tA sentence .", "'7'"),
-        (5, "x\t1", "2 fields, wanted 4"),
-    ],
-)
-def test_a_glue_file_with_a_bad_line(home, run_bertjax, tmp_path, number, text, told):
+def test_a_glue_file_with_a_bad_line(home, run_bertjax, tmp_path):
     shutil.copytree(home / "glue", tmp_path / "glue")
     file = tmp_path / "glue" / "CoLA" / "dev.tsv"
     lines = file.read_text().splitlines()
-    lines[number - 1] = text
+    lines[2] = "x\t7\t\tA sentence ."
     file.write_text("\n".join(lines) + "\n")
     words = finetune(home, tmp_path / "cola", "--data", str(tmp_path / "glue"))
-    fails(run_bertjax(*words), f"{file} line {number}:", told)
+    fails(run_bertjax(*words), f"{file} line 3:", "'7'")
 
 
 FULL_DISK = """

@@ -47,9 +47,12 @@ def test_yes_or_no_by_hand():
 
 
 def test_divergence_by_hand():
-    """At a temperature of 2: probabilities 1/3, 2/3 of what is wanted, 1/2, 1/2 of what came."""
-    wanted, logits = 2 * jnp.log(jnp.array([[1.0, 2.0]])), jnp.zeros((1, 2))
+    """At a temperature of 2: probabilities 1/3, 2/3 of what is wanted, 1/2, 1/2 of what came.
+
+    The second token adds nothing to the sum, for it is as wanted.
+    """
+    wanted, logits = 2 * jnp.log(jnp.array([[1.0, 2.0], [1.0, 1.0]])), jnp.zeros((2, 2))
     by_hand = np.log(2 / 3) / 3 + 2 * np.log(4 / 3) / 3
-    loss = losses.divergence(logits, wanted, jnp.array([3.0]), 2.0)
+    loss = losses.divergence(logits, wanted, jnp.array([3.0, 5.0]), 2.0)
     np.testing.assert_allclose(loss, 3 * 4 * by_hand, rtol=1e-5)
-    np.testing.assert_allclose(losses.divergence(wanted, wanted, jnp.ones(1), 2.0), 0, atol=1e-6)
+    np.testing.assert_allclose(losses.divergence(wanted, wanted, jnp.ones(2), 2.0), 0, atol=1e-6)

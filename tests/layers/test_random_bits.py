@@ -17,7 +17,7 @@ def on_tpus(key, shape):
     return random_bits._in_parts((*shape[:-1], shape[-1] // 4), jax.random.key_data(key))
 
 
-@pytest.mark.parametrize("shape", [(4,), (3, 8), (2, 3, 128, 20)])
+@pytest.mark.parametrize("shape", [(4,), (2, 3, 128, 20)])
 @pytest.mark.parametrize("way", [bits16, on_tpus])
 def test_four_elements_share_a_block_of_jax(shape, way):
     """JAX makes 32 bits of a block by taking one word exclusive-or the other."""

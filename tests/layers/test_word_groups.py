@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers import corruption, word_groups
+from bertjax.layers import word_groups
 
 
 def keys(count, seed=0):
@@ -74,24 +74,8 @@ def texts(generator, count, length):
 
 
 @pytest.mark.parametrize("kind", CHOOSERS)
-def test_the_budget_is_met_exactly_at_every_length(kind):
-    length, count = 67, 68
-    generator = np.random.default_rng(0)
-    starts = generator.random((count, length)) < 0.6
-    maskable = np.arange(length) < np.arange(count)[:, None]
-    budget = corruption.prediction_budget(jnp.asarray(maskable), 0.15, 11)
-    wanted = [min(max(1, round(0.15 * n)), 11) if n else 0 for n in range(count)]
-    for seed in range(3):
-        positions, weights, *_ = choose(kind, keys(count, seed), maskable, starts, budget, 11)
-        np.testing.assert_array_equal(weights.sum(-1), wanted)
-        for row in range(count):
-            places = np.asarray(positions)[row, : wanted[row]]
-            assert len(set(places.tolist())) == wanted[row]
-            assert np.all(maskable[row, places])
-
-
-@pytest.mark.parametrize("kind", CHOOSERS)
-def test_the_budget_is_met_exactly_in_texts_with_holes(kind):
+def test_the_budget_is_met_exactly(kind):
+    """In texts of 0 to 41 tokens with holes, budgets of all that there is among them."""
     starts, maskable = texts(np.random.default_rng(1), 300, 41)
     budget = np.minimum(np.random.default_rng(2).integers(0, 14, 300), maskable.sum(-1))
     positions, weights, *_ = choose(kind, keys(300), maskable, starts, jnp.asarray(budget), 13)

@@ -34,7 +34,7 @@ def variables(random_variables, batch):
     return random_variables(pretrainer(), batch, train=False)
 
 
-@pytest.mark.parametrize("size", [0, 1, 4, 50])
+@pytest.mark.parametrize("size", [0, 4])
 def test_the_loss_by_hand_whatever_the_parts(size, variables, batch):
     module = pretrainer(positions_at_once=size)
     sequence = module.apply(

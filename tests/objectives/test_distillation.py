@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.special
 
 from bertjax.errors import UserError
 from bertjax.interfaces import Encoded, Pretrainer
@@ -78,18 +77,6 @@ def draws(module, batch):
         lambda leaf: jnp.asarray(generator.normal(0, 0.4, leaf.shape), jnp.float32),
         nn.meta.unbox(boxed),
     )
-
-
-def test_divergence_by_hand():
-    generator = np.random.default_rng(0)
-    own, wanted = generator.normal(size=(2, 3, 5, 7))
-    weights = generator.random((3, 5))
-    student, master = (scipy.special.log_softmax(x / 2, -1) for x in (own, wanted))
-    by_hand = 4 * (weights * (np.exp(master) * (master - student)).sum(-1)).sum()
-    found = losses.divergence(*map(jnp.asarray, (own, wanted, weights)), 2.0)
-    assert found == pytest.approx(by_hand, rel=1e-5)
-    same = losses.divergence(*map(jnp.asarray, (wanted, wanted, weights)), 2.0)
-    assert same == pytest.approx(0, abs=1e-6)
 
 
 def run_teacher(variables, name, batch, function):
@@ -263,10 +250,6 @@ def test_the_student_begins_as_a_part_of_its_teacher(layers, deep, chosen, batch
     }
     left = distilbert(2, 4, begin_from_teacher=False).begin(params, frozen)
     assert left is params
-
-
-def init(module, batch):
-    return jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
 
 
 def test_a_student_of_another_width_does_not_begin_as_its_teacher(batch):

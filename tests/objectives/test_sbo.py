@@ -127,8 +127,3 @@ def test_without_spans_it_says_what_is_missing(encoder, batch, sequence):
     del batch["mlm_spans"]
     with pytest.raises(UserError, match="put mlm before it, with"):
         Loss(encoder, sbo.Objective()).init(jax.random.key(0), sequence, batch)
-
-
-def test_it_leaves_the_batch_alone(encoder, batch):
-    assert not sbo.Objective.rewrites_input
-    assert sbo.Objective().prepare(encoder, batch, train=True) is batch

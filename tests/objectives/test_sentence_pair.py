@@ -43,9 +43,3 @@ def test_the_loss_by_hand(example_weight, encoder, pooled, random_variables):
     assert weight == weights.sum()
     assert metrics["accuracy"] == ((weights * correct).sum(), weights.sum())
     assert 0 < metrics["accuracy"][0] < weights.sum()
-
-
-def test_it_leaves_the_batch_alone(encoder):
-    batch = {"input_ids": jnp.zeros((2, 3), jnp.int32)}
-    assert not Objective.rewrites_input
-    assert Objective().prepare(encoder, batch, train=True) is batch

@@ -1,7 +1,6 @@
 """Real processes that are stopped, killed, or run out of disk."""
 
 import contextlib
-import fcntl
 import json
 import os
 import pty
@@ -83,9 +82,11 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, start_toy):
     process.send_signal(signal.SIGINT)
     assert "finishing this step" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     # A shell shows 130 for either: the kernel ended it, or its own thread.
     assert process.returncode in (-signal.SIGINT, 130)
+    # The step was neither finished nor saved.
+    assert not checkpoint_folder.steps(tmp_path / "checkpoints")
 
 
 @pytest.mark.slow
@@ -104,13 +105,6 @@ def test_killed_at_random_moments_it_ends_as_if_nothing_had_happened(
     assert told(tmp_path) == uninterrupted["metrics"]
 
 
-def test_an_ending_process_has_saved_all_it_began_to_save(tmp_path, start_toy):
-    result = finished(start_toy(tmp_path, "--steps", 7, "--checkpoint_every", 1))
-    assert result["step"] == 7
-    assert checkpoint_folder.steps(tmp_path / "checkpoints")[-1] == 7
-    assert checkpoint_folder.defect(tmp_path / "checkpoints" / "7") is None
-
-
 def test_a_step_that_fails_loses_no_save_that_was_begun(tmp_path, start_toy):
     process = start_toy(tmp_path, "--checkpoint_every", 4, "--poison", 4, 9)
     _, err = process.communicate(timeout=60)
@@ -119,14 +113,6 @@ def test_a_step_that_fails_loses_no_save_that_was_begun(tmp_path, start_toy):
     assert "Traceback" not in err
     assert checkpoint_folder.steps(tmp_path / "checkpoints") == [4]
     assert checkpoint_folder.defect(tmp_path / "checkpoints" / "4") is None
-
-
-def test_two_runs_do_not_share_a_folder(tmp_path, start_toy):
-    with (tmp_path / ".lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        process = start_toy(tmp_path)
-        assert "is in use by another process" in process.communicate(timeout=60)[1]
-        assert process.returncode == 1
 
 
 def test_a_terminal_sees_a_live_line_and_gets_its_cursor_back(tmp_path, start_toy):

@@ -25,11 +25,6 @@ def test_warmup_begins_with_its_first_step_and_ends_at_the_peak(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_without_warmup_the_first_step_is_the_peak(name):
-    assert rates(name, 5)[0] == pytest.approx(0.8)
-
-
-@pytest.mark.parametrize("name", KINDS)
 def test_a_warmup_of_one_step_or_of_all(name):
     assert rates(name, 5, warmup_steps=1)[0] == pytest.approx(0.8)
     np.testing.assert_allclose(rates(name, 4, warmup_steps=4)[:4], [0.2, 0.4, 0.6, 0.8], rtol=1e-6)
@@ -100,10 +95,6 @@ def test_inverse_square_root_scales_with_the_warmup():
 @pytest.mark.parametrize("name", KINDS)
 def test_a_peak_of_zero(name):
     assert np.all(rates(name, 6, learning_rate=0.0, warmup_steps=2) == 0)
-
-
-def test_the_last_step_is_not_wasted():
-    assert rates("linear", 10, warmup_steps=2)[9] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,8 @@ def root_run(initial, rows, microbatches=1, steps=None):
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_a_loss_that_is_not_finite_skips_the_update(poison, microbatches):
-    rows = [[1.0, 2.0], [1.0, poison], [poison, 1.0], [2.0, 1.0]]
+def test_a_loss_that_is_not_finite_skips_the_update(microbatches):
+    rows = [[1.0, 2.0], [1.0, np.nan], [np.inf, 1.0], [2.0, 1.0]]
     states, metrics = zip(*root_run(4.0, rows, microbatches), strict=True)
     for index, (skipped, in_a_row) in enumerate([(0, 0), (1, 1), (2, 2), (2, 0)], start=1):
         assert states[index].step == index
