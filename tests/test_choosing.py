@@ -71,5 +71,5 @@ def test_a_file_of_questions(tmp_path):
         path.write_text(line)
         with pytest.raises(UserError, match=r'jsonl:1: wanted \{"question"'):
             choosing.read(str(path))
-    with pytest.raises(UserError, match="no file .*absent: wanted JSON lines"):
+    with pytest.raises(UserError, match=r"no file .*absent: wanted JSON lines"):
         choosing.read(str(tmp_path / "absent"))
