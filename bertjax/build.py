@@ -18,16 +18,19 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import catalog, config_check, interfaces
+from bertjax import catalog
 from bertjax.constraints import fields_of
 from bertjax.data import streams
 from bertjax.errors import UserError, nearest
-from bertjax.interfaces import Encoded, Pretrainer, Tokenizer
-from bertjax.layers import frozen as frozen_layers
-from bertjax.layers.precision import NAMED
-from bertjax.train import host, optimizer, schedule, sharding
+from bertjax.interfaces import Tokenizer
+from bertjax.layers import layer_choice as frozen_layers
+from bertjax.layers.dense import NAMED
+from bertjax.pretrainer import Encoded, Pretrainer, apply_encoder
+from bertjax.runtime import host
+from bertjax.train import optimizer, schedule, sharding
 from bertjax.train.step import NOTHING, Microbatches
 from bertjax.train.trainer import Trainer, make_trainer
+from bertjax.validation import config as validation_config
 
 _LABELS = ("name", "size")
 """Fields of `config.model` that name it and are none of its module's."""
@@ -90,13 +93,13 @@ def precision(name: str) -> str:
 
 
 def objectives(
-    sections: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any]
+    sections: Mapping[str, Mapping[str, Any]], tokenizer_fields: Mapping[str, Any]
 ) -> dict[str, Callable[[], Any]]:
     """What makes each objective, by name.
 
     Args:
       sections: `config.objectives`: fields by objective.
-      facts: What objectives may want to know of the tokenizer and the run, by field name.
+      tokenizer_fields: Properties of the tokenizer and the run that objectives may have as fields.
 
     Raises:
       UserError: no such objective, a field that it does not have, or two that rewrite the input.
@@ -104,7 +107,9 @@ def objectives(
     made = {}
     for name, fields in sections.items():
         module = catalog.load("objectives", name).Objective
-        wanted = {field: value for field, value in facts.items() if field in fields_of(module)}
+        wanted = {
+            field: value for field, value in tokenizer_fields.items() if field in fields_of(module)
+        }
         made[name] = construct(module, {**wanted, **fields}, f"config.objectives.{name}")
     rewriting = [name for name, make in made.items() if make.func.rewrites_input]
     if len(rewriting) > 1:
@@ -125,7 +130,7 @@ def construct(module: type, values: Mapping[str, Any], where: str) -> functools.
     return functools.partial(module, **values)
 
 
-def facts(config: ConfigDict, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
+def tokenizer_fields(config: ConfigDict, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
     """What objectives may ask of a run and its tokenizer; without one, of a likely one."""
     return {
         "vocab_size": config.model.get("vocab_size", 0),
@@ -236,13 +241,13 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: naming the first.
     """
-    config_check.check(config)
+    validation_config.check(config)
     if "task" in config:
         return
     phases(config)
     make_schedule(config)
     make_optimizer(config)
-    objectives(config.objectives, facts(config))
+    objectives(config.objectives, tokenizer_fields(config))
 
 
 def make_schedule(config: ConfigDict) -> optax.Schedule:
@@ -295,7 +300,7 @@ def freezes_encoder(config: ConfigDict) -> bool:
 
 def encode(config: ConfigDict) -> Callable[..., Encoded]:
     """How a run's encoder reads a batch."""
-    return frozen_layers.features if freezes_encoder(config) else interfaces.encode
+    return frozen_layers.frozen_features if freezes_encoder(config) else apply_encoder
 
 
 def make_mesh(config: ConfigDict, phases: Sequence[Phase] = ()) -> Mesh:

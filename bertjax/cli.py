@@ -12,9 +12,10 @@ import select
 import sys
 
 import bertjax
-from bertjax import catalog, compiled_programs, platforms
+from bertjax import catalog
 from bertjax.errors import UserError, nearest
-from bertjax.train import host, signal_watch
+from bertjax.runtime import compilation_cache, signals
+from bertjax.runtime import host as runtime_host
 
 _TRAINING = ("pretrain", "finetune", "bench")
 """Verbs whose every step takes and frees as much again, in threads of XLA. With one arena for all,
@@ -43,13 +44,13 @@ def main(argv: list[str] | None = None) -> int:
         hint = nearest(verb, catalog.names("commands"))
         print(f"bertjax: error: no command {verb!r}: {hint}", file=sys.stderr)
         return _MISTAKE
-    compiled_programs.keep()
-    platforms.leave_out_absent_tpus()
-    platforms.give_tpu_compiler_stack()
-    if verb in _TRAINING and not platforms.gpus() and not platforms.tpu_chips():
-        host.keep_freed_memory()
+    compilation_cache.keep()
+    runtime_host.leave_out_absent_tpus()
+    runtime_host.give_tpu_compiler_stack()
+    if verb in _TRAINING and not runtime_host.gpus() and not runtime_host.tpu_chips():
+        runtime_host.keep_freed_memory()
     status = _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
-    if status == signal_watch.INTERRUPTED and argv is None:
+    if status == signals.INTERRUPTED and argv is None:
         # XLA's threads still compute: the interpreter would wait for them, or crash beside them.
         with contextlib.suppress(OSError):
             sys.stdout.flush()
@@ -84,7 +85,7 @@ def _first_line(verb: str) -> str:
 
 def _quietly(run, name: str) -> int:
     """Runs a command and turns what a person can mend, or wanted, into one line and a status."""
-    with signal_watch.ControlC(name) as control_c:
+    with signals.ControlC(name) as control_c:
         try:
             status = _status(run, name)
             if not control_c.came:
@@ -94,7 +95,7 @@ def _quietly(run, name: str) -> int:
             if not (control_c.came or isinstance(error, KeyboardInterrupt)):
                 raise
         print(f"{name}: interrupted", file=sys.stderr)
-        return signal_watch.INTERRUPTED
+        return signals.INTERRUPTED
 
 
 def _status(run, name: str) -> int:

@@ -5,7 +5,8 @@
     add("--seeds", action=checked(PositiveInt), default=1)
 
 Every field of a config has such a type: fields of modules where the module declares them, all
-others in `schema.py` and `datasets/`. NaN and infinity fit no number; True is no integer.
+others in `validation/schema.py` and `tasks/NAME/dataset.py`. NaN and infinity fit no number; True
+is no integer.
 """
 
 import argparse

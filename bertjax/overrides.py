@@ -14,8 +14,9 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from bertjax import catalog, without_effect
+from bertjax import catalog
 from bertjax.errors import UserError, nearest
+from bertjax.validation import unused_options
 
 ConfigDict = config_dict.ConfigDict
 
@@ -79,7 +80,7 @@ def apply_overrides(config: ConfigDict, overrides: Iterable[Override]) -> None:
         for field, text in overrides:
             if not _change_objectives(config, field, text, added):
                 _set(config, field, text)
-    without_effect.check_overrides(config, dict(overrides))
+    unused_options.check_overrides(config, dict(overrides))
 
 
 def _change_objectives(config: ConfigDict, field: str, text: str, added: set[str]) -> bool:

@@ -21,8 +21,8 @@ import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax import config as configs
-from bertjax import finetuning
-from bertjax.train import transfer
+from bertjax.runs import finetune
+from bertjax.train.checkpoint import origin
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECIPE = {
@@ -45,10 +45,10 @@ def main() -> None:
     arguments = _parser().parse_args()
     recipe = configs.changed(configs.load_config(f"{ROOT}/configs/glue.py:stsb"), RECIPE)
     with tempfile.TemporaryDirectory() as workdir:
-        job = finetuning.prepare(recipe, init=arguments.init, data=arguments.data, workdir=workdir)
+        job = finetune.prepare(recipe, init=arguments.init, data=arguments.data, workdir=workdir)
         trainer = job.trainer(0)
         state = trainer.create_state()
-        encoder = transfer.take_over(job.origin.checkpoint, state.params, "encoder")
+        encoder = origin.load_params(job.origin.checkpoint, state.params, "encoder")
         state = state.replace(params=encoder)
         model = _model(arguments.model, state.params["glue"]["classifier"]["dense"])
         optimizer = _adamw(model, job.config.optimizer)

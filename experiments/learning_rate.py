@@ -9,7 +9,7 @@ the recipe of `configs/quickstart.py` as it is.
 
 from ml_collections import ConfigDict
 
-from bertjax.grid import Point, draws, integers, log_uniform
+from bertjax.sweeps.grid import Point, draws, integers, log_uniform
 from configs import quickstart
 
 

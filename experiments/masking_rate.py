@@ -13,7 +13,7 @@ runs: `experiments/masking_rate_glue.py`.
 
 from ml_collections import ConfigDict
 
-from bertjax.grid import Point, product
+from bertjax.sweeps.grid import Point, product
 from configs import quickstart
 
 

@@ -9,7 +9,7 @@ parameters; --seeds says how often each. The dev score is the mean of the task's
 
 from ml_collections import ConfigDict
 
-from bertjax.grid import Point
+from bertjax.sweeps.grid import Point
 from configs import glue
 
 TASKS = glue.TASKS

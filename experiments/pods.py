@@ -18,9 +18,10 @@ from typing import Any
 
 from bertjax import build
 from bertjax.config import load_config
-from bertjax.data import storage
 from bertjax.errors import UserError
-from bertjax.train import chips, files
+from bertjax.io import files as io_files
+from bertjax.io import storage
+from bertjax.runtime import chips
 
 TOKENS = {
     "configs/bert_base.py": 16_384,
@@ -70,7 +71,7 @@ def planned(config: str, pod: str, out: pathlib.Path) -> Plan:
         )
         if done.returncode:
             raise UserError(f"bertjax plan {' '.join(words)}: exit status {done.returncode}")
-        files.write_text(path, done.stdout)
+        io_files.write_text(path, done.stdout)
     return json.loads(path.read_text(encoding="utf-8"))
 
 

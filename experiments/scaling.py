@@ -20,9 +20,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertjax.config import load_config, split_overrides
-from bertjax.data import storage
 from bertjax.errors import UserError, nearest
-from bertjax.train import files
+from bertjax.io import files as io_files
+from bertjax.io import storage
 
 CAUSES = {"products": "products", "memory": "memory traffic", "collectives": "collectives"}
 MARKERS = {"products": "o", "memory traffic": "s", "collectives": "^"}
@@ -61,7 +61,7 @@ def run(words: Sequence[str]) -> None:
         if made is None:
             made = asked | point(arguments, asked)
             kept.append(made)
-            files.write_text(path, json.dumps(kept, indent=1) + "\n")
+            io_files.write_text(path, json.dumps(kept, indent=1) + "\n")
         points.append(made)
     print(table(points))
     title = " ".join([arguments.config, *(f"{name}={value}" for name, value in overrides)])
@@ -75,8 +75,8 @@ def check(arguments: argparse.Namespace) -> None:
     Raises:
       UserError: there is no such chip, a number is no number of things, or nothing can be drawn.
     """
-    from bertjax import layer_analysis
-    from bertjax.train.chips import CHIPS
+    from bertjax.inference import layer_analysis
+    from bertjax.runtime.chips import CHIPS
 
     if arguments.chip not in CHIPS:
         raise UserError(f"no chip {arguments.chip!r}: {nearest(arguments.chip, CHIPS)}")
@@ -108,15 +108,16 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
     Raises:
       UserError: the config cannot be planned, or there is no slice of so many chips.
     """
-    from bertjax import build, planning
-    from bertjax.compiler_process import CompilerProcess
-    from bertjax.train import chips
+    from bertjax import build
+    from bertjax.profiling import plan as profiling_plan
+    from bertjax.profiling.worker import CompilerProcess
+    from bertjax.runtime import chips
 
     fields = {"data.phases": "()", "data.max_seq_length": arguments.length}
     fields |= {f"data.{name}": asked[name] for name in ("batch_size", "microbatches")}
     fields |= asked["overrides"]
     overrides = [(name, str(value)) for name, value in fields.items()]
-    config = planning.for_accelerator(load_config(arguments.config, overrides))
+    config = profiling_plan.for_accelerator(load_config(arguments.config, overrides))
     count = asked["chips"] * chips.CHIPS[arguments.chip].names_count
     topology = chips.topology(f"{arguments.chip}-{count}")
     (phase,) = build.phases(config)
@@ -132,7 +133,7 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
         "memory": step.memory["all"],
         "memory_there": step.memory["there"],
         "sequences_per_second": asked["batch_size"] / step.seconds["step"],
-        "model_flops_utilisation": planning.utilisation(step, topology),
+        "model_flops_utilisation": profiling_plan.utilisation(step, topology),
     }
 
 

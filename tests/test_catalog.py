@@ -13,11 +13,21 @@ def test_names_are_the_files_of_a_folder(root):
 
 
 @pytest.mark.parametrize(
-    ("folder", "attribute"), [("models", "Model"), ("objectives", "Objective"), ("tasks", "Task")]
+    ("folder", "part", "attribute"),
+    [
+        ("models", None, "Model"),
+        ("objectives", None, "Objective"),
+        ("tasks", "head", "Task"),
+        ("tasks", "dataset", "Dataset"),
+    ],
 )
-def test_every_file_defines_what_its_folder_promises(folder, attribute):
-    for name in catalog.names(folder):
-        assert hasattr(catalog.load(folder, name), attribute), f"{folder}/{name}.py"
+def test_every_plug_in_defines_what_its_folder_promises(folder, part, attribute):
+    for name in catalog.names(folder, part):
+        assert hasattr(catalog.load(folder, name, part), attribute), f"{folder}/{name}"
+
+
+def test_every_task_has_a_head_and_a_dataset():
+    assert catalog.names("tasks", "head") == catalog.names("tasks", "dataset") != []
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():

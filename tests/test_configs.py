@@ -14,14 +14,16 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import build, catalog, config_check, teaching
+from bertjax import build, catalog
 from bertjax.config import fingerprint, from_json, load_config, to_json
 from bertjax.data import images
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer
-from bertjax.train.checkpoint import Checkpoints
-from bertjax.train.named_arrays import named
-from bertjax.train.restore import describe
+from bertjax.pretrainer import Pretrainer
+from bertjax.runs import teachers as runs_teachers
+from bertjax.train.checkpoint.manager import Checkpoints
+from bertjax.train.checkpoint.restore import describe
+from bertjax.train.checkpoint.trees import named
+from bertjax.validation import config as validation_config
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
 FACTS = {"mask_id": 4, "special_ids": (0, 1, 2, 3, 4), "seed": 0}
@@ -174,14 +176,14 @@ def test_its_parts_can_be_made(spec):
 
 def trainer_of(config):
     """The trainer of a config, and a batch."""
-    teachers = teaching.find(config.objectives)
+    teachers = runs_teachers.find(config.objectives)
     facts = FACTS | {"unk_id": 1, "vocab_size": config.model.get("vocab_size", 0)}
-    objectives = teaching.objectives(config.objectives, facts, teachers)
+    objectives = runs_teachers.objectives(config.objectives, facts, teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = random_rows(config, config.data.batch_size, config.data.max_seq_length)
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
-    frozen = teaching.frozen(teachers)
+    frozen = runs_teachers.frozen(teachers)
     return build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen), rows
 
 
@@ -226,7 +228,9 @@ def test_its_step_can_be_traced_when_it_is_small(spec, teacher):
     assert describe(named(state)) == describe(named(trainer.shapes))
     assert {"loss", "gradient_norm"} <= metrics.keys()
     reported = {f"held_out/{name}" for name in metrics if "/" in name}
-    declared = {name for name in config_check.held_out_metrics(config) if "perplexity" not in name}
+    declared = {
+        name for name in validation_config.held_out_metrics(config) if "perplexity" not in name
+    }
     assert reported == declared
 
 
@@ -247,8 +251,8 @@ def random_rows(config, batch_size: int, length: int) -> dict[str, np.ndarray]:
         "word_starts": random.random(shape) < 0.8,
         "example_id": np.arange(batch_size, dtype=np.uint32),
         "pair_label": random.integers(0, 2, batch_size, np.int32),
-        "remembered": np.ones(shape, bool),
-        "continues": np.zeros(batch_size, bool),
+        "memory_mask": np.ones(shape, bool),
+        "is_continuation": np.zeros(batch_size, bool),
         **targets(config, shape, random),
     }
 

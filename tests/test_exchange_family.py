@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bertjax import config as configs
-from bertjax import exporting, importing
-from bertjax.compat import weights_file
-from bertjax.data import pairs, tokenizer
 from bertjax.errors import UserError
-from bertjax.train import named_arrays, restore
-from bertjax.train.checkpoint import Checkpoints
+from bertjax.huggingface import exporting, importing, weights
+from bertjax.tasks import sequences
+from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint import restore, trees
+from bertjax.train.checkpoint.manager import Checkpoints
 
 pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
 
@@ -68,7 +68,7 @@ def write_run(folder, config, pieces, more=None) -> dict[str, np.ndarray]:
     (folder / "config.json").write_text(configs.to_json(config))
     pieces.save(str(folder / "tokenizer"))
     with Checkpoints(folder) as checkpoints:
-        checkpoints.save({"params": jax.tree.map(jnp.asarray, named_arrays.nested(params))}, step=7)
+        checkpoints.save({"params": jax.tree.map(jnp.asarray, trees.nested(params))}, step=7)
     return params
 
 
@@ -130,7 +130,7 @@ def test_a_run_goes_there_and_back(recipe, vocabulary, tmp_path):
     params = pretrained(tmp_path / "run", recipe, vocabulary)
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert (made.class_name, set(made.left_behind)) == (class_name, left_behind)
-    arrays = weights_file.read(tmp_path / "theirs")
+    arrays = weights.read(tmp_path / "theirs")
     kept = {n: a for n, a in params.items() if not n.startswith(tuple(left_behind) or "-")}
     assert sum(a.size for a in arrays.values()) == sum(a.size for a in kept.values())
     assert_comes_back(tmp_path / "theirs", tmp_path)
@@ -142,7 +142,7 @@ def test_either_tower_of_electra(vocabulary, tmp_path):
     assert (made.class_name, made.left_behind) == ("ElectraForMaskedLM", {})
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert (config["hidden_size"], config["embedding_size"]) == (8, 6)
-    arrays = weights_file.read(tmp_path / "theirs")
+    arrays = weights.read(tmp_path / "theirs")
     words = params["encoder/word_embeddings/embedding"]
     np.testing.assert_array_equal(arrays["electra.embeddings.word_embeddings.weight"], words)
     kernel = params["generator/encoder/layers/block/feed_forward/output/kernel"]
@@ -190,7 +190,7 @@ def test_pairs_alone_have_no_class(vocabulary, tmp_path):
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert made.class_name == "AlbertModel"
     assert made.left_behind == {"sentence_pair": "transformers has no place for it"}
-    assert "pooler.weight" in weights_file.read(tmp_path / "theirs")
+    assert "pooler.weight" in weights.read(tmp_path / "theirs")
 
 
 def test_a_classifier_that_was_not_trained_stays_here(vocabulary, tmp_path):
@@ -236,7 +236,7 @@ def test_every_head_of_a_task_goes_there_and_back(section, end, says, vocabulary
         assert config["id2label"] == {str(number): tag for number, tag in enumerate(TAGS)}
     pooler = {} if end == "MultipleChoice" else {"encoder/pooler": "this run has not trained it"}
     assert made.left_behind == pooler
-    assert any("pooler" in name for name in weights_file.read(tmp_path / "theirs")) != bool(pooler)
+    assert any("pooler" in name for name in weights.read(tmp_path / "theirs")) != bool(pooler)
     assert_comes_back(tmp_path / "theirs", tmp_path)
     task = json.loads((tmp_path / "run_again" / "config.json").read_text())["task"]
     assert task == json.loads((tmp_path / "run" / "config.json").read_text())["task"]
@@ -286,7 +286,7 @@ def test_transformers_reads_texts_as_we_do(recipe, pooler_act, texts, vocabulary
         configs.from_json((tmp_path / "run" / "config.json").read_text()),
         tokenizer.load(tmp_path / "run" / "tokenizer"),
     )
-    encoded = pairs.encode(texts, pieces, 40, cls_last=recipe == "xlnet")
+    encoded = sequences.encode(texts, pieces, 40, cls_last=recipe == "xlnet")
     rows = encoded.rows(np.arange(3), int(encoded.lengths.max()))
     there = inputs["attention_mask"].numpy().astype(bool)
     for ours, theirs in (("input_ids", "input_ids"), ("segment_ids", "token_type_ids")):
@@ -301,7 +301,7 @@ def test_transformers_reads_texts_as_we_do(recipe, pooler_act, texts, vocabulary
         encoded = module.encoder(batch, train=False)
         return module.glue.scores(module.encoder, encoded, batch, train=False)[0]
 
-    variables = {"params": jax.tree.map(jnp.asarray, named_arrays.nested(params))}
+    variables = {"params": jax.tree.map(jnp.asarray, trees.nested(params))}
     batch = jax.tree.map(jnp.asarray, rows)
     found = importing.pretrainer(config).apply(variables, batch, method=scores)
     assert np.ptp(wanted, axis=0).max() > 0.05
@@ -334,7 +334,7 @@ def test_the_generator_says_the_same_there(vocabulary, tmp_path):
         "example_key": jax.random.split(jax.random.key(0), 2),
     }
     config = configs.from_json((tmp_path / "run" / "config.json").read_text())
-    variables = {"params": jax.tree.map(jnp.asarray, named_arrays.nested(params))}
+    variables = {"params": jax.tree.map(jnp.asarray, trees.nested(params))}
     pieces = tokenizer.load(tmp_path / "run" / "tokenizer")
     found = importing.pretrainer(config, pieces).apply(variables, batch, method=generated)
     np.testing.assert_allclose(np.asarray(found)[there], wanted[there], atol=1e-4)
@@ -346,7 +346,7 @@ def test_the_tower_is_read_back_with_its_own_weights(vocabulary, tmp_path):
     export(tmp_path / "run", tmp_path / "theirs")
     importing.write(importing.read(tmp_path / "theirs"), tmp_path / "again")
     checkpoint = exporting.find(str(tmp_path / "again")).origin.checkpoint
-    again = named_arrays.named(restore.load_numpy(checkpoint, "params"))
+    again = trees.named(restore.load_numpy(checkpoint, "params"))
     assert again.keys() == {n for n in params if not n.startswith("generator/")}
     for name, array in again.items():
         np.testing.assert_array_equal(array, params[name], err_msg=name)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bertjax import sweep_plan
 from bertjax.config import load_config
+from bertjax.sweeps import plan as sweeps_plan
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = sorted(
@@ -30,7 +30,7 @@ def test_its_record_says_how_to_run_it(path):
     spec = f"{path}:{command[1]}" if command[1] else str(path)
     finetunes = "task" in load_config(spec)
     options = {"data": "glue"} if finetunes else {}
-    sweep = sweep_plan.load(spec, [], options)
+    sweep = sweeps_plan.load(spec, [], options)
     assert len(sweep.runs) > 1
     if not finetunes:
         # A run without its metric would have no place in the table.
@@ -39,7 +39,7 @@ def test_its_record_says_how_to_run_it(path):
 
 def test_the_encoders_that_are_asked_are_those_that_are_trained():
     trained, asked = (
-        sweep_plan.load(f"{ROOT}/experiments/{spec}", [], options)
+        sweeps_plan.load(f"{ROOT}/experiments/{spec}", [], options)
         for spec, options in (
             ("masking_rate.py", {}),
             ("masking_rate_glue.py:rte", {"data": "glue"}),
@@ -57,5 +57,5 @@ def test_folders_of_configs_are_forgotten(monkeypatch):
 
     for name in of_configs():  # what other tests have read stands aside
         monkeypatch.delitem(sys.modules, name)
-    sweep_plan.load(str(FILES[0]), [], {})
+    sweeps_plan.load(str(FILES[0]), [], {})
     assert not of_configs()

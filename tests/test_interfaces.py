@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Encoded, Encoder, Pretrainer
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm, sentence_pair
+from bertjax.pretrainer import Encoded, Encoder, Pretrainer
 
 
 class CountingEncoder(nn.Module):

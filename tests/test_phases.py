@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from bertjax import build, rehearsal
+from bertjax import build
 from bertjax.config import changed, load_config
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer
+from bertjax.pretrainer import Pretrainer
+from bertjax.profiling import dummy
 from bertjax.train.sharding import to_global
 
 pytestmark = pytest.mark.slow
@@ -57,10 +58,10 @@ def test_a_phase_whose_parts_do_not_divide_is_refused(config):
 def steps(config):
     """What a step of each phase measures, and its program."""
     phases = build.phases(config)
-    objectives = build.objectives(config.objectives, build.facts(config))
+    objectives = build.objectives(config.objectives, build.tokenizer_fields(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     mesh = build.make_mesh(config, phases)
-    rows = [rehearsal.random_rows(config, phase) for phase in phases]
+    rows = [dummy.random_rows(config, phase) for phase in phases]
     trainer = build.trainer(config, pretrainer, mesh, rows[0], phases=phases)
     state, found, programs = trainer.create_state(), [], []
     for each in rows:

@@ -29,9 +29,12 @@ import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from bertjax import answer_metrics, entity_metrics, metrics
-from bertjax.data import conll, glue, glue_table, squad
-from bertjax.data.randomness import sample
+from bertjax.data.random import sample
+from bertjax.metrics import answers, classification, entities
+from bertjax.tasks.glue import files as glue_files
+from bertjax.tasks.glue import table as glue_table
+from bertjax.tasks.ner import conll as ner_conll
+from bertjax.tasks.squad import files as squad_files
 
 NO_LABEL = -100
 """What transformers' loss leaves out."""
@@ -46,7 +49,7 @@ class Sentences:
 
     def __init__(self, arguments: argparse.Namespace, tokenizer):
         self.task = glue_table.glue_task(arguments.task)
-        examples = glue.read(arguments.data, self.task)
+        examples = glue_files.read(arguments.data, self.task)
         train = examples["train"]
         if arguments.max_train_examples:
             train = train.sample(arguments.max_train_examples, seed=0)
@@ -61,7 +64,10 @@ class Sentences:
     def score(self, outputs: list) -> dict[str, float]:
         logits = np.stack([output.logits.numpy() for output in outputs])
         found = logits.argmax(-1) if self.task.labels else logits[:, 0]
-        return {name: getattr(metrics, name)(found, self.dev.labels) for name in self.task.metrics}
+        return {
+            name: getattr(classification, name)(found, self.dev.labels)
+            for name in self.task.metrics
+        }
 
 
 class Words:
@@ -71,8 +77,8 @@ class Words:
 
     def __init__(self, arguments: argparse.Namespace, tokenizer):
         folder = pathlib.Path(arguments.data)
-        train, self.dev = (conll.read(folder / name) for name in ("train.txt", "valid.txt"))
-        self.tags = conll.tag_names(train)
+        train, self.dev = (ner_conll.read(folder / name) for name in ("train.txt", "valid.txt"))
+        self.tags = ner_conll.tag_names(train)
         if arguments.max_train_examples:
             train = [train[i] for i in sample(len(train), arguments.max_train_examples, 0)]
         self.options = {"num_labels": len(self.tags)}
@@ -107,7 +113,7 @@ class Words:
             found = output.logits.argmax(-1).numpy()
             tags = [self.tags[found[place]] for place in places]
             predicted.append(tags + ["O"] * (len(sentence) - len(tags)))
-        return entity_metrics.score(predicted, [list(sentence.tags) for sentence in self.dev])
+        return entities.score(predicted, [list(sentence.tags) for sentence in self.dev])
 
 
 class Questions:
@@ -118,10 +124,10 @@ class Questions:
 
     def __init__(self, arguments: argparse.Namespace, tokenizer):
         folder = pathlib.Path(arguments.data)
-        train = squad.read(folder / "train-v1.1.json")
+        train = squad_files.read(folder / "train-v1.1.json")
         if arguments.max_train_examples:
             train = train.sample(arguments.max_train_examples, seed=0)
-        self.dev = squad.read(folder / "dev-v1.1.json", on_mismatch="keep")
+        self.dev = squad_files.read(folder / "dev-v1.1.json", on_mismatch="keep")
         self.options = {}
         self.train = self._windows(tokenizer, arguments, train)
         reach = train.first_answers()
@@ -171,7 +177,7 @@ class Questions:
         for number, (_, begin, end) in best.items():
             context = self.dev.contexts[self.dev.context_of[number]]
             texts[self.dev.ids[number]] = context[begin:end]
-        scores = answer_metrics.exact_match_and_f1(texts, self.dev.references())
+        scores = answers.exact_match_and_f1(texts, self.dev.references())
         return {name: scores[name] / 100 for name in ("exact_match", "f1")}
 
 

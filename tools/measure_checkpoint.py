@@ -44,10 +44,10 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
     import jax
 
     from bertjax import build
-    from bertjax.data import storage
-    from bertjax.train import checkpoint_folder
-    from bertjax.train.checkpoint import Checkpoints
-    from bertjax.train.retention import Keep
+    from bertjax.io import storage
+    from bertjax.train.checkpoint import folder as checkpoint_folder
+    from bertjax.train.checkpoint.manager import Checkpoints
+    from bertjax.train.checkpoint.retention import Keep
 
     train_step, state, batch = made(config)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
@@ -92,12 +92,13 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
 
 def made(config):
     """The step, compiled; the first state; a batch."""
-    from bertjax import build, rehearsal
+    from bertjax import build
+    from bertjax.profiling import dummy
     from bertjax.train.sharding import to_global
 
     phase = build.phases(config)[-1]
     mesh = build.make_mesh(config, [phase])
-    trainer, rows = rehearsal.trainer(config, phase, mesh)
+    trainer, rows = dummy.trainer(config, phase, mesh)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     return trainer.train_step.compile(state, batch), state, batch
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from bertjax.data import feature_files
-from bertjax.data.lines import texts
 from bertjax.errors import UserError
+from bertjax.inference import feature_files
+from bertjax.io.lines import texts
 
 
 def main() -> None:
@@ -44,9 +44,11 @@ def measured(arguments: argparse.Namespace) -> dict[str, object]:
     """Medians of both, and how many times the forward pass's time the whole takes."""
     import jax
 
-    from bertjax import extracting
+    from bertjax.inference import features as inference_features
 
-    opened = extracting.open_run(arguments.init, layers=arguments.layers, pool=arguments.pool)
+    opened = inference_features.open_run(
+        arguments.init, layers=arguments.layers, pool=arguments.pool
+    )
     batches = []
 
     def remembering(batch):
@@ -78,14 +80,14 @@ def measured(arguments: argparse.Namespace) -> dict[str, object]:
 
 def whole(encoding: object, source: str) -> int:
     """What the verb does; returns how many rows it wrote."""
-    from bertjax import extracting
+    from bertjax.inference import features as inference_features
 
     count = 0
     lines = (text for _, text in texts(source))
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "features.npz"
         with feature_files.writer(out, encoding.layers, encoding.tokenizer) as file:
-            for chunk, features in extracting.extract(encoding, lines, source):
+            for chunk, features in inference_features.extract(encoding, lines, source):
                 file.add(chunk, features, tokens=encoding.pool == "none")
                 count += len(features)
     return count

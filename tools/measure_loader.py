@@ -20,9 +20,10 @@ import time
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from bertjax.data import records, tokenizer
+from bertjax.corpus import reader
 from bertjax.data.examples import Examples
 from bertjax.data.pipeline import batches
+from bertjax.tokenizers import tokenizer
 
 KINDS = (
     ("segment-pair", "next"),
@@ -38,7 +39,7 @@ class Positions:
 
     dtype = np.dtype("<u4")
 
-    def __init__(self, corpus: records.Corpus):
+    def __init__(self, corpus: reader.Corpus):
         self._corpus = corpus
         self.tokens, self.sentences = corpus.tokens, corpus.sentences
         self.document = corpus.document
@@ -67,7 +68,7 @@ def rates(
         return count / (time.perf_counter() - started), count / (time.process_time() - busy)
 
 
-def coverage(corpus: records.Corpus, fields: dict) -> dict[str, float]:
+def coverage(corpus: reader.Corpus, fields: dict) -> dict[str, float]:
     """What one epoch leaves out, repeats and fills."""
     total = int(corpus.tokens.sum())
     special = {"cls_id": total, "sep_id": total, "pad_id": total, "word_starts": None}
@@ -109,7 +110,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=50_000, help="in each round")
     arguments = parser.parse_args()
 
-    corpus = records.open_corpus(arguments.corpus, arguments.split)
+    corpus = reader.open_corpus(arguments.corpus, arguments.split)
     pieces = tokenizer.load(pathlib.Path(arguments.corpus) / "tokenizer")
     common = {
         "max_seq_length": arguments.max_seq_length,

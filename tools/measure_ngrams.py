@@ -21,8 +21,9 @@ import sys
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from bertjax.data import blocks, text, tokenizer
-from bertjax.data.tokenizer_specials import end_of_text
+from bertjax.corpus import encoding, text
+from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.special_tokens import end_of_text
 
 OBJECTIVES = ("causal_lm", "bidirectional_lm")
 
@@ -34,7 +35,7 @@ class Tokens:
         end = end_of_text(pieces)
         before, after, self.bytes = [], [], 0
         for document in text.documents(inputs):
-            sentences = list(blocks.sentence_texts(document, blocks.joint(pieces)))
+            sentences = list(encoding.sentence_texts(document, encoding.joint(pieces)))
             self.bytes += sum(len(sentence.encode()) for sentence in sentences)
             ids = np.concatenate([[0], *pieces.encode_batch(sentences)]).astype(np.int64)
             ids[0] = pieces.sep_id if end is None else end

@@ -21,9 +21,9 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from bertjax.data.prepare import prepare
-from bertjax.data.text import documents
-from bertjax.data.workers import available_cores
+from bertjax.corpus.prepare import prepare
+from bertjax.corpus.text import documents
+from bertjax.corpus.workers import available_cores
 
 _AT_ONCE = 512
 

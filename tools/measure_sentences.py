@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from bertjax.data.sentences import split_line
+from bertjax.corpus.sentences import split_line
 
 Splitter = Callable[[str], list[str]]
 

@@ -20,12 +20,12 @@ both smooth). Layer 1 reads the embeddings. Lines longer than the model reads ar
 def main(argv: list[str]) -> None:
     """Measures every run, prints a table or JSON, and draws if asked to."""
     arguments = _parser().parse_args(argv)
-    from bertjax.data import copies, storage
+    from bertjax.io import copies, storage
 
     if not storage.place(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input wants texts, one a line")
-    from bertjax import extracting, layer_analysis
-    from bertjax.data.lines import texts
+    from bertjax.inference import features, layer_analysis
+    from bertjax.io.lines import texts
 
     out = storage.place(arguments.plot) if arguments.plot else None
     if out:
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     texts(arguments.input, tables=())  # checks the file before a model is loaded
     measured = []
     for init in arguments.init:
-        encoding = extracting.open_run(init, layers="all", truncate=True)
+        encoding = features.open_run(init, layers="all", truncate=True)
         lines = (text for _, text in texts(arguments.input, tables=()))
         found = layer_analysis.measure(
             encoding, lines, arguments.input, batch_size=arguments.batch_size
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     else:
         _print_table(measured)
     if out:
-        with copies.sent(out) as file:
+        with copies.upload_file(out) as file:
             layer_analysis.plot(file, measured)
         print(f"plot: {out}")
 

@@ -28,15 +28,14 @@ medians over --repeats timings of --steps steps each, after --warmup steps.
 
 def main(argv: list[str]) -> None:
     """Prints the measurements as JSON."""
-    from bertjax.config import load_config, split_overrides
-    from bertjax.config_kinds import PRETRAINING
+    from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     config = load_config(arguments.config, overrides, PRETRAINING)
-    from bertjax.layers.attention_kernels import told_to
+    from bertjax.layers.attention_kernels import log_kernel_choice
 
-    with told_to(lambda line: print(line, file=sys.stderr, flush=True)):
+    with log_kernel_choice(lambda line: print(line, file=sys.stderr, flush=True)):
         measured = measure(config, arguments)
     print(json.dumps(measured, indent=2))
 
@@ -71,8 +70,8 @@ def measure(config, arguments: argparse.Namespace) -> dict:
     import jax
 
     from bertjax import build
-    from bertjax.layers.precision import NAMED
-    from bertjax.train.peak import peak_flops_per_second
+    from bertjax.layers.dense import NAMED
+    from bertjax.runtime.chips import peak_flops_per_second
 
     build.check(config)
     phases = build.phases(config)
@@ -108,11 +107,12 @@ def _phase_or_its_failure(config, phase, mesh, peak, arguments: argparse.Namespa
 def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
     import jax
 
-    from bertjax import build, rehearsal
+    from bertjax import build
     from bertjax.interfaces import extent
+    from bertjax.profiling import dummy
     from bertjax.train.sharding import to_global
 
-    trainer, rows = rehearsal.trainer(config, phase, mesh)
+    trainer, rows = dummy.trainer(config, phase, mesh)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     start = time.perf_counter()
     step = trainer.train_step.compile(state, batch)

@@ -4,7 +4,7 @@ import argparse
 import json
 
 from bertjax.constraints import NonNegativeInt, PositiveInt, Seed, checked
-from bertjax.without_effect import Unread, check_flags
+from bertjax.validation.unused_options import Unread, check_flags
 
 EPILOG = """\
 examples:
@@ -34,21 +34,21 @@ def main(argv: list[str]) -> None:
     parser = _parser()
     arguments = parser.parse_args(argv)
     check_flags(_UNREAD, vars(arguments), parser.get_default)
-    from bertjax import choosing, language_model
-    from bertjax.data import copies, storage
+    from bertjax.inference import language_model, multiple_choice
+    from bertjax.io import copies, storage
 
     if arguments.out:
         storage.check_file(storage.place(arguments.out))
-    questions = choosing.read(arguments.input)
-    examples = choosing.read(arguments.shots_from) if arguments.shots_from else questions
-    before = choosing.preambles(questions, examples, arguments.shots, arguments.seed)
+    questions = multiple_choice.read(arguments.input)
+    examples = multiple_choice.read(arguments.shots_from) if arguments.shots_from else questions
+    before = multiple_choice.preambles(questions, examples, arguments.shots, arguments.seed)
     model = language_model.load(arguments.init, arguments.precision)
-    scores = choosing.choose(model, questions, before, batch_size=arguments.batch_size)
-    found = choosing.accuracies(questions, scores) | {"questions": len(questions)}
+    scores = multiple_choice.choose(model, questions, before, batch_size=arguments.batch_size)
+    found = multiple_choice.accuracies(questions, scores) | {"questions": len(questions)}
     found |= {"shots": arguments.shots}
     if arguments.out:
         rows = [json.dumps({"log_probabilities": row}) for row in scores]
-        with copies.sent(arguments.out) as file:
+        with copies.upload_file(arguments.out) as file:
             file.write_text("\n".join([*rows, ""]), encoding="utf-8")
     if arguments.json:
         print(json.dumps(found))

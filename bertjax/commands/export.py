@@ -32,8 +32,8 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    from bertjax import exporting
-    from bertjax.data import storage
+    from bertjax.huggingface import exporting
+    from bertjax.io import storage
 
     target = storage.place(arguments.target)
     source = exporting.find(arguments.source)

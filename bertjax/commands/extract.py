@@ -34,17 +34,18 @@ def main(argv: list[str]) -> None:
     """Reads, computes, writes, and tells what was written."""
     arguments = _parser().parse_args(_joined(argv))
 
-    from bertjax import extracting
-    from bertjax.data import copies, feature_files, storage
-    from bertjax.data.lines import texts
     from bertjax.errors import UserError
-    from bertjax.progress_display import progress_display
+    from bertjax.inference import feature_files
+    from bertjax.inference import features as inference_features
+    from bertjax.io import copies, storage
+    from bertjax.io.lines import texts
+    from bertjax.runtime.progress import progress_display
 
     source, out = arguments.input, storage.place(arguments.out)
     feature_files.check(out)
     reading = _Reading(source)
     lines = reading.count(text for _, text in texts(source, tables=()))
-    encoding = extracting.open_run(
+    encoding = inference_features.open_run(
         arguments.init,
         layers=arguments.layers,
         pool=arguments.pool,
@@ -54,11 +55,11 @@ def main(argv: list[str]) -> None:
     )
     tokens, count, truncated, shape = arguments.pool == "none", 0, 0, ()
     with (
-        copies.sent(out) as path,
+        copies.upload_file(out) as path,
         feature_files.writer(path, encoding.layers, encoding.tokenizer) as file,
         progress_display() as display,
     ):
-        for chunk, features in extracting.extract(
+        for chunk, features in inference_features.extract(
             encoding, lines, source, batch_size=arguments.batch_size
         ):
             file.add(chunk, features, tokens=tokens)

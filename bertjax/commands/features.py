@@ -37,35 +37,36 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(rest)
     recipe = ",".join(filter(None, (_FEATURES, arguments.recipe)))
     _check_recipe(f"{arguments.config}:{recipe}", overrides)
-    from bertjax import features_suite, suite_processes
-    from bertjax.progress_display import progress_display
-    from bertjax.side_by_side import sigterm_as_control_c
-    from bertjax.train import mirror
-    from bertjax.train.workdir import claim
+    from bertjax.runs import bucket_sync
+    from bertjax.runs.workdir import claim
+    from bertjax.runtime.progress import progress_display
+    from bertjax.sweeps import layers as sweeps_layers
+    from bertjax.sweeps import processes as sweeps_processes
+    from bertjax.sweeps.processes import sigterm_as_control_c
 
-    workdir = mirror.on_this_machine(arguments.workdir, alone=True)
+    workdir = bucket_sync.on_this_machine(arguments.workdir, alone=True)
     asked = arguments.layers.split(",") if arguments.layers else ()
-    layers = features_suite.layers_of(arguments.init, asked)
+    layers = sweeps_layers.layers_of(arguments.init, asked)
     beside = arguments.finetuned
-    more = [features_suite.fine_tuned(beside, arguments.init)] if beside else []
-    runs = features_suite.plan(layers, workdir)
+    more = [sweeps_layers.fine_tuned(beside, arguments.init)] if beside else []
+    runs = sweeps_layers.plan(layers, workdir)
     settled = {name: getattr(arguments, name) for name in ("init", "data", "recipe")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    mirrored = mirror.mirrored(workdir, arguments.workdir)
+    mirrored = bucket_sync.synced(workdir, arguments.workdir)
     with claim(workdir, {"features": settled}), mirrored, sigterm_as_control_c():
         wanted = [_process(arguments, recipe, run, overrides) for run in runs]
         with progress_display() as display:
-            processes = suite_processes.Processes(
+            processes = sweeps_processes.Processes(
                 works=[process.work for process in wanted],
                 seeds=arguments.seeds,
                 parallel=arguments.parallel,
                 display=display,
             )
             failed = processes.run(wanted)
-        scores = features_suite.collect(workdir, more)
+        scores = sweeps_layers.collect(workdir, more)
         if scores:
             _write(workdir, scores)
-    suite_processes.check_all_done(failed, len(runs))
+    sweeps_processes.check_all_done(failed, len(runs))
 
 
 _FEATURES = "conll2003,features"
@@ -74,8 +75,7 @@ _FEATURES = "conll2003,features"
 def _check_recipe(recipe: str, overrides: Sequence) -> None:
     """Refuses a mistake before the first run starts."""
     from bertjax import build
-    from bertjax.config import load_config
-    from bertjax.config_kinds import FINE_TUNING
+    from bertjax.config import FINE_TUNING, load_config
 
     if "task.layers" in dict(overrides):
         raise UserError("--config.task.layers is what tells rows apart: choose them with --layers")
@@ -83,9 +83,9 @@ def _check_recipe(recipe: str, overrides: Sequence) -> None:
 
 
 def _process(arguments: argparse.Namespace, recipe: str, run, overrides: Sequence):
-    from bertjax import suite_processes
+    from bertjax.sweeps import processes as sweeps_processes
 
-    words = suite_processes.command(
+    words = sweeps_processes.command(
         config=f"{arguments.config}:{recipe}",
         init=arguments.init,
         data=arguments.data,
@@ -94,17 +94,18 @@ def _process(arguments: argparse.Namespace, recipe: str, run, overrides: Sequenc
     )
     fields = (("task.layers", run.row), *overrides)
     words += [f"--config.{name}={value}" for name, value in fields]
-    return suite_processes.Process(run.row, run.workdir, words)
+    return sweeps_processes.Process(run.row, run.workdir, words)
 
 
 def _write(workdir: pathlib.Path, scores: Sequence) -> None:
-    from bertjax import features_suite, suite_table
-    from bertjax.train.files import write_json
+    from bertjax.io.files import write_json
+    from bertjax.sweeps import glue_table
+    from bertjax.sweeps import layers as sweeps_layers
 
-    table = features_suite.rows(scores)
-    (workdir / "table.md").write_text(suite_table.markdown(table), encoding="utf-8")
-    write_json(workdir / "results.json", features_suite.content(scores))
-    print(suite_table.text(table))
+    table = sweeps_layers.rows(scores)
+    (workdir / "table.md").write_text(glue_table.markdown(table), encoding="utf-8")
+    write_json(workdir / "results.json", sweeps_layers.content(scores))
+    print(glue_table.text(table))
     medians = {score.run.row: score.medians["dev/f1"] for score in scores}
     print(json.dumps({"dev/f1": medians}))
 

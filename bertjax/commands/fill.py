@@ -22,10 +22,10 @@ float32 is slower and gives those of transformers to five digits or so.
 def main(argv: list[str]) -> None:
     """Prints what the model puts in each place."""
     arguments = _parser().parse_args(argv)
-    from bertjax import fill
-    from bertjax.data.lines import texts
+    from bertjax.inference import fill_mask
+    from bertjax.io.lines import texts
 
-    filler = fill.load(arguments.init, arguments.top, arguments.precision)
+    filler = fill_mask.load(arguments.init, arguments.top, arguments.precision)
     asked = iter(arguments.texts or (text for _, text in texts(None) if text.strip()))
     while group := list(itertools.islice(asked, arguments.batch_size)):
         for text, places in zip(group, filler.fill(group), strict=True):

@@ -40,18 +40,17 @@ _NAMED = 5
 
 def main(argv: list[str]) -> None:
     """Fine-tunes every seed that is not finished and prints the scores of all."""
-    from bertjax.config import load_config, split_overrides
-    from bertjax.config_kinds import FINE_TUNING
+    from bertjax.config import FINE_TUNING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     recipe = load_config(arguments.config, overrides, FINE_TUNING)
     from bertjax import build
-    from bertjax.train import hosts
+    from bertjax.runtime import distributed
 
     build.check(recipe)
 
-    hosts.join(arguments.distributed)
+    distributed.join(arguments.distributed)
     results = run(recipe, arguments, argv)
     if _is_first_host():
         _print_table(results)
@@ -67,18 +66,19 @@ def run(recipe, arguments: argparse.Namespace, argv: list[str]) -> list[dict[str
       argv: The whole command line, for the command that is printed.
     """
     from bertjax import config as configs
-    from bertjax import finetuning, multitask, scoring
-    from bertjax.layers.attention_kernels import told_to
-    from bertjax.train import hosts, mirror
-    from bertjax.train.interrupt import Interrupt
-    from bertjax.train.workdir import claim
+    from bertjax.layers.attention_kernels import log_kernel_choice
+    from bertjax.runs import bucket_sync, finetune, multitask
+    from bertjax.runs import results as runs_results
+    from bertjax.runs.workdir import claim
+    from bertjax.runtime import distributed
+    from bertjax.runtime.interrupt import Interrupt
 
-    hosts.check_same(config=configs.fingerprint(recipe), workdir=arguments.workdir)
+    distributed.check_same(config=configs.fingerprint(recipe), workdir=arguments.workdir)
     start = time.monotonic()
-    folder = mirror.on_this_machine(arguments.workdir, alone=True)
-    prepare = multitask.prepare if multitask.asked(recipe) else finetuning.prepare
+    folder = bucket_sync.on_this_machine(arguments.workdir, alone=True)
+    prepare = multitask.prepare if multitask.asked(recipe) else finetune.prepare
     job = prepare(recipe, init=arguments.init, data=arguments.data, workdir=folder)
-    hosts.meet("prepared data")
+    distributed.barrier("prepared data")
     facts = {"task": job.dataset.name, "init": {"name": arguments.init, **job.config.init}}
     facts["examples"] = _sizes(job)
     left_out = {split: list(names) for split, names in job.dataset.left_out.items() if names}
@@ -88,16 +88,16 @@ def run(recipe, arguments: argparse.Namespace, argv: list[str]) -> list[dict[str
     held = contextlib.nullcontext()
     if _is_first_host():
         content = json.loads(configs.to_json(job.config))
-        held = claim(job.workdir, content, free=finetuning.FREE_FIELDS)
+        held = claim(job.workdir, content, free=finetune.FREE_FIELDS)
     results = []
     with (
         held,
-        mirror.mirrored(folder, arguments.workdir),
+        bucket_sync.synced(folder, arguments.workdir),
         Interrupt() as interrupt,
-        told_to(_say),
+        log_kernel_choice(_say),
     ):
         for seed in range(recipe.seed, recipe.seed + arguments.seeds):
-            result = scoring.read(job.folder(seed)) or finetuning.fine_tune(job, seed, interrupt)
+            result = runs_results.read(job.folder(seed)) or finetune.fine_tune(job, seed, interrupt)
             if result is None:
                 _say(f"stopped in seed {seed}; the same command resumes it: {_command(argv)}")
                 raise SystemExit(interrupt.exit_code)
@@ -105,7 +105,7 @@ def run(recipe, arguments: argparse.Namespace, argv: list[str]) -> list[dict[str
             results.append(result)
             facts["seconds"] = time.monotonic() - start
             complete = len(results) == arguments.seeds
-            scoring.write(job.workdir, job.config, results, facts, complete=complete)
+            runs_results.write(job.workdir, job.config, results, facts, complete=complete)
     return results
 
 
@@ -131,12 +131,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _description(job, arguments: argparse.Namespace) -> str:
-    from bertjax import build, finetuning
-    from bertjax.train import named_arrays
+    from bertjax import build
+    from bertjax.runs import finetune
+    from bertjax.train.checkpoint import trees
 
-    old = finetuning.taken_over(job) or ["encoder"]
-    new = [name for name in named_arrays.named(job.shapes) if name.partition("/")[0] not in old]
-    count = named_arrays.num_parameters(job.shapes["encoder"])
+    old = finetune.transferred_parts(job) or ["encoder"]
+    new = [name for name in trees.named(job.shapes) if name.partition("/")[0] not in old]
+    count = trees.num_parameters(job.shapes["encoder"])
     if job.origin.checkpoint is None:
         source = f"fresh parameters, the model of {job.origin.run}"
     else:
@@ -177,13 +178,14 @@ def _outcome(
     recipe, arguments: argparse.Namespace, argv: list[str], results: list[dict[str, Any]]
 ) -> str:
     """Where the results are, and the command for the next step."""
-    from bertjax import multitask, scoring
-    from bertjax.data import storage
+    from bertjax.io import storage
     from bertjax.overrides import with_overrides
-    from bertjax.tasks.glue import BETWEEN
+    from bertjax.runs import multitask
+    from bertjax.runs import results as runs_results
+    from bertjax.tasks.glue.head import BETWEEN
 
     workdir = arguments.workdir.rstrip("/")
-    seed = f"{workdir}/seed_{scoring.median_seed(results)}"
+    seed = f"{workdir}/seed_{runs_results.median_seed(results)}"
     results_line = f"results  {workdir}/results.json, summary.json, predictions/, seed_N/"
     if storage.place(f"{seed}/checkpoints").exists():
         task = recipe.task.dataset.partition(BETWEEN)[0] if multitask.asked(recipe) else ""
@@ -200,9 +202,9 @@ def _outcome(
 
 def _print_table(results: list[dict[str, Any]]) -> None:
     """Each seed's scores and their spread, on standard output."""
-    from bertjax import scoring
+    from bertjax.runs import results as runs_results
 
-    over_seeds = scoring.spreads(results)
+    over_seeds = runs_results.spreads(results)
     names = list(over_seeds)
     rows = [
         [str(result["seed"]), str(result["chosen_epoch"])]

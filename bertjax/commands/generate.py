@@ -18,11 +18,11 @@ from bertjax.constraints import (
     checked,
 )
 from bertjax.errors import UserError
-from bertjax.without_effect import Unread, check_flags
+from bertjax.validation.unused_options import Unread, check_flags
 
 if TYPE_CHECKING:
-    from bertjax.generation import Settings
-    from bertjax.language_model import LanguageModel
+    from bertjax.inference.generate import Settings
+    from bertjax.inference.language_model import LanguageModel
 
 EPILOG = """\
 examples:
@@ -64,11 +64,11 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     check_flags(_UNREAD, vars(arguments), parser.get_default)
     prompts = arguments.prompt or _lines()
-    from bertjax import generation, language_model
+    from bertjax.inference import generate, language_model
 
     settings = _settings(arguments)
     model = language_model.load(arguments.init, arguments.precision)
-    encoded = generation.encode(model, prompts, settings)
+    encoded = generate.encode(model, prompts, settings)
     show = _show_json if arguments.json else _show
     show(model, prompts, encoded, settings)
 
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _lines() -> list[str]:
-    from bertjax.data.lines import texts
+    from bertjax.io.lines import texts
 
     prompts = [text for _, text in texts(None)]
     if not prompts:
@@ -152,7 +152,7 @@ def _lines() -> list[str]:
 
 def _settings(arguments: argparse.Namespace) -> "Settings":
     from bertjax.decoding.sampling import Choice
-    from bertjax.generation import Settings
+    from bertjax.inference.generate import Settings
 
     names = ("temperature", "top_k", "top_p", "repetition_penalty", "no_repeat_ngram")
     names_beside = ("max_new_tokens", "beams", "length_penalty", "seed", "batch_size")
@@ -167,12 +167,12 @@ def _show(
     model: "LanguageModel", prompts: Sequence[str], encoded: Sequence, settings: "Settings"
 ) -> None:
     """One text after the other; what comes for a later one waits until it is its turn."""
-    from bertjax import generation
+    from bertjax.inference import generate
 
     clock, waiting, finished = _Clock(), {}, set()
     turn = 0
     print(prompts[0], end="", flush=True)
-    for written in generation.complete(model, encoded, settings):
+    for written in generate.complete(model, encoded, settings):
         clock.count(written.tokens)
         waiting[written.prompt] = waiting.get(written.prompt, "") + written.text
         finished |= {written.prompt} if written.finished else set()
@@ -188,10 +188,10 @@ def _show(
 def _show_json(
     model: "LanguageModel", prompts: Sequence[str], encoded: Sequence, settings: "Settings"
 ) -> None:
-    from bertjax import generation
+    from bertjax.inference import generate
 
     clock, texts, turn, finished = _Clock(), dict.fromkeys(range(len(prompts)), ""), 0, set()
-    for written in generation.complete(model, encoded, settings):
+    for written in generate.complete(model, encoded, settings):
         clock.count(written.tokens)
         texts[written.prompt] += written.text
         finished |= {written.prompt} if written.finished else set()

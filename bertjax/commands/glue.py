@@ -31,50 +31,50 @@ stopped.
 def main(argv: list[str]) -> None:
     """Runs what is missing, then prints the table."""
     from bertjax.config import split_overrides
-    from bertjax.side_by_side import sigterm_as_control_c
-    from bertjax.train.workdir import claim
+    from bertjax.runs.workdir import claim
+    from bertjax.sweeps.processes import sigterm_as_control_c
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
-    from bertjax import glue_suite, suite_processes
-    from bertjax.data import copies
-    from bertjax.progress_display import progress_display
-    from bertjax.train import mirror
+    from bertjax.io import copies
+    from bertjax.runs import bucket_sync
+    from bertjax.runtime.progress import progress_display
+    from bertjax.sweeps import glue, processes
 
-    workdir = mirror.on_this_machine(arguments.workdir, alone=True)
-    tasks = glue_suite.tasks_of(str(copies.fetched(arguments.data)), arguments.tasks)
+    workdir = bucket_sync.on_this_machine(arguments.workdir, alone=True)
+    tasks = glue.tasks_of(str(copies.local_copy(arguments.data)), arguments.tasks)
     if arguments.from_mnli and "mnli" not in tasks:
         raise UserError("--from_mnli wants mnli among the tasks: name it, or leave --from_mnli out")
-    if arguments.from_mnli and not set(glue_suite.FROM_MNLI) & set(tasks):
-        named = ", ".join(glue_suite.FROM_MNLI)
+    if arguments.from_mnli and not set(glue.FROM_MNLI) & set(tasks):
+        named = ", ".join(glue.FROM_MNLI)
         raise UserError(
             f"--from_mnli has no effect: got tasks {', '.join(tasks)}, expected one of {named}, "
             "which begin with MNLI's encoder; name one, or leave --from_mnli out"
         )
     _check_overrides(arguments, dict(overrides))
     _check_recipes(arguments, tasks, overrides)
-    runs = glue_suite.plan(tasks, workdir, grid=arguments.grid)
+    runs = glue.plan(tasks, workdir, grid=arguments.grid)
     settled = {name: getattr(arguments, name) for name in ("init", "recipe", "grid", "from_mnli")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    mirrored = mirror.mirrored(workdir, arguments.workdir)
+    mirrored = bucket_sync.synced(workdir, arguments.workdir)
     with claim(workdir, {"glue": settled}), mirrored, sigterm_as_control_c():
         with progress_display() as display:
             failed = _Suite(arguments, overrides, runs, display).run(runs)
-        scores = glue_suite.collect(runs)
+        scores = glue.collect(runs)
         if scores:
             _write(workdir, scores)
-    suite_processes.check_all_done(failed, len(runs))
+    processes.check_all_done(failed, len(runs))
 
 
 class _Suite:
     """Which runs begin with what, and how they are typed."""
 
     def __init__(self, arguments: argparse.Namespace, overrides: Sequence, runs: Sequence, display):
-        from bertjax import glue_suite
-        from bertjax.suite_processes import Processes
+        from bertjax.sweeps import glue
+        from bertjax.sweeps.processes import Processes
 
         self._arguments, self._overrides = arguments, overrides
-        self._works = {run.workdir: glue_suite.work(arguments.data, run) for run in runs}
+        self._works = {run.workdir: glue.work(arguments.data, run) for run in runs}
         self._processes = Processes(
             works=list(self._works.values()),
             seeds=arguments.seeds,
@@ -84,23 +84,23 @@ class _Suite:
 
     def run(self, runs: Sequence) -> list[pathlib.Path]:
         """Runs what is not finished; returns the folders of what failed."""
-        from bertjax import glue_suite
+        from bertjax.sweeps import glue
 
-        later = glue_suite.FROM_MNLI if self._arguments.from_mnli else ()
+        later = glue.FROM_MNLI if self._arguments.from_mnli else ()
         first = [run for run in runs if run.task not in later]
         rest = [run for run in runs if run.task in later]
         failed = self._all(first, lambda run: self._arguments.init)
         if not rest:
             return failed
-        mnli = [score for score in glue_suite.collect(first) if score.run.task == "mnli"]
+        mnli = [score for score in glue.collect(first) if score.run.task == "mnli"]
         if not mnli:
             return [*failed, *(run.workdir for run in rest)]
-        taught = str(glue_suite.best_seed(mnli[0].run))
+        taught = str(glue.best_seed(mnli[0].run))
         return failed + self._all(rest, lambda run: taught)
 
     def _all(self, runs: Sequence, init: Callable) -> list[pathlib.Path]:
-        from bertjax.glue_suite import folder
-        from bertjax.suite_processes import Process
+        from bertjax.sweeps.glue import folder
+        from bertjax.sweeps.processes import Process
 
         return self._processes.run(
             [
@@ -115,11 +115,11 @@ class _Suite:
         )
 
     def _command(self, run, init: str) -> list[str]:
-        from bertjax import suite_processes
+        from bertjax.sweeps import processes
 
         arguments = self._arguments
         config = f"{arguments.config}:{run.task}" + (arguments.recipe and f",{arguments.recipe}")
-        words = suite_processes.command(
+        words = processes.command(
             config=config,
             init=init,
             data=arguments.data,
@@ -134,11 +134,11 @@ class _Suite:
 
 def _check_overrides(arguments: argparse.Namespace, overrides: Mapping[str, str]) -> None:
     """Refuses fields that tell the runs apart: an override would make them all the same."""
-    from bertjax import glue_suite
+    from bertjax.sweeps import glue
 
     varied = {"task.dataset": "--tasks"}
     if arguments.grid:
-        varied |= dict.fromkeys(glue_suite.GRID, "--grid")
+        varied |= dict.fromkeys(glue.GRID, "--grid")
     for field in filter(varied.get, overrides):
         raise UserError(
             f"--config.{field}: got {overrides[field]}, expected none, since {varied[field]} sets "
@@ -149,8 +149,7 @@ def _check_overrides(arguments: argparse.Namespace, overrides: Mapping[str, str]
 def _check_recipes(arguments: argparse.Namespace, tasks: Sequence[str], overrides) -> None:
     """Refuses a mistake in any recipe before the first run starts."""
     from bertjax import build
-    from bertjax.config import load_config
-    from bertjax.config_kinds import FINE_TUNING
+    from bertjax.config import FINE_TUNING, load_config
 
     for task in tasks:
         recipe = f"{arguments.config}:{task}" + (arguments.recipe and f",{arguments.recipe}")
@@ -158,20 +157,20 @@ def _check_recipes(arguments: argparse.Namespace, tasks: Sequence[str], override
 
 
 def _write(workdir: pathlib.Path, scores: Sequence) -> None:
-    from bertjax import glue_suite, suite_table
-    from bertjax.train.files import write_json
+    from bertjax.io.files import write_json
+    from bertjax.sweeps import glue, glue_table
 
-    table = suite_table.rows(scores)
-    (workdir / "table.md").write_text(suite_table.markdown(table), encoding="utf-8")
-    missing = glue_suite.submission(workdir / "submission.zip", scores)
+    table = glue_table.rows(scores)
+    (workdir / "table.md").write_text(glue_table.markdown(table), encoding="utf-8")
+    missing = glue.submission(workdir / "submission.zip", scores)
     write_json(
-        workdir / "results.json", suite_table.content(scores) | {"missing_of_server": missing}
+        workdir / "results.json", glue_table.content(scores) | {"missing_of_server": missing}
     )
-    print(suite_table.text(table))
+    print(glue_table.text(table))
     if missing:
         told = f"{workdir / 'submission.zip'} lacks what the server wants too: {', '.join(missing)}"
         print(told, file=sys.stderr)
-    print(json.dumps({"average": glue_suite.average(scores), "tasks": len(scores)}))
+    print(json.dumps({"average": glue.average(scores), "tasks": len(scores)}))
 
 
 def _parser() -> argparse.ArgumentParser:

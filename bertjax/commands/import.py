@@ -39,11 +39,12 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    from bertjax import exchanged_tasks, importing
-    from bertjax.data import copies, storage
-    from bertjax.train.named_arrays import num_parameters
+    from bertjax.huggingface import heads as huggingface_heads
+    from bertjax.huggingface import importing
+    from bertjax.io import copies, storage
+    from bertjax.train.checkpoint.trees import num_parameters
 
-    source, target = copies.fetched(arguments.source), storage.place(arguments.target)
+    source, target = copies.local_copy(arguments.source), storage.place(arguments.target)
     made = importing.read(
         source,
         task=arguments.task,
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> None:
     if made.left_behind:
         print(f"left behind: {', '.join(made.left_behind)}", file=sys.stderr)
     if "task" in made.config:
-        heads = exchanged_tasks.name_of(made.config)
+        heads = huggingface_heads.name_of(made.config)
     else:
         heads = ", ".join(made.config.objectives)
     print(

@@ -66,12 +66,13 @@ def describe(what: str, num_examples: int = 3) -> dict[str, Any]:
     Raises:
       UserError: it is none of these, or damaged.
     """
-    from bertjax.data import storage
-    from bertjax.train import checkpoint_folder, transfer
+    from bertjax.io import storage
+    from bertjax.train.checkpoint import folder as checkpoint_folder
+    from bertjax.train.checkpoint import origin
 
     path = storage.place(what)
     if not path.exists() and "@" in what:
-        return _checkpoint(transfer.find(what).checkpoint)
+        return _checkpoint(origin.resolve(what).checkpoint)
     if not path.is_dir():
         came = "a file" if path.is_file() else "not there"
         raise UserError(f"{what} is {came}; {_WANTED}")
@@ -85,9 +86,9 @@ def describe(what: str, num_examples: int = 3) -> dict[str, Any]:
 
 
 def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
-    from bertjax.train import checkpoint_folder
-    from bertjax.train.named_arrays import fingerprint, num_parameters
-    from bertjax.train.restore import load_numpy
+    from bertjax.train.checkpoint import folder as checkpoint_folder
+    from bertjax.train.checkpoint.restore import load_numpy
+    from bertjax.train.checkpoint.trees import fingerprint, num_parameters
 
     defect = checkpoint_folder.defect(path)
     if defect:
@@ -110,15 +111,17 @@ def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _run(path: pathlib.Path) -> dict[str, Any]:
-    from bertjax.train import checkpoint_folder, mirror, retention, transfer
-    from bertjax.train.files import read_json
-    from bertjax.train.metric_writer import read_metrics
-    from bertjax.train.workdir import in_use
+    from bertjax.io.files import read_json
+    from bertjax.runs import bucket_sync
+    from bertjax.runs.workdir import in_use
+    from bertjax.train.checkpoint import folder as checkpoint_folder
+    from bertjax.train.checkpoint import origin, retention
+    from bertjax.train.metric_records import read_metrics
 
     checkpoints = checkpoint_folder.metrics(path / "checkpoints")
-    folder = mirror.on_this_machine(path)
+    folder = bucket_sync.on_this_machine(path)
     config = read_json(folder / "config.json")
-    transfer.refuse_released(path, config)
+    origin.refuse_released(path, config)
     if not config:
         raise UserError(f"{path} is no run: its config.json is empty; {_WANTED}")
     ranks = retention.ranked(
@@ -165,10 +168,11 @@ def _last_metrics(records: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _corpus(path: pathlib.Path, num_examples: int) -> dict[str, Any]:
-    from bertjax.data import copies, records
+    from bertjax.corpus import reader
+    from bertjax.io import copies
 
-    folder = copies.fetched(path)
-    corpus = records.open_corpus(folder, _first_split(folder))
+    folder = copies.local_copy(path)
+    corpus = reader.open_corpus(folder, _first_split(folder))
     return {
         "kind": "corpus",
         "path": str(path),
@@ -178,7 +182,7 @@ def _corpus(path: pathlib.Path, num_examples: int) -> dict[str, Any]:
 
 
 def _first_split(path: pathlib.Path) -> str:
-    from bertjax.train.files import read_json
+    from bertjax.io.files import read_json
 
     splits = list(read_json(path / "manifest.json").get("splits", ()))
     return "train" if "train" in splits or not splits else splits[0]
@@ -186,7 +190,7 @@ def _first_split(path: pathlib.Path) -> str:
 
 def _examples(corpus: Any, tokenizer_folder: pathlib.Path, count: int) -> list[str]:
     from bertjax.data.examples import Examples
-    from bertjax.data.tokenizer import load
+    from bertjax.tokenizers.tokenizer import load
 
     tokenizer = load(tokenizer_folder)
     examples = Examples(

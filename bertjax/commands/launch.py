@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
-from bertjax.train.roll_call import COORDINATOR, PROCESS, PROCESSES
+from bertjax.runtime.rendezvous import COORDINATOR, PROCESS, PROCESSES
 
 EPILOG = """\
 examples:

@@ -25,8 +25,8 @@ only models with the same tokenizer.
 def main(argv: list[str]) -> None:
     """Measures and prints."""
     arguments = _parser().parse_args(argv)
-    from bertjax import language_model, perplexity
-    from bertjax.data import sources, text
+    from bertjax.corpus import sources, text
+    from bertjax.inference import language_model, perplexity
 
     if note := sources.repeated(arguments.input):
         print(note, file=sys.stderr)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.constraints import PositiveInt, checked
-from bertjax.without_effect import Unread, check_flags
+from bertjax.validation.unused_options import Unread, check_flags
 
 EPILOG = """\
 examples:
@@ -56,21 +56,21 @@ _UNREAD = (
 
 def main(argv: list[str]) -> None:
     """Prints the plan of every phase as a table, or as JSON."""
-    from bertjax.config import load_config, split_overrides
-    from bertjax.config_kinds import PRETRAINING
+    from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
     parser = _parser()
     arguments = parser.parse_args(rest)
     check_flags(_UNREAD, vars(arguments), parser.get_default, overrides)
     os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
-    from bertjax import build, planning
-    from bertjax.train import chips
+    from bertjax import build
+    from bertjax.profiling import plan as profiling_plan
+    from bertjax.runtime import chips
 
     asked = load_config(arguments.config, overrides, PRETRAINING)
-    config = planning.for_accelerator(asked)
+    config = profiling_plan.for_accelerator(asked)
     if arguments.mesh:
-        config = planning.with_mesh(config, arguments.mesh)
+        config = profiling_plan.with_mesh(config, arguments.mesh)
     build.check(config)
     topology = chips.topology(arguments.topology, arguments.slices)
     steps, fit = _compiled(config, topology, arguments.search)
@@ -98,19 +98,20 @@ def main(argv: list[str]) -> None:
 
 def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list[Any]]:
     """The step of each phase, and in settings that fit; or, for a search, what was tried."""
-    from bertjax import build, plan_search
-    from bertjax.compiler_process import CompilerProcess
+    from bertjax import build
+    from bertjax.profiling import search as profiling_search
+    from bertjax.profiling.worker import CompilerProcess
 
     phases = build.phases(config)
     with CompilerProcess(topology.name, topology.slices) as compile_step:
         if search:
             longest = max(phases, key=lambda each: each.max_seq_length)
             devices = len(topology.devices)
-            return plan_search.search(config, longest, devices, compile_step, _say), []
+            return profiling_search.search(config, longest, devices, compile_step, _say), []
         steps = [compile_step(config, phase) for phase in phases]
         if all(step.fits for step in steps):
             return steps, steps
-        return steps, plan_search.fitting(config, steps, compile_step, _say) or []
+        return steps, profiling_search.fitting(config, steps, compile_step, _say) or []
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -177,9 +178,9 @@ def _rate(step: Any) -> float:
 
 
 def _share(step: Any, topology: Any) -> str:
-    from bertjax import planning
+    from bertjax.profiling import plan as profiling_plan
 
-    return f"{planning.utilisation(step, topology):.1%}"
+    return f"{profiling_plan.utilisation(step, topology):.1%}"
 
 
 def _collectives(step: Any) -> list[str]:
@@ -212,14 +213,14 @@ def _print_ranking(steps: Sequence[Any], topology: Any) -> None:
 
 
 def _print_overrides(config: Any, steps: Sequence[Any]) -> None:
-    from bertjax import plan_search
+    from bertjax.profiling import search as profiling_search
 
-    if words := plan_search.overrides(config, steps):
+    if words := profiling_search.overrides(config, steps):
         _print_table([("run it with", " ".join(words))])
 
 
 def _print_run(steps: Sequence[Any], topology: Any) -> None:
-    from bertjax.planning import SECONDS_PER_DAY
+    from bertjax.profiling.plan import SECONDS_PER_DAY
 
     seconds = sum(step.phase.steps * step.seconds["step"] for step in steps)
     chips, days, hours = topology.chips, seconds / SECONDS_PER_DAY, seconds / 3600
@@ -254,11 +255,11 @@ def _content(arguments: Any, topology: Any, steps: Sequence[Any], fit: Sequence[
 def _step_content(step: Any, topology: Any) -> dict[str, Any]:
     import dataclasses
 
-    from bertjax import planning
+    from bertjax.profiling import plan as profiling_plan
 
     content = dataclasses.asdict(step) | {"fits": step.fits}
     if step.fits:
-        content["model_flops_utilisation"] = planning.utilisation(step, topology)
+        content["model_flops_utilisation"] = profiling_plan.utilisation(step, topology)
         content["sequences_per_second"] = _rate(step)
     return content
 

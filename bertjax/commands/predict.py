@@ -35,16 +35,16 @@ _BATCHES_AT_ONCE = 16
 def main(argv: list[str]) -> None:
     """Answers line by line."""
     arguments = _parser().parse_args(argv)
-    from bertjax.data import storage
+    from bertjax.io import storage
 
     if arguments.input is not None and not storage.place(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input wants one example a line")
-    from bertjax import predicting
-    from bertjax.data.file_kinds import JSON_LINES, TSV
-    from bertjax.data.lines import texts
+    from bertjax.inference import predict
+    from bertjax.io.file_kinds import JSON_LINES, TSV
+    from bertjax.io.lines import texts
 
     found = texts(arguments.input, tables=(TSV, JSON_LINES))
-    predictor = predicting.load(
+    predictor = predict.load(
         arguments.init,
         task=arguments.task,
         data=arguments.data,

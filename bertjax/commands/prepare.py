@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bertjax.constraints import PositiveFloat, PositiveInt, ShareBelowOne, checked
-from bertjax.data import storage
 from bertjax.errors import UserError
-from bertjax.without_effect import Unread, check_flags
+from bertjax.io import storage
+from bertjax.validation.unused_options import Unread, check_flags
 
 if TYPE_CHECKING:
-    from bertjax.data.prepare import Progress
+    from bertjax.corpus.prepare import Progress
 
 _EXAMPLES = r"""\
 inputs:
@@ -71,8 +71,8 @@ def main(argv: list[str]) -> None:
         raise UserError(f"words behind -- are Beam's: {of_beam[0]!r} wants --runner beam")
     if options.runner == "beam" and options.workers is not None:
         raise UserError("--workers is of --runner local: Beam's own options stand behind --")
-    from bertjax.data.prepare import prepare
-    from bertjax.data.sources import repeated
+    from bertjax.corpus.prepare import prepare
+    from bertjax.corpus.sources import repeated
 
     for inputs in filter(None, (options.input, options.validation_input)):
         if note := repeated(inputs):
@@ -203,7 +203,7 @@ def _terminate(*_: object) -> None:
 @contextlib.contextmanager
 def progress_display() -> Iterator[Callable[["Progress"], None]]:
     """Shows how far the preparation has come."""
-    from bertjax import progress_display as displays
+    from bertjax.runtime import progress as displays
 
     with displays.progress_display() as display:
         yield lambda progress: display.update(progress.fraction, _rates(progress))

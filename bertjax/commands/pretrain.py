@@ -42,18 +42,17 @@ _PREDICTIONS = {
 
 def main(argv: list[str]) -> None:
     """Trains, and tells what came of it."""
-    from bertjax.config import load_config, split_overrides
-    from bertjax.config_kinds import PRETRAINING
+    from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     config = load_config(arguments.config, overrides, PRETRAINING)
     from bertjax import build
-    from bertjax.train import hosts
+    from bertjax.runtime import distributed
 
     build.check(config)
 
-    hosts.join(arguments.distributed)
+    distributed.join(arguments.distributed)
     run(config, arguments, argv)
 
 
@@ -81,27 +80,28 @@ def run(config, arguments: argparse.Namespace, argv: list[str]) -> None:
       argv: The whole command line, for the commands that are printed.
     """
     from bertjax import config as configs
-    from bertjax import pretraining, pretraining_job
     from bertjax.commands.prepare import progress_display
-    from bertjax.layers.attention_kernels import told_to
-    from bertjax.train import hosts, mirror
-    from bertjax.train.interrupt import Interrupt
-    from bertjax.train.workdir import claim
+    from bertjax.inference.fill_mask import held_out_guesses
+    from bertjax.layers.attention_kernels import log_kernel_choice
+    from bertjax.runs import bucket_sync, prepare, pretrain
+    from bertjax.runs.workdir import claim
+    from bertjax.runtime import distributed
+    from bertjax.runtime.interrupt import Interrupt
 
-    hosts.check_same(config=configs.fingerprint(config), workdir=arguments.workdir)
+    distributed.check_same(config=configs.fingerprint(config), workdir=arguments.workdir)
     held = contextlib.nullcontext()
     if _is_first_host():
-        folder = mirror.on_this_machine(arguments.workdir)
+        folder = bucket_sync.on_this_machine(arguments.workdir)
         held = claim(folder, json.loads(configs.to_json(config)))
     with held:
         with progress_display() as progress:
-            job = pretraining_job.prepare(config, arguments.workdir, _say, progress)
-        hosts.meet("prepared data")
-        _say(pretraining_job.description(job))
-        before = pretraining.finished(job)
+            job = prepare.prepare(config, arguments.workdir, _say, progress)
+        distributed.barrier("prepared data")
+        _say(prepare.description(job))
+        before = pretrain.finished(job)
         # What is prepared is kept at any moment; from here on a signal means: finish the step.
-        with Interrupt() as interrupt, told_to(_say):
-            summary = before or pretraining.pretrain(job, interrupt, _say)
+        with Interrupt() as interrupt, log_kernel_choice(_say):
+            summary = before or pretrain.pretrain(job, interrupt, _say, held_out_guesses)
     if summary is None:
         _say(f"stopped and saved; the same command resumes it: {_command(argv)}")
         raise SystemExit(interrupt.exit_code)

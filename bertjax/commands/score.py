@@ -39,12 +39,12 @@ swag           References are a released file that has labels. Predictions as fo
 def main(argv: list[str]) -> None:
     """Scores, and prints one JSON object."""
     arguments = _parser().parse_args(argv)
-    from bertjax import official_scores
-    from bertjax.data import copies
+    from bertjax.io import copies
+    from bertjax.tasks import official
 
-    references = arguments.references and str(copies.fetched(arguments.references))
-    predictions = str(copies.fetched(arguments.predictions))
-    found = official_scores.score(arguments.task, references, predictions)
+    references = arguments.references and str(copies.local_copy(arguments.references))
+    predictions = str(copies.local_copy(arguments.predictions))
+    found = official.score(arguments.task, references, predictions)
     print(json.dumps(found))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
-from bertjax.without_effect import Unread, check_flags
+from bertjax.validation.unused_options import Unread, check_flags
 
 EPILOG = """\
 examples:
@@ -24,10 +24,10 @@ examples:
       --partition gpu --gpus 8 | sh
 
 A sweep file is a config file that defines get_runs() too: a list of runs, each a dict of the fields
-in which it differs, as bertjax/grid.py makes them (product, zipped, draws) or written by hand. With
-a task it fine-tunes, else it pretrains. Every run is an ordinary command (--dry_run shows them) in
-WORKDIR/NAME, where NAME says what differs: learning_rate=3e-3,seed=1. A run of fine-tuning may have
-its own "init", and any run its own "name". A --config.FIELD=VALUE goes to all.
+in which it differs, as bertjax/sweeps/grid.py makes them (product, zipped, draws) or written by
+hand. With a task it fine-tunes, else it pretrains. Every run is an ordinary command (--dry_run
+shows them) in WORKDIR/NAME, where NAME says what differs: learning_rate=3e-3,seed=1. A run of
+fine-tuning may have its own "init", and any run its own "name". A --config.FIELD=VALUE goes to all.
 
 With --parallel, so many run side by side, each with its share of the cores and of the GPUs, or one
 TPU chip. A run that fails stops no other; what it said is in WORKDIR/NAME/run.log. Ctrl-C and
@@ -91,20 +91,21 @@ def main(argv: list[str]) -> None:
 
 
 def _sweep(arguments: argparse.Namespace, overrides: Sequence, launcher_words: list[str]) -> None:
-    from bertjax import side_by_side, sweep_plan
-    from bertjax.train import mirror
-    from bertjax.train.workdir import claim
+    from bertjax.runs import bucket_sync
+    from bertjax.runs.workdir import claim
+    from bertjax.sweeps import plan as sweeps_plan
+    from bertjax.sweeps import processes
 
     options = {name: getattr(arguments, name) for name in ("init", "data", "seeds")}
-    sweep = sweep_plan.load(arguments.config, overrides, options)
+    sweep = sweeps_plan.load(arguments.config, overrides, options)
     runs_here = not (arguments.dry_run or arguments.emit)
-    workdir = mirror.on_this_machine(arguments.workdir, alone=runs_here)
-    sweep_plan.check_runs(sweep, workdir)
+    workdir = bucket_sync.on_this_machine(arguments.workdir, alone=runs_here)
+    sweeps_plan.check_runs(sweep, workdir)
     held = mirrored = contextlib.nullcontext()
     if not arguments.dry_run:
-        held = claim(workdir, sweep_plan.record(sweep), free=sweep_plan.FREE)
-        mirrored = mirror.mirrored(workdir, arguments.workdir)
-    with held, mirrored, side_by_side.sigterm_as_control_c():
+        held = claim(workdir, sweeps_plan.record(sweep), free=sweeps_plan.FREE)
+        mirrored = bucket_sync.synced(workdir, arguments.workdir)
+    with held, mirrored, processes.sigterm_as_control_c():
         if arguments.emit:
             _emit(sweep, arguments, workdir, launcher_words)
         elif arguments.dry_run:
@@ -114,40 +115,42 @@ def _sweep(arguments: argparse.Namespace, overrides: Sequence, launcher_words: l
 
 
 def _run(sweep, workdir: pathlib.Path, parallel: int) -> None:
-    from bertjax import side_by_side, sweep_progress, sweep_table
-    from bertjax.sweep_screen import screen_for
+    from bertjax.sweeps import processes, progress
+    from bertjax.sweeps import table as sweeps_table
+    from bertjax.sweeps.screen import screen_for
 
     with screen_for(sweep, workdir) as screen:
         jobs = {_job(sweep, run, workdir): run for run in _missing(sweep, workdir)}
 
         def begun(job) -> None:
-            sweep_progress.forget_failure(job.workdir)
+            progress.forget_failure(job.workdir)
             screen.begun(jobs[job])
 
         def ended(job, status: int, seconds: float) -> None:
             if not _is_done(sweep, jobs[job], job.workdir):
-                sweep_progress.record_failure(job.workdir, job.last_words(status), status)
+                progress.record_failure(job.workdir, job.last_words(status), status)
             screen.ended(jobs[job], seconds)
             _write(sweep, workdir)
 
         watched = {"begun": begun, "ended": ended, "looked": screen.looked}
-        signal = side_by_side.run(jobs, parallel, **watched)
+        signal = processes.run(jobs, parallel, **watched)
     found = _write(sweep, workdir)
     if signal:
         print("stopped; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + signal)
-    print(sweep_table.text(sweep, found))
-    if failed := sweep_table.failures(found):
+    print(sweeps_table.text(sweep, found))
+    if failed := sweeps_table.failures(found):
         raise UserError(f"{len(failed)} of {len(found)} runs failed, the others are done")
 
 
 def _job(sweep, run, workdir: pathlib.Path):
-    from bertjax import sweep_plan, sweep_progress
-    from bertjax.side_by_side import Job
+    from bertjax.sweeps import plan as sweeps_plan
+    from bertjax.sweeps import progress
+    from bertjax.sweeps.processes import Job
 
     folder = workdir / run.name
-    words = sweep_plan.words(sweep, run, str(folder))
-    return Job(run.name, _process(words), folder, folder / sweep_progress.LOG)
+    words = sweeps_plan.words(sweep, run, str(folder))
+    return Job(run.name, _process(words), folder, folder / progress.LOG)
 
 
 def _process(words: Sequence[str]) -> tuple[str, ...]:
@@ -159,34 +162,37 @@ def _missing(sweep, workdir: pathlib.Path) -> list:
 
 
 def _is_done(sweep, run, folder: pathlib.Path) -> bool:
-    from bertjax import sweep_progress
-    from bertjax.train.workdir import read_summary
+    from bertjax.runs.workdir import read_summary
+    from bertjax.sweeps import progress
 
-    return sweep_progress.is_done(sweep, run, read_summary(folder))
+    return progress.is_done(sweep, run, read_summary(folder))
 
 
 def _write(sweep, workdir: pathlib.Path) -> list:
     """Writes what is known by now, so that a sweep that is killed has its table too."""
-    from bertjax import sweep_progress, sweep_table
-    from bertjax.train.files import write_json, write_text
+    from bertjax.io.files import write_json, write_text
+    from bertjax.sweeps import progress
+    from bertjax.sweeps import table as sweeps_table
 
-    found = sweep_progress.read(sweep, workdir)
-    write_json(workdir / "results.json", sweep_table.content(sweep, found))
-    write_text(workdir / "table.md", sweep_table.markdown(sweep, found))
+    found = progress.read(sweep, workdir)
+    write_json(workdir / "results.json", sweeps_table.content(sweep, found))
+    write_text(workdir / "table.md", sweeps_table.markdown(sweep, found))
     return found
 
 
 def _show_status(arguments: argparse.Namespace) -> None:
-    from bertjax import sweep_plan, sweep_progress, sweep_table
-    from bertjax.train import mirror
+    from bertjax.runs import bucket_sync
+    from bertjax.sweeps import plan as sweeps_plan
+    from bertjax.sweeps import progress
+    from bertjax.sweeps import table as sweeps_table
 
-    workdir = mirror.on_this_machine(arguments.status)
-    sweep = sweep_plan.recorded(workdir)
-    found = sweep_progress.read(sweep, workdir)
+    workdir = bucket_sync.on_this_machine(arguments.status)
+    sweep = sweeps_plan.recorded(workdir)
+    found = progress.read(sweep, workdir)
     if arguments.json:
-        print(json.dumps(sweep_table.content(sweep, found), indent=2))
+        print(json.dumps(sweeps_table.content(sweep, found), indent=2))
     else:
-        print(sweep_table.text(sweep, found))
+        print(sweeps_table.text(sweep, found))
 
 
 def _show_commands(sweep, name: str, workdir: pathlib.Path) -> None:
@@ -198,21 +204,21 @@ def _show_commands(sweep, name: str, workdir: pathlib.Path) -> None:
 
 def _words(sweep, run, name: str) -> list[str]:
     """The command of a run, in a sweep's folder as a person calls it."""
-    from bertjax import sweep_plan
-    from bertjax.data import storage
+    from bertjax.io import storage
+    from bertjax.sweeps import plan as sweeps_plan
 
-    return sweep_plan.words(sweep, run, str(storage.place(name) / run.name))
+    return sweeps_plan.words(sweep, run, str(storage.place(name) / run.name))
 
 
 def _emit(sweep, arguments: argparse.Namespace, workdir: pathlib.Path, more: list[str]) -> None:
     """A shell script: the launcher for every run that is neither done nor going on here."""
-    from bertjax import run_names
-    from bertjax.train.workdir import in_use
+    from bertjax.runs.workdir import in_use
+    from bertjax.sweeps import grid
 
     missing = [run for run in _missing(sweep, workdir) if not in_use(workdir / run.name)]
     print(f"# {len(missing)} of {len(sweep.runs)} runs of {sweep.spec}; type them in the checkout")
     for run in missing:
-        name = run_names.label(workdir.name, run.name)
+        name = grid.label(workdir.name, run.name)
         begin = [f"tools/launch/{arguments.emit}", "--name", name, *more]
         words = _words(sweep, run, arguments.workdir)
         print(f"\n# {run.name}\n{shlex.join([*begin, '--', *words])}")

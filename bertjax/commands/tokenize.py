@@ -32,8 +32,8 @@ _READ_BYTES = 1 << 20
 def main(argv: list[str]) -> None:
     """Answers each line of standard input, as soon as it is there."""
     arguments = _parser().parse_args(argv)
-    from bertjax.data.lines import BYTE_ORDER_MARK
-    from bertjax.data.tokenizer import load
+    from bertjax.io.lines import BYTE_ORDER_MARK
+    from bertjax.tokenizers.tokenizer import load
 
     tokenizer = load(arguments.tokenizer, lowercase=arguments.lowercase)
     answer = _decode if arguments.decode else _encode

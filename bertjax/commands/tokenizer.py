@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bertjax.commands.prepare import TEXT_FIELD_HELP, TFDS_DATA_DIR
 from bertjax.constraints import PositiveInt, PositiveShare, checked
-from bertjax.without_effect import check_flags
+from bertjax.validation.unused_options import check_flags
 
 EPILOG = """\
 examples:
@@ -39,7 +39,10 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     check_flags([TFDS_DATA_DIR], vars(arguments), parser.get_default)
     _check(arguments)
-    from bertjax.data import copies, sources, tokenizer, tokenizer_folder
+    from bertjax.corpus import sources
+    from bertjax.io import copies
+    from bertjax.tokenizers import folder as tokenizers_folder
+    from bertjax.tokenizers import tokenizer
 
     if note := sources.repeated(arguments.input):
         print(note, file=sys.stderr)
@@ -53,7 +56,7 @@ def main(argv: list[str]) -> None:
             normalization=arguments.normalization,
             character_coverage=arguments.character_coverage,
         )
-    with copies.delivered(arguments.out, tokenizer_folder.METADATA) as folder:
+    with copies.atomic_upload(arguments.out, tokenizers_folder.METADATA) as folder:
         learned.save(str(folder))
         files = ", ".join(sorted(path.name for path in folder.iterdir()))
     if learned.vocab_size < arguments.vocab_size:
@@ -138,8 +141,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuses early what would be refused after minutes of learning."""
-    from bertjax.data import storage
-    from bertjax.data.tokenizer_folder import METADATA, refuse_occupied
+    from bertjax.io import storage
+    from bertjax.tokenizers.folder import METADATA, refuse_occupied
 
     out = storage.place(arguments.out)
     if not (out / METADATA).is_file():
@@ -147,7 +150,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _texts(arguments: argparse.Namespace) -> Iterator[str]:
-    from bertjax.data.text import documents
+    from bertjax.corpus.text import documents
 
     texts = documents(
         arguments.input,

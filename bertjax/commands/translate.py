@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from bertjax.constraints import Finite, PositiveInt, checked
 from bertjax.errors import UserError
-from bertjax.without_effect import Unread, check_flags
+from bertjax.validation.unused_options import Unread, check_flags
 
 EPILOG = """\
 examples:
@@ -40,10 +40,10 @@ def main(argv: list[str]) -> None:
     parser = _parser()
     arguments = parser.parse_args(argv)
     check_flags(_UNREAD, vars(arguments), parser.get_default)
-    from bertjax import translation
+    from bertjax.inference import translate
 
     sources = _sources(arguments.input)
-    translator = translation.load(
+    translator = translate.load(
         arguments.init, beams=arguments.beams, length_penalty=arguments.length_penalty
     )
     start, lines, told, right = time.monotonic(), 0, 0, 0
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
         print("\n".join(said), flush=True)
         known = [(one, pair[1]) for one, pair in zip(said, pairs, strict=True) if len(pair) == 2]
         if known:
-            right += translation.exact(*zip(*known, strict=True), translator.tokenizer)
+            right += translate.exact(*zip(*known, strict=True), translator.tokenizer)
         lines, told = lines + len(group), told + len(known)
     print(f"{lines:,} lines in {time.monotonic() - start:.1f} s", file=sys.stderr)
     if told:
@@ -95,8 +95,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sources(path: str | None) -> Iterator[str]:
     """The lines of a file, compressed or not, or of standard input."""
-    from bertjax.data.file_kinds import TSV
-    from bertjax.data.lines import texts
+    from bertjax.io.file_kinds import TSV
+    from bertjax.io.lines import texts
 
     return map(_checked, texts(path, tables=(TSV,)))
 

@@ -49,7 +49,7 @@ def vocabulary(tokenizer: Any, max_chars_per_word: int) -> Int16[np.ndarray, "V 
     return rows
 
 
-class Spelled:
+class CharacterExamples:
     """Examples of a corpus (`data/examples.py`, `data/streams.py`) with the characters of words.
 
     Attributes:

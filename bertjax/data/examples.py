@@ -27,19 +27,13 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from bertjax.data import segments
-from bertjax.data.assembly import Specials, assemble
-from bertjax.data.couples import couples, draw_elsewhere
+from bertjax.data.collate import Specials, assemble
 from bertjax.data.layout import Layout, Places, RecordSizes
-from bertjax.data.permutation import permute
-from bertjax.data.randomness import uniforms
+from bertjax.data.next_sentence import couples, draw_elsewhere
+from bertjax.data.random import permute, uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import RecordReader, SentenceTable
-from bertjax.data.windows import (
-    DocumentWindows,
-    SentencePairs,
-    ShortenedWindows,
-    StreamWindows,
-)
+from bertjax.data.windows import DocumentWindows, SentencePairs, ShortenedWindows, StreamWindows
 from bertjax.errors import UserError, nearest
 
 FORMATS = ("full-sentences", "doc-sentences", "segment-pair", "sentence-pair")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float32, Int, Int32
 
-from bertjax.data.permutation import permute
+from bertjax.data.random import permute
 from bertjax.errors import UserError
 
 FORMAT = "images"

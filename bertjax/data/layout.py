@@ -1,6 +1,8 @@
 """Positions of a corpus: where its records and documents begin, from the index alone.
 
 A position counts the tokens of all documents, one after the other.
+
+Rows of unequal length, laid end to end.
 """
 
 from typing import NamedTuple, Protocol
@@ -8,7 +10,21 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.data.ragged import offsets
+
+def offsets(lengths: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n_and_1"]:
+    """Where each row begins, and at the end where the last one ends."""
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    return ends
+
+
+def ranges(
+    starts: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]
+) -> Int[np.ndarray, " total"]:
+    """The numbers start, start + 1 ... of every row, one row after the other."""
+    at = offsets(lengths)
+    return np.arange(at[-1]) + np.repeat(starts - at[:-1], lengths)
+
 
 SEAM = 0.8
 """How much closer than their capacity windows lie, in mean sentences."""

@@ -3,20 +3,39 @@
 Row r of step s is at place s * batch_size + r of endless epochs, each of which has its examples in
 an order of its own. Nothing is saved to go on from a step, and a host builds only its rows, so that
 the global batch is the same on any number of hosts. Threads build ahead of whoever consumes.
+
+Work that is done one item ahead of who asks for it.
 """
 
 import collections
 import concurrent.futures
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from jaxtyping import Int
 
 from bertjax.data.examples import HostBatch
 from bertjax.errors import UserError
+
+Item = TypeVar("Item")
+_END = object()
+
+
+def prefetch_items(items: Iterable[Item]) -> Iterator[Item]:
+    """The same items: while one is used, a thread makes the next one.
+
+    Two are in memory at a time. What making one raises is raised where it would be asked for.
+    """
+    source = iter(items)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, source, _END)
+        while (item := following.result()) is not _END:
+            following = thread.submit(next, source, _END)
+            yield item
+
 
 Rows = slice | Int[np.ndarray, " n"] | None
 """Which rows of the global batch a host builds; `None` for all of them."""

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bertjax.data.layout import Places
-from bertjax.data.randomness import below
+from bertjax.data.random import below
 from bertjax.data.sentence_table import SentenceTable
 
 Rows = Int[np.ndarray, " n"]

@@ -5,8 +5,7 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.layout import Layout, Places
-from bertjax.data.ragged import offsets, ranges
+from bertjax.data.layout import Layout, Places, offsets, ranges
 from bertjax.errors import UserError
 
 _APART = 1 << 40

@@ -3,11 +3,11 @@
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.assembly import Specials
+from bertjax.corpus.text import FORMAT
+from bertjax.data.collate import Specials
 from bertjax.data.examples import Corpus, HostBatch
-from bertjax.data.permutation import permute
-from bertjax.data.ragged import offsets, ranges
-from bertjax.data.source_target_text import FORMAT
+from bertjax.data.layout import offsets, ranges
+from bertjax.data.random import permute
 from bertjax.errors import UserError
 
 FORMATS = (FORMAT,)

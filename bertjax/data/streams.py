@@ -11,12 +11,10 @@ import functools
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.assembly import Specials, assemble
+from bertjax.data.collate import Specials, assemble
 from bertjax.data.examples import Corpus, HostBatch
-from bertjax.data.layout import Layout, Places
-from bertjax.data.permutation import permute
-from bertjax.data.ragged import offsets
-from bertjax.data.randomness import below, uniforms
+from bertjax.data.layout import Layout, Places, offsets
+from bertjax.data.random import below, permute, uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import SentenceTable
 from bertjax.errors import UserError
@@ -93,8 +91,8 @@ class Streams:
         """Builds examples of an epoch by number.
 
         Returns:
-          What `Examples.build` gives, `remembered` (bool [n L]): the tokens of the text, and
-          `continues` (bool [n]): whether the row's step before had the piece before.
+          What `Examples.build` gives, `memory_mask` (bool [n L]): the tokens of the text, and
+          `is_continuation` (bool [n]): whether the row's step before had the piece before.
         """
         example = np.asarray(example, np.int64)
         document, piece = self._find(epoch, example)
@@ -107,8 +105,8 @@ class Streams:
         parts = self._divided(epoch, example, text) if self._paired else (text,)
         batch = assemble(table, parts, self._specials, self.max_seq_length, self._word_starts)
         batch["example_id"] = example.astype(np.uint32)
-        batch["remembered"] = self._is_text(parts)
-        batch["continues"] = (piece > 0) & (example % self.steps_per_epoch > 0)
+        batch["memory_mask"] = self._is_text(parts)
+        batch["is_continuation"] = (piece > 0) & (example % self.steps_per_epoch > 0)
         return batch
 
     def _find(

@@ -16,10 +16,8 @@ out to 4.9% and 2.6%. Without following, 8% were left out at 128, most of them i
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.layout import Layout, Places
-from bertjax.data.permutation import permute, unpermute
-from bertjax.data.ragged import offsets
-from bertjax.data.randomness import below, uniforms
+from bertjax.data.layout import Layout, Places, offsets
+from bertjax.data.random import below, permute, uniforms, unpermute
 
 FOLLOWED = 2
 """How many windows before its own an example follows to begin where its predecessor ends."""

@@ -1,18 +1,77 @@
-"""Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2).
 
+What attention makes of its scores, keeping for the gradient one number of each instead of four.
+
+Attention's scores are the largest arrays of a step. Differentiated by itself, a softmax under a
+mask and dropout keeps the scores, their exponentials, what dropout left of them, and zeros in the
+same shape, all but the last in float32; the gradient needs the weights.
+
+Attention of one sequence to another, read once and asked as often as one likes.
+
+What is read, keys and values, is also what a decoder keeps of its own past: so the layer serves for
+both attentions of a decoder (Vaswani et al. 2017, section 3.2.3).
+"""
+
+import functools
 import math
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from bertjax.layers import attention_kernels
-from bertjax.layers.attended import attended
-from bertjax.layers.dense import Dense
-from bertjax.layers.dropout import Dropout
+from bertjax.layers.dense import Dense, Precision
+from bertjax.layers.dropout import Dropout, DropoutMask, scaled
 from bertjax.layers.masks import Mask
-from bertjax.layers.precision import Precision
+
+
+def masked_softmax_attention(
+    scores: Float[Array, "B H L M"],
+    mask: Bool[Array, "#B #H #L M"],
+    kept: DropoutMask | None,
+    value: Float[Array, "B M H K"],
+) -> Float[Array, "B L H K"]:
+    """softmax(scores) of what the mask shows, after dropout, times the values.
+
+    Hidden tokens get a weight of exactly zero and pass no gradient, also where all are hidden.
+    """
+    where, times = kept or (None, 1.0)
+    return _attended(times, scores, mask, where, value)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attended(times, scores, mask, where, value):
+    return _forward(times, scores, mask, where, value)[0]
+
+
+def _forward(times, scores, mask, where, value):
+    shown_BHLM = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+    weights_BHLM = jnp.where(mask, jax.nn.softmax(shown_BHLM, axis=-1), 0).astype(value.dtype)
+    left_BHLM = scaled(weights_BHLM, _kept(where, times))
+    context = jnp.einsum("bhlm,bmhk->blhk", left_BHLM, value)
+    return context, (weights_BHLM, where, value)
+
+
+def _backward(times, remembered, gradient):
+    weights_BHLM, where, value = remembered
+    kept = _kept(where, times)
+    left_BHLM = scaled(weights_BHLM, kept)
+    to_value = jnp.einsum("bhlm,blhk->bmhk", left_BHLM, gradient)
+    to_weights = scaled(jnp.einsum("blhk,bmhk->bhlm", gradient, value), kept).astype(jnp.float32)
+    # Of a softmax w: w (g - w . g), which is zero where w is.
+    weighted = weights_BHLM * to_weights
+    to_scores = weighted - weights_BHLM * weighted.sum(axis=-1, keepdims=True)
+    return to_scores, None, None, to_value
+
+
+def _kept(where, times):
+    return None if where is None else DropoutMask(where, times)
+
+
+_attended.defvjp(_forward, _backward)
+
 
 Past = tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]
 """Keys and values of tokens that were read before."""
@@ -68,7 +127,7 @@ class SelfAttention(nn.Module):
         if past is None:
             context = attend(query, key, value, mask, Dropout(self.dropout_rate), train=train)
         else:
-            context = attend_onward(query, past, (key, value), mask)
+            context = attend_with_cache(query, past, (key, value), mask)
         return self._dense((width,), ("heads", "kv", "embed"), contracted=2, name="output")(context)
 
     @nn.compact
@@ -110,10 +169,10 @@ def attend(
         return kernel(query, key, value, mask)
     scores_BHLM = scaled_scores(query, key)
     kept = dropout.kept(scores_BHLM.shape, train=train)
-    return attended(scores_BHLM, mask.array(), kept, value)
+    return masked_softmax_attention(scores_BHLM, mask.array(), kept, value)
 
 
-def attend_onward(
+def attend_with_cache(
     query: Float[Array, "B L H K"],
     past: Past,
     own: tuple[Float[Array, "B L H K"], Float[Array, "B L H K"]],
@@ -139,3 +198,59 @@ def scaled_scores(
     """Q K^T / sqrt(K), in float32."""
     scores_BHLM = jnp.einsum("blhk,bmhk->bhlm", query, key).astype(jnp.float32)
     return scores_BHLM / math.sqrt(query.shape[-1])
+
+
+class KeysValues(NamedTuple):
+    """What attention reads of a sequence."""
+
+    key: Float[Array, "*lead M H K"]
+    value: Float[Array, "*lead M H K"]
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention whose queries come from one sequence, keys and values from another.
+
+    Attributes:
+      num_heads: H; divides the hidden width.
+      dropout_rate: Dropout of the attention weights.
+      initializer_range: Standard deviation of all kernels at the start.
+      precision: Types of operands and results; the softmax is float32.
+    """
+
+    num_heads: int
+    dropout_rate: float = 0.1
+    initializer_range: float = 0.02
+    precision: Precision = Precision()
+
+    @nn.compact
+    def read(self, memory: Float[Array, "B M D"]) -> KeysValues:
+        """Keys and values of the sequence that is attended to."""
+        return KeysValues(self._project(memory, "key"), self._project(memory, "value"))
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        memory: KeysValues,
+        mask: Mask,
+        *,
+        train: bool,
+    ) -> Float[Array, "B L D"]:
+        """What the queries of `x` find."""
+        query, dropout = self._project(x, "query"), Dropout(self.dropout_rate)
+        context = attend(query, memory.key, memory.value, mask, dropout, train=train)
+        return self._dense((x.shape[-1],), ("heads", "kv", "embed"), "output", 2)(context)
+
+    def _project(self, x: Float[Array, "B M D"], name: str) -> Float[Array, "B M H K"]:
+        features = (self.num_heads, x.shape[-1] // self.num_heads)
+        return self._dense(features, ("embed", "heads", "kv"), name)(x)
+
+    def _dense(self, features, axes, name, contracted=1):
+        return Dense(
+            features,
+            axes,
+            contracted=contracted,
+            initializer_range=self.initializer_range,
+            precision=self.precision,
+            name=name,
+        )

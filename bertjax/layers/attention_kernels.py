@@ -32,7 +32,7 @@ XLA = "xla"
 KernelName = Annotated[str, OneOf(("", XLA, *KERNELS))]
 """Empty for the kernel that suits the platform."""
 
-WORTH_IT = 256
+MIN_KERNEL_LENGTH = 256
 """Queries from which on a kernel is taken: below, the weights are small, and starts of it many.
 
 Of compiled steps of BERT-base, not of a device: `experiments/LOG.md`, 2026-11-23.
@@ -47,7 +47,7 @@ Attend = Callable[[Array, Array, Array, Mask], Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class AttentionSpec:
     """What is known of an attention before it is compiled.
 
     Attributes:
@@ -71,7 +71,7 @@ class Case:
     cut: bool = False
 
 
-def choose(case: Case, asked: str = "") -> tuple[str, str]:
+def choose(case: AttentionSpec, asked: str = "") -> tuple[str, str]:
     """A kernel, or "xla", and the reason.
 
     Args:
@@ -92,8 +92,8 @@ def choose(case: Case, asked: str = "") -> tuple[str, str]:
     missing = _missing(kernel, case)
     if missing:
         return XLA, missing
-    if not asked and case.queries < WORTH_IT:
-        return XLA, f"{kernel} is for {WORTH_IT} tokens or more"
+    if not asked and case.queries < MIN_KERNEL_LENGTH:
+        return XLA, f"{kernel} is for {MIN_KERNEL_LENGTH} tokens or more"
     return kernel, "as asked" if asked else "no weights in memory"
 
 
@@ -109,7 +109,7 @@ def _check(asked: str, platform: str) -> None:
         )
 
 
-def _missing(kernel: str, case: Case) -> str:
+def _missing(kernel: str, case: AttentionSpec) -> str:
     """What a kernel cannot do of a case; empty where it can do all."""
     if case.dropout:
         return f"{kernel} draws no dropout, {case.dropout} of the weights are dropped"
@@ -142,7 +142,7 @@ _told = contextvars.ContextVar("told", default=None)
 
 
 @contextlib.contextmanager
-def used_on(platform: str, asked: str = "") -> Iterator[None]:
+def kernel_scope(platform: str, asked: str = "") -> Iterator[None]:
     """Lets what is traced meanwhile use the kernels of a platform; elsewhere none is used."""
     token = _setting.set(_Setting(platform, asked))
     try:
@@ -152,7 +152,7 @@ def used_on(platform: str, asked: str = "") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_to(say: Callable[[str], None]) -> Iterator[None]:
+def log_kernel_choice(say: Callable[[str], None]) -> Iterator[None]:
     """Says once of each kind of attention that is traced meanwhile what computes it, and why."""
     token = _told.set(functools.cache(say))
     try:
@@ -173,7 +173,7 @@ def find(
         return None
     mesh = jax.sharding.get_abstract_mesh()
     (length,) = nn.logical_to_mesh_axes(("length",))
-    case = Case(
+    case = AttentionSpec(
         platform=setting.platform,
         queries=query.shape[1],
         keys=key.shape[1],
@@ -192,7 +192,7 @@ def find(
     return functools.partial(splash, interpret=setting.platform == "cpu")
 
 
-def _tell(case: Case, kernel: str, reason: str) -> None:
+def _tell(case: AttentionSpec, kernel: str, reason: str) -> None:
     say = _told.get()
     if say is None:
         return

@@ -1,14 +1,26 @@
-"""Transformer blocks: attention and a feed-forward net, each with a residual connection."""
+"""Transformer blocks: attention and a feed-forward net, each with a residual connection.
+
+A block of a decoder: attention to what was said before, to the source, and a feed-forward net.
+
+It works on whole sequences, for training, or token by token with what it kept of the tokens before.
+
+The pre-norm block: LayerNorm before each part, and a residual path that nothing normalises.
+
+XLNet's block: relative attention and a feed-forward net for each of one or two streams.
+"""
+
+from typing import NamedTuple
 
 import flax.linen as nn
-from jaxtyping import Array, Float, PyTree
+from jax import lax
+from jaxtyping import Array, Float, Int, PyTree
 
-from bertjax.layers.activations import activation
-from bertjax.layers.dense import Dense
+from bertjax.layers.attention import CrossAttention, KeysValues
+from bertjax.layers.dense import Dense, Precision, activation
 from bertjax.layers.dropout import Dropout
+from bertjax.layers.embeddings import LayerNorm
 from bertjax.layers.masks import Mask
-from bertjax.layers.norm import LayerNorm
-from bertjax.layers.precision import Precision
+from bertjax.layers.relative_attention import Streams, Views
 
 
 class FeedForward(nn.Module):
@@ -74,3 +86,188 @@ class PostNormBlock(nn.Module):
         x = LayerNorm(self.layer_norm_eps, name="attention_norm")(x + attended)
         changed = dropout(self.feed_forward(x), train=train)
         return LayerNorm(self.layer_norm_eps, name="feed_forward_norm")(x + changed)
+
+
+class Source(NamedTuple):
+    """What all blocks of a decoder read.
+
+    Attributes:
+      visible: Which of its own tokens a token sees.
+      memory: What the encoder made of the source.
+      mask: Which tokens of the source are there.
+    """
+
+    visible: Mask
+    memory: Float[Array, "B M D"]
+    mask: Mask
+
+
+class LayerCache(NamedTuple):
+    """What a block keeps from token to token: of its own past, and of the source."""
+
+    past: KeysValues
+    source: KeysValues
+
+
+class DecoderBlock(nn.Module):
+    """LayerNorm after each of three residual sums (Vaswani et al. 2017, section 3.1).
+
+    Attributes:
+      attention: To the own past.
+      cross_attention: To the source.
+      feed_forward: The feed-forward net.
+      dropout_rate: Dropout of the three outputs before they are added.
+      layer_norm_eps: Epsilon of the three LayerNorms.
+    """
+
+    attention: CrossAttention
+    cross_attention: CrossAttention
+    feed_forward: nn.Module
+    dropout_rate: float = 0.1
+    layer_norm_eps: float = 1e-6
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], source: Source, *, train: bool
+    ) -> Float[Array, "B T D"]:
+        """All tokens at once."""
+        kept = LayerCache(self.attention.read(x), self.read(source.memory))
+        return self._answer(x, kept, source.visible, source.mask, train=train)
+
+    def read(self, memory: Float[Array, "B M D"]) -> KeysValues:
+        """What is kept of the source."""
+        return self.cross_attention.read(memory)
+
+    @nn.compact
+    def step(
+        self,
+        x: Float[Array, "B 1 D"],
+        kept: LayerCache,
+        at: Int[Array, ""],
+        visible: Mask,
+        mask: Mask,
+    ) -> tuple[Float[Array, "B 1 D"], KeysValues]:
+        """The next token, which is kept at place `at`; returns the past with it."""
+        new = self.attention.read(x)
+        past = KeysValues(
+            *(
+                lax.dynamic_update_slice_in_dim(old, one.astype(old.dtype), at, axis=1)
+                for old, one in zip(kept.past, new, strict=True)
+            )
+        )
+        return self._answer(x, LayerCache(past, kept.source), visible, mask, train=False), past
+
+    def _answer(self, x, kept, visible, mask, *, train):
+        dropout = Dropout(self.dropout_rate)
+
+        def added(x, change, name):
+            norm = LayerNorm(self.layer_norm_eps, name=name)
+            return norm(x + dropout(change, train=train))
+
+        x = added(x, self.attention(x, kept.past, visible, train=train), "attention_norm")
+        found = self.cross_attention(x, kept.source, mask, train=train)
+        x = added(x, found, "cross_attention_norm")
+        return added(x, self.feed_forward(x), "feed_forward_norm")
+
+
+class PreNormBlock(nn.Module):
+    """LayerNorm at the input of attention and feed-forward net (Radford et al. 2019, section 2.3).
+
+    The output of the last block is not normalised: whoever stacks these adds a LayerNorm.
+
+    Attributes:
+      attention: The attention of this block.
+      feed_forward: The feed-forward net of this block.
+      dropout_rate: Dropout of both outputs before they are added.
+      layer_norm_eps: Epsilon of both LayerNorms.
+    """
+
+    attention: nn.Module
+    feed_forward: nn.Module
+    dropout_rate: float = 0.1
+    layer_norm_eps: float = 1e-5
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        mask: Mask,
+        *past: PyTree,
+        train: bool,
+    ) -> Float[Array, "B L D"]:
+        """`past`, where there is one, is what the attention knows of earlier tokens."""
+        dropout = Dropout(self.dropout_rate)
+        normal = LayerNorm(self.layer_norm_eps, name="attention_norm")(x)
+        x = x + dropout(self.attention(normal, mask, *past, train=train), train=train)
+        normal = LayerNorm(self.layer_norm_eps, name="feed_forward_norm")(x)
+        return x + dropout(self.feed_forward(normal), train=train)
+
+
+class DroppingFeedForward(nn.Module):
+    """A feed-forward net with dropout between its two maps, as in XLNet's published code.
+
+    Attributes:
+      intermediate_size: F, the width between the two maps.
+      hidden_act: Name of the nonlinearity.
+      dropout_rate: Dropout after the nonlinearity.
+      initializer_range: Standard deviation of both kernels at the start.
+      precision: Types of operands and results.
+    """
+
+    intermediate_size: int
+    hidden_act: str = "gelu"
+    dropout_rate: float = 0.1
+    initializer_range: float = 0.02
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B Q D"], *, train: bool) -> Float[Array, "B Q D"]:
+        def dense(features, axes, name):
+            return Dense(
+                (features,),
+                axes,
+                initializer_range=self.initializer_range,
+                precision=self.precision,
+                name=name,
+            )
+
+        hidden = dense(self.intermediate_size, ("embed", "mlp"), "intermediate")(x)
+        hidden = Dropout(self.dropout_rate)(activation(self.hidden_act)(hidden), train=train)
+        return dense(x.shape[-1], ("mlp", "embed"), "output")(hidden)
+
+
+class StreamBlock(nn.Module):
+    """All streams through the same weights, with LayerNorm after each residual sum.
+
+    Attributes:
+      attention: A `RelativeAttention`.
+      feed_forward: The feed-forward net of this block.
+      dropout_rate: Dropout of both outputs before they are added.
+      layer_norm_eps: Epsilon of both LayerNorms.
+    """
+
+    attention: nn.Module
+    feed_forward: nn.Module
+    dropout_rate: float = 0.1
+    layer_norm_eps: float = 1e-12
+
+    @nn.compact
+    def __call__(
+        self,
+        streams: Streams,
+        views: Views,
+        memory: Float[Array, "B T D"] | None = None,
+        *,
+        train: bool,
+    ) -> Streams:
+        dropout = Dropout(self.dropout_rate)
+        attention_norm = LayerNorm(self.layer_norm_eps, name="attention_norm")
+        feed_forward_norm = LayerNorm(self.layer_norm_eps, name="feed_forward_norm")
+
+        def after_attention(x, attended):
+            x = attention_norm(x + dropout(attended, train=train))
+            changed = self.feed_forward(x, train=train)
+            return feed_forward_norm(x + dropout(changed, train=train))
+
+        attended = self.attention(streams, views, memory, train=train)
+        return tuple(map(after_attention, streams, attended))

@@ -11,9 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bertjax.layers.activations import activation
-from bertjax.layers.dense import Dense
-from bertjax.layers.precision import Precision, contract
+from bertjax.layers.dense import Dense, Precision, activation, contract
 
 NUM_CHARACTERS = 261
 """256 bytes; beginning and end of a sentence and of a word; padding (`data/characters.py`)."""

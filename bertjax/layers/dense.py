@@ -1,15 +1,170 @@
-"""Linear maps whose kernels name their axes, so that one table of rules places them on a mesh."""
+"""Linear maps whose kernels name their axes, so that one table of rules places them on a mesh.
 
+Nonlinearities, by the names that published configs give them.
+
+For its gradient each keeps one array: the rest is computed again. What takes several operations is
+worked out in float32, for what is rounded in between costs time besides digits.
+
+Which types matrix products read and which types they give, and the one product that obeys.
+
+Parameters are always float32, and so are softmax, LayerNorm and losses.
+"""
+
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
-from bertjax.layers.precision import Precision, contract
+from bertjax.constraints import OneOf
+from bertjax.errors import UserError, nearest
+
+Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+
+
+def _elementwise(function: Activation) -> Activation:
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    @functools.wraps(function)
+    def in_float32(x: Float[Array, "..."]) -> Float[Array, "..."]:
+        return function(x.astype(jnp.float32)).astype(x.dtype)
+
+    return in_float32
+
+
+@_elementwise
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The normal distribution function of x, times x: exact (Hendrycks & Gimpel 2016, section 2).
+
+    By the error function, as BERT has it; JAX's own takes the complement of it, which keeps more
+    digits where the result is nearly zero, at twice the cost.
+    """
+    return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
+
+
+@_elementwise
+def gelu_new(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The same with a tanh in place of the error function, as in GPT-2 and ALBERT."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": gelu,
+    "gelu_new": gelu_new,
+    "relu": jax.nn.relu,
+    "silu": _elementwise(jax.nn.silu),
+    "tanh": jax.numpy.tanh,
+}
+ACTIVATIONS |= {
+    "gelu_python": gelu,
+    "gelu_pytorch_tanh": gelu_new,
+    "gelu_python_tanh": gelu_new,
+    "gelu_accurate": gelu_new,
+    "gelu_fast": gelu_new,
+    "swish": ACTIVATIONS["silu"],
+}
+"""Other names of the same functions in transformers, which a config keeps as it has them."""
+
+
+ActivationName = Annotated[str, OneOf(ACTIVATIONS)]
+HeadActivationName = Annotated[str, OneOf(("", *ACTIVATIONS))]
+"""Of a prediction head; "" for the encoder's."""
+
+
+def activation(name: str) -> Activation:
+    """The function that `hidden_act` names in a published config.
+
+    Raises:
+      UserError: no such function.
+    """
+    if name not in ACTIVATIONS:
+        raise UserError(f"no activation {name!r}: {nearest(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """Types of computation.
+
+    Attributes:
+      operands: What matrix products read.
+      activations: What they give, and what flows between layers.
+    """
+
+    operands: str = "float32"
+    activations: str = "float32"
+
+
+NAMED = {
+    "float32": Precision("float32", "float32"),
+    "bfloat16": Precision("bfloat16", "bfloat16"),
+    # CPUs multiply bfloat16 matrices quickly but have no bfloat16 for anything else.
+    "bfloat16_operands": Precision("bfloat16", "float32"),
+}
+
+
+PrecisionName = Annotated[str, OneOf(NAMED)]
+
+
+def named(name: str) -> Precision:
+    """The precision that a config calls `name`.
+
+    Raises:
+      UserError: there is none.
+    """
+    if name not in NAMED:
+        raise UserError(f"no precision {name!r}: {nearest(name, NAMED)}")
+    return NAMED[name]
+
+
+def contract(
+    subscripts: str, x: Float[Array, "..."], y: Float[Array, "..."], precision: Precision
+) -> Float[Array, "..."]:
+    """`einsum(subscripts, x, y)` in the types of `precision`.
+
+    Every index must appear in two of the three terms, so that the gradients are contractions too.
+    """
+    if precision.operands == precision.activations:
+        operands = jnp.dtype(precision.operands)
+        return jnp.einsum(subscripts, x.astype(operands), y.astype(operands))
+    return _mixed(subscripts, precision, x, y)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _mixed(subscripts: str, precision: Precision, x: Array, y: Array) -> Array:
+    operands = jnp.dtype(precision.operands)
+    return jnp.einsum(
+        subscripts,
+        x.astype(operands),
+        y.astype(operands),
+        preferred_element_type=precision.activations,
+    )
+
+
+def _mixed_forward(subscripts, precision, x, y):
+    operands = jnp.dtype(precision.operands)
+    x, y = x.astype(operands), y.astype(operands)
+    return _mixed(subscripts, precision, x, y), (x, y)
+
+
+def _mixed_backward(subscripts, precision, operands, gradient):
+    """Without this rule the gradient's products would be promoted to float32 operands."""
+    x, y = operands
+    inputs, output = subscripts.split("->")
+    left, right = inputs.split(",")
+    return (
+        _mixed(f"{output},{right}->{left}", precision, gradient, y),
+        _mixed(f"{left},{output}->{right}", precision, x, gradient),
+    )
+
+
+_mixed.defvjp(_mixed_forward, _mixed_backward)
+
 
 Axes = tuple[str | None, ...]
 Initializer = Callable[..., Array]

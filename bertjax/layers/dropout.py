@@ -1,18 +1,108 @@
-"""Dropout from 16 random bits an element: half the cost of the usual 32."""
+"""Dropout from 16 random bits an element: half the cost of the usual 32.
+
+Random bits for dropout: one block of Threefry for four elements, which a mesh can take in parts.
+
+`jax.random.bits` runs the cipher once for each element and keeps 16 of its 64 bits. On a TPU the
+cipher takes longer than attention itself, and CPUs run it there as a loop through memory.
+"""
 
 import contextlib
 import contextvars
 import functools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, UInt16
+import numpy as np
+from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
+from jaxtyping import Array, Bool, Float, Key, UInt16, UInt32
 
 from bertjax.errors import UserError
-from bertjax.layers.random_bits import bits16
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = np.uint32(0x1BD11BDA)
+_GROUPS_OF_ROUNDS = 5
+_PARTS = 4
+_COUNTED = 2**32
+"""Blocks that one word can count; of more the upper word would not be zero."""
+
+
+def bits16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
+    """16 random bits for each element.
+
+    The last axis is cut in four parts; what has the same place in each of them shares a block: the
+    low and the high half of its first word, then of its second.
+    """
+    if not shape:
+        return bits16(key, (1,))[0]
+    blocks = (*shape[:-1], -(-shape[-1] // _PARTS))
+    if str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(blocks) > _COUNTED:
+        return jax.random.bits(key, shape, jnp.uint16)
+    words = jax.random.key_data(key)
+    ways = {"tpu": _in_parts, "cpu": _called, "default": _one_by_one}
+    bits = lax.platform_dependent(
+        words, **{name: functools.partial(way, blocks) for name, way in ways.items()}
+    )
+    return bits[..., : shape[-1]]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _in_parts(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+    """Every block once: where one pass over memory can leave several arrays."""
+    counts = _counts(blocks)
+    first, second = threefry2x32(key, jnp.zeros_like(counts), counts)
+    halves = first, first >> 16, second, second >> 16
+    return jnp.concatenate([half.astype(jnp.uint16) for half in halves], axis=-1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _one_by_one(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+    """For each element its block anew: where a pass over memory leaves one array."""
+    shape = (*blocks[:-1], _PARTS, blocks[-1])
+    part = lax.broadcasted_iota(jnp.uint32, shape, len(blocks) - 1)
+    counts = lax.broadcast_in_dim(_counts(blocks), shape, (*range(len(blocks) - 1), len(blocks)))
+    word = lax.select(part < 2, *threefry2x32(key, jnp.zeros_like(counts), counts))
+    half = (word >> ((part & 1) << 4)).astype(jnp.uint16)
+    return half.reshape(*blocks[:-1], -1)
+
+
+def _called(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+    # A function that XLA calls: else it merges a copy of all rounds with each reader of the bits.
+    with set_xla_metadata(inlineable="false"):
+        return _one_by_one(blocks, key)
+
+
+def _counts(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
+    """The number of each element, axis by axis: a mesh can take its part of it."""
+    counts, apart = jnp.zeros(shape, jnp.uint32), 1
+    for axis in reversed(range(len(shape))):
+        counts = counts + lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(apart)
+        apart *= shape[axis]
+    return counts
+
+
+def threefry2x32(
+    key: UInt32[Array, "2"], first: UInt32[Array, "*shape"], second: UInt32[Array, "*shape"]
+) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
+    """The block cipher of two words, in 20 rounds (Salmon et al. 2011, section 4.2)."""
+    words = key[0], key[1], key[0] ^ key[1] ^ _PARITY
+    first, second = first + words[0], second + words[1]
+    for group in range(_GROUPS_OF_ROUNDS):
+        for distance in _ROTATIONS[group % 2]:
+            first = first + second
+            second = first ^ _rotated(second, distance)
+        first = first + words[(group + 1) % 3]
+        second = second + words[(group + 2) % 3] + np.uint32(group + 1)
+    return first, second
+
+
+def _rotated(x: UInt32[Array, "*shape"], distance: int) -> UInt32[Array, "*shape"]:
+    return (x << np.uint32(distance)) | (x >> np.uint32(32 - distance))
+
 
 _LEVELS = 1 << 16
 
@@ -20,7 +110,7 @@ _row_keys: contextvars.ContextVar[Array | None] = contextvars.ContextVar("row_ke
 
 
 @contextlib.contextmanager
-def drawn_by_rows(keys: Key[Array, " B"]) -> Iterator[None]:
+def per_example_rngs(keys: Key[Array, " B"]) -> Iterator[None]:
     """Lets each row of the batch that is traced meanwhile draw from a key of its own.
 
     What is dropped then depends neither on the mesh nor on the parts that a batch is cut into.
@@ -32,14 +122,14 @@ def drawn_by_rows(keys: Key[Array, " B"]) -> Iterator[None]:
         _row_keys.reset(token)
 
 
-class Kept(NamedTuple):
+class DropoutMask(NamedTuple):
     """Which elements of an array stay, and what they are multiplied by."""
 
     where: Bool[Array, "*shape"]
     times: float
 
 
-def scaled(x: Float[Array, "*shape"], kept: Kept | None) -> Float[Array, "*shape"]:
+def scaled(x: Float[Array, "*shape"], kept: DropoutMask | None) -> Float[Array, "*shape"]:
     """What stays of x, larger, and zeros; x where all of it stays."""
     return x if kept is None else _scaled(x, *kept)
 
@@ -68,7 +158,7 @@ class Dropout(nn.Module):
         return scaled(x, self.kept(x.shape, train=train))
 
     @nn.compact
-    def kept(self, shape: tuple[int, ...], *, train: bool) -> Kept | None:
+    def kept(self, shape: tuple[int, ...], *, train: bool) -> DropoutMask | None:
         """Draws which elements of an array stay, and how much larger they get; None for all.
 
         Raises:
@@ -79,7 +169,7 @@ class Dropout(nn.Module):
             raise UserError(f"a dropout of {self.rate} came, wanted at least 0 and less than 1")
         if not train or threshold == 0:
             return None
-        return Kept(self._bits(shape) >= threshold, _LEVELS / (_LEVELS - threshold))
+        return DropoutMask(self._bits(shape) >= threshold, _LEVELS / (_LEVELS - threshold))
 
     def _bits(self, shape: tuple[int, ...]) -> UInt16[Array, "..."]:
         own, rows = self.make_rng("dropout"), _row_keys.get()

@@ -1,12 +1,25 @@
-"""Token, segment and position embeddings (Devlin et al. 2019, section 3, figure 2)."""
+"""Token, segment and position embeddings (Devlin et al. 2019, section 3, figure 2).
+
+LayerNorm, computed in float32 whatever flows through.
+
+Position signals: sinusoids, as such or as the start of learned positions.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Annotated
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from bertjax.layers.dense import Axes, Initializer, truncated_normal
-from bertjax.layers.precision import Precision, contract
+from bertjax.constraints import OneOf
+from bertjax.errors import UserError, nearest
+from bertjax.layers.dense import Axes, Initializer, Precision, contract, truncated_normal
 
 
 class Embedding(nn.Module):
@@ -44,3 +57,85 @@ class Embedding(nn.Module):
         flat = hidden.reshape(-1, self.features)
         scores = contract("ne,ve->nv", flat, self.embedding, self.precision)
         return scores.reshape(*hidden.shape[:-1], self.num_embeddings)
+
+
+class LayerNorm(nn.Module):
+    """Normalises the last axis to mean 0 and variance 1, then scales and shifts (Ba et al. 2016).
+
+    Attributes:
+      epsilon: Added to the variance; BERT publishes 1e-12.
+    """
+
+    epsilon: float = 1e-12
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
+        def parameter(name, initializer):
+            axes = nn.with_logical_partitioning(initializer, ("norm",))
+            return self.param(name, axes, (x.shape[-1],))
+
+        scale = parameter("scale", nn.initializers.ones)
+        bias = parameter("bias", nn.initializers.zeros)
+        return _normalised(x, scale, bias, self.epsilon)
+
+
+# For the gradient, what flows in is kept alone: float32 would take twice the room, and thrice.
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
+def _normalised(
+    x: Float[Array, "*lead D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float
+) -> Float[Array, "*lead D"]:
+    y = x.astype(jnp.float32)
+    centered = y - y.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centered).mean(axis=-1, keepdims=True)
+    y = centered * lax.rsqrt(variance + epsilon)
+    return (y * scale + bias).astype(x.dtype)
+
+
+_LONGEST_WAVE = 10_000.0
+
+
+def sinusoids(length: int, width: int) -> Float[np.ndarray, "L D"]:
+    """Sines, then cosines, of frequencies from 1 down to 1/10,000 (Vaswani et al. 2017, 3.5).
+
+    The signal of a position k further on is a rotation of the signal here, the same everywhere.
+    """
+    return sinusoids_at(np.arange(length), width)
+
+
+def sinusoids_at(positions: Int[np.ndarray, " L"], width: int) -> Float[np.ndarray, "L D"]:
+    """The signals of any positions, negative ones too, or of distances between them."""
+    frequencies = _LONGEST_WAVE ** (-np.arange(0, width, 2) / width)
+    angles = positions[:, None] * frequencies
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width].astype(np.float32)
+
+
+def sinusoidal(stddev: float) -> Initializer:
+    """Starts a table of learned positions as sinusoids of an amplitude of twice `stddev`.
+
+    A short run then need not find out first which positions are neighbours. The signal is as strong
+    as words of deviation `stddev`, and half as strong again: experiments/LOG.md, 2026-11-21.
+    """
+
+    def initialize(key: Array, shape: tuple[int, int], dtype=jnp.float32) -> Array:
+        return jnp.asarray(2 * stddev * sinusoids(*shape), dtype)
+
+    return initialize
+
+
+INITIALIZERS: dict[str, Callable[[float], Initializer]] = {
+    "normal": truncated_normal,
+    "sinusoidal": sinusoidal,
+}
+
+PositionInitializer = Annotated[str, OneOf(INITIALIZERS)]
+
+
+def position_initializer(name: str, stddev: float) -> Initializer:
+    """How a table of learned positions starts: "normal" as published, or "sinusoidal".
+
+    Raises:
+      UserError: there is no such start.
+    """
+    if name not in INITIALIZERS:
+        raise UserError(f"position_initializer={name!r}: {nearest(name, INITIALIZERS)}")
+    return INITIALIZERS[name](stddev)

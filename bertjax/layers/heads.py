@@ -1,17 +1,28 @@
-"""What stands on top of an encoder: pooling, vocabulary scores, classes."""
+"""What stands on top of an encoder: pooling, vocabulary scores, classes.
 
-from collections.abc import Callable
+A sum of all layers of an encoder, weighted for a task (Peters et al. 2018, equation 1).
+
+What a task reads of an encoder's output: a vector for each token, or one for the whole text.
+
+Both may need parameters of their own, which become part of the module that calls: `mix`, the
+weights of layers that are there to be weighed, such as ELMo's, and `pooler`.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from bertjax.constraints import integer
-from bertjax.layers.activations import activation
-from bertjax.layers.dense import Dense, Initializer, truncated_normal
-from bertjax.layers.norm import LayerNorm
-from bertjax.layers.precision import Precision
+from bertjax.interfaces import Batch
+from bertjax.layers import masks
+from bertjax.layers.dense import Dense, Initializer, Precision, activation, truncated_normal
+from bertjax.layers.embeddings import LayerNorm
+from bertjax.pretrainer import Encoded, Encoder
 
 PoolerCount = Annotated[int, integer(0, 1)]
 
@@ -110,3 +121,62 @@ class TaskClassifier(Classifier):
     """
 
     initializer: Callable[[float], Initializer] = nn.initializers.normal
+
+
+class ScalarMix(nn.Module):
+    """gamma times the sum of layers with softmax-normalised weights, all alike at first.
+
+    Attributes:
+      layer_norm: Whether the vectors of each layer are normalised first. They are one by one
+        (published: with the mean and variance of the whole batch), so that no token of another
+        example counts.
+    """
+
+    layer_norm: bool = False
+
+    @nn.compact
+    def __call__(self, layers: Sequence[Float[Array, "B L D"]]) -> Float[Array, "B L D"]:
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, (None,))
+        weights = jax.nn.softmax(self.param("weights", zeros, (len(layers),)))
+        gamma = self.param("gamma", nn.initializers.ones, ())
+        stacked = jnp.stack([layer.astype(jnp.float32) for layer in layers])
+        if self.layer_norm:
+            centered = stacked - stacked.mean(axis=-1, keepdims=True)
+            stacked = centered * lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + 1e-12)
+        return gamma * jnp.einsum("n,nbld->bld", weights, stacked)
+
+
+def token_output(encoded: Encoded, *, mix_layer_norm: bool) -> Float[Array, "B L D"]:
+    """The last layer, or the weighted sum of all of an encoder that was made for that.
+
+    Args:
+      encoded: An encoder's output.
+      mix_layer_norm: Whether layers that are weighed are normalised (`layers/heads.py`).
+    """
+    if encoded.layers is None:
+        return encoded.sequence
+    return ScalarMix(mix_layer_norm, name="mix")(encoded.layers)
+
+
+def pooled_output(
+    encoder: Encoder, encoded: Encoded, batch: Batch, *, pooler_act: str, mix_layer_norm: bool
+) -> Float[Array, "B D"]:
+    """What the encoder was taught to pool, or a new pooler's output.
+
+    The new pooler reads the first token, [CLS] where that comes last, or the mean over all tokens
+    where layers are weighed.
+
+    Args:
+      encoder: Whose output it is.
+      encoded: Its output.
+      batch: What it read.
+      pooler_act: Activation of a new pooler: tanh as in RoBERTa's classification head.
+      mix_layer_norm: As in `token_output`.
+    """
+    if encoded.pooled is not None:
+        return encoded.pooled
+    pooler = Pooler(encoder.initializer_range, hidden_act=pooler_act, name="pooler")
+    sequence = token_output(encoded, mix_layer_norm=mix_layer_norm)
+    if encoded.layers is not None:
+        return pooler(masks.mean(sequence, batch["attention_mask"])[:, None])
+    return pooler(sequence if encoded.cls_state is None else encoded.cls_state[:, None])

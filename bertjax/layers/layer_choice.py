@@ -1,17 +1,71 @@
-"""Layers of an encoder as features, by the names of the table (Devlin et al. 2019, table 7)."""
+"""Layers of an encoder as features, by the names of the table (Devlin et al. 2019, table 7).
+
+What is run but never trained: a teacher inside a model, or an encoder that gives features.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax import lax
+from jaxtyping import Array, Float, PyTree
 
-from bertjax.constraints import OneOf
+from bertjax.constraints import OneOf, Text
 from bertjax.errors import UserError, nearest
-from bertjax.interfaces import Encoded
-from bertjax.layers.scalar_mix import ScalarMix
+from bertjax.interfaces import Batch
+from bertjax.layers.heads import ScalarMix
+from bertjax.pretrainer import Encoded, Encoder, Pretrainer
+
+FORWARD = "frozen_forward"
+"""Name of the inner program, by which those who count FLOPs know it."""
+
+
+Teacher = Annotated[Callable[[], Pretrainer], Text()]
+"""Makes a teacher; in a config, the text that names its run."""
+
+
+class Frozen(nn.Module):
+    """Its parameters lie in the collection "frozen": no gradient, optimizer or checkpoint sees it.
+
+    Attributes:
+      make: Makes the module; it belongs to nobody (`parent=None`).
+    """
+
+    make: Callable[[], nn.Module]
+
+    @nn.compact
+    def __call__(self, method: Callable, *arguments: Any) -> PyTree:
+        """`method(module, *arguments)`."""
+        module = self.make()
+
+        def draw() -> PyTree:
+            return module.init(jax.random.key(0), *arguments, method=method)["params"]
+
+        def forward(params: PyTree, *arguments: Any) -> PyTree:
+            return lax.stop_gradient(module.apply({"params": params}, *arguments, method=method))
+
+        forward.__name__ = FORWARD
+        params = self.variable("frozen", "params", draw).value
+        return jax.jit(forward)(params, *arguments)
+
+
+def frozen_features(encoder: Encoder, batch: Batch, *, train: bool) -> Encoded:
+    """What an encoder makes of a batch, without dropout, and so that no gradient flows to it.
+
+    See `pretrainer.Pretrainer.encode`. Unlike a teacher's, its parameters lie where an encoder's
+    lie, so that its checkpoints are whole models; the optimizer has to leave them out.
+    """
+
+    def forward(encoder: Encoder, batch: Batch) -> Encoded:
+        return encoder(batch, train=False)
+
+    forward.__name__ = FORWARD
+    return lax.stop_gradient(nn.jit(forward)(encoder, batch))
+
 
 States = Sequence[Float[Array, "B L D"]]
 
@@ -59,7 +113,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
         "weighted_sum_all": Choice(1, None, _weighted_sum),
     }
 )
-"""The weights of a weighted sum are learned with the task, as ELMo's (`layers/scalar_mix.py`)."""
+"""The weights of a weighted sum are learned with the task, as ELMo's (`layers/heads.py`)."""
 
 LayerChoice = Annotated[str, OneOf(CHOICES)]
 
@@ -84,7 +138,7 @@ def check(name: str, num_hidden_layers: int) -> None:
         )
 
 
-def features(encoded: Encoded, name: str) -> Float[Array, "B L E"]:
+def chosen_features(encoded: Encoded, name: str) -> Float[Array, "B L E"]:
     """What the chosen layers know of each token.
 
     The weights of a weighted sum, `mix`, become part of the module that calls.

@@ -112,7 +112,7 @@ def unified(
     return seen_BLM & there[:, None, :]
 
 
-def seen(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
+def padding_mask(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
     """Which tokens are there: those that any query may attend to."""
     return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask
 
@@ -121,7 +121,7 @@ def mean(
     sequence: Float[Array, "B L D"], attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]
 ) -> Float[Array, "B D"]:
     """The mean of the vectors of all tokens that are there."""
-    there = seen(attention_mask)[..., None]
+    there = padding_mask(attention_mask)[..., None]
     total = jnp.where(there, sequence, 0).sum(axis=1)
     return total / jnp.maximum(there.sum(axis=1), 1)
 

@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.layers.attended import attended
-from bertjax.layers.dense import Dense, truncated_normal
+from bertjax.layers.attention import masked_softmax_attention
+from bertjax.layers.dense import Dense, Precision, truncated_normal
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.positions import sinusoids_at
-from bertjax.layers.precision import Precision
+from bertjax.layers.embeddings import sinusoids_at
 
 Streams = tuple[Array, ...]
 """The content stream [B L D] and, where tokens are predicted, the query stream [B P D]."""
@@ -111,7 +110,7 @@ class RelativeAttention(nn.Module):
             scores_BHQM += by_segment(heads, *segments, view.other_segment)
             scores_BHQM = scores_BHQM.astype(jnp.float32) / math.sqrt(features[-1])
             kept = dropout.kept(scores_BHQM.shape, train=train)
-            return output(attended(scores_BHQM, view.mask, kept, value))
+            return output(masked_softmax_attention(scores_BHQM, view.mask, kept, value))
 
         return tuple(map(attend, streams, views.streams))
 

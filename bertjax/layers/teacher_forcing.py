@@ -4,13 +4,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import softmax_pieces
+from bertjax.interfaces import Batch
+from bertjax.layers import losses
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 LENGTHS = 16
 """Lengths that a corruption makes are multiples of this, so that they divide over a mesh."""
 
-_OF_THE_SOURCE = ("segment_ids", "position_ids", "word_starts", "remembered", "continues")
+_OF_THE_SOURCE = ("segment_ids", "position_ids", "word_starts", "memory_mask", "is_continuation")
 """What is known of each token of the text, and not of what is left of it."""
 
 
@@ -19,12 +20,12 @@ def rounded_up(length: int) -> int:
     return -(-length // LENGTHS) * LENGTHS
 
 
-def shifted(target_ids: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
+def shift_right(target_ids: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
     """What has been read when each target is predicted: a start token and the targets before."""
     return jnp.pad(target_ids, ((0, 0), (1, 0)), constant_values=start_id)[:, :-1]
 
 
-def corrupted(
+def replace_source(
     batch: Batch,
     input_ids: Int[Array, "B L"],
     attention_mask: Bool[Array, "B L"],
@@ -32,13 +33,13 @@ def corrupted(
     target_mask: Bool[Array, "B T"],
     start_id: int,
 ) -> Batch:
-    """The batch with another source, and what is to be said of it."""
+    """The batch with another source, and the tokens to predict."""
     kept = {name: rows for name, rows in batch.items() if name not in _OF_THE_SOURCE}
     return {
         **kept,
         "input_ids": input_ids,
         "attention_mask": attention_mask,
-        "decoder_input_ids": shifted(target_ids, start_id),
+        "decoder_input_ids": shift_right(target_ids, start_id),
         "target_ids": target_ids,
         "target_mask": target_mask,
     }
@@ -73,14 +74,14 @@ def loss(
             "--config.model.name=transformer"
         )
     labels, there = batch["target_ids"], batch["target_mask"]
-    said = softmax_pieces.predictions(encoder, _scores, encoded.decoded, labels, 0)
+    scores = losses.chunked_softmax(encoder, _scores, encoded.decoded, labels, 0)
     weights = there * batch.get("example_weight", jnp.ones(len(labels)))[:, None]
     weight_sum, of_text = weights.sum(), weights * text
     metrics = {
-        "accuracy": (jnp.sum(weights * said.hits), weight_sum),
-        "text_loss": (-jnp.sum(of_text * said.chances), of_text.sum()),
+        "accuracy": (jnp.sum(weights * scores.hits), weight_sum),
+        "text_loss": (-jnp.sum(of_text * scores.log_probs), of_text.sum()),
     }
-    wanted = (1 - label_smoothing) * said.chances + label_smoothing * said.mean
+    wanted = (1 - label_smoothing) * scores.log_probs + label_smoothing * scores.mean
     return -jnp.sum(weights * wanted), weight_sum, metrics
 
 
@@ -100,6 +101,6 @@ def smoothed_share(label_smoothing: float, *, train: bool) -> float:
     return label_smoothing if train else 0.0
 
 
-def there_of(lengths: Int[Array, " B"], length: int) -> Bool[Array, "B L"]:
+def length_mask(lengths: Int[Array, " B"], length: int) -> Bool[Array, "B L"]:
     """The first so many of `length` places."""
     return jnp.arange(length) < lengths[:, None]

@@ -20,20 +20,24 @@ from bertjax.constraints import (
     Relation,
     check_module,
 )
-from bertjax.interfaces import Batch, Encoded
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.dense import Dense, Initializer, truncated_normal
-from bertjax.layers.embeddings import Embedding
+from bertjax.layers.dense import (
+    ActivationName,
+    Dense,
+    Initializer,
+    PrecisionName,
+    named,
+    truncated_normal,
+)
+from bertjax.layers.embeddings import Embedding, PositionInitializer, position_initializer
 from bertjax.layers.grouped_stack import GroupedStack
 from bertjax.layers.heads import Pooler, PoolerCount
-from bertjax.layers.positions import PositionInitializer, position_initializer
-from bertjax.layers.precision import PrecisionName, named
-from bertjax.layers.shared_stack import SharedStack
-from bertjax.layers.stack import RematPolicy
+from bertjax.layers.stack import RematPolicy, SharedStack
 from bertjax.models import bert
+from bertjax.pretrainer import Encoded
 
 _ATTENTION = ("attention", "attention_norm")
 _FEED_FORWARD = ("feed_forward", "feed_forward_norm")
@@ -65,7 +69,7 @@ class Model(nn.Module):
       type_vocab_size: Number of segment kinds.
       num_pooler_layers: 1, or 0 for a model without one: `Encoded.pooled` is None then.
       initializer_range: Standard deviation of all kernels and tables at the start.
-      position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`).
+      position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
       sharing: Which parts all layers have in common: a name in `SHARING` (tables 3 and 4).
       num_hidden_groups: G, groups into which the layers are divided: all layers of a group share
@@ -73,7 +77,7 @@ class Model(nn.Module):
       inner_group_num: I, blocks that each layer applies one after the other, which makes N I blocks
         in all; 0 for 1.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """

@@ -19,19 +19,29 @@ from bertjax.constraints import (
     check_module,
 )
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.dense import Dense, Initializer, truncated_normal
+from bertjax.layers.dense import (
+    ActivationName,
+    Dense,
+    Initializer,
+    Precision,
+    PrecisionName,
+    named,
+    truncated_normal,
+)
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.embeddings import Embedding
+from bertjax.layers.embeddings import (
+    Embedding,
+    LayerNorm,
+    PositionInitializer,
+    position_initializer,
+)
 from bertjax.layers.heads import Pooler, PoolerCount
-from bertjax.layers.norm import LayerNorm
-from bertjax.layers.positions import PositionInitializer, position_initializer
-from bertjax.layers.precision import Precision, PrecisionName, named
 from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.pretrainer import Encoded
 
 
 def check_length(length: int, max_position_embeddings: int, position_offset: int = 0) -> None:
@@ -106,12 +116,12 @@ class Model(nn.Module):
         as in ELECTRA-small; 0 stands for D, without a map.
       num_pooler_layers: 1, or 0 as in ELECTRA and DistilBERT: `Encoded.pooled` is None then.
       initializer_range: Standard deviation of all kernels and tables at the start.
-      position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`), which
+      position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`), which
         short runs profit from; positions are learned either way.
       position_offset: Row of the first position; RoBERTa leaves 2 rows before it unused.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """

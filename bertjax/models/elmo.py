@@ -1,8 +1,8 @@
 """ELMo (Peters et al. 2018): words read by their characters, LSTMs forward and backward.
 
-The two directions share what reads a word and never meet above it. A vector of a token is the
-forward one, then the backward one. Where a batch says which rows go on (`continues`), the states of
-all LSTMs do, in both directions as in the released code.
+The two directions share the word encoder and nothing above it. The vector of a token is the forward
+one, then the backward one. Rows that a batch marks as continued (`is_continuation`) keep the states
+of all LSTMs, in both directions as in the released code.
 """
 
 from typing import Annotated
@@ -22,13 +22,13 @@ from bertjax.constraints import (
     check_module,
 )
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
 from bertjax.layers.char_cnn import CharacterCNN
+from bertjax.layers.dense import ActivationName, PrecisionName, named
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.precision import PrecisionName, named
-from bertjax.layers.recurrent import BidirectionalStack, CarriedState
+from bertjax.layers.lstm import BidirectionalStack, CarriedState
+from bertjax.pretrainer import Encoded
 
 Filters = Annotated[tuple[tuple[PositiveInt, PositiveInt], ...], NotEmpty()]
 
@@ -53,7 +53,7 @@ class Model(nn.Module):
         from their input (`use_skip_connections` of the released options, negated).
       initializer_range: Standard deviation of what tasks put on top; the model starts as published.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: words, then each layer.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       unroll: Tokens that the compiled recurrence reads in one piece.
     """
 
@@ -99,7 +99,7 @@ class Model(nn.Module):
     )
 
     layer_norm_eps = 1e-12  # of heads; the model has no LayerNorm
-    reads_characters = True  # `model_input.py` has words spelled
+    reads_characters = True  # `runs/examples.py` has words spelled
 
     def setup(self):
         check_module(self)
@@ -129,7 +129,7 @@ class Model(nn.Module):
         self.dropout = Dropout(self.hidden_dropout_prob)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
-        there = masks.seen(batch["attention_mask"])
+        there = masks.padding_mask(batch["attention_mask"])
         words = self.words(batch["char_ids"]) * there[..., None]
         before = self.state.recall(batch, len(words))
         layers, after = self.recurrent(words, there, before, train=train)

@@ -3,27 +3,18 @@
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from bertjax.constraints import (
-    DropoutRate,
-    Epsilon,
-    InitStddev,
-    PositiveInt,
-    check_module,
-)
-from bertjax.interfaces import Batch, Encoded
+from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, check_module
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.cache import Cache
-from bertjax.layers.dense import truncated_normal
-from bertjax.layers.embeddings import Embedding
+from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
+from bertjax.layers.embeddings import Embedding, PositionInitializer, position_initializer
 from bertjax.layers.heads import last_token
-from bertjax.layers.positions import PositionInitializer, position_initializer
-from bertjax.layers.precision import PrecisionName, named
-from bertjax.layers.reader import Reader
+from bertjax.layers.kv_cache import Cache, Reader
 from bertjax.layers.stack import RematPolicy, Stack
 from bertjax.models.bert import EQUAL_HEADS, check_length
+from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
@@ -42,10 +33,10 @@ class Model(nn.Module):
       attention_probs_dropout_prob: Dropout of the attention weights.
       max_position_embeddings: Longest sequence.
       initializer_range: Standard deviation of all kernels and tables at the start.
-      position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`).
+      position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
@@ -70,7 +61,7 @@ class Model(nn.Module):
 
     relations = (EQUAL_HEADS,)
 
-    cls_last = True  # only the last token sees all others: `model_input.py` acts accordingly
+    cls_last = True  # only the last token sees all others: `runs/examples.py` acts accordingly
 
     def setup(self):
         check_module(self)
@@ -102,16 +93,16 @@ class Model(nn.Module):
         check_length(batch["input_ids"].shape[1], self.max_position_embeddings)
         sequence, embedded, states = self.reader(batch, train=train)
         hidden_states = None if states is None else (embedded, *states)
-        summary = last_token(sequence, masks.seen(batch["attention_mask"]))
-        return Encoded(sequence, hidden_states=hidden_states, summary=summary)
+        summary = last_token(sequence, masks.padding_mask(batch["attention_mask"]))
+        return Encoded(sequence, hidden_states=hidden_states, cls_state=summary)
 
-    def begin(self, batch: Batch, room: int) -> tuple[Float[Array, "B L D"], Cache]:
+    def prefill(self, batch: Batch, max_new_tokens: int) -> tuple[Float[Array, "B L D"], Cache]:
         """Reads the beginnings of texts; what follows is read with the cache."""
-        return self.reader.begin(batch, room)
+        return self.reader.prefill(batch, max_new_tokens)
 
-    def extend(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
+    def decode(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
         """Reads what follows."""
-        return self.reader.extend(batch, cache)
+        return self.reader.decode(batch, cache)
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Scores of the vocabulary: products with the word embeddings."""

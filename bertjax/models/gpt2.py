@@ -8,29 +8,23 @@ import math
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from bertjax.constraints import (
-    DropoutRate,
-    Epsilon,
-    InitStddev,
-    PositiveInt,
-    check_module,
-)
-from bertjax.interfaces import Batch, Encoded
+from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, check_module
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
-from bertjax.layers.blocks import FeedForward
-from bertjax.layers.cache import Cache
-from bertjax.layers.dense import truncated_normal
-from bertjax.layers.embeddings import Embedding
+from bertjax.layers.blocks import FeedForward, PreNormBlock
+from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
+from bertjax.layers.embeddings import (
+    Embedding,
+    LayerNorm,
+    PositionInitializer,
+    position_initializer,
+)
 from bertjax.layers.heads import last_token
-from bertjax.layers.norm import LayerNorm
-from bertjax.layers.positions import PositionInitializer, position_initializer
-from bertjax.layers.pre_norm import PreNormBlock
-from bertjax.layers.precision import PrecisionName, named
-from bertjax.layers.reader import Reader
+from bertjax.layers.kv_cache import Cache, Reader
 from bertjax.layers.stack import RematPolicy, Stack
 from bertjax.models.bert import EQUAL_HEADS, check_length
+from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
@@ -50,11 +44,11 @@ class Model(nn.Module):
       max_position_embeddings: Longest sequence.
       initializer_range: Standard deviation of kernels and tables at the start; of the kernels that
         end on the residual path it is this over sqrt(2 N) (section 2.3).
-      position_initializer: "normal" as published, or "sinusoidal" (`layers/positions.py`).
+      position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,
         before the last LayerNorm.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
@@ -79,7 +73,7 @@ class Model(nn.Module):
 
     relations = (EQUAL_HEADS,)
 
-    cls_last = True  # only the last token sees all others: `model_input.py` acts accordingly
+    cls_last = True  # only the last token sees all others: `runs/examples.py` acts accordingly
 
     def setup(self):
         check_module(self)
@@ -120,17 +114,17 @@ class Model(nn.Module):
         sequence, embedded, states = self.reader(batch, train=train)
         sequence = self.norm(sequence)
         hidden_states = None if states is None else (embedded, *states)
-        summary = last_token(sequence, masks.seen(batch["attention_mask"]))
-        return Encoded(sequence, hidden_states=hidden_states, summary=summary)
+        summary = last_token(sequence, masks.padding_mask(batch["attention_mask"]))
+        return Encoded(sequence, hidden_states=hidden_states, cls_state=summary)
 
-    def begin(self, batch: Batch, room: int) -> tuple[Float[Array, "B L D"], Cache]:
+    def prefill(self, batch: Batch, max_new_tokens: int) -> tuple[Float[Array, "B L D"], Cache]:
         """Reads the beginnings of texts; what follows is read with the cache."""
-        sequence, cache = self.reader.begin(batch, room)
+        sequence, cache = self.reader.prefill(batch, max_new_tokens)
         return self.norm(sequence), cache
 
-    def extend(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
+    def decode(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
         """Reads what follows."""
-        sequence, cache = self.reader.extend(batch, cache)
+        sequence, cache = self.reader.decode(batch, cache)
         return self.norm(sequence), cache
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:

@@ -14,31 +14,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.constraints import (
-    DropoutRate,
-    Epsilon,
-    InitStddev,
-    PositiveInt,
-    check_module,
-)
-from bertjax.interfaces import Batch, Encoded
+from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, check_module
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
-from bertjax.layers.attention import SelfAttention
-from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.cross_attention import CrossAttention, KeysValues
-from bertjax.layers.decoder_block import DecoderBlock, Kept, Source
-from bertjax.layers.dense import truncated_normal
+from bertjax.layers.attention import CrossAttention, KeysValues, SelfAttention
+from bertjax.layers.blocks import DecoderBlock, FeedForward, LayerCache, PostNormBlock, Source
+from bertjax.layers.dense import ActivationName, Precision, PrecisionName, named, truncated_normal
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.embeddings import Embedding
+from bertjax.layers.embeddings import Embedding, sinusoids
 from bertjax.layers.heads import last_token
-from bertjax.layers.positions import sinusoids
-from bertjax.layers.precision import Precision, PrecisionName, named
 from bertjax.layers.stack import RematPolicy, Stack
 from bertjax.models.bert import EQUAL_HEADS
+from bertjax.pretrainer import Encoded
 
 
-class Said(NamedTuple):
+class DecoderState(NamedTuple):
     """What a decoder keeps from token to token.
 
     Attributes:
@@ -47,7 +37,7 @@ class Said(NamedTuple):
       length: How many tokens have been said.
     """
 
-    kept: tuple[Kept, ...]
+    kept: tuple[LayerCache, ...]
     mask: Bool[Array, "B M"]
     length: Int[Array, " B"]
 
@@ -69,7 +59,7 @@ class Model(nn.Module):
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer
         of the encoder.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
@@ -119,7 +109,7 @@ class Model(nn.Module):
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         embedded = self._embed(batch["input_ids"], train=train)
         memory, states = self.layers(embedded, masks.from_batch(batch), train=train)
-        there = masks.seen(batch["attention_mask"])
+        there = masks.padding_mask(batch["attention_mask"])
         ids = batch.get("decoder_input_ids", batch["input_ids"])
         said = self._embed(ids, batch.get("decoder_positions"), memory.shape[1], train=train)
         source = Source(masks.causal(ids.shape[1]), memory, masks.padding(there))
@@ -127,7 +117,7 @@ class Model(nn.Module):
         return Encoded(
             memory,
             hidden_states=None if states is None else (embedded, *states),
-            summary=None if "decoder_input_ids" in batch else last_token(decoded, there),
+            cls_state=None if "decoder_input_ids" in batch else last_token(decoded, there),
             decoded=decoded,
         )
 
@@ -140,20 +130,22 @@ class Model(nn.Module):
         """Width of the word embeddings."""
         return self.hidden_size
 
-    def begin(self, batch: Batch, length: int) -> Said:
+    def begin(self, batch: Batch, length: int) -> DecoderState:
         """Reads the source of `step`, for targets of up to `length` tokens."""
         embedded = self._embed(batch["input_ids"], train=False)
         memory, _ = self.layers(embedded, masks.from_batch(batch), train=False)
         size, heads = len(memory), self.num_attention_heads
         nothing = jnp.zeros((size, length, heads, self.hidden_size // heads), memory.dtype)
         kept = tuple(
-            Kept(KeysValues(nothing, nothing), block(memory, method="read"))
+            LayerCache(KeysValues(nothing, nothing), block(memory, method="read"))
             for block in self._decoder_blocks()
         )
-        there = masks.seen(batch["attention_mask"])
-        return Said(kept, there, jnp.zeros(size, jnp.int32))
+        there = masks.padding_mask(batch["attention_mask"])
+        return DecoderState(kept, there, jnp.zeros(size, jnp.int32))
 
-    def step(self, said: Said, tokens: Int[Array, " B"]) -> tuple[Float[Array, "B V"], Said]:
+    def step(
+        self, said: DecoderState, tokens: Int[Array, " B"]
+    ) -> tuple[Float[Array, "B V"], DecoderState]:
         """Scores of what follows once one more token has been said."""
         at, longest = said.length[0], said.kept[0].past.key.shape[1]
         visible = masks.padding((jnp.arange(longest) <= at)[None])
@@ -163,7 +155,7 @@ class Model(nn.Module):
             x, past = block(x, own, at, visible, masks.padding(said.mask), method="step")
             kept.append(own._replace(past=past))
         scores = self.attend(x[:, 0]).astype(jnp.float32)
-        return scores, Said(tuple(kept), said.mask, said.length + 1)
+        return scores, DecoderState(tuple(kept), said.mask, said.length + 1)
 
     def _embed(
         self,

@@ -13,17 +13,16 @@ from bertjax.constraints import (
     ShareBelowOne,
     check_module,
 )
-from bertjax.interfaces import Batch, Encoded
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
+from bertjax.layers.adaptive_computation import AdaptiveComputation
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.dense import truncated_normal
+from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
-from bertjax.layers.pondering import Pondering
-from bertjax.layers.precision import PrecisionName, named
 from bertjax.models.bert import EQUAL_HEADS
+from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
@@ -43,7 +42,7 @@ class Model(nn.Module):
       initializer_range: Standard deviation of all kernels at the start.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each step.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       unroll: Steps compiled in one piece.
     """
 
@@ -82,7 +81,7 @@ class Model(nn.Module):
         feed_forward = FeedForward(
             self.intermediate_size, self.hidden_act, self.initializer_range, precision
         )
-        self.pondering = Pondering(
+        self.pondering = AdaptiveComputation(
             PostNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps),
             self.num_hidden_layers,
             self.halting_threshold,

@@ -13,19 +13,17 @@ from bertjax.constraints import (
     check_module,
 )
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
 from bertjax.layers.attention import SelfAttention
-from bertjax.layers.blocks import FeedForward
-from bertjax.layers.dense import Dense, truncated_normal
+from bertjax.layers.blocks import FeedForward, PreNormBlock
+from bertjax.layers.dense import ActivationName, Dense, PrecisionName, named, truncated_normal
 from bertjax.layers.dropout import Dropout
+from bertjax.layers.embeddings import LayerNorm
 from bertjax.layers.heads import Pooler, PoolerCount
-from bertjax.layers.norm import LayerNorm
-from bertjax.layers.pre_norm import PreNormBlock
-from bertjax.layers.precision import PrecisionName, named
 from bertjax.layers.stack import RematPolicy, Stack
 from bertjax.models.bert import EQUAL_HEADS
+from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
@@ -47,7 +45,7 @@ class Model(nn.Module):
       initializer_range: Standard deviation of all kernels and tables at the start.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """

@@ -2,8 +2,8 @@
 
 As an encoder it is one stream. Where a batch says in which order tokens are predicted
 (`prediction_order`), a second stream starts at the predicted positions from a learned vector and
-never sees the token that stands there. Where a batch says what to remember (`remembered`), every
-layer also attends to what it was given in the batch before, for rows that go on (`continues`).
+never sees the token that stands there. With a `memory_mask` in the batch, every
+layer also attends to its inputs of the batch before, for rows that continue it (`is_continuation`).
 """
 
 import flax.linen as nn
@@ -18,19 +18,18 @@ from bertjax.constraints import (
     PositiveInt,
     check_module,
 )
-from bertjax.interfaces import Batch, Encoded
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.activations import ActivationName
-from bertjax.layers.dense import truncated_normal
+from bertjax.layers.blocks import DroppingFeedForward, StreamBlock
+from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import last_token
 from bertjax.layers.memory import Memory
-from bertjax.layers.precision import PrecisionName, named
 from bertjax.layers.relative_attention import RelativeAttention, View, Views, distance_signals
 from bertjax.layers.stack import RematPolicy, Stack
-from bertjax.layers.stream_blocks import DroppingFeedForward, StreamBlock
 from bertjax.models.bert import EQUAL_HEADS
+from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
@@ -50,7 +49,7 @@ class Model(nn.Module):
       initializer_range: Standard deviation of all kernels and tables at the start.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/precision.py`).
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
@@ -74,7 +73,7 @@ class Model(nn.Module):
 
     relations = (EQUAL_HEADS,)
 
-    cls_last = True  # [CLS] ends a sequence: `model_input.py` acts accordingly
+    cls_last = True  # [CLS] ends a sequence: `runs/examples.py` acts accordingly
 
     def setup(self):
         check_module(self)
@@ -127,7 +126,7 @@ class Model(nn.Module):
             sequence,
             hidden_states=tuple(states) if self.output_hidden_states else None,
             queries=queries[0] if queries else None,
-            summary=last_token(sequence, masks.seen(batch["attention_mask"])),
+            cls_state=last_token(sequence, masks.padding_mask(batch["attention_mask"])),
         )
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:

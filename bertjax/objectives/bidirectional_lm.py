@@ -8,10 +8,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.constraints import NonNegativeInt, PositiveInt, Relation, TokenId, Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import masks, softmax_pieces
-from bertjax.layers.dense import truncated_normal
-from bertjax.layers.precision import Precision, contract, named
+from bertjax.interfaces import Batch
+from bertjax.layers import losses as layers_losses
+from bertjax.layers import masks
+from bertjax.layers.dense import Precision, contract, named, truncated_normal
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -67,7 +68,7 @@ class Objective(nn.Module):
         labels, weights = self._wanted(batch, size)
         losses, correct, metrics = [], [], {}
         for name, hidden in self._hidden(encoded.sequence, width).items():
-            said = softmax_pieces.predictions(
+            scores = layers_losses.chunked_softmax(
                 self,
                 functools.partial(_scores, precision=named(encoder.precision)),
                 hidden,
@@ -75,8 +76,8 @@ class Objective(nn.Module):
                 self.positions_at_a_time,
                 *(table, bias),
             )
-            losses.append(-jnp.sum(weights * said.chances))
-            correct.append(jnp.sum(weights * said.hits))
+            losses.append(-jnp.sum(weights * scores.log_probs))
+            correct.append(jnp.sum(weights * scores.hits))
             metrics[f"{name}_loss"] = (losses[-1], weights.sum())
         weight_sum = 2 * weights.sum()
         metrics["accuracy"] = (sum(correct), weight_sum)
@@ -93,7 +94,7 @@ class Objective(nn.Module):
         }
 
     def _wanted(self, batch: Batch, size: int) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-        ids, there = batch["input_ids"], masks.seen(batch["attention_mask"])
+        ids, there = batch["input_ids"], masks.padding_mask(batch["attention_mask"])
         weights = (there & ~self._never(ids)).astype(jnp.float32)
         example_weight = batch.get("example_weight", jnp.ones(len(ids)))
         labels = ids if self.unk_id is None else jnp.where(ids < size, ids, self.unk_id)

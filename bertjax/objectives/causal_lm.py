@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.constraints import NonNegativeInt, Weight
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import masks, softmax_pieces
+from bertjax.interfaces import Batch
+from bertjax.layers import losses, masks
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -39,19 +40,19 @@ class Objective(nn.Module):
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Cross entropy of the tokens that follow."""
         labels, weights = following(batch)
-        chances, hits = self.predictions(encoder, encoded.sequence, labels)
+        log_probs, hits = self.predictions(encoder, encoded.sequence, labels)
         weight_sum = weights.sum()
         accuracy = (jnp.sum(weights * hits), weight_sum)
-        return -jnp.sum(weights * chances), weight_sum, {"accuracy": accuracy}
+        return -jnp.sum(weights * log_probs), weight_sum, {"accuracy": accuracy}
 
     def predictions(
         self, encoder: Encoder, sequence: Float[Array, "B L D"], labels: Int[Array, "B L"]
     ) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
         """The log probability of each label, and whether no other token is as likely."""
-        said = softmax_pieces.predictions(
+        scores = losses.chunked_softmax(
             encoder, self.logits, sequence, labels, self.positions_at_once
         )
-        return said.chances, said.hits
+        return scores.log_probs, scores.hits
 
     def logits(self, encoder: Encoder, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Scores of what follows each vector's token."""
@@ -60,7 +61,7 @@ class Objective(nn.Module):
 
 def following(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """The token after each one, and how much its prediction counts."""
-    input_ids, there = batch["input_ids"], masks.seen(batch["attention_mask"])
+    input_ids, there = batch["input_ids"], masks.padding_mask(batch["attention_mask"])
     labels = jnp.roll(input_ids, -1, axis=1)
     weights = (there & jnp.roll(there, -1, axis=1)).astype(jnp.float32).at[:, -1].set(0.0)
     example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))

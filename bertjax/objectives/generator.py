@@ -23,10 +23,11 @@ from bertjax.constraints import (
     Weight,
 )
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import corruption, losses
-from bertjax.layers.activations import HeadActivationName
+from bertjax.interfaces import Batch
+from bertjax.layers import losses, masking
+from bertjax.layers.dense import HeadActivationName
 from bertjax.objectives import mlm
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 _SAMPLING = 1 << 16
 """Number of the key that samples: far from 0, 1, ..., the keys that `jax.random.split` makes."""
@@ -94,10 +95,10 @@ class Objective(nn.Module):
         sequence = self._small(encoder).encode(embedded, hidden, train=train).sequence
         logits_BPV = hiding.logits(encoder, sequence, positions)
         keys = jax.vmap(lambda key: jax.random.fold_in(key, _SAMPLING))(batch["example_key"])
-        sampled = corruption.sample(keys, lax.stop_gradient(logits_BPV))
+        sampled = masking.sample(keys, lax.stop_gradient(logits_BPV))
         return {
             **hidden,
-            "input_ids": corruption.replace(original_ids, positions, weights, sampled),
+            "input_ids": masking.replace(original_ids, positions, weights, sampled),
             "original_ids": original_ids,
             "generator_logits": logits_BPV,
         }

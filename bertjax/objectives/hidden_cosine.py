@@ -9,8 +9,9 @@ from jaxtyping import Array
 
 from bertjax.constraints import Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -51,5 +52,5 @@ class Objective(nn.Module):
         lengths = jnp.linalg.norm(own, axis=-1) * jnp.linalg.norm(teacher, axis=-1)
         cosines = jnp.sum(own * teacher, axis=-1) / jnp.maximum(lengths, 1e-6)
         example_weight = batch.get("example_weight", jnp.ones(len(own)))
-        weights = masks.seen(batch["attention_mask"]) * example_weight[:, None]
+        weights = masks.padding_mask(batch["attention_mask"]) * example_weight[:, None]
         return jnp.sum(weights * (1 - cosines)), weights.sum(), {}

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bertjax.constraints import PositiveInt, Weight
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import losses
 from bertjax.layers.heads import Classifier
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bertjax.constraints import PositiveFloat, PositiveShare, TokenId, Weight
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import spans, teacher_forcing
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -46,7 +47,7 @@ class Objective(nn.Module):
         drawn = spans.poisson_spans(batch["example_key"], text, ids.shape[1], **shares)
         masks = jnp.full(drawn.begin.shape, self.mask_id, ids.dtype)
         source = spans.replaced(ids, there, drawn, masks, ids.shape[1], self.pad_id)
-        return teacher_forcing.corrupted(batch, *source, ids, there, self.sep_id)
+        return teacher_forcing.replace_source(batch, *source, ids, there, self.sep_id)
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

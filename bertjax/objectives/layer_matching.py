@@ -6,10 +6,11 @@ from jaxtyping import Array, Float
 
 from bertjax.constraints import PositiveInt, Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Pretrainer, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.dense import Dense
-from bertjax.layers.frozen import Frozen, Teacher
+from bertjax.layers.layer_choice import Frozen, Teacher
+from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Sum
 
 
 class Objective(nn.Module):
@@ -60,7 +61,7 @@ class Objective(nn.Module):
                 "config.model.output_hidden_states to true"
             )
         example_weight = batch.get("example_weight", jnp.ones(len(states[0])))
-        tokens = masks.seen(batch["attention_mask"])
+        tokens = masks.padding_mask(batch["attention_mask"])
         weights = tokens * example_weight[:, None]
         embedded, *hidden = self._projected(encoder, states, teacher.shape[-1])
         errors = {

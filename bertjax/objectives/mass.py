@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from bertjax.constraints import PositiveInt, PositiveShare, Share, TokenId, Weight
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import corruption, spans, teacher_forcing
+from bertjax.interfaces import Batch
+from bertjax.layers import masking, spans, teacher_forcing
 from bertjax.objectives import mlm
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -56,8 +57,8 @@ class Objective(nn.Module):
         length = teacher_forcing.rounded_up(math.ceil(self.fragment_share * longest))
         length = min(length, longest)
         places = jnp.minimum(begin[:, None] + jnp.arange(length), longest - 1)
-        target_mask = teacher_forcing.there_of(size, length)
-        hidden = corruption.hide(
+        target_mask = teacher_forcing.length_mask(size, length)
+        hidden = masking.hide(
             hiding,
             ids,
             places,
@@ -69,7 +70,7 @@ class Objective(nn.Module):
             random_share=self.random_share,
         )
         target_ids = jnp.take_along_axis(ids, places, axis=1)
-        corrupted = teacher_forcing.corrupted(
+        corrupted = teacher_forcing.replace_source(
             batch, hidden, there, target_ids, target_mask, self.mask_id
         )
         return {**corrupted, "decoder_positions": places}

@@ -21,17 +21,18 @@ from bertjax.constraints import (
     check_value,
 )
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import corruption, losses, masks, word_groups
-from bertjax.layers.activations import HeadActivationName
+from bertjax.interfaces import Batch
+from bertjax.layers import losses, masks
+from bertjax.layers import masking as layers_masking
+from bertjax.layers.dense import HeadActivationName, named
 from bertjax.layers.heads import PredictionTransform
-from bertjax.layers.precision import named
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 MASKING = {
     "token": None,
-    "word": corruption.choose_words,
-    "ngram": word_groups.choose_ngrams,
-    "span": word_groups.choose_spans,
+    "word": layers_masking.choose_words,
+    "ngram": layers_masking.choose_ngrams,
+    "span": layers_masking.choose_spans,
 }
 """What chooses groups of tokens, by the name that a config gives the masking."""
 
@@ -127,7 +128,7 @@ class Objective(nn.Module):
         input_ids = batch["input_ids"]
         choosing, hiding = jax.vmap(jax.random.split, out_axes=1)(self._keys(batch))
         positions, weights, *spans = self._choose(choosing, batch)
-        hidden = corruption.hide(
+        hidden = layers_masking.hide(
             hiding,
             input_ids,
             positions,
@@ -163,9 +164,9 @@ class Objective(nn.Module):
         length = maskable.shape[1]
         limit = self.max_predictions_per_seq or math.ceil(self.masked_lm_prob * length)
         limit = min(limit, length)
-        budget = corruption.prediction_budget(maskable, self.masked_lm_prob, limit)
+        budget = layers_masking.prediction_budget(maskable, self.masked_lm_prob, limit)
         if self.masking == "token":
-            return corruption.choose_tokens(keys, maskable, budget, limit)
+            return layers_masking.choose_tokens(keys, maskable, budget, limit)
         if "word_starts" not in batch:
             raise UserError(
                 f"masking={self.masking!r} needs word_starts in the batch: prepare them in data"
@@ -176,4 +177,4 @@ class Objective(nn.Module):
         """Tokens that are there and are not special."""
         input_ids = batch["input_ids"]
         special = jnp.isin(input_ids, jnp.asarray(self.special_ids, input_ids.dtype))
-        return masks.seen(batch["attention_mask"]) & ~special
+        return masks.padding_mask(batch["attention_mask"]) & ~special

@@ -10,8 +10,9 @@ from jaxtyping import Array, Float
 
 from bertjax.constraints import NonNegativeInt, Number, PositiveInt, TokenId, Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
-from bertjax.layers import corruption, losses, permutation
+from bertjax.interfaces import Batch
+from bertjax.layers import losses, masking, memory
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 AtLeastOne = Annotated[float, Number(1.0)]
 
@@ -54,9 +55,7 @@ class Objective(nn.Module):
         example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
         return {
             **batch,
-            "prediction_order": permutation.draw_order(
-                ordering, positions, weights, there & special
-            ),
+            "prediction_order": memory.draw_order(ordering, positions, weights, there & special),
             "mlm_positions": positions,
             "mlm_labels": jnp.take_along_axis(input_ids, positions, axis=1),
             "mlm_weights": weights * example_weight[:, None],
@@ -90,11 +89,11 @@ class Objective(nn.Module):
         if self.whole_word and "word_starts" not in batch:
             raise UserError("whole_word=True needs word_starts in the batch: prepare them in data")
         starts = batch["word_starts"] if self.whole_word else jnp.ones_like(maskable)
-        return permutation.choose_spans(
+        return memory.choose_spans(
             keys,
             maskable,
             starts,
-            corruption.prediction_budget(maskable, share, limit),
+            masking.prediction_budget(maskable, share, limit),
             limit,
             context=self.partial_prediction,
             longest=self.longest_span,

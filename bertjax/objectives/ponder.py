@@ -6,8 +6,9 @@ from jaxtyping import Array
 
 from bertjax.constraints import Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import masks
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -35,7 +36,7 @@ class Objective(nn.Module):
                 "objective ponder needs a model that halts: set "
                 "--config.model.name=universal_transformer"
             )
-        there = masks.seen(batch["attention_mask"])
+        there = masks.padding_mask(batch["attention_mask"])
         example_weight = batch.get("example_weight", jnp.ones(len(there)))
         weights = there * example_weight[:, None]
         return jnp.sum(weights * encoded.ponder), weights.sum(), {}

@@ -6,12 +6,11 @@ from jaxtyping import Array, Float
 
 from bertjax.constraints import Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
-from bertjax.layers.activations import activation
-from bertjax.layers.dense import Dense
+from bertjax.layers.dense import Dense, activation, named
 from bertjax.layers.heads import Classifier
-from bertjax.layers.precision import named
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -45,7 +44,7 @@ class Objective(nn.Module):
         logits_BL = self.logits(encoder, encoded.sequence)
         replaced = batch["input_ids"] != batch["original_ids"]
         example_weight = batch.get("example_weight", jnp.ones(len(replaced)))
-        weights = masks.seen(batch["attention_mask"]) * example_weight[:, None]
+        weights = masks.padding_mask(batch["attention_mask"]) * example_weight[:, None]
         weight_sum, of_replaced = weights.sum(), weights * replaced
         metrics = {
             "accuracy": (jnp.sum(weights * ((logits_BL > 0) == replaced)), weight_sum),

@@ -6,12 +6,12 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.constraints import PositiveInt, Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
-from bertjax.layers.dense import truncated_normal
+from bertjax.layers.dense import named, truncated_normal
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import PredictionTransform
-from bertjax.layers.precision import named
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -103,7 +103,7 @@ class Objective(nn.Module):
         place: Int[Array, "B P"],
     ) -> Float[Array, "B P"]:
         """1 where both neighbours are there and the place has an embedding."""
-        seen = masks.seen(batch["attention_mask"])
+        seen = masks.padding_mask(batch["attention_mask"])
         length = seen.shape[1]
         follows = jnp.take_along_axis(seen, after.clip(0, length - 1), axis=1) & (after < length)
         return ((before >= 0) & follows & (place < self.num_positions)).astype(jnp.float32)

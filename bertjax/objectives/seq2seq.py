@@ -5,8 +5,9 @@ from jaxtyping import Array
 
 from bertjax.constraints import ShareBelowOne, TokenId, Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import teacher_forcing
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(nn.Module):
@@ -35,7 +36,7 @@ class Objective(nn.Module):
                 "objective seq2seq needs sources and targets: set --config.data.format and "
                 "--config.data.text_format to source-target"
             )
-        said = teacher_forcing.shifted(batch["target_ids"], self.pad_id)
+        said = teacher_forcing.shift_right(batch["target_ids"], self.pad_id)
         return {**batch, "decoder_input_ids": said}
 
     def loss(

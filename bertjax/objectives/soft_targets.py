@@ -14,9 +14,10 @@ from jaxtyping import Array
 
 from bertjax.constraints import Name, PositiveFloat, Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Params, Pretrainer, Scored, Sum
+from bertjax.interfaces import Batch, Params
 from bertjax.layers import losses
-from bertjax.layers.frozen import Frozen, Teacher
+from bertjax.layers.layer_choice import Frozen, Teacher
+from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Scored, Sum
 
 
 class Objective(nn.Module):
@@ -70,7 +71,7 @@ class Objective(nn.Module):
         return loss_sum, weight_sum, {"agreement": (agreed, weight_sum)}
 
     @nn.nowrap
-    def begin(self, params: Params, frozen: Params) -> Params:
+    def init_params(self, params: Params, frozen: Params) -> Params:
         """Sanh et al. 2019, section 3: the student takes one layer out of two."""
         if not self.begin_from_teacher:
             return params

@@ -8,8 +8,9 @@ from jaxtyping import Array
 
 from bertjax.constraints import Number, OpenShare, PositiveInt, TokenId, Weight
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import spans, teacher_forcing
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 SpanLength = Annotated[float, Number(1.0)]
 
@@ -62,7 +63,7 @@ class Objective(nn.Module):
         source = spans.replaced(ids, there, drawn, sentinels, left, self.pad_id)
         length = teacher_forcing.rounded_up(round(self.noise_density * longest) + count + 1)
         target = spans.gathered(ids, drawn, sentinels, self.sep_id, length, self.pad_id)
-        return teacher_forcing.corrupted(batch, *source, *target, self.pad_id)
+        return teacher_forcing.replace_source(batch, *source, *target, self.pad_id)
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -17,9 +17,10 @@ from bertjax.constraints import (
     check_module,
 )
 from bertjax.errors import UserError
-from bertjax.interfaces import Batch, Encoded, Encoder, Sum
+from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.objectives import mlm
+from bertjax.pretrainer import Encoded, Encoder, Sum
 
 KINDS = ("bidirectional", "left_to_right", "right_to_left", "seq2seq")
 NUM_SEGMENTS = 6

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from bertjax.train.sharding import DATA, data_shards, named, parts_of
 
 
-def split(batch: Any, parts: int, shards: int) -> Any:
+def split_microbatches(batch: Any, parts: int, shards: int) -> Any:
     """[B ...] becomes [parts shards b ...]; every device keeps the rows that it holds."""
 
     def one(x):
@@ -24,7 +24,7 @@ def split(batch: Any, parts: int, shards: int) -> Any:
     return jax.tree.map(one, batch)
 
 
-def joined(parts: Any) -> Any:
+def merge_microbatches(parts: Any) -> Any:
     """[parts shards b ...] becomes [B ...] again."""
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(-1, *x.shape[3:]), parts)
 
@@ -46,7 +46,7 @@ def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
     return jax.lax.scan(add, zeros, parts)
 
 
-def met(sums: Any, dtype: jnp.dtype | None = None, placed: Any = None) -> Any:
+def reduce_shards(sums: Any, dtype: jnp.dtype | None = None, placed: Any = None) -> Any:
     """[shards ...] becomes [...]: what the shards bring together.
 
     Args:

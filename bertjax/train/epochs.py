@@ -1,4 +1,4 @@
-"""Measuring after every epoch, remembered across restarts; and which epoch counts."""
+"""Measuring after every epoch, restored across restarts; and which epoch counts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,24 +28,24 @@ class EvaluateEpochs(Hook):
         self._steps_per_epoch, self._evaluate = steps_per_epoch, evaluate
         self.epochs: list[Epoch] = []
 
-    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
-        self.restore(remembered)
+        self.restore(restored)
 
-    def restore(self, remembered: Mapping[str, Any]) -> None:
+    def restore(self, restored: Mapping[str, Any]) -> None:
         """Takes up what a checkpoint remembers, also where no step is left to be trained."""
-        self.epochs = [dict(epoch) for epoch in remembered.get("epochs", ())]
+        self.epochs = [dict(epoch) for epoch in restored.get("epochs", ())]
 
     def due(self, step: int, ending: str | None) -> bool:
         return step % self._steps_per_epoch == 0
 
-    def act(self, step: int, state: Any) -> None:
+    def on_step(self, step: int, state: Any) -> None:
         epoch = step // self._steps_per_epoch
         values = dict(self._evaluate(state, epoch, self.epochs))
         self.epochs.append({"epoch": epoch, "step": step, **values})
         self._run.record(step, values)
 
-    def remember(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {"epochs": self.epochs}
 
 

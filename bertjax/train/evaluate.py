@@ -1,14 +1,23 @@
-"""Measuring a state on held-out examples: every example counts once."""
+"""Measuring a state on held-out examples: every example counts once.
 
-from collections.abc import Iterable, Mapping
+Predictions for every example of a split, collected on the host.
+"""
+
+import collections
+from collections.abc import Callable, Iterable, Mapping
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int, Num
 
-from bertjax.interfaces import Params
+from bertjax.interfaces import Batch, Params
+from bertjax.pretrainer import Pretrainer
 from bertjax.train.sharding import to_global
 from bertjax.train.step import EvalStep
+
+HELD_OUT = "held_out/"
+"""Prefix of the names of metrics on held-out text."""
 
 
 def evaluate(
@@ -29,3 +38,71 @@ def evaluate(
             # float64 on the host: thousands of batches add up without loss.
             totals[name] = totals.get(name, 0) + np.array([value, weight], np.float64)
     return {name: float(value / max(weight, 1e-6)) for name, (value, weight) in totals.items()}
+
+
+PredictStep = Callable[[Params, Batch], jax.Array]
+NumberedBatches = Iterable[tuple[Int[np.ndarray, " B"], Mapping[str, np.ndarray]]]
+
+
+def make_predict_step(pretrainer: Pretrainer, mesh: Mesh) -> PredictStep:
+    """Builds (params, batch) -> the task's predictions, whole on every host; compiled."""
+
+    def predict_step(params: Params, batch: Batch) -> jax.Array:
+        return pretrainer.apply({"params": params}, batch, method="predict")
+
+    return jax.jit(predict_step, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def predict(
+    predict_step: PredictStep,
+    params: Params,
+    batches: NumberedBatches,
+    num_examples: int,
+    mesh: Mesh,
+) -> np.ndarray:
+    """The prediction of each example, by its number; of tokens a row each.
+
+    Args:
+      predict_step: See `make_predict_step`.
+      params: Parameters.
+      batches: (numbers of the examples of the global batch, negative for padding; this host's
+        rows of it).
+      num_examples: How many there are; each must come once.
+      mesh: Where batches go.
+
+    Raises:
+      ValueError: an example came twice or never.
+    """
+    numbers, values, in_flight = [], [], collections.deque()
+    for batch_numbers, batch in batches:
+        numbers.append(batch_numbers)
+        in_flight.append(predict_step(params, to_global(batch, mesh)))
+        # Read one batch late, the device works while the next one is built.
+        if len(in_flight) > 1:
+            values.append(np.asarray(in_flight.popleft()))
+    values += map(np.asarray, in_flight)
+    return _in_order(np.concatenate(numbers), np.concatenate(_even(values)), num_examples)
+
+
+def _even(values: list[Num[np.ndarray, "B *more"]]) -> list[Num[np.ndarray, "B *more"]]:
+    """Predictions of tokens as long as those of the longest batch, with -1 behind them."""
+    if values[0].ndim == 1:
+        return values
+    longest = max(rows.shape[1] for rows in values)
+
+    def lengthened(rows: np.ndarray) -> np.ndarray:
+        missing = [(0, 0)] * rows.ndim
+        missing[1] = (0, longest - rows.shape[1])
+        return np.pad(rows, missing, constant_values=-1)
+
+    return [lengthened(rows) for rows in values]
+
+
+def _in_order(
+    numbers: Int[np.ndarray, " n"], values: Num[np.ndarray, "n *more"], num_examples: int
+) -> Num[np.ndarray, "N *more"]:
+    real = numbers >= 0
+    order = np.argsort(numbers[real], kind="stable")
+    if not np.array_equal(numbers[real][order], np.arange(num_examples)):
+        raise ValueError(f"{real.sum()} predictions do not stand for {num_examples} examples")
+    return values[real][order]

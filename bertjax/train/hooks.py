@@ -1,7 +1,15 @@
-"""What a run does beside training: a hook is told of every step, and acts after some of them."""
+"""What a run does beside training: a hook is told of every step, and acts after some of them.
+
+How many programs this process has compiled, or loaded as JAX had compiled them before.
+
+Says what every thread is doing when a run seems to hang.
+"""
 
 import contextlib
 import dataclasses
+import faulthandler
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -9,8 +17,25 @@ from typing import Any
 import jax
 
 from bertjax.errors import UserError
-from bertjax.train import compilations
-from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.checkpoint.manager import Checkpoints
+
+_EVENT = "/jax/core/compile/backend_compile_duration"
+
+_heard = 0
+
+
+def count() -> int:
+    """So many until now, those of other threads too."""
+    return _heard
+
+
+def _hear(event: str, seconds: float, **_) -> None:
+    global _heard
+    _heard += event == _EVENT
+
+
+jax.monitoring.register_event_duration_secs_listener(_hear)
+
 
 Values = Mapping[str, float]
 
@@ -57,9 +82,9 @@ class Run:
         for hook in self.hooks:
             hook.recorded(step, values)
 
-    def remembered(self) -> dict[str, Any]:
+    def restored(self) -> dict[str, Any]:
         """What the hooks want to find again after a restart."""
-        kept = {hook.name: hook.remember() for hook in self.hooks}
+        kept = {hook.name: hook.state_dict() for hook in self.hooks}
         return {name: content for name, content in kept.items() if content}
 
     @property
@@ -68,7 +93,7 @@ class Run:
         return sum(self.spent.values())
 
     @contextlib.contextmanager
-    def aside(self, hook: "Hook") -> Iterator[None]:
+    def timed(self, hook: "Hook") -> Iterator[None]:
         """Counts the time that a hook takes to act."""
         start = time.monotonic()
         yield
@@ -77,9 +102,9 @@ class Run:
     @contextlib.contextmanager
     def beginning_step(self) -> Iterator[None]:
         """Counts the time until a step has begun, if it had to be compiled."""
-        compiled, start = compilations.count(), time.monotonic()
+        compiled, start = count(), time.monotonic()
         yield
-        if compilations.count() > compiled:
+        if count() > compiled:
             self.compile_seconds += time.monotonic() - start
 
 
@@ -91,8 +116,8 @@ class Hook:
         """Under which name a checkpoint keeps what the hook remembers."""
         return type(self).__name__
 
-    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
-        """Called before the first step, with what `remember` returned at the restored step."""
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
+        """Called before the first step, with what `state_dict` returned at the restored step."""
 
     def measured(self, step: int, values: Values) -> None:
         """Called for every step in turn, once its metrics are known."""
@@ -107,10 +132,10 @@ class Hook:
         """
         return False
 
-    def act(self, step: int, state: Any) -> None:
+    def on_step(self, step: int, state: Any) -> None:
         """Called where `due`, when everything up to this step has been measured."""
 
-    def remember(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain JSON values to be found again by `begin` after a restart."""
         return {}
 
@@ -133,13 +158,13 @@ class Evaluate(Hook):
         self._every, self._evaluate = every, evaluate
         self.newest: Values = {}
 
-    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
 
     def due(self, step: int, ending: str | None) -> bool:
         return ending == "complete" or bool(self._every and step % self._every == 0)
 
-    def act(self, step: int, state: Any) -> None:
+    def on_step(self, step: int, state: Any) -> None:
         self.newest = dict(self._evaluate(state))
         if self.newest:
             self._run.record(step, self.newest)
@@ -158,7 +183,7 @@ class SaveCheckpoints(Hook):
         self._metrics: dict[str, float] = {}
         self._measured_at = 0
 
-    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
 
     def recorded(self, step: int, values: Values) -> None:
@@ -169,9 +194,9 @@ class SaveCheckpoints(Hook):
     def due(self, step: int, ending: str | None) -> bool:
         return ending is not None or bool(self._every and step % self._every == 0)
 
-    def act(self, step: int, state: Any) -> None:
+    def on_step(self, step: int, state: Any) -> None:
         metrics = self._metrics if self._measured_at == step else {}
-        self._checkpoints.save(state, step=step, metrics=metrics, hooks=self._run.remembered())
+        self._checkpoints.save(state, step=step, metrics=metrics, hooks=self._run.restored())
 
     def close(self) -> None:
         self._checkpoints.close()
@@ -191,8 +216,8 @@ class StopWhenNotFinite(Hook):
         self._limit = limit
         self._in_a_row = 0
 
-    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
-        self._in_a_row = remembered.get("in_a_row", 0)
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
+        self._in_a_row = restored.get("in_a_row", 0)
 
     def measured(self, step: int, values: Values) -> None:
         self._in_a_row = self._in_a_row + 1 if values.get("skipped") else 0
@@ -204,5 +229,49 @@ class StopWhenNotFinite(Hook):
                 f"optimizer.learning_rate or lengthen its warmup"
             )
 
-    def remember(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {"in_a_row": self._in_a_row} if self._in_a_row else {}
+
+
+_LOOKS = 20
+
+
+class Watchdog(Hook):
+    """Writes the stacks of all threads to standard error when no step has ended for too long.
+
+    Evaluating, saving and compiling count as waiting too. It does so in every process of a job, and
+    again each time that as much time has passed; the run goes on.
+
+    Args:
+      minutes: How long is too long; 0 for never.
+    """
+
+    def __init__(self, minutes: float):
+        self._limit = 60 * minutes
+        self._closed = threading.Event()
+
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
+        self._step, self._since = run.first_step, time.monotonic()
+        if self._limit > 0:
+            threading.Thread(target=self._watch, daemon=True, name="watchdog").start()
+
+    def measured(self, step: int, values: Values) -> None:
+        self._step, self._since = step, time.monotonic()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _watch(self) -> None:
+        told = self._since
+        while not self._closed.wait(self._limit / _LOOKS):
+            now = time.monotonic()
+            if now - max(told, self._since) >= self._limit:
+                told = now
+                print(
+                    f"process {jax.process_index()}: no step has ended for "
+                    f"{(now - self._since) / 60:.3g} minutes, the last was step {self._step:,}; "
+                    "what every thread is doing:",
+                    file=sys.__stderr__,
+                    flush=True,
+                )
+                faulthandler.dump_traceback(sys.__stderr__)

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import jax
 
+from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.hooks import Hook, Run
-from bertjax.train.interrupt import Interrupt
 
 STEPS_IN_FLIGHT = 2
 
@@ -35,7 +35,7 @@ def train(
     *,
     num_train_steps: int,
     interrupt: Interrupt | None = None,
-    remembered: Mapping[str, Any] | None = None,
+    restored: Mapping[str, Any] | None = None,
 ) -> Any:
     """Trains until `num_train_steps` steps are done, or until it is interrupted.
 
@@ -48,7 +48,7 @@ def train(
         saves.
       num_train_steps: the step to end at, counted from the beginning of the run.
       interrupt: asks the loop to stop after a step.
-      remembered: what hooks saved in the checkpoint that the state comes from.
+      restored: what hooks saved in the checkpoint that the state comes from.
 
     Returns:
       The state after the last step. `interrupt.stopped` tells whether more were to come.
@@ -59,7 +59,7 @@ def train(
     with contextlib.ExitStack() as open_hooks:
         for hook in run.hooks:
             open_hooks.callback(hook.close)
-            hook.begin(run, state, (remembered or {}).get(hook.name, {}))
+            hook.on_train_begin(run, state, (restored or {}).get(hook.name, {}))
         for before, batch in batches if run.step < num_train_steps else ():
             run.fetched(in_flight[-1][1] if in_flight else {})
             if before != run.step:
@@ -72,8 +72,8 @@ def train(
             due = [hook for hook in run.hooks if hook.due(run.step, ending)]
             _tell(run, in_flight, leave=0 if due or ending else STEPS_IN_FLIGHT)
             for hook in due:
-                with run.aside(hook):
-                    hook.act(run.step, state)
+                with run.timed(hook):
+                    hook.on_step(run.step, state)
             if ending:
                 return state
         if run.step < num_train_steps:

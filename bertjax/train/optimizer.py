@@ -50,7 +50,7 @@ def make(
       max_grad_norm: Longer gradients are scaled down to this norm; 0 clips nothing.
       layerwise_decay: By how much each layer's steps are shorter than those of the layer above.
       num_layers: N, of the stack whose layers these are; asked for by `layerwise_decay`.
-      still: Parts of the model that stay as they are, by their first name: nothing is remembered
+      still: Parts of the model that stay as they are, by their first name: nothing is restored
         of them.
 
     Raises:
@@ -61,15 +61,15 @@ def make(
     clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
     adam = optax.scale_by_adam(adam_b1, adam_b2, adam_eps)
     decay = optax.masked(
-        decay_what_learns(weight_decay), decay_mask, mask_compatible_extra_args=True
+        add_decayed_weights(weight_decay), decay_mask, mask_compatible_extra_args=True
     )
     last = OPTIMIZERS[name]()
     if layerwise_decay != 1.0:
         last.append(scale_by_depth(layerwise_decay, num_layers))
-    return _all_but(still, _told_what_learns(optax.chain(clip, adam, decay, *last)))
+    return _freeze(still, _with_gradient_mask(optax.chain(clip, adam, decay, *last)))
 
 
-def _all_but(
+def _freeze(
     still: Sequence[str], learned: optax.GradientTransformation
 ) -> optax.GradientTransformation:
     """The same for all parts but some, whose update is zero."""
@@ -85,7 +85,7 @@ def _all_but(
     )
 
 
-def _told_what_learns(
+def _with_gradient_mask(
     chain: optax.GradientTransformationExtraArgs,
 ) -> optax.GradientTransformation:
     """Hands on, as `learns`, which parameters have a gradient that is not zero everywhere.
@@ -100,7 +100,7 @@ def _told_what_learns(
     return optax.GradientTransformation(chain.init, update)
 
 
-def decay_what_learns(weight_decay: float) -> optax.GradientTransformationExtraArgs:
+def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
     """Decoupled decay of every parameter that has a gradient.
 
     What no loss reaches, such as the pooler where sentences are not classified, stays as it was;

@@ -1,11 +1,183 @@
-"""What a run reports every so many steps: means of its metrics, speed, utilisation, stalls."""
+"""What a run reports every so many steps: means of its metrics, speed, utilisation, stalls.
+
+Model FLOPs: what a computation needs, counted from its program rather than from a formula.
+
+Counted are the multiplications and additions of matrix products and convolutions, as is the
+convention of PaLM (Chowdhery et al. 2022, appendix B): "model FLOPs utilisation" is what the model
+needs, without recomputation, over what the devices could have done in that time.
+
+What lies in `metrics.jsonl`, read without jax: anybody may look at a run while it trains.
+
+What the time of a run went into: training, and everything else that it had to wait for.
+"""
 
 import math
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+from jax.extend import core
+from jax.interpreters import partial_eval
+
+from bertjax.layers.layer_choice import FORWARD
 from bertjax.train.hooks import Hook, Run, Values
+from bertjax.train.metric_records import read_metrics
+
+BACKWARD_PER_FORWARD = 2
+"""Each product of the forward pass has two in the backward pass, one for either operand."""
+
+
+def training_flops(forward: Callable, *arguments: Any) -> int:
+    """FLOPs of one forward and backward pass; what is frozen has no backward pass.
+
+    Args:
+      forward: what computes the loss. It is traced, not run.
+      *arguments: arrays or `jax.ShapeDtypeStruct`s.
+    """
+    return _count(_needed(forward, arguments), BACKWARD_PER_FORWARD)
+
+
+def flops(function: Callable, *arguments: Any) -> int:
+    """FLOPs of the products in one call of a function, which is traced, not run.
+
+    Raises:
+      ValueError: there are products in a loop whose length depends on values.
+    """
+    return _count(_needed(function, arguments), 0)
+
+
+def _needed(function: Callable, arguments: Sequence[Any]) -> core.Jaxpr:
+    """The program without what nothing of its result needs: a compiler drops that."""
+    program = jax.make_jaxpr(function)(*arguments).jaxpr
+    needed, _ = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
+    return needed
+
+
+def _count(program: core.Jaxpr, backward: int) -> int:
+    return sum(
+        (1 + backward) * _own(equation) + _inner(equation, backward) for equation in program.eqns
+    )
+
+
+def _own(equation: core.JaxprEqn) -> int:
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        left = equation.invars[0].aval.shape
+        summed = math.prod(left[axis] for axis in contracted)
+    elif equation.primitive.name == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        output_axis = equation.params["dimension_numbers"].rhs_spec[0]
+        summed = math.prod(kernel) // kernel[output_axis]
+    else:
+        return 0
+    return 2 * summed * math.prod(equation.outvars[0].aval.shape)
+
+
+def _inner(equation: core.JaxprEqn, backward: int) -> int:
+    """What the programs inside an equation need: a scan's body, as often as it runs."""
+    name, parameters = equation.primitive.name, equation.params
+    if parameters.get("name") == FORWARD:
+        backward = 0
+    counts = [_count(program, backward) for program in _programs(equation)]
+    if name == "scan":
+        return parameters["length"] * sum(counts)
+    if name == "pallas_call":
+        return math.prod(parameters["grid_mapping"].grid) * sum(counts)
+    if name == "shard_map":
+        # Releases of JAX differ in the name.
+        axes = parameters.get("newly_manual_axes") or parameters["manual_axes"]
+        return math.prod(parameters["mesh"].shape[axis] for axis in axes) * sum(counts)
+    if name == "cond":
+        return max(counts)
+    if name == "while" and sum(counts):
+        raise ValueError("products inside a while loop: how often it runs is not known")
+    return sum(counts)
+
+
+def _programs(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
+    for value in equation.params.values():
+        for item in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(item, core.ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, core.Jaxpr):
+                yield item
+
+
+SHARE = "goodput"
+_STEPS, _LOST = f"{SHARE}/steps", f"{SHARE}/lost"
+_CAUSES = {"Evaluate": "evaluation", "SaveCheckpoints": "checkpoint"}
+
+
+class Goodput(Hook):
+    """Records, when a process ends, the share of its time that went into steps, and the rest.
+
+    Beside `goodput`, the share, stand seconds since the beginning of the run, over all its starts:
+    `goodput/steps`; `goodput/input`, in which no step ran for want of a batch; `goodput/compile`;
+    `goodput/evaluation`; `goodput/checkpoint`, in which the loop waited for one; `goodput/lost`,
+    for steps that had to be taken again, as far as an earlier process wrote about them. The last
+    checkpoint of a process is not yet in it.
+
+    Args:
+      workdir: Of the run; put this hook before the one that writes `metrics.jsonl` there.
+
+    Attributes:
+      newest: What was recorded last; empty before.
+    """
+
+    def __init__(self, workdir: str | os.PathLike):
+        self._workdir = workdir
+        self.newest: Values = {}
+
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
+        self._run, self._start = run, time.monotonic()
+        self._before = dict(restored)
+        if restored or run.first_step == 0:
+            lost = self._told_seconds(run.first_step) - restored.get("seconds", 0.0)
+            self._before["lost"] = restored.get("lost", 0.0) + max(lost, 0.0)
+
+    def due(self, step: int, ending: str | None) -> bool:
+        return ending is not None
+
+    def on_step(self, step: int, state: Any) -> None:
+        spent = self.state_dict()
+        seconds, lost = spent.pop("seconds"), spent.pop("lost")
+        steps = seconds - sum(spent.values())
+        self.newest = {
+            SHARE: steps / (seconds + lost),
+            _STEPS: steps,
+            **{f"{SHARE}/{cause}": value for cause, value in spent.items()},
+            _LOST: lost,
+        }
+        self._run.record(step, self.newest)
+
+    def state_dict(self) -> dict[str, float]:
+        """Seconds by cause, and all of them but those that were lost."""
+        now = {"seconds": time.monotonic() - self._start, "lost": 0.0}
+        now |= {"input": self._run.stall_seconds, "compile": self._run.compile_seconds}
+        for hook, seconds in self._run.spent.items():
+            cause = _CAUSES.get(hook, "hooks")
+            now[cause] = now.get(cause, 0.0) + seconds
+        return {
+            cause: self._before.get(cause, 0.0) + now.get(cause, 0.0)
+            for cause in {**self._before, **now}
+        }
+
+    def _told_seconds(self, step: int) -> float:
+        """When the run told last of a step after this one, in seconds since its beginning."""
+        records = read_metrics(self._workdir)
+        return max((r.get("seconds") or 0.0 for r in records if r["step"] > step), default=0.0)
+
+
+def text(values: Values) -> str:
+    """As a person reads it: the share, and where the time went."""
+    causes = {name.removeprefix(f"{SHARE}/"): value for name, value in values.items()}
+    share = causes.pop(SHARE)
+    longest = sorted(causes.items(), key=lambda cause: -cause[1])
+    shown = ", ".join(f"{name} {seconds:,.1f} s" for name, seconds in longest if seconds >= 0.05)
+    return f"goodput {share:.1%}: {shown}"
+
 
 _AS_THEY_ARE = {"learning_rate"}
 """Not averaged over the steps since the last report."""
@@ -44,14 +216,14 @@ class Report(Hook):
         self._every, self._work, self._peak = max(every, 1), work, peak_flops_per_second
         self._clock: _Clock | None = None
 
-    def begin(self, run: Run, state: Any, remembered: Mapping[str, Any]) -> None:
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
         self._start = time.monotonic()
-        self._seconds_before = remembered.get("seconds", 0.0)
-        self.tokens = remembered.get("tokens", 0)
-        self.updates_skipped = remembered.get("updates_skipped", 0)
-        self._sums = dict(remembered.get("sums", {}))
-        self._steps = remembered.get("steps", 0)
+        self._seconds_before = restored.get("seconds", 0.0)
+        self.tokens = restored.get("tokens", 0)
+        self.updates_skipped = restored.get("updates_skipped", 0)
+        self._sums = dict(restored.get("sums", {}))
+        self._steps = restored.get("steps", 0)
 
     @property
     def seconds(self) -> float:
@@ -71,7 +243,7 @@ class Report(Hook):
             self._run.record(step, self._means(values) | self._speed())
             self._sums, self._steps, self._clock = {}, 0, _Clock(self._run)
 
-    def remember(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {
             "seconds": self.seconds,
             "tokens": self.tokens,

@@ -197,7 +197,7 @@ def on_mesh(
         with (
             jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
             nn.logical_axis_rules(rules),
-            attention_kernels.used_on(platform, attention_kernel),
+            attention_kernels.kernel_scope(platform, attention_kernel),
         ):
             return function(*arguments)
 

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Int
 
-from bertjax.interfaces import Batch, Params, Pretrainer
+from bertjax.interfaces import Batch, Params
+from bertjax.pretrainer import Pretrainer
 
 
 @flax.struct.dataclass
 class TrainState:
-    """The position in the data is the step number; nothing else needs to be remembered.
+    """The position in the data is the step number; nothing else needs to be restored.
 
     Attributes:
       step: Optimizer steps done.

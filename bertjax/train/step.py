@@ -8,10 +8,16 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from bertjax.interfaces import Batch, Params, Pretrainer, Sum, extent
-from bertjax.layers.attention_kernels import told_to
-from bertjax.layers.dropout import drawn_by_rows
-from bertjax.train.accumulation import joined, met, split, sum_over
+from bertjax.interfaces import Batch, Params, extent
+from bertjax.layers.attention_kernels import log_kernel_choice
+from bertjax.layers.dropout import per_example_rngs
+from bertjax.pretrainer import Pretrainer, Sum
+from bertjax.train.accumulation import (
+    merge_microbatches,
+    reduce_shards,
+    split_microbatches,
+    sum_over,
+)
 from bertjax.train.sharding import data_shards, over_data_shards
 from bertjax.train.state import TrainState
 
@@ -58,7 +64,7 @@ def make_train_step(
 
     def loss(params, frozen, part, dropout, whole_weights, count):
         rows, row_keys, carry = part
-        with drawn_by_rows(row_keys):
+        with per_example_rngs(row_keys):
             (losses, metrics), carry = _apply(
                 pretrainer, params, frozen, rows, carry, train=True, rngs={"dropout": dropout}
             )
@@ -93,12 +99,12 @@ def make_train_step(
                 )
                 return (gradient, sums), carry
 
-            parts = split(whole, count, shards)
+            parts = split_microbatches(whole, count, shards)
             (gradient, sums), carry = sum_over(over_data_shards(part_gradient), parts)
             dtype = jnp.bfloat16 if grad_reduce_in_bf16 else None
-            gradient = met(gradient, dtype, gradient_placed)
-            sums = met(sums)
-            carry = joined(carry)
+            gradient = reduce_shards(gradient, dtype, gradient_placed)
+            sums = reduce_shards(sums)
+            carry = merge_microbatches(carry)
         metrics = {name: mean(total) for name, total in sums.items()}
         metrics["learning_rate"] = schedule(state.step)
         state, update_metrics = _update(state, gradient, carry, metrics, optimizer)
@@ -164,7 +170,7 @@ def _whole_weights(
 
     Weights do not depend on what the encoder computes, so the compiler drops everything but them.
     """
-    with told_to(lambda line: None):  # nor is its attention worked out by anything
+    with log_kernel_choice(lambda line: None):  # nor is its attention worked out by anything
         (losses, _), _ = _apply(pretrainer, params, frozen, batch, carry, train=False)
     return {name: weight for name, (_, weight) in losses.items()}
 

@@ -1,4 +1,7 @@
-"""The compiled functions of a run, and where its state lies on the mesh."""
+"""The compiled functions of a run, and where its state lies on the mesh.
+
+Several seeds, one compilation: the seed is an argument of the programs, not a constant.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
-from bertjax.interfaces import Params, Pretrainer, extent
-from bertjax.train import flops, sharding, transfer
+from bertjax.interfaces import Batch, Params, extent
+from bertjax.pretrainer import Pretrainer
+from bertjax.train import report, sharding
+from bertjax.train.checkpoint import origin
 from bertjax.train.state import TrainState, create, frozen_of, unboxed
 from bertjax.train.step import (
     NOTHING,
     EvalStep,
+    Metrics,
     Microbatches,
     TrainStep,
     make_eval_step,
@@ -68,11 +74,11 @@ class Trainer:
             variables = {**variables, "frozen": frozen}
             return self.pretrainer.apply(variables, rows, train=False, mutable=["carry"])[0]
 
-        return flops.training_flops(losses, variables, self.frozen, rows)
+        return report.training_flops(losses, variables, self.frozen, rows)
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class BoundStep:
     """A compiled function together with its last arguments."""
 
     function: Callable[..., Any]
@@ -83,7 +89,7 @@ class Held:
 
     def compile(self, *arguments) -> "Held":
         """The same for arguments of these shapes alone; `function` then tells what it needs."""
-        return Held(self.function.lower(*arguments, *self.arguments).compile(), self.arguments)
+        return BoundStep(self.function.lower(*arguments, *self.arguments).compile(), self.arguments)
 
 
 def make_trainer(
@@ -134,27 +140,27 @@ def make_trainer(
         shapes, options["gradient_placed"] = _spread(shapes)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
     wanted = jax.eval_shape(lambda: frozen_of(pretrainer, template))
-    frozen = transfer.place(frozen, sharding.placed_shapes(wanted, mesh, rules), "teacher")
+    frozen = origin.place(frozen, sharding.placed_shapes(wanted, mesh, rules), "teacher")
     still = jax.tree.map(lambda leaf: leaf.sharding, frozen)
 
     def first(frozen: Params) -> TrainState:
         state = unboxed(boxed())
-        return state.replace(params=pretrainer.begin(state.params, frozen))
+        return state.replace(params=pretrainer.init_params(state.params, frozen))
 
     jax.eval_shape(first, frozen)  # what does not fit is told now
     rows = sharding.batch_sharding(mesh)
     train_step = make_train_step(pretrainer, optimizer, schedule, seed=seed, **options)
 
-    def held(function: Callable, **options: Any) -> Held:
+    def held(function: Callable, **options: Any) -> BoundStep:
         placed = sharding.on_mesh(function, mesh, rules, attention_kernel)
-        return Held(jax.jit(placed, **options), (frozen,))
+        return BoundStep(jax.jit(placed, **options), (frozen,))
 
     return Trainer(
         mesh=mesh,
         pretrainer=pretrainer,
         shapes=shapes,
         frozen=frozen,
-        create_state=Held(jax.jit(first, out_shardings=placed), (frozen,)),
+        create_state=BoundStep(jax.jit(first, out_shardings=placed), (frozen,)),
         train_step=held(
             train_step,
             donate_argnums=0,
@@ -177,3 +183,59 @@ def _spread(shapes: TrainState) -> tuple[TrainState, PyTree]:
 
 def _keys(batch_size: int) -> jax.Array:
     return jax.random.split(jax.random.key(0), batch_size)
+
+
+def for_seeds(
+    trainer: Trainer,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    batch: Mapping[str, np.ndarray],
+    *,
+    rules: Sequence[tuple],
+    attention_kernel: str = "",
+) -> Callable[[int], Trainer]:
+    """Builds seed -> what `make_trainer` would make of it, compiled for all seeds together.
+
+    Args:
+      trainer: Of any seed.
+      optimizer: As the trainer's.
+      schedule: As the trainer's.
+      batch: Any host batch; only its names, types and ranks count.
+      rules: As the trainer's.
+      attention_kernel: As the trainer's.
+    """
+    template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
+    template["example_key"] = jax.random.split(jax.random.key(0), 1)
+    placed = jax.tree.map(lambda leaf: leaf.sharding, trainer.shapes)
+    still = jax.tree.map(lambda leaf: leaf.sharding, trainer.frozen)
+    rows = sharding.batch_sharding(trainer.mesh)
+
+    def create_state(seed: Array, frozen: Params) -> TrainState:
+        state = unboxed(create(trainer.pretrainer, optimizer, template, seed))
+        return state.replace(params=trainer.pretrainer.init_params(state.params, frozen))
+
+    def train_step(
+        state: TrainState, batch: Batch, seed: Array, frozen: Params
+    ) -> tuple[TrainState, Metrics]:
+        step = make_train_step(
+            trainer.pretrainer, optimizer, schedule, seed=seed, **trainer.step_options
+        )
+        return step(state, batch, frozen)
+
+    compiled_create = jax.jit(create_state, out_shardings=placed)
+    compiled_step = jax.jit(
+        sharding.on_mesh(train_step, trainer.mesh, rules, attention_kernel),
+        donate_argnums=0,
+        in_shardings=(placed, rows, None, still),
+        out_shardings=(placed, None),
+    )
+
+    def of_seed(seed: int) -> Trainer:
+        arguments = (np.uint32(seed), trainer.frozen)
+        return dataclasses.replace(
+            trainer,
+            create_state=BoundStep(compiled_create, arguments),
+            train_step=BoundStep(compiled_step, arguments),
+        )
+
+    return of_seed

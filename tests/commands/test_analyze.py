@@ -6,7 +6,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from bertjax import cli, extracting, importing, layer_analysis
+from bertjax import cli
+from bertjax.huggingface import importing
+from bertjax.inference import features as inference_features
+from bertjax.inference import layer_analysis
 
 LINES = ["a b c d e", "", "x y z"]
 
@@ -29,8 +32,8 @@ def test_distances_and_cosines_by_hand(run, capsys):
     status, out, _ = typed(capsys, run, "--json")
     assert status == 0
     found = json.loads(out)
-    encoding = extracting.open_run(str(run), layers="all")
-    ((_, features),) = extracting.extract(encoding, LINES, "texts")
+    encoding = inference_features.open_run(str(run), layers="all")
+    ((_, features),) = inference_features.extract(encoding, LINES, "texts")
     assert found["tokens"] == len(features) == 8
     for layer in range(2):
         before, after = features[:, layer], features[:, layer + 1]
@@ -59,7 +62,7 @@ def test_it_draws(run, capsys, tmp_path):
 
 def test_of_a_layer_that_changes_nothing_the_cosine_is_one():
     same = np.ones((3, 2, 4), np.float32)
-    encoding = extracting.Encoding(None, None, [0, 1], "none", None, None)
+    encoding = inference_features.Encoding(None, None, [0, 1], "none", None, None)
     found = with_features(encoding, same)
     assert (found.distance.tolist(), found.cosine.tolist()) == ([0.0], [1.0])
 

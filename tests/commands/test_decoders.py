@@ -8,7 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from bertjax import cli, generation, importing, language_model
+from bertjax import cli
+from bertjax.huggingface import importing
+from bertjax.inference import generate, language_model
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 V, D, N, LONGEST = len(WORDS), 12, 2, 24
@@ -73,7 +75,7 @@ def test_a_prompt_begins_as_the_documents_of_the_run_did(run, tmp_path):
     ids = [WORDS.index(word) for word in "ab"]
     for name, before in ((run, []), (own, [WORDS.index("[SEP]")])):
         model = language_model.load(str(name))
-        assert generation.encode(model, ["a b"], generation.Settings(4)) == [before + ids]
+        assert generate.encode(model, ["a b"], generate.Settings(4)) == [before + ids]
     status, out, _ = typed("generate", "--init", own, "a b", "--max_new_tokens", 5)
     assert status == 0
     assert out.startswith("a b")

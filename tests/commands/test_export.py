@@ -7,15 +7,16 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import build, catalog, importing, rehearsal
+from bertjax import build, catalog
 from bertjax import config as configs
 from bertjax.commands import export
-from bertjax.compat import weights_file
-from bertjax.data import tokenizer
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer
-from bertjax.train.checkpoint import Checkpoints
-from bertjax.train.named_arrays import num_parameters
+from bertjax.huggingface import importing, weights
+from bertjax.pretrainer import Pretrainer
+from bertjax.profiling import dummy
+from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint.manager import Checkpoints
+from bertjax.train.checkpoint.trees import num_parameters
 
 pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
 
@@ -49,9 +50,9 @@ def make_run(save_pretrained, folder, objectives, **model) -> pathlib.Path:
     config = configs.load_config("configs/bert.py:tiny", overrides)
     with config.unlocked():
         config.model.update(model)
-    heads = build.objectives(config.objectives, build.facts(config, pieces))
+    heads = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), heads)
-    rows = rehearsal.random_rows(config, build.Phase(1, 8, 8))
+    rows = dummy.random_rows(config, build.Phase(1, 8, 8))
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
     (folder / "config.json").write_text(configs.to_json(config))
     with Checkpoints(folder, provenance={"corpus": CORPUS}) as checkpoints:
@@ -96,7 +97,7 @@ def test_a_run_becomes_their_folder(run_bertjax, pretrained, tmp_path):
     said = run_bertjax("export", "--from", pretrained, "--to", target)
     assert said.returncode == 0, said.stderr
     assert said.stderr == ""
-    arrays = weights_file.read(target)
+    arrays = weights.read(target)
     assert said.stdout == (
         f"{target}: BertForPreTraining with {num_parameters(arrays):,} parameters\n"
     )
@@ -115,7 +116,7 @@ def test_checkpoints_go_by_step_or_rank(pretrained, tmp_path):
     words = {}
     for which in ("20", "30", "best"):
         export_run(f"{pretrained}@{which}", tmp_path / which)
-        words[which] = weights_file.read(tmp_path / which)[name]
+        words[which] = weights.read(tmp_path / which)[name]
     np.testing.assert_array_equal(words["best"], words["20"])
     np.testing.assert_allclose(words["30"], 1.5 * words["20"], rtol=1e-6)
 
@@ -131,11 +132,11 @@ def test_what_was_imported_goes_back_to_the_last_byte(save_pretrained, run_bertj
 
 def test_half_precision_stays(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
-    half = {name: array.astype(np.float16) for name, array in weights_file.read(source).items()}
-    weights_file.write(source, half)
+    half = {name: array.astype(np.float16) for name, array in weights.read(source).items()}
+    weights.write(source, half)
     importing.write(importing.read(source), tmp_path / "run")
     export_run(tmp_path / "run", tmp_path / "back")
-    back = weights_file.read(tmp_path / "back")
+    back = weights.read(tmp_path / "back")
     assert all(back[name].tobytes() == array.tobytes() for name, array in half.items())
 
 
@@ -143,7 +144,7 @@ def test_a_pooler_that_nothing_trained_stays_here(save_pretrained, tmp_path):
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",))
     config = export_run(run, tmp_path / "theirs")
     assert config["architectures"] == ["BertForMaskedLM"]
-    names = weights_file.read(tmp_path / "theirs")
+    names = weights.read(tmp_path / "theirs")
     assert not [name for name in names if "pooler" in name]
     assert "cls.predictions.bias" in names
 
@@ -159,7 +160,7 @@ def test_numbers_tell_the_architecture(save_pretrained, tmp_path, model, model_t
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",), **model)
     config = export_run(run, tmp_path / "theirs")
     assert config["model_type"] == model_type
-    prefixes = {name.partition(".")[0] for name in weights_file.read(tmp_path / "theirs")}
+    prefixes = {name.partition(".")[0] for name in weights.read(tmp_path / "theirs")}
     assert model_type in prefixes
 
 
@@ -233,7 +234,9 @@ def test_heads_that_transformers_has_not_are_left_behind(pretrained, tmp_path, c
     run.mkdir()
     for name in ("config.json", "tokenizer"):
         (run / name).symlink_to(pretrained / name)
-    made = catalog.load("train", "restore").load_numpy(pretrained / "checkpoints" / "20", "params")
+    made = catalog.load("train/checkpoint", "restore").load_numpy(
+        pretrained / "checkpoints" / "20", "params"
+    )
     with Checkpoints(run) as checkpoints:
         params = made | {"sbo": {"dense": {"bias": np.zeros(3, np.float32)}}}
         checkpoints.save({"params": jax.tree.map(jax.numpy.asarray, params)}, step=1)

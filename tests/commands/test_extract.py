@@ -6,12 +6,13 @@ import pathlib
 import numpy as np
 import pytest
 
-from bertjax import extracting, importing
 from bertjax.commands import extract
 from bertjax.config import load_config
-from bertjax.data import tokenizer
-from bertjax.data.feature_texts import Reader
 from bertjax.errors import UserError
+from bertjax.huggingface import importing
+from bertjax.inference import features
+from bertjax.inference.feature_files import Reader
+from bertjax.tokenizers import tokenizer
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "bert.py"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
@@ -78,12 +79,10 @@ def rows_of(tokens):
 
 
 def test_company_and_chunks_do_not_matter(run, tokens):
-    encoding = extracting.open_run(str(run), layers="-1,0")
+    encoding = features.open_run(str(run), layers="-1,0")
     reader = Reader(encoding.tokenizer, 24, texts_per_chunk=2)
     alone = dataclasses.replace(encoding, reader=reader)
-    found = np.concatenate(
-        [rows for _, rows in extracting.extract(alone, TEXTS, "x", batch_size=1)]
-    )
+    found = np.concatenate([rows for _, rows in features.extract(alone, TEXTS, "x", batch_size=1)])
     np.testing.assert_allclose(found, tokens["features"][:, [2, 0]], atol=1e-5)
 
 

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from bertjax import cli, features_suite, suite_processes
+from bertjax import cli
 from bertjax import config as configs
-from bertjax.data import tokenizer
+from bertjax.sweeps import layers, processes
+from bertjax.tokenizers import tokenizer
 
 NAMES = {"Anna": "B-PER", "Berg": "B-PER", "Oslo": "B-LOC", "Bergen": "B-LOC"}
 VERBS = ("saw", "left", "likes", "found")
@@ -107,7 +108,7 @@ def stand_in(tmp_path, monkeypatch):
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         return [sys.executable, str(script), str(scores), *words]
 
-    monkeypatch.setattr(suite_processes, "command", command)
+    monkeypatch.setattr(processes, "command", command)
     return lambda **rows: scores.write_text(json.dumps(rows))
 
 
@@ -142,7 +143,7 @@ def test_every_row_stands_beside_the_published_one(suite, stand_in, tmp_path):
     stand_in(last=0.25, concat_last_four=0.75)
     status, out, _ = suite("--seeds", 2)
     assert status == 0
-    assert ran(tmp_path) == list(features_suite.LAYERS)
+    assert ran(tmp_path) == list(layers.LAYERS)
     folder = tmp_path / "suite"
     found = json.loads((folder / "results.json").read_text())
     assert found["last"] == {
@@ -161,9 +162,9 @@ def test_every_row_stands_beside_the_published_one(suite, stand_in, tmp_path):
 
 def test_the_published_figures():
     """Devlin et al. 2019, table 7."""
-    known = [figure for _, figure in features_suite.PUBLISHED.values() if figure]
+    known = [figure for _, figure in layers.PUBLISHED.values() if figure]
     assert known == [91.0, 95.6, 94.9, 95.9, 96.1, 95.5, 96.4]
-    assert set(features_suite.LAYERS) == set(features_suite.PUBLISHED) - {"fine_tuning"}
+    assert set(layers.LAYERS) == set(layers.PUBLISHED) - {"fine_tuning"}
 
 
 def test_what_failed_is_done_again_alone_and_rows_are_added(suite, stand_in, tmp_path):
@@ -236,4 +237,4 @@ def test_an_encoder_with_too_few_layers_is_told_which_rows_it_has(suite, run_of_
     assert "'sum_last_four' are of an encoder with 4 or more, this one has 2: choose among" in told
     assert "embeddings, second_to_last, last, weighted_sum_all" in told
     fitting = ["embeddings", "second_to_last", "last", "weighted_sum_all"]
-    assert features_suite.layers_of(f"random:{run_of_two_layers}") == fitting
+    assert layers.layers_of(f"random:{run_of_two_layers}") == fitting

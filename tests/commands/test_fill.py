@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import cli, fill, importing
+from bertjax import cli
+from bertjax.huggingface import importing
+from bertjax.inference import fill_mask
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
@@ -24,7 +26,7 @@ def run(save_pretrained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def filler(run):
-    return fill.load(str(run), top=31)
+    return fill_mask.load(str(run), top=31)
 
 
 def by_hand(filler, ids, place):
@@ -55,7 +57,7 @@ def test_probabilities_are_the_models(filler):
 
 def test_the_precision_of_the_run_can_be_changed(run):
     exact, narrow = (
-        fill.load(str(run), 1, precision).fill(["a b [MASK] d"])
+        fill_mask.load(str(run), 1, precision).fill(["a b [MASK] d"])
         for precision in ("float32", "bfloat16")
     )
     assert 0 < abs(exact[0][0][0][1] - narrow[0][0][0][1]) < 0.1
@@ -76,7 +78,7 @@ def test_guesses_come_with_up_to_twelve_tokens_of_text_on_either_side(filler):
     letters, first, places = LETTERS[:20], WORDS.index("a"), [1, 6, 12, 13, 20]
     ids = np.array([[2, *range(first, first + 20), 3, 0]] * len(places), np.int32)
     batch = {"input_ids": ids, "attention_mask": ids > 0, "example_id": np.arange(len(places))}
-    found = fill.guesses(Hidden(places), {}, batch, filler.tokenizer, seed=0)
+    found = fill_mask.guesses(Hidden(places), {}, batch, filler.tokenizer, seed=0)
     for place, guess in zip(places, found, strict=True):
         letter = place - 1  # [CLS] comes before all of them
         assert guess.before == " ".join(letters[max(letter - 12, 0) : letter])

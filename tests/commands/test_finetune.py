@@ -13,17 +13,19 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import build, cli, finetuning, scoring
+from bertjax import build, cli
 from bertjax import config as configs
 from bertjax.commands import finetune
-from bertjax.data import tokenizer
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer
-from bertjax.train import restore, transfer
-from bertjax.train.checkpoint import Checkpoints
-from bertjax.train.interrupt import Interrupt
-from bertjax.train.metric_writer import read_metrics
-from bertjax.train.named_arrays import fingerprint
+from bertjax.pretrainer import Pretrainer
+from bertjax.runs import finetune as runs_finetune
+from bertjax.runs import results as runs_results
+from bertjax.runtime.interrupt import Interrupt
+from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint import origin, restore
+from bertjax.train.checkpoint.manager import Checkpoints
+from bertjax.train.checkpoint.trees import fingerprint
+from bertjax.train.metric_records import read_metrics
 
 SUBJECTS = ("the film", "this plot", "every scene", "her first film", "a long and slow scene")
 VERDICTS = {"1": ("is good", "was great", "seems fine"), "0": ("is bad", "was poor", "seems dull")}
@@ -80,7 +82,7 @@ def beginning(recipe: str, run: pathlib.Path) -> pathlib.Path:
         "example_id": np.arange(8, dtype=np.uint32),
         "pair_label": np.zeros(8, np.int32),
     }
-    objectives = build.objectives(config.objectives, build.facts(config, pieces))
+    objectives = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
     (run / "config.json").write_text(configs.to_json(config))
@@ -106,10 +108,10 @@ def arguments(data, init, workdir, **overrides) -> list[str]:
     return words + [f"--config.{name}={value}" for name, value in fields.items()]
 
 
-def job_of(data, init, workdir, **overrides) -> finetuning.Job:
+def job_of(data, init, workdir, **overrides) -> runs_finetune.Job:
     rest, changes = configs.split_overrides(arguments(data, init, workdir, **overrides))
     recipe = configs.load_config(rest[1], changes)
-    return finetuning.prepare(recipe, init=str(init), data=str(data), workdir=str(workdir))
+    return runs_finetune.prepare(recipe, init=str(init), data=str(data), workdir=str(workdir))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,7 @@ def finished(run_bertjax, data, pretrained, tmp_path_factory):
 
 def test_the_config_of_a_run_is_a_recipe(finished, data, pretrained, tmp_path):
     recipe = configs.load_config(str(finished[0] / "config.json"))
-    job = finetuning.prepare(
+    job = runs_finetune.prepare(
         recipe, init=str(pretrained), data=str(data), workdir=str(tmp_path / "again")
     )
     assert configs.differences(recipe, job.config) == []
@@ -154,7 +156,7 @@ def test_it_tells_which_parameters_it_began_with(finished, pretrained):
     results = json.loads((workdir / "results.json").read_text())
     assert results["init"]["name"] == str(pretrained)
     assert results["init"]["step"] == 7
-    encoder = transfer.find(str(pretrained)).description()["encoder"]
+    encoder = origin.resolve(str(pretrained)).description()["encoder"]
     assert results["init"]["encoder"] == encoder
     assert json.loads((workdir / "summary.json").read_text())["init"]["encoder"] == encoder
 
@@ -258,20 +260,20 @@ def test_interrupted_seeds_end_as_uninterrupted_ones(data, pretrained, tmp_path)
     """Stops within an epoch, at its end, and one step before the last."""
     changes = {"num_train_epochs": 3, "choose_epoch": "best", "keep_checkpoints": "true"}
     whole = job_of(data, pretrained, tmp_path / "whole", **changes)
-    expected = finetuning.fine_tune(whole, 3, Interrupt())
+    expected = runs_finetune.fine_tune(whole, 3, Interrupt())
     assert [epoch["step"] for epoch in expected["epochs"]] == [4, 8, 12]
     parts = job_of(data, pretrained, tmp_path / "parts", **changes)
     for steps in (2, 2, 7):
-        assert finetuning.fine_tune(parts, 3, StopAfter(steps)) is None
-        assert scoring.read(parts.folder(3)) is None
-    assert finetuning.fine_tune(parts, 3, Interrupt()) == expected
+        assert runs_finetune.fine_tune(parts, 3, StopAfter(steps)) is None
+        assert runs_results.read(parts.folder(3)) is None
+    assert runs_finetune.fine_tune(parts, 3, Interrupt()) == expected
     for path in (tmp_path / "whole").rglob("*.tsv"):
         twin = tmp_path / "parts" / path.relative_to(tmp_path / "whole")
         assert twin.read_bytes() == path.read_bytes()
     # Killed between the last checkpoint and the result, there is nothing left to train.
     (parts.folder(3) / "result.json").unlink()
     records = read_metrics(parts.folder(3))
-    assert finetuning.fine_tune(parts, 3, Interrupt()) == expected
+    assert runs_finetune.fine_tune(parts, 3, Interrupt()) == expected
     assert read_metrics(parts.folder(3)) == records
 
 
@@ -305,11 +307,11 @@ def test_the_encoder_is_the_pretrained_one_and_differs_from_a_fresh_one(data, pr
     def begun(init):
         job = job_of(data, init, tmp_path)
         with Checkpoints(tmp_path / "none") as checkpoints:
-            state, _ = finetuning.begin(job, job.trainer(0), checkpoints)
+            state, _ = runs_finetune.begin(job, job.trainer(0), checkpoints)
         return jax.tree.map(np.asarray, state.params)
 
     taken, fresh = begun(pretrained), begun(f"random:{pretrained}")
-    wanted = transfer.find(str(pretrained)).description()["encoder"]
+    wanted = origin.resolve(str(pretrained)).description()["encoder"]
     assert fingerprint(taken["encoder"]) == wanted
     assert fingerprint(fresh["encoder"]) != wanted
     assert fingerprint(taken["glue"]) == fingerprint(fresh["glue"])
@@ -322,7 +324,7 @@ def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
     assert set(restore.load_numpy(checkpoint, "params")) == {"encoder", "generator", "rtd"}
     job = job_of(data, run, tmp_path / "never")
     with Checkpoints(tmp_path / "none") as checkpoints:
-        state, _ = finetuning.begin(job, job.trainer(0), checkpoints)
+        state, _ = runs_finetune.begin(job, job.trainer(0), checkpoints)
     assert set(state.params) == {"encoder", "glue"}
     assert set(state.params["glue"]) == {"pooler", "classifier"}
     wanted = fingerprint(restore.load_numpy(checkpoint, "params/encoder"))

@@ -7,9 +7,10 @@ import zipfile
 
 import pytest
 
-from bertjax import cli, glue_suite
+from bertjax import cli
 from bertjax.commands import glue
-from bertjax.data.glue_table import GLUE, glue_task
+from bertjax.sweeps import glue as sweeps_glue
+from bertjax.tasks.glue.table import GLUE, glue_task
 
 STAND_IN = """
 import json, pathlib, sys
@@ -181,7 +182,7 @@ def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, mess
 
 def test_mnli_counts_once_with_both_of_its_dev_sets(tmp_path):
     medians = {"dev/accuracy": 0.8, "dev_mismatched/accuracy": 0.6}
-    run = glue_suite.Run("mnli", (), pathlib.Path(tmp_path))
-    score = glue_suite.Score(run, medians, 0.8, 0.8, 1, 1)
+    run = sweeps_glue.Run("mnli", (), pathlib.Path(tmp_path))
+    score = sweeps_glue.Score(run, medians, 0.8, 0.8, 1, 1)
     assert score.score == pytest.approx(0.7)
     assert glue_task("mnli").metrics == ("accuracy",)

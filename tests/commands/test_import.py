@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax import catalog, import_warnings, importing, predicting
-from bertjax.compat import huggingface, weights_file
-from bertjax.data import tokenizer, tokenizer_definitions
+from bertjax import catalog
 from bertjax.errors import UserError
-from bertjax.train import restore, transfer
+from bertjax.huggingface import import_warnings, importing, model, weights
+from bertjax.inference import predict
+from bertjax.tokenizers import definitions, tokenizer
+from bertjax.train.checkpoint import origin as checkpoint_origin
+from bertjax.train.checkpoint import restore
 
 HEADS = ("cls",)
 CLASSIFIER = {
@@ -46,9 +48,9 @@ def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
     assert run["config"]["imported"]["name"] == "theirs"
     assert json.loads(run_bertjax("inspect", f"{tmp_path / 'run'}@0", "--json").stdout)["step"] == 0
 
-    origin = transfer.find(str(tmp_path / "run"))
+    origin = checkpoint_origin.resolve(str(tmp_path / "run"))
     words = restore.load_numpy(origin.checkpoint, "params/encoder/word_embeddings")["embedding"]
-    theirs = weights_file.read(source)["bert.embeddings.word_embeddings.weight"]
+    theirs = weights.read(source)["bert.embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(words, theirs)
 
 
@@ -60,7 +62,7 @@ def test_special_tokens_that_bertjax_does_not_find_in_texts_are_named(
     pieces = {
         piece: number for number, piece in enumerate((source / "vocab.txt").read_text().split())
     }
-    definition = tokenizer_definitions.wordpiece(pieces, lowercase=True)
+    definition = definitions.wordpiece(pieces, lowercase=True)
     token = definition["added_tokens"][0] | {"id": pieces["z"], "content": "z", "special": special}
     definition["added_tokens"].append(token)
     (source / "tokenizer.json").write_text(json.dumps(definition))
@@ -74,7 +76,7 @@ def test_a_bare_sentencepiece_model_is_named(save_pretrained, tmp_path):
     trained = tokenizer.train([words] * 9, kind="unigram", vocab_size=19)
     trained.save(str(tmp_path / "pieces"))
     source = save_pretrained(tmp_path / "theirs", vocab_size=trained.vocab_size)
-    released = huggingface.read(source)
+    released = model.read(source)
     (warning,) = import_warnings.of(released, "", trained)
     assert "SentencePiece model without a tokenizer.json" in warning
 
@@ -210,7 +212,7 @@ def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_p
     assert said.returncode == 0, said.stderr
     assert set(json.loads(said.stdout)) == {"question", "context", "answer", "n_best"}
     lines = [("x:1", "q " * 64 + "\ta b c"), ("x:2", "q " * 65 + "\ta b c")]
-    answers = predicting.load(str(tmp_path / "run")).ask(lines, 2)
+    answers = predict.load(str(tmp_path / "run")).ask(lines, 2)
     assert ["truncated" in answer for answer in answers] == [False, True]
 
 
@@ -224,7 +226,7 @@ def test_heads_beside_a_classifier_are_left_behind(save_pretrained, tmp_path, ca
 def test_fine_tuning_from_their_folder_tells_the_way(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
     with pytest.raises(UserError, match=r"`bertjax import --from \S+theirs --to RUN`"):
-        transfer.find(str(source))
+        checkpoint_origin.resolve(str(source))
 
 
 @pytest.mark.parametrize(

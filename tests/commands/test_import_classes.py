@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from bertjax import catalog, exporting, importing, predicting
-from bertjax.compat import weights_file
+from bertjax import catalog
 from bertjax.errors import UserError
+from bertjax.huggingface import exporting, importing, weights
+from bertjax.inference import predict
 
 HEADS = ("cls",)
 CASES = [
@@ -44,7 +45,7 @@ def named(*names, **more):
 
 
 def ask(run, *texts):
-    predictor = predicting.load(str(run), precision="float32")
+    predictor = predict.load(str(run), precision="float32")
     return predictor.ask([("line 1", "\t".join(texts))], 8)[0]
 
 
@@ -253,12 +254,12 @@ def test_predict_refuses_what_the_run_does_not_have(save_pretrained, tmp_path, o
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "rte")
     with pytest.raises(UserError, match=message):
-        predicting.load(str(tmp_path / "run"), **options)
+        predict.load(str(tmp_path / "run"), **options)
 
 
 def test_weights_without_the_bias_of_the_classifier(save_pretrained, tmp_path):
     arrays = {"classifier.weight": np.zeros((2, 16), np.float32)}
     source = save_pretrained(tmp_path / "hf", arrays, HEADS)
-    assert "classifier.bias" not in weights_file.read(source)
+    assert "classifier.bias" not in weights.read(source)
     with pytest.raises(UserError, match=r"the weights have no classifier.bias"):
         importing.read(source, task="rte")

@@ -7,9 +7,9 @@ import pytest
 
 from bertjax.commands import inspect
 from bertjax.errors import UserError
-from bertjax.train.checkpoint import Checkpoints
-from bertjax.train.named_arrays import fingerprint
-from bertjax.train.workdir import claim, write_summary
+from bertjax.runs.workdir import claim, write_summary
+from bertjax.train.checkpoint.manager import Checkpoints
+from bertjax.train.checkpoint.trees import fingerprint
 
 PARAMS = {
     "encoder": {

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from bertjax.train import checkpoint_folder
+from bertjax.train.checkpoint import folder as checkpoint_folder
 
 STEPS = 12
 TINY = {

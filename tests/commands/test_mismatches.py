@@ -10,12 +10,15 @@ import sys
 import numpy as np
 import pytest
 
-from bertjax import build, cli, finetuning, importing, rehearsal
+from bertjax import build, cli
 from bertjax import config as configs
-from bertjax.config_kinds import FINE_TUNING, PRETRAINING
-from bertjax.data import tokenizer
+from bertjax.config import FINE_TUNING, PRETRAINING
 from bertjax.errors import UserError
-from bertjax.train import named_arrays, transfer
+from bertjax.huggingface import importing
+from bertjax.profiling import dummy
+from bertjax.runs import finetune
+from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint import origin, trees
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
@@ -49,14 +52,12 @@ def home(tmp_path_factory) -> pathlib.Path:
         fields = {} if name == "vit" else TINY
         config = configs.load_config(f"{CONFIGS}/{recipe}", fields.items())
         phase = build.Phase(1, build.phases(config)[0].max_seq_length, 8)
-        trainer, _ = rehearsal.trainer(config, phase, build.make_mesh(config))
-        shapes = {
-            name: leaf.shape for name, leaf in named_arrays.named(trainer.shapes.params).items()
-        }
+        trainer, _ = dummy.trainer(config, phase, build.make_mesh(config))
+        shapes = {name: leaf.shape for name, leaf in trees.named(trainer.shapes.params).items()}
         write_run(config, pieces, shapes, home / name)
     shutil.rmtree(home / "vit" / "tokenizer")  # it reads images
     recipe = configs.load_config(f"{CONFIGS}/glue.py:mrpc,tiny")
-    config = finetuning.with_origin(recipe, transfer.find(str(home / "bert")))
+    config = finetune.with_origin(recipe, origin.resolve(str(home / "bert")))
     shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
     write_run(config, pieces, shapes, home / "mrpc")
     (home / "mrpc" / "seed_0").mkdir()

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from bertjax.commands import prepare
-from bertjax.data.records import open_corpus, verify
+from bertjax.corpus.reader import open_corpus, verify
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *(f"w{n}" for n in range(200))]
 
@@ -95,7 +95,7 @@ def test_interrupted_before_the_first_shard_it_names_no_folder(
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bertjax.data.prepare.prepare", interrupted)
+    monkeypatch.setattr("bertjax.corpus.prepare.prepare", interrupted)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     words = arguments(place, tmp_path / "corpus")[1:]
     with pytest.raises(KeyboardInterrupt):

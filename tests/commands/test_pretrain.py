@@ -13,7 +13,7 @@ import pytest
 from bertjax import build
 from bertjax.commands import pretrain
 from bertjax.config import load_config, split_overrides
-from bertjax.train.workdir import claim
+from bertjax.runs.workdir import claim
 
 STEPS = 60
 TINY = {

@@ -5,8 +5,9 @@ import io
 import json
 import re
 
-from bertjax import cli, official_scores
+from bertjax import cli
 from bertjax.commands import score
+from bertjax.tasks import official
 
 
 def typed(*words) -> tuple[int, str, str]:
@@ -34,4 +35,4 @@ def test_a_mistake_is_one_line(tmp_path):
 
 def test_the_help_names_every_task():
     told = set(re.findall(r"\w+", score.EPILOG))
-    assert set(official_scores.SCORERS) <= told
+    assert set(official.SCORERS) <= told

@@ -16,7 +16,7 @@ from bertjax.commands import sweep
 
 SWEEP = """
 from bertjax.config import load_config
-from bertjax.grid import product
+from bertjax.sweeps.grid import product
 
 def get_config():
     config = load_config("configs/bert.py:tiny").unlock()
@@ -45,7 +45,7 @@ def get_runs():
 
 STAND_IN = """
 import json, os, pathlib, signal, sys, time
-from bertjax.train.workdir import claim, write_summary
+from bertjax.runs.workdir import claim, write_summary
 
 words = sys.argv[1:]
 option = dict(zip(words, words[1:]))
@@ -230,7 +230,7 @@ def until(true, seconds: float = 60) -> None:
 def test_a_run_that_outlived_its_sweep_is_waited_for(home):
     """As after a kill of the sweep alone: two writers in one folder would be refused."""
     folder = home.workdir / NAMES[0]
-    holds = "import sys, time; from bertjax.train.workdir import claim; held = claim(sys.argv[1], "
+    holds = "import sys, time; from bertjax.runs.workdir import claim; held = claim(sys.argv[1], "
     holds += "{}); print(flush=True); time.sleep(1)"
     with subprocess.Popen(
         [sys.executable, "-c", holds, folder], stdout=subprocess.PIPE, text=True
@@ -380,14 +380,15 @@ def test_fine_tuning_is_told_from_its_task(home):
 def test_a_live_table_shows_those_that_run(home, monkeypatch):
     from rich.console import Console
 
-    from bertjax import sweep_plan, sweep_progress, sweep_screen
+    from bertjax.sweeps import plan as sweeps_plan
+    from bertjax.sweeps import progress, screen
 
     home.orders({NAMES[1]: "fail"})
     home.sweep()
-    plan = sweep_plan.recorded(home.workdir)
-    found = sweep_progress.read(plan, home.workdir)
+    plan = sweeps_plan.recorded(home.workdir)
+    found = progress.read(plan, home.workdir)
     console = Console(width=140, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(sweep_screen._table(plan, found, height=9))
+    console.print(screen._table(plan, found, height=9))
     text = console.export_text()
     console.file.close()
     assert NAMES[1] in text, "what failed is shown before what is done"

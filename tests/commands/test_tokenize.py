@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from bertjax.commands import tokenize as command
-from bertjax.data.tokenizer import load, train
 from bertjax.errors import UserError
+from bertjax.tokenizers.tokenizer import load, train
 
 LINES = ["The cat sat.", "", "  caf\u00e9 [MASK] </s> ", "\u4e2d\u6587"]
 

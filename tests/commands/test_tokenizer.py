@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from bertjax.commands import tokenizer as command
-from bertjax.data.tokenizer import load
 from bertjax.errors import UserError
+from bertjax.tokenizers.tokenizer import load
 
 
 @pytest.fixture

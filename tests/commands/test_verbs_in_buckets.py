@@ -12,7 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bucket_server import BucketServer, forget_clients
 from s3_server import S3Server
 
-from bertjax import cli, exporting
+from bertjax import cli
+from bertjax.huggingface import exporting
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,11 @@ import random
 import numpy as np
 import pytest
 
-from bertjax import pretraining, pretraining_job
 from bertjax.config import load_config, to_json
-from bertjax.train.interrupt import Interrupt
-from bertjax.train.metric_writer import read_metrics
+from bertjax.runs import prepare
+from bertjax.runs import pretrain as runs_pretrain
+from bertjax.runtime.interrupt import Interrupt
+from bertjax.train.metric_records import read_metrics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "tests" / "golden"
@@ -158,7 +159,7 @@ def known(recipe: str, fields: dict[str, str]) -> dict[str, str]:
 def pretrain(text):
     """`pretrain(recipe, workdir, **fields)`: a run of 20 steps on the text."""
 
-    def run(recipe: str, workdir: pathlib.Path, **more: str) -> pretraining_job.Job:
+    def run(recipe: str, workdir: pathlib.Path, **more: str) -> prepare.Job:
         fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
         fields |= OWN.get(recipe, {}) | more
         if fields["data.phases"] != "()":  # phases have their own
@@ -166,10 +167,10 @@ def pretrain(text):
         if load_config(str(ROOT / "configs" / recipe)).data.text_format == "source-target":
             fields["data.input"] = f"({str(text.with_suffix('.tsv'))!r},)"
         config = load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())
-        job = pretraining_job.prepare(config, str(workdir), say=lambda _: None)
+        job = prepare.prepare(config, str(workdir), say=lambda _: None)
         workdir.mkdir(exist_ok=True)
         (workdir / "config.json").write_text(to_json(config))
-        assert pretraining.pretrain(job, Interrupt(), say=lambda _: None)
+        assert runs_pretrain.pretrain(job, Interrupt(), lambda _: None, lambda *_: [])
         return job
 
     return run

@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from bertjax import pretraining_job
-from bertjax.train import named_arrays
-from bertjax.train.restore import load_numpy
+from bertjax.runs import prepare
+from bertjax.train.checkpoint import trees
+from bertjax.train.checkpoint.restore import load_numpy
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
 PRETRAINING = (
@@ -60,13 +60,13 @@ def test_a_pretraining_curve(recipe, pretrain, follows, tmp_path):
     all_is_learned(job)
 
 
-def all_is_learned(job: pretraining_job.Job) -> None:
+def all_is_learned(job: prepare.Job) -> None:
     """No array of the encoder stays as it began, but a pooler that no loss reaches."""
-    first = named_arrays.named(job.trainer.create_state().params["encoder"])
+    first = trees.named(job.trainer.create_state().params["encoder"])
     last = load_numpy(
         job.workdir / "checkpoints" / str(job.config.num_train_steps), "params/encoder"
     )
-    last = named_arrays.named(last)
+    last = trees.named(last)
     same = {name for name in first if np.array_equal(first[name], last[name])}
     pooler = {name for name in first if name.startswith("pooler/")}
     assert same == (set() if "sentence_pair" in job.config.objectives else pooler)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertjax.data.ahead import ahead
+from bertjax.data.pipeline import prefetch_items
 
 
 def made(events: list, fails_at: int = -1):
@@ -14,14 +14,14 @@ def made(events: list, fails_at: int = -1):
 
 
 def test_the_items_are_the_same():
-    assert list(ahead(made([]))) == [0, 1, 2, 3]
-    assert list(ahead([])) == []
-    assert list(ahead([None, None])) == [None, None]
+    assert list(prefetch_items(made([]))) == [0, 1, 2, 3]
+    assert list(prefetch_items([])) == []
+    assert list(prefetch_items([None, None])) == [None, None]
 
 
 def test_the_next_one_is_made_while_one_is_used_and_no_more():
     events = []
-    items = ahead(made(events))
+    items = prefetch_items(made(events))
     assert events == []
     next(items)
     items.close()  # waits for what was begun
@@ -29,7 +29,7 @@ def test_the_next_one_is_made_while_one_is_used_and_no_more():
 
 
 def test_an_error_comes_where_the_item_would():
-    items = ahead(made([], fails_at=2))
+    items = prefetch_items(made([], fails_at=2))
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(ValueError, match="2"):
         next(items)

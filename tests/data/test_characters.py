@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from bertjax.data import characters, pairs, tokenizer
+from bertjax.data import characters
 from bertjax.errors import UserError
+from bertjax.tasks import sequences
+from bertjax.tokenizers import tokenizer
 
 P = characters.PADDING
 
@@ -45,7 +47,7 @@ def test_a_vocabulary_has_marks(words):
 
 
 def test_words_of_no_vocabulary_are_spelled(words):
-    encoded = pairs.encode((["the bird", "dog"],), words, 6, max_chars_per_word=8)
+    encoded = sequences.encode((["the bird", "dog"],), words, 6, max_chars_per_word=8)
     batch = encoded.rows(np.array([0, 1]), 5)
     assert batch["input_ids"].tolist()[0] == [2, 5, 1, 3, 0]
     wanted = [characters.marked(256, 8), *characters.spell(["the", "bird"], 8)]

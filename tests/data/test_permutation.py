@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.permutation import permute, unpermute
+from bertjax.data.random import permute, unpermute
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8, 9, 63, 64, 65, 1000, 4097])

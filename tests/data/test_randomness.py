@@ -2,7 +2,7 @@ import hashlib
 
 import numpy as np
 
-from bertjax.data.randomness import below, random_words, uniforms
+from bertjax.data.random import below, random_words, uniforms
 
 MASK = (1 << 64) - 1
 

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.data import source_target_text, tokenizer
-from bertjax.data.assembly import Specials
-from bertjax.data.prepare import prepare
-from bertjax.data.records import open_corpus
+from bertjax.corpus import text as corpus_text
+from bertjax.corpus.prepare import prepare
+from bertjax.corpus.reader import open_corpus
+from bertjax.corpus.text import documents
+from bertjax.data.collate import Specials
 from bertjax.data.source_targets import SourceTargets
-from bertjax.data.text import documents
 from bertjax.errors import UserError
+from bertjax.tokenizers import tokenizer
 
 PAIRS = [
     ("one two. three four.", "four"),
@@ -29,7 +30,7 @@ def tsv(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pieces(tsv):
-    texts = documents([str(tsv)], format=source_target_text.FORMAT)
+    texts = documents([str(tsv)], format=corpus_text.FORMAT)
     return tokenizer.train(texts, vocab_size=60)
 
 
@@ -38,7 +39,7 @@ def corpus(tsv, pieces, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs") / "corpus"
     pieces.save(str(folder / "vocab"))
     made = folder / "made"
-    prepare([str(tsv)], folder / "vocab", made, format=source_target_text.FORMAT, workers=1)
+    prepare([str(tsv)], folder / "vocab", made, format=corpus_text.FORMAT, workers=1)
     return open_corpus(made)
 
 
@@ -79,7 +80,7 @@ def test_json_lines_are_the_same_pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
     rows = [dict(zip(("source", "target"), pair, strict=True)) for pair in PAIRS]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert list(source_target_text.pairs(str(path))) == PAIRS
+    assert list(corpus_text.pairs(str(path))) == PAIRS
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_what_is_no_pair_is_told_with_its_line(name, line, message, tmp_path):
     good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
     path.write_text(f"{good}\n{line}\n")
     with pytest.raises(UserError, match=message):
-        list(source_target_text.pairs(str(path)))
+        list(corpus_text.pairs(str(path)))
 
 
 def test_documents_are_no_pairs(corpus, pieces, tmp_path):
@@ -108,4 +109,4 @@ def test_documents_are_no_pairs(corpus, pieces, tmp_path):
     with pytest.raises(UserError, match="the corpus holds no pairs: prepare it with --format"):
         examples(open_corpus(tmp_path / "made"), pieces)
     with pytest.raises(UserError, match="python-docs is text, no pairs"):
-        list(documents(["python-docs"], format=source_target_text.FORMAT))
+        list(documents(["python-docs"], format=corpus_text.FORMAT))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.assembly import Specials
+from bertjax.data.collate import Specials
 from bertjax.data.pipeline import batches
 from bertjax.data.streams import Streams
 from bertjax.errors import UserError
@@ -33,7 +33,7 @@ def make(corpus, batch_size=3, *, format="stream", cls_last=True, seed=5, **fiel
 def text_of(batch):
     return [
         ids[there].tolist()
-        for ids, there in zip(batch["input_ids"], batch["remembered"], strict=True)
+        for ids, there in zip(batch["input_ids"], batch["memory_mask"], strict=True)
     ]
 
 
@@ -59,10 +59,10 @@ def test_rows_go_on_where_they_were(corpus):
         if step:
             # The corpus numbers its tokens: what goes on begins with the next number.
             follows = np.array(first) == before + 1
-            assert follows[batch["continues"]].all()
-            seen += batch["continues"]
+            assert follows[batch["is_continuation"]].all()
+            seen += batch["is_continuation"]
         else:
-            assert not batch["continues"].any()
+            assert not batch["is_continuation"].any()
         before = np.array(last)
     assert (seen > 2).all()
 
@@ -70,19 +70,19 @@ def test_rows_go_on_where_they_were(corpus):
 def test_pieces_are_full_except_at_the_ends_of_documents(corpus):
     streams = make(corpus, 1)
     batch = streams.build(0, np.arange(streams.num_examples))
-    sizes = batch["remembered"].sum(axis=1)
-    inner = batch["continues"] & np.append(batch["continues"][1:], False)
+    sizes = batch["memory_mask"].sum(axis=1)
+    inner = batch["is_continuation"] & np.append(batch["is_continuation"][1:], False)
     assert inner.any()
     assert (sizes[inner] == L - 2).all()
     other = streams.build(1, np.arange(streams.num_examples))
-    assert (other["remembered"].sum(axis=1) != sizes).any()
+    assert (other["memory_mask"].sum(axis=1) != sizes).any()
 
 
 @pytest.mark.parametrize("cls_last", [True, False])
 def test_the_layout_of_a_pair(corpus, cls_last):
     streams = make(corpus, 1, format="stream-pair", cls_last=cls_last)
     batch = streams.build(0, np.arange(streams.num_examples))
-    names = ("input_ids", "segment_ids", "attention_mask", "remembered")
+    names = ("input_ids", "segment_ids", "attention_mask", "memory_mask")
     for ids, segments, mask, text in zip(*map(batch.get, names), strict=True):
         length = mask.sum()
         special = ids[:length][~text[:length]].tolist()

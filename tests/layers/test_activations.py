@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 
 from bertjax.errors import UserError
-from bertjax.layers.activations import activation
+from bertjax.layers.dense import activation
 
 
 @pytest.mark.parametrize(

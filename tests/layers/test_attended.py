@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.attended import attended
-from bertjax.layers.dropout import Kept
+from bertjax.layers.attention import masked_softmax_attention
+from bertjax.layers.dropout import DropoutMask
 
 B, H, L, M, K = 2, 3, 5, 7, 4
 MASKS = {
@@ -28,7 +28,7 @@ def formula(scores, mask, kept, value):
 @pytest.mark.parametrize("kind", MASKS)
 def test_values_and_gradients_are_those_of_the_formula(kind, dropout, random):
     scores, value, probe = random(B, H, L, M), random(B, M, H, K), random(B, L, H, K)
-    mask, kept = MASKS[kind], Kept(random(B, H, L, M) > -0.5, 1.25) if dropout else None
+    mask, kept = MASKS[kind], DropoutMask(random(B, H, L, M) > -0.5, 1.25) if dropout else None
     seeing = mask.any(-1, keepdims=True)
 
     def wanted(scores, value):
@@ -36,7 +36,7 @@ def test_values_and_gradients_are_those_of_the_formula(kind, dropout, random):
         return jnp.sum(probe * formula(scores, mask | ~seeing, _of(seeing, kept), value))
 
     def got(scores, value):
-        return jnp.sum(probe * attended(scores, mask, kept, value))
+        return jnp.sum(probe * masked_softmax_attention(scores, mask, kept, value))
 
     for one, other in zip(
         jax.value_and_grad(got, (0, 1))(scores, value)[1],
@@ -50,8 +50,8 @@ def test_values_and_gradients_are_those_of_the_formula(kind, dropout, random):
 def _of(seeing, kept):
     """What is kept, and nothing of rows that see nothing."""
     if kept is None:
-        return Kept(jnp.broadcast_to(seeing, (B, H, L, M)), 1.0)
-    return Kept(kept.where & seeing, kept.times)
+        return DropoutMask(jnp.broadcast_to(seeing, (B, H, L, M)), 1.0)
+    return DropoutMask(kept.where & seeing, kept.times)
 
 
 def test_hidden_scores_pass_no_gradient_whatever_they_are(random):
@@ -60,7 +60,7 @@ def test_hidden_scores_pass_no_gradient_whatever_they_are(random):
     scores = jnp.where(mask, scores, 1e9)
 
     def total(scores):
-        return jnp.sum(jnp.square(attended(scores, mask, None, value)))
+        return jnp.sum(jnp.square(masked_softmax_attention(scores, mask, None, value)))
 
     gradient = jax.grad(total)(scores)
     assert np.all(np.asarray(gradient)[~np.broadcast_to(mask, gradient.shape)] == 0)

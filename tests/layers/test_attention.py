@@ -8,8 +8,8 @@ import pytest
 
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention, attend
+from bertjax.layers.dense import NAMED
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.precision import NAMED
 
 B, L, H, K = 2, 5, 3, 7
 PACKS = jnp.array([[1, 1, 2, 2, 2], [4, 5, 5, 6, 6]])

@@ -14,16 +14,23 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from bertjax import platforms
 from bertjax.errors import UserError
 from bertjax.layers import attention_kernels, masks
 from bertjax.layers.attention import attend
-from bertjax.layers.attention_kernels import Case, choose, find, splash, told_to, used_on
+from bertjax.layers.attention_kernels import (
+    AttentionSpec,
+    choose,
+    find,
+    kernel_scope,
+    log_kernel_choice,
+    splash,
+)
 from bertjax.layers.dropout import Dropout
+from bertjax.runtime import host
 
 B, L, H, K = 4, 256, 2, 16
-TPU = Case("tpu", 512, 512, 64, "bfloat16")
-GPU = Case("gpu", 512, 512, 64, "bfloat16")
+TPU = AttentionSpec("tpu", 512, 512, 64, "bfloat16")
+GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -201,14 +208,14 @@ def test_hidden_tokens_change_nothing_and_get_no_gradient(arrays, random):
 
 def test_layers_use_what_the_mesh_has_and_say_so_once(arrays):
     lines = []
-    with told_to(lines.append):
+    with log_kernel_choice(lines.append):
         assert find(*arrays[:2], MASKS["padding"], 0.1) is None
         assert lines == []
         for asked in ("", "splash", "splash"):
-            with used_on("cpu", asked):
+            with kernel_scope("cpu", asked):
                 kernel = find(*arrays[:2], MASKS["padding"], 0.0)
                 assert (kernel is None) == (asked == "")
-        with used_on("tpu"):
+        with kernel_scope("tpu"):
             assert find(*arrays[:2], MASKS["padding"], 0.1) is None
     assert lines == [
         "attention: xla: no kernel is for cpu",
@@ -221,8 +228,8 @@ def test_a_cut_sequence_is_seen(arrays):
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
     lines = []
     with (
-        told_to(lines.append),
-        used_on("tpu", "splash"),
+        log_kernel_choice(lines.append),
+        kernel_scope("tpu", "splash"),
         jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
         nn.logical_axis_rules([("length", "sequence")]),
     ):
@@ -248,7 +255,7 @@ def test_cudnn_takes_what_the_rule_gives_it(monkeypatch, random):
 CUDA = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
 
 
-@pytest.mark.skipif(not (platforms.gpus() and CUDA), reason="no GPU, or no JAX for it")
+@pytest.mark.skipif(not (host.gpus() and CUDA), reason="no GPU, or no JAX for it")
 def test_cudnn_is_the_formula_and_so_are_its_gradients():
     """In a process of its own: this one was told to leave the GPU alone."""
     environment = {name: v for name, v in os.environ.items() if name != "JAX_PLATFORMS"}

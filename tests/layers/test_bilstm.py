@@ -8,7 +8,7 @@ import pytest
 from scipy.special import expit as sigmoid
 
 from bertjax.errors import UserError
-from bertjax.layers.bilstm import BiLSTM
+from bertjax.layers.lstm import BiLSTM
 
 B, L, E, F = 3, 7, 5, 4
 LENGTHS = np.array([7, 4, 1])

@@ -10,7 +10,7 @@ from jax.ad_checkpoint import print_saved_residuals
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.precision import NAMED
+from bertjax.layers.dense import NAMED
 
 
 def test_feed_forward(random, randomized, by_hand):

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.layers import cache as caches
+from bertjax.layers import kv_cache as caches
 from bertjax.layers import masks
 
 N, B, L, H, K = 2, 2, 3, 1, 4
@@ -16,7 +16,7 @@ def made(start, length):
 
 
 def test_columns_are_added_behind_those_that_are_there():
-    cache = caches.begun(made(0, L), made(100, L), THERE, 2)
+    cache = caches.init_cache(made(0, L), made(100, L), THERE, 2)
     assert cache.keys.shape == (N, B, L + 2, H, K)
     later = cache.extended(made(500, 1), made(900, 1), jnp.ones((B, 1), bool))
     np.testing.assert_array_equal(later.keys[:, :, :L], made(0, L))
@@ -27,20 +27,20 @@ def test_columns_are_added_behind_those_that_are_there():
 
 
 def test_positions_count_the_tokens_of_a_row():
-    np.testing.assert_array_equal(caches.positions(THERE), [[0, 0, 1], [0, 1, 2]])
-    cache = caches.begun(made(0, L), made(0, L), THERE, 1)
+    np.testing.assert_array_equal(caches.token_positions(THERE), [[0, 0, 1], [0, 1, 2]])
+    cache = caches.init_cache(made(0, L), made(0, L), THERE, 1)
     np.testing.assert_array_equal(cache.positions(jnp.ones((B, 1), bool)), [[2], [3]])
 
 
 def test_what_follows_sees_the_past_but_no_empty_columns():
-    cache = caches.begun(made(0, L), made(0, L), THERE, 1)
+    cache = caches.init_cache(made(0, L), made(0, L), THERE, 1)
     mask = cache.mask(masks.padding(jnp.ones((B, 1), bool))).array()
     np.testing.assert_array_equal(mask[0, 0, 0], [False, True, True, False, True])
     np.testing.assert_array_equal(mask[1, 0, 0], [True, True, True, False, True])
 
 
 def test_rows_are_taken_in_any_order():
-    cache = caches.begun(made(0, L), made(50, L), THERE, 1)
+    cache = caches.init_cache(made(0, L), made(50, L), THERE, 1)
     taken = cache.take(jnp.array([1, 1, 0]))
     np.testing.assert_array_equal(taken.keys[:, 0], cache.keys[:, 1])
     np.testing.assert_array_equal(taken.values[:, 2], cache.values[:, 0])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers import corruption
+from bertjax.layers import masking
 
 MASK, VOCABULARY = 4, 50
 
@@ -18,12 +18,12 @@ def keys(count, seed=0):
 
 @functools.partial(jax.jit, static_argnames="limit")
 def tokens(keys, maskable, budget, limit):
-    return corruption.choose_tokens(keys, maskable, budget, limit)
+    return masking.choose_tokens(keys, maskable, budget, limit)
 
 
 @functools.partial(jax.jit, static_argnames="limit")
 def words(keys, maskable, starts, budget, limit):
-    return corruption.choose_words(keys, maskable, starts, budget, limit)
+    return masking.choose_words(keys, maskable, starts, budget, limit)
 
 
 def chosen(positions, weights):
@@ -36,10 +36,10 @@ def chosen(positions, weights):
 def test_the_budget_is_the_rounded_share_of_what_may_be_masked():
     lengths = np.arange(513)
     maskable = jnp.asarray(np.arange(512) < lengths[:, None])
-    budget = corruption.prediction_budget(maskable, 0.15, 77)
+    budget = masking.prediction_budget(maskable, 0.15, 77)
     wanted = [min(max(1, round(0.15 * n)), 77) if n else 0 for n in lengths.tolist()]
     np.testing.assert_array_equal(budget, wanted)
-    assert corruption.prediction_budget(maskable, 0.15, 20).max() == 20
+    assert masking.prediction_budget(maskable, 0.15, 20).max() == 20
 
 
 def test_exactly_the_budget_is_chosen_among_maskable_tokens():
@@ -80,7 +80,7 @@ def test_every_maskable_token_is_equally_likely():
     ],
 )
 def test_random_tokens_are_never_special_and_otherwise_equally_likely(special, wanted):
-    draws = corruption.random_tokens(jax.random.key(3), (200, 103), 13, special)
+    draws = masking.random_tokens(jax.random.key(3), (200, 103), 13, special)
     counts = np.bincount(np.asarray(draws).ravel(), minlength=13)
     assert np.flatnonzero(counts).tolist() == wanted
     expected = draws.size / len(wanted)
@@ -153,7 +153,7 @@ def test_a_text_of_one_giant_word_is_cut_to_the_budget():
 def test_hidden_tokens_are_the_chosen_ones_alone():
     ids = jnp.asarray(np.random.default_rng(2).integers(5, VOCABULARY, (64, 37)))
     positions, weights = tokens(keys(64), jnp.ones((64, 37), bool), jnp.full(64, 5), 11)
-    hidden = corruption.hide(
+    hidden = masking.hide(
         keys(64, 1), ids, positions, weights, mask_id=MASK, vocab_size=VOCABULARY, mask_share=1.0
     )
     changed = [set(np.flatnonzero(row)) for row in np.asarray(hidden != ids)]
@@ -167,7 +167,7 @@ def test_shares_of_hidden_random_and_kept_tokens(mask_share, random_share):
     # A token outside the random range tells a kept one from a random one.
     ids = jnp.full((count, width), VOCABULARY)
     positions = jnp.tile(jnp.arange(width), (count, 1))
-    hidden = corruption.hide(
+    hidden = masking.hide(
         keys(count),
         ids,
         positions,

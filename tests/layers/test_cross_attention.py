@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.layers import masks
-from bertjax.layers.attention import SelfAttention
-from bertjax.layers.cross_attention import CrossAttention
+from bertjax.layers.attention import CrossAttention, SelfAttention
 
 B, L, M, H, K = 2, 4, 5, 3, 7
 

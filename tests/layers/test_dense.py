@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.dense import Dense, truncated_normal
-from bertjax.layers.precision import NAMED
+from bertjax.layers.dense import NAMED, Dense, truncated_normal
 
 
 def test_numbers_by_hand():

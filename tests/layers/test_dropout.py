@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.layers.dropout import Dropout, drawn_by_rows
+from bertjax.layers.dropout import Dropout, per_example_rngs
 
 
 def drop(rate, x, key=0, train=True):
@@ -52,7 +52,7 @@ class Twice(nn.Module):
 
 
 def drop_by_rows(keys):
-    with drawn_by_rows(keys):
+    with per_example_rngs(keys):
         return Twice().apply({}, jnp.ones((len(keys), 101)), rngs={"dropout": jax.random.key(7)})
 
 

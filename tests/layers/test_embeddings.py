@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.layers.dense import NAMED
 from bertjax.layers.embeddings import Embedding
-from bertjax.layers.precision import NAMED
 
 
 def test_rows_and_scores(random):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bertjax.layers.dense import Dense
-from bertjax.layers.frozen import Frozen
-from bertjax.train.flops import flops, training_flops
+from bertjax.layers.layer_choice import Frozen
+from bertjax.train.report import flops, training_flops
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5)), jnp.float32)
 INNER = functools.partial(Dense, (7,), (None, None), parent=None)

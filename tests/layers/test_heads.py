@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.layers.dense import NAMED
 from bertjax.layers.heads import Classifier, Pooler, PredictionTransform
-from bertjax.layers.precision import NAMED
 
 
 def test_the_pooler_reads_the_first_token(random, randomized):

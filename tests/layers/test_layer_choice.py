@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded
 from bertjax.layers import layer_choice
+from bertjax.pretrainer import Encoded
 
 B, L, D, N = 2, 3, 5, 6
 
@@ -20,7 +20,7 @@ class Reader(nn.Module):
 
     @nn.compact
     def __call__(self, encoded):
-        return layer_choice.features(encoded, self.layers)
+        return layer_choice.chosen_features(encoded, self.layers)
 
 
 def encoded_of(random, layers):
@@ -64,7 +64,7 @@ def test_a_name_is_what_a_person_would_pick(name, random):
 def test_too_few_layers_are_one_line(name, layers, random):
     message = f"layers '{name}' are of an encoder with . or more, this one has {layers}: choose"
     with pytest.raises(UserError, match=message) as caught:
-        layer_choice.features(encoded_of(random, layers), name)
+        layer_choice.chosen_features(encoded_of(random, layers), name)
     assert "\n" not in str(caught.value)
     assert name not in str(caught.value).partition("choose among")[2].split(", ")
     layer_choice.check(name, layers + 1)
@@ -74,4 +74,4 @@ def test_an_unknown_name_and_an_encoder_without_hidden_states(random):
     with pytest.raises(UserError, match="no layers 'lst': did you mean 'last'"):
         layer_choice.check("lst", 12)
     with pytest.raises(UserError, match=r"set --config\.model\.output_hidden_states=true"):
-        layer_choice.features(Encoded(random(B, L, D)), "last")
+        layer_choice.chosen_features(Encoded(random(B, L, D)), "last")

@@ -53,9 +53,9 @@ def test_a_batch_asks_by_rank_and_by_packs():
 
 
 def test_tokens_that_are_there_are_those_that_anything_sees():
-    np.testing.assert_array_equal(masks.seen(TOKENS), TOKENS)
+    np.testing.assert_array_equal(masks.padding_mask(TOKENS), TOKENS)
     matrix = jnp.array([[[True, False, False], [True, True, False], [False] * 3]])
-    np.testing.assert_array_equal(masks.seen(matrix), [[True, True, False]])
+    np.testing.assert_array_equal(masks.padding_mask(matrix), [[True, True, False]])
 
 
 def test_a_branch_sees_itself_and_its_entity_and_the_trunk_sees_the_trunk():

@@ -26,8 +26,8 @@ class Reader(nn.Module):
 def batch(ids, remembered, continues):
     return {
         "input_ids": jnp.asarray(ids),
-        "remembered": jnp.asarray(remembered, bool),
-        "continues": jnp.asarray(continues, bool),
+        "memory_mask": jnp.asarray(remembered, bool),
+        "is_continuation": jnp.asarray(continues, bool),
     }
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.norm import LayerNorm
+from bertjax.layers.embeddings import LayerNorm
 
 
 def test_numbers_by_hand():

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.corruption import prediction_budget
-from bertjax.layers.permutation import choose_spans, draw_order
+from bertjax.layers.masking import prediction_budget
+from bertjax.layers.memory import choose_spans, draw_order
 
 LIMIT = 40
 

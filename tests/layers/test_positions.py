@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.positions import sinusoidal, sinusoids
+from bertjax.layers.embeddings import sinusoidal, sinusoids
 
 
 def test_they_are_those_of_the_formula():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.layers.precision import NAMED, Precision, contract, named
+from bertjax.layers.dense import NAMED, Precision, contract, named
 
 # bfloat16 keeps 8 bits: a rounded operand is off by at most 2**-9 of itself.
 TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-2, "bfloat16_operands": 2e-2}

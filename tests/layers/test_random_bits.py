@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers import random_bits
-from bertjax.layers.random_bits import bits16
+from bertjax.layers import dropout
+from bertjax.layers.dropout import bits16
 
 ROUNDS = 20  # of Threefry
 
 
 def on_tpus(key, shape):
-    return random_bits._in_parts((*shape[:-1], shape[-1] // 4), jax.random.key_data(key))
+    return dropout._in_parts((*shape[:-1], shape[-1] // 4), jax.random.key_data(key))
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 3, 128, 20)])

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.recurrent import BidirectionalStack, State
+from bertjax.layers.lstm import BidirectionalStack, State
 
 B, L, N, F, P = 3, 7, 2, 5, 4
 STACK = BidirectionalStack(N, F, P, cell_clip=0.8, proj_clip=0.6)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.layers.scalar_mix import ScalarMix
+from bertjax.layers.heads import ScalarMix
 
 LAYERS = [jnp.asarray(np.random.default_rng(n).normal(size=(2, 3, 5)), jnp.float32) for n in (0, 1)]
 

@@ -9,8 +9,7 @@ from bertjax.errors import UserError
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.shared_stack import SharedStack
-from bertjax.layers.stack import Stack
+from bertjax.layers.stack import SharedStack, Stack
 
 B, L, D, N = 2, 5, 6, 3
 MASK = masks.padding(jnp.arange(L) < jnp.array([[3], [5]]))

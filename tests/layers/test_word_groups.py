@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers import word_groups
+from bertjax.layers import masking
 
 
 def keys(count, seed=0):
     return jax.random.split(jax.random.key(seed), count)
 
 
-CHOOSERS = {"ngram": word_groups.choose_ngrams, "span": word_groups.choose_spans}
+CHOOSERS = {"ngram": masking.choose_ngrams, "span": masking.choose_spans}
 
 
 @functools.partial(jax.jit, static_argnames=("kind", "limit"))
@@ -23,11 +23,11 @@ def choose(kind, keys, maskable, starts, budget, limit):
 
 
 def test_lengths_of_ngrams():
-    np.testing.assert_allclose(word_groups.ngram_lengths(), [6 / 11, 3 / 11, 2 / 11])
+    np.testing.assert_allclose(masking.ngram_lengths(), [6 / 11, 3 / 11, 2 / 11])
 
 
 def test_lengths_of_spans():
-    shares = word_groups.span_lengths()
+    shares = masking.span_lengths()
     assert len(shares) == 10
     assert shares.sum() == pytest.approx(1)
     np.testing.assert_allclose(shares[1:] / shares[:-1], 0.8)
@@ -40,10 +40,10 @@ def sizes_of_groups(starts):
     return np.concatenate([np.diff(np.flatnonzero(row)) for row in np.asarray(starts)])
 
 
-@pytest.mark.parametrize("lengths", [word_groups.ngram_lengths(), word_groups.span_lengths()])
+@pytest.mark.parametrize("lengths", [masking.ngram_lengths(), masking.span_lengths()])
 def test_groups_are_as_long_as_drawn(lengths):
     words = jnp.ones((40, 1500), bool)
-    starts = word_groups.group_words(keys(40), words, words, lengths)
+    starts = masking.group_words(keys(40), words, words, lengths)
     sizes = sizes_of_groups(starts)
     got = np.bincount(sizes, minlength=len(lengths) + 1)[1:] / len(sizes)
     assert len(got) == len(lengths)
@@ -56,12 +56,12 @@ def test_groups_begin_with_words_and_end_before_what_may_not_be_masked():
     starts = jnp.array([[1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1]], bool)
     maskable = jnp.array([[0, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0]], bool)
     single, endless = np.array([1.0]), np.array([0.0] * 9 + [1.0])
-    every = word_groups.group_words(keys(1), maskable, starts, single)
+    every = masking.group_words(keys(1), maskable, starts, single)
     assert np.flatnonzero(every).tolist() == [1, 3, 4, 8, 9]
-    long = word_groups.group_words(keys(1), maskable, starts, endless)
+    long = masking.group_words(keys(1), maskable, starts, endless)
     assert np.flatnonzero(long).tolist() == [1, 8]
     # A word whose beginning was cut off still begins a group.
-    cut = word_groups.group_words(keys(1), maskable, starts.at[0, 8].set(False), endless)
+    cut = masking.group_words(keys(1), maskable, starts.at[0, 8].set(False), endless)
     assert np.flatnonzero(cut).tolist() == [1, 8]
 
 
@@ -102,9 +102,7 @@ def test_ngrams_are_chosen_whole_whenever_possible():
     words, budget = jnp.ones((500, 60), bool), jnp.full(500, 9)
     positions, _ = choose("ngram", keys(500), words, words, budget, 9)
     cutting, _ = jax.vmap(jax.random.split, out_axes=1)(keys(500))
-    groups = np.cumsum(
-        word_groups.group_words(cutting, words, words, word_groups.ngram_lengths()), axis=1
-    )
+    groups = np.cumsum(masking.group_words(cutting, words, words, masking.ngram_lengths()), axis=1)
     for row, places in enumerate(np.asarray(positions)):
         for group in set(groups[row, places].tolist()):
             assert set(np.flatnonzero(groups[row] == group)) <= set(places.tolist())

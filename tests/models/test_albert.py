@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.masks import from_batch
-from bertjax.layers.shared_stack import SharedStack
+from bertjax.layers.stack import SharedStack
 from bertjax.models.albert import SHARING, Model
 
 B, L, V, E, D, N, H, F = 3, 7, 53, 5, 15, 2, 3, 11

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models.albert import Model
 from bertjax.objectives import mlm, sentence_pair
+from bertjax.pretrainer import Pretrainer
 
 L, V, E, D, N, H, F = 11, 97, 7, 24, 3, 4, 40
 SIZES = {

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import importing
-from bertjax.compat.huggingface import Released
-from bertjax.interfaces import Pretrainer
+from bertjax.huggingface import importing
+from bertjax.huggingface.model import Released
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm, sentence_pair
-from bertjax.train.named_arrays import nested
+from bertjax.pretrainer import Pretrainer
+from bertjax.train.checkpoint.trees import nested
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm
+from bertjax.pretrainer import Pretrainer
 
 B, L, V, D, N, H, F = 3, 11, 97, 24, 3, 4, 40
 LENGTHS = np.array([[L], [5], [1]])

@@ -69,7 +69,7 @@ def test_rows_go_on_and_others_begin(apply, variables, batch):
 
     for begin, going_on in ((0, [False, False]), (3, [True, False])):
         rows = {name: value[:, begin : begin + 3] for name, value in whole.items()}
-        rows["continues"] = jnp.asarray(going_on)
+        rows["is_continuation"] = jnp.asarray(going_on)
         sequence, carry = read(carry, rows)
         parts.append(np.asarray(sequence))
     forward = np.concatenate(parts, axis=1)[..., : D // 2]

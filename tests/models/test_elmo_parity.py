@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bertjax import build
-from bertjax.compat import elmo
 from bertjax.data import characters
-from bertjax.importing import parameter_shapes
-from bertjax.interfaces import Pretrainer
-from bertjax.train.named_arrays import nested
+from bertjax.huggingface import elmo
+from bertjax.huggingface.importing import parameter_shapes
+from bertjax.pretrainer import Pretrainer
+from bertjax.train.checkpoint.trees import nested
 
 h5py = pytest.importorskip("h5py", reason="weights of ELMo need h5py: pip install 'bertjax[elmo]'")
 
@@ -73,7 +73,7 @@ def outputs(folder, loaded):
     found = {}
     for number in range(SENTENCES):
         sentences = [stream[number] for stream in streams]
-        batch = rows(sentences, width) | {"continues": jnp.full(STREAMS, number > 0)}
+        batch = rows(sentences, width) | {"is_continuation": jnp.full(STREAMS, number > 0)}
         layers, carry = read(carry, batch)
         for stream in range(STREAMS):
             length = len(sentences[stream].split())

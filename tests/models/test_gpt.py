@@ -93,8 +93,8 @@ def test_a_cache_changes_nothing_at_any_position(model, variables, batch, encode
     def call(method, *arguments):
         return model.apply(variables, *arguments, method=method, mutable=["cache"])[0]
 
-    extend = jax.jit(lambda rows, cache: call("extend", rows, cache))
-    sequence, cache = call("begin", piece(0, 3), L - 3)
+    extend = jax.jit(lambda rows, cache: call("decode", rows, cache))
+    sequence, cache = call("prefill", piece(0, 3), L - 3)
     found = [sequence]
     for begin, end in ((3, 4), (4, 5), (5, 7)):
         sequence, cache = extend(piece(begin, end), cache)
@@ -124,7 +124,7 @@ def test_the_summary_of_a_text_is_its_last_token(model, variables, batch):
     run = jax.jit(lambda batch: model.apply(variables, batch, train=False))
     encoded = run(batch | {"attention_mask": there})
     last = np.asarray(encoded.sequence)[np.arange(B), lengths - 1]
-    np.testing.assert_array_equal(encoded.summary, last)
+    np.testing.assert_array_equal(encoded.cls_state, last)
 
 
 @pytest.mark.parametrize(("own", "others", "dropped"), [(0.5, 0.0, True), (0.0, 0.5, False)])

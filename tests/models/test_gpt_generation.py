@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import importing
-from bertjax.compat.huggingface import Released
 from bertjax.decoding import beam, search
 from bertjax.decoding.sampling import Choice
-from bertjax.language_model import LanguageModel
-from bertjax.train.named_arrays import nested
+from bertjax.huggingface import importing
+from bertjax.huggingface.model import Released
+from bertjax.inference.language_model import LanguageModel
+from bertjax.train.checkpoint.trees import nested
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm
+from bertjax.pretrainer import Pretrainer
 
 L, V, D, N, H, F = 11, 97, 24, 3, 4, 40
 SIZES = {

@@ -72,7 +72,7 @@ def test_a_batch_without_targets_is_decoded_itself(encode, batch):
     encoded = encode({name: batch[name] for name in ("input_ids", "attention_mask")})
     whole = encode({**batch, "decoder_input_ids": batch["input_ids"]}).decoded
     wanted = [whole[0, L - 1], whole[1, 0], whole[2, 7]]
-    np.testing.assert_allclose(encoded.summary, np.stack(wanted), atol=1e-6)
+    np.testing.assert_allclose(encoded.cls_state, np.stack(wanted), atol=1e-6)
 
 
 def test_heads_must_divide_the_width(batch):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.positions import sinusoids
+from bertjax.layers.embeddings import sinusoids
 from bertjax.models.transformer import Model
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.layers import masks
-from bertjax.layers.pondering import signals_of
+from bertjax.layers.adaptive_computation import signals_of
 from bertjax.models.universal_transformer import Model
 
 B, L, V, D, T = 2, 7, 31, 12, 4

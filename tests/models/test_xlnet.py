@@ -97,8 +97,8 @@ def test_padding_changes_nothing(variables, batch):
     np.testing.assert_allclose(
         np.asarray(long.sequence)[:, :L][there], np.asarray(short.sequence)[there], atol=1e-5
     )
-    np.testing.assert_allclose(long.summary, short.summary, atol=1e-5)
-    np.testing.assert_array_equal(short.summary[1], short.sequence[1, 5])
+    np.testing.assert_allclose(long.cls_state, short.cls_state, atol=1e-5)
+    np.testing.assert_array_equal(short.cls_state[1], short.sequence[1, 5])
 
 
 def test_two_pieces_with_memory_are_one_text_read_causally(variables):
@@ -120,8 +120,8 @@ def test_two_pieces_with_memory_are_one_text_read_causally(variables):
         rows = {
             "input_ids": part,
             "attention_mask": there,
-            "remembered": there,
-            "continues": jnp.full(B, going_on),
+            "memory_mask": there,
+            "is_continuation": jnp.full(B, going_on),
         }
         encoded, changed = MODEL.apply(
             variables | {"carry": carry}, rows, train=False, mutable=["carry"]

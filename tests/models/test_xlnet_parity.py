@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models.xlnet import Model
 from bertjax.objectives import permutation_lm
+from bertjax.pretrainer import Pretrainer
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
@@ -136,7 +136,7 @@ def test_every_layer_is_equal(reference, params, model, batch):
         np.testing.assert_allclose(np.asarray(got)[there], states.numpy()[there], atol=1e-4)
     last = there.sum(axis=1) - 1
     np.testing.assert_allclose(
-        encoded.summary, wanted.last_hidden_state.numpy()[np.arange(B), last], atol=1e-4
+        encoded.cls_state, wanted.last_hidden_state.numpy()[np.arange(B), last], atol=1e-4
     )
 
 
@@ -221,8 +221,8 @@ def test_three_segments_with_memory_are_equal(reference, params, model):
         batch = {
             "input_ids": jnp.asarray(input_ids),
             "attention_mask": jnp.ones((B, L), bool),
-            "remembered": jnp.ones((B, L), bool),
-            "continues": jnp.full(B, step > 0),
+            "memory_mask": jnp.ones((B, L), bool),
+            "is_continuation": jnp.full(B, step > 0),
         }
         if carry is None:
             variables = jax.eval_shape(

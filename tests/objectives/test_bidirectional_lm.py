@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded
 from bertjax.objectives import bidirectional_lm
+from bertjax.pretrainer import Encoded
 
 PAD, UNK, CLS, SEP = 0, 1, 2, 3
 V, P = 13, 3

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.special
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models.gpt2 import Model
 from bertjax.objectives.causal_lm import Objective
+from bertjax.pretrainer import Pretrainer
 
 B, L, V, D = 3, 11, 61, 6
 

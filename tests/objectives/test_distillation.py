@@ -11,11 +11,11 @@ import optax
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded, Pretrainer
 from bertjax.layers import losses
 from bertjax.models import xlnet
 from bertjax.models.bert import Model
 from bertjax.objectives import hidden_cosine, layer_matching, mlm, soft_targets
+from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.train.state import TrainState
 from bertjax.train.step import make_train_step, mean
 
@@ -234,7 +234,7 @@ def test_the_student_begins_as_a_part_of_its_teacher(layers, deep, chosen, batch
     module = distilbert(layers, deep)
     variables = draws(module, batch)
     params, frozen = variables["params"], variables["frozen"]
-    begun = module.begin(params, frozen)
+    begun = module.init_params(params, frozen)
     master = frozen["soft_targets"]["teacher"]["params"]
     assert jax.tree.structure(begun) == jax.tree.structure(params)
     layers = jax.tree.map(lambda leaf: leaf[np.array(chosen)], master["encoder"]["layers"])
@@ -248,7 +248,7 @@ def test_the_student_begins_as_a_part_of_its_teacher(layers, deep, chosen, batch
         "embeddings",
         "layers",
     }
-    left = distilbert(2, 4, begin_from_teacher=False).begin(params, frozen)
+    left = distilbert(2, 4, begin_from_teacher=False).init_params(params, frozen)
     assert left is params
 
 
@@ -257,7 +257,7 @@ def test_a_student_of_another_width_does_not_begin_as_its_teacher(batch):
     narrow = Pretrainer(model(2, 6, type_vocab_size=0, num_pooler_layers=0), made)
     variables = draws(narrow, batch)
     with pytest.raises(UserError, match="encoder/embeddings has other shapes"):
-        narrow.begin(variables["params"], variables["frozen"])
+        narrow.init_params(variables["params"], variables["frozen"])
 
 
 TAUGHT = distilbert().objectives

@@ -11,10 +11,10 @@ import pytest
 import scipy.special
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded, Pretrainer
-from bertjax.layers import corruption
+from bertjax.layers import masking
 from bertjax.models.bert import Model
 from bertjax.objectives import generator, rtd
+from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.train import optimizer, sharding
 from bertjax.train.state import create, unboxed
 from bertjax.train.step import example_keys, make_train_step
@@ -76,7 +76,7 @@ def test_replacements_stand_where_tokens_were_chosen(params, make_batch):
 def test_replacements_are_draws_from_what_the_generator_believes():
     logits = jnp.log(jnp.array([[[0.5, 0.3, 0.2]], [[0.1, 0.1, 0.8]]]))
     keys = jax.vmap(lambda i: jax.random.split(jax.random.key(i), 2))(jnp.arange(4000))
-    drawn = jax.jit(jax.vmap(lambda pair: corruption.sample(pair, logits)))(keys)
+    drawn = jax.jit(jax.vmap(lambda pair: masking.sample(pair, logits)))(keys)
     shares = [np.bincount(np.asarray(drawn)[:, row, 0], minlength=3) / 4000 for row in range(2)]
     # Five deviations of a share of 4,000 draws.
     np.testing.assert_allclose(shares, [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], atol=0.04)

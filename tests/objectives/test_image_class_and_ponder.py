@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded
 from bertjax.objectives import image_class, ponder
+from bertjax.pretrainer import Encoded
 
 SEQUENCE = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
 

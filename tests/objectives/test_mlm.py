@@ -9,9 +9,9 @@ import scipy.special
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded
 from bertjax.objectives.mlm import Objective
-from bertjax.train.accumulation import split
+from bertjax.pretrainer import Encoded
+from bertjax.train.accumulation import split_microbatches
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 VOCABULARY = 61
@@ -147,7 +147,7 @@ def test_masks_are_the_same_on_any_number_of_devices(masking, prepare, make_batc
 
 def test_masks_are_the_same_with_any_number_of_microbatches(prepare, make_batch):
     batch = make_batch(step=3)
-    whole, parts = prepare(batch), split(batch, 4, 1)
+    whole, parts = prepare(batch), split_microbatches(batch, 4, 1)
     for index in range(4):
         part = prepare({name: rows[index, 0] for name, rows in parts.items()})
         for name in NEW:

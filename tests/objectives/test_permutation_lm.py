@@ -9,9 +9,9 @@ import pytest
 import scipy.special
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded, Pretrainer
 from bertjax.models.xlnet import Model
 from bertjax.objectives.permutation_lm import Objective
+from bertjax.pretrainer import Encoded, Pretrainer
 
 PAD, CLS, SEP, VOCABULARY = 0, 2, 3, 61
 SPECIAL = (PAD, 1, CLS, SEP, 4)

@@ -8,8 +8,8 @@ import pytest
 import scipy.special
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded
 from bertjax.objectives import mlm, sbo
+from bertjax.pretrainer import Encoded
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 VOCABULARY, D, L = 61, 6, 9

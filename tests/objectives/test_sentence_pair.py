@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.special
 
-from bertjax.interfaces import Encoded
 from bertjax.objectives.sentence_pair import Objective
+from bertjax.pretrainer import Encoded
 
 
 class Loss(nn.Module):

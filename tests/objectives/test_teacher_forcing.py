@@ -11,9 +11,9 @@ import pytest
 import scipy.special
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Encoded, Pretrainer
 from bertjax.models.transformer import Model
 from bertjax.objectives import infilling, mass, seq2seq, span_corruption
+from bertjax.pretrainer import Encoded, Pretrainer
 
 PAD, CLS, SEP, MASK, VOCABULARY = 0, 2, 3, 4, 61
 SPECIAL = (PAD, 1, CLS, SEP, MASK)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.interfaces import Pretrainer
 from bertjax.layers import masks
 from bertjax.models.bert import Model
 from bertjax.objectives.unified_lm import KINDS, Objective
+from bertjax.pretrainer import Pretrainer
 
 SPECIAL, VOCABULARY = (0, 1, 2, 3, 4), 61
 

@@ -1,11 +1,14 @@
-"""What tests of tasks share: an encoder whose output is known."""
+"""Fixtures of task tests: an encoder with known outputs, a small run to fine-tune, a `Reading`."""
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Encoded
+from bertjax import config as configs
+from bertjax.huggingface import importing
+from bertjax.pretrainer import Encoded
+from bertjax.tasks.dataset import EncodingSpec
 
 
 class Lookup(nn.Module):
@@ -46,5 +49,56 @@ def token_batch():
         ids = generator.integers(0, 11, (size, 7))
         batch = {"input_ids": ids, "attention_mask": there}
         return {name: jnp.asarray(rows) for name, rows in (batch | more).items()}
+
+    return make
+
+
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 64,
+    "precision": "float32",
+}
+
+
+@pytest.fixture(scope="session")
+def beginning(tmp_path_factory):
+    """Makes a run with a tokenizer and weights that are draws."""
+
+    def make(pieces):
+        config = configs.load_config("configs/bert.py:tiny", [])
+        with config.unlocked():
+            config.model.update(SMALL, vocab_size=pieces.vocab_size)
+        draws = np.random.default_rng(1)
+        shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
+        params = {n: draws.normal(0, 0.1, size).astype(np.float32) for n, size in shapes.items()}
+        run = tmp_path_factory.mktemp("runs") / "run"
+        importing.write(importing.Import(config, pieces, params, ()), run)
+        return run
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reading():
+    """Makes a `Reading` with a tokenizer."""
+
+    def make(tokenizer, **changes):
+        fields = {
+            "tokenizer": tokenizer,
+            "max_seq_length": 12,
+            "cls_last": False,
+            "max_chars_per_word": 0,
+            "takes_positions": True,
+            "batch_size": 2,
+            "eval_batch_size": 3,
+            "padded_lengths": (8, 16),
+            "batches_per_group": 1,
+            "max_train_examples": 0,
+            "seed": 0,
+        }
+        return EncodingSpec(**fields | changes)
 
     return make

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertjax.train import collectives, hlo, sharding
-from bertjax.train.accumulation import joined, met, split, sum_over
+from bertjax.profiling import collectives, hlo
+from bertjax.train import sharding
+from bertjax.train.accumulation import (
+    merge_microbatches,
+    reduce_shards,
+    split_microbatches,
+    sum_over,
+)
 from bertjax.train.sharding import data_shards, over_data_shards
 
 B, D, H = 32, 4, 6
@@ -15,12 +21,12 @@ B, D, H = 32, 4, 6
 
 def test_a_device_keeps_its_rows_when_a_batch_is_split():
     rows = np.arange(16)
-    parts = split({"rows": rows}, 2, 4)["rows"]
+    parts = split_microbatches({"rows": rows}, 2, 4)["rows"]
     assert parts.shape == (2, 4, 2)
     assert sorted(parts.ravel()) == rows.tolist()
     # Of four devices, each held four rows in a row: every part has two of each.
     np.testing.assert_array_equal(parts // 4, np.broadcast_to(np.arange(4)[:, None], (2, 4, 2)))
-    np.testing.assert_array_equal(joined({"rows": parts})["rows"], rows)
+    np.testing.assert_array_equal(merge_microbatches({"rows": parts})["rows"], rows)
 
 
 def loss(weights, rows):
@@ -34,9 +40,9 @@ def test_gradients_meet_along_the_data_axis_once_a_step():
         def part_gradient(part):
             return jax.grad(loss)(weights, part), part.sum(axis=1)
 
-        held = split(rows, 4, data_shards())
+        held = split_microbatches(rows, 4, data_shards())
         gradient, sums = sum_over(over_data_shards(part_gradient), held)
-        return gradient.sum(0), joined(sums)
+        return gradient.sum(0), merge_microbatches(sums)
 
     over_tensor = NamedSharding(mesh, PartitionSpec(None, "tensor"))
     over_data = NamedSharding(mesh, PartitionSpec("data"))
@@ -49,8 +55,13 @@ def test_gradients_meet_along_the_data_axis_once_a_step():
         .lower(jax.ShapeDtypeStruct((D, H), np.float32), jax.ShapeDtypeStruct((B, D), np.float32))
         .compile()
     )
-    (met,) = collectives.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
-    assert (met.kind, met.axes, met.devices, met.times) == ("all-reduce", "data", 4, 1)
+    (found,) = collectives.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
+    assert (found.kind, found.axes, found.devices, found.times) == (
+        "all-reduce",
+        "data",
+        4,
+        1,
+    )
 
     draws = np.random.default_rng(0)
     weights, rows = (draws.normal(size=size).astype(np.float32) for size in ((D, H), (B, D)))
@@ -62,12 +73,12 @@ def test_gradients_meet_along_the_data_axis_once_a_step():
 def test_what_meets_in_bfloat16_is_rounded_and_no_more():
     """Of four shards: each rounded to eight bits, and so are three sums."""
     sums = np.random.default_rng(0).uniform(1, 2, (4, D, H)).astype(np.float32)
-    found = met({"kernel": sums}, jnp.bfloat16)["kernel"]
+    found = reduce_shards({"kernel": sums}, jnp.bfloat16)["kernel"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, sums.sum(0), rtol=4 * 2**-9)
     np.testing.assert_array_equal(found, found.astype(jnp.bfloat16).astype(np.float32))
     assert np.any(found != sums.sum(0))
-    np.testing.assert_allclose(met(sums), sums.sum(0), rtol=1e-6)
+    np.testing.assert_allclose(reduce_shards(sums), sums.sum(0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +99,7 @@ def test_every_device_is_sent_the_part_of_a_sum_that_it_holds(axis, spec, dtype)
     sums = np.random.default_rng(0).uniform(1, 2, (4, 8, 16, 2, 24)).astype(np.float32)
     compiled = (
         jax.jit(
-            sharding.on_mesh(lambda sums: met(sums, dtype, spec), mesh, sharding.RULES),
+            sharding.on_mesh(lambda sums: reduce_shards(sums, dtype, spec), mesh, sharding.RULES),
             in_shardings=over_data,
             out_shardings=placed,
         )
@@ -107,4 +118,4 @@ def test_every_device_is_sent_the_part_of_a_sum_that_it_holds(axis, spec, dtype)
 
 def test_one_shard_has_nothing_to_send_and_rounds_nothing():
     sums = np.random.default_rng(0).normal(size=(1, D, H)).astype(np.float32)
-    np.testing.assert_array_equal(met(sums, jnp.bfloat16), sums[0])
+    np.testing.assert_array_equal(reduce_shards(sums, jnp.bfloat16), sums[0])

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from bertjax import build, rehearsal
+from bertjax import build
 from bertjax.config import load_config
-from bertjax.interfaces import Pretrainer
-from bertjax.layers.attention_kernels import told_to
+from bertjax.layers.attention_kernels import log_kernel_choice
+from bertjax.pretrainer import Pretrainer
+from bertjax.profiling import dummy
 from bertjax.train.sharding import to_global
 
 pytestmark = pytest.mark.slow
@@ -27,9 +28,9 @@ def losses(file, *changes):
     config = load_config(file, overrides)
     (phase,) = build.phases(config)
     mesh = build.make_mesh(config, [phase])
-    objectives = build.objectives(config.objectives, build.facts(config))
+    objectives = build.objectives(config.objectives, build.tokenizer_fields(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    rows = rehearsal.random_rows(config, phase)
+    rows = dummy.random_rows(config, phase)
     if "pack_ids" in rows:
         rows["pack_ids"] = 1 + np.arange(8 * 128, dtype=np.int32).reshape(8, 128) % 128 // 50
     trainer = build.trainer(config, pretrainer, mesh, rows, phases=[phase])
@@ -55,7 +56,7 @@ def by_products():
 )
 def test_splash_learns_what_products_learn(model, changes, by_products):
     lines, wanted = [], by_products[model]
-    with told_to(lines.append):
+    with log_kernel_choice(lines.append):
         found = losses(*model, "mesh.attention_kernel=splash", *changes)
     assert lines == ["attention: splash: as asked"]
     np.testing.assert_allclose(found, wanted, rtol=2e-5)

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models import elmo, xlnet
 from bertjax.objectives import bidirectional_lm, permutation_lm
+from bertjax.pretrainer import Pretrainer
 from bertjax.train import sharding
-from bertjax.train.checkpoint import Checkpoints
+from bertjax.train.checkpoint.manager import Checkpoints
 
 B, L, V, T = 8, 14, 36, 6
 XLNET = xlnet.Model(
@@ -50,8 +50,8 @@ def batch_of(step):
     return {
         "input_ids": ids,
         "attention_mask": there,
-        "remembered": there & (generator.random((B, L)) < 0.9),
-        "continues": generator.random(B) < 0.7,
+        "memory_mask": there & (generator.random((B, L)) < 0.9),
+        "is_continuation": generator.random(B) < 0.7,
         "example_id": np.arange(B, dtype=np.uint32),
         "char_ids": generator.integers(0, 256, (V, 6), np.int32)[ids],
     }
@@ -157,7 +157,9 @@ def test_evaluation_begins_every_text_anew(made):
     """It is given no carry, and does not mind that rows say they go on."""
     state = made.create_state()
     batch = batch_of(1)
-    alone = {name: rows for name, rows in batch.items() if name not in ("remembered", "continues")}
+    alone = {
+        name: rows for name, rows in batch.items() if name not in ("memory_mask", "is_continuation")
+    }
     got, wanted = (
         made.eval_step(state.params, sharding.to_global(rows, made.mesh)) for rows in (batch, alone)
     )
@@ -168,5 +170,5 @@ def test_evaluation_begins_every_text_anew(made):
 def test_memory_costs_flops(trainer):
     made = trainer("xlnet")
     rows = batch_of(0)
-    plain = {name: values for name, values in rows.items() if name != "remembered"}
+    plain = {name: values for name, values in rows.items() if name != "memory_mask"}
     assert made.flops(rows, (B, L)) > 1.05 * made.flops(plain, (B, L))

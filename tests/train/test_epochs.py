@@ -1,4 +1,4 @@
-"""Evaluation by epochs: when, remembered across restarts, and which epoch counts."""
+"""Evaluation by epochs: when, restored across restarts, and which epoch counts."""
 
 import pytest
 
@@ -16,10 +16,10 @@ class Recorder:
         self.records.append((step, dict(values)))
 
 
-def begun(hook, remembered=None):
+def begun(hook, restored=None):
     recorder = Recorder()
     run = Run((recorder,), batches=None, num_train_steps=12, first_step=0)
-    hook.begin(run, None, remembered or {})
+    hook.on_train_begin(run, None, restored or {})
     return recorder
 
 
@@ -34,8 +34,8 @@ def test_epochs_end_where_every_example_was_seen():
     recorder = begun(hook)
     assert [step for step in range(1, 13) if hook.due(step, None)] == [4, 8, 12]
     assert not hook.due(7, "interrupted")
-    hook.act(4, "state 4")
-    hook.act(8, "state 8")
+    hook.on_step(4, "state 4")
+    hook.on_step(8, "state 8")
     assert seen == [("state 4", 1, 0), ("state 8", 2, 1)]
     assert recorder.records == [(4, {"dev/score": 0.1}), (8, {"dev/score": 0.2})]
     assert hook.epochs == [
@@ -47,10 +47,10 @@ def test_epochs_end_where_every_example_was_seen():
 def test_a_restart_remembers():
     hook = epochs.EvaluateEpochs(4, lambda *_: {"dev/score": 0.5})
     begun(hook)
-    hook.act(4, None)
+    hook.on_step(4, None)
     other = epochs.EvaluateEpochs(4, lambda *_: {"dev/score": 0.7})
-    begun(other, hook.remember())
-    other.act(8, None)
+    begun(other, hook.state_dict())
+    other.on_step(8, None)
     assert [epoch["dev/score"] for epoch in other.epochs] == [0.5, 0.7]
     assert len(hook.epochs) == 1
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas
 
-from bertjax.train.flops import flops, training_flops
-from bertjax.train.peak import peak_flops_per_second, peak_of_kind
+from bertjax.runtime.chips import peak_flops_per_second, peak_of_kind
+from bertjax.train.report import flops, training_flops
 
 
 def ones(*shape):
@@ -151,6 +151,6 @@ def test_a_cpu_is_measured_and_its_devices_share_it(monkeypatch):
     clock = types.SimpleNamespace(
         monotonic=lambda: next(looks), perf_counter=lambda: next(products)
     )
-    monkeypatch.setattr("bertjax.train.peak.time", clock)
+    monkeypatch.setattr("bertjax.runtime.chips.time", clock)
     assert len(jax.devices()) == 8
     assert peak_flops_per_second(jax.devices(), jnp.float32) == 2 * 1536**3 / 0.5

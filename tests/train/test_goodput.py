@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bertjax.train import goodput
-from bertjax.train.goodput import Goodput
+from bertjax.train import report
 from bertjax.train.hooks import Hook
 from bertjax.train.loop import train
+from bertjax.train.report import Goodput
 
 NAMES = ("steps", "input", "compile", "evaluation", "checkpoint", "lost")
 
@@ -32,19 +32,19 @@ class Evaluate(Hook):
     def due(self, step, ending):
         return step % 2 == 0
 
-    def act(self, step, state):
+    def on_step(self, step, state):
         self._turn(7)
 
 
 class SaveCheckpoints(Evaluate):
     """Takes 3 seconds likewise; in the end all else has been told. Remembers step 4."""
 
-    def begin(self, run, state, remembered):
+    def on_train_begin(self, run, state, restored):
         self._run = run
 
-    def act(self, step, state):
+    def on_step(self, step, state):
         if step == 4:
-            self.kept = self._run.remembered()
+            self.kept = self._run.restored()
         self._turn(3)
 
 
@@ -68,7 +68,7 @@ def run(monkeypatch, tmp_path):
     def turn(seconds):
         clock[0] += seconds
 
-    def go(first, last, remembered=None):
+    def go(first, last, restored=None):
         compiled = jax.jit(lambda state, batch: (State(step=state["step"] + 1), {"loss": batch}))
 
         def step(state, batch):
@@ -78,7 +78,7 @@ def run(monkeypatch, tmp_path):
         hooks = [Goodput(tmp_path), Evaluate(turn), SaveCheckpoints(turn)]
         batches = Batches(turn, first, last)
         state = State(step=jnp.int32(first))
-        train(state, batches, step, hooks, num_train_steps=last, remembered=remembered)
+        train(state, batches, step, hooks, num_train_steps=last, restored=restored)
         return hooks[0].newest, getattr(hooks[2], "kept", None)
 
     return go
@@ -97,7 +97,7 @@ def test_every_second_has_a_cause(run):
         "lost": 0,
     }
     assert found["goodput"] == pytest.approx(10 / sum(seconds.values()))
-    assert goodput.text(found) == (
+    assert report.text(found) == (
         "goodput 13.7%: compile 40.0 s, evaluation 14.0 s, steps 10.0 s, checkpoint 6.0 s, "
         "input 3.0 s"
     )

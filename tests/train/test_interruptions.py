@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from bertjax.train import checkpoint_folder
-from bertjax.train.metric_writer import read_metrics
+from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.metric_records import read_metrics
 
 
 def finished(process, timeout=120):

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.runtime.interrupt import Interrupt
+from bertjax.train.checkpoint.trees import fingerprint
 from bertjax.train.hooks import Hook, StopWhenNotFinite
-from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
-from bertjax.train.metric_writer import read_metrics
-from bertjax.train.named_arrays import fingerprint
+from bertjax.train.metric_records import read_metrics
 from bertjax.train.report import Report, Work
 
 TIMES = {
@@ -32,8 +32,8 @@ class Diary(Hook):
     def __init__(self, acts_every=0):
         self.entries, self._every = [], acts_every
 
-    def begin(self, run, state, remembered):
-        self.entries.append(("begin", run.first_step, dict(remembered)))
+    def on_train_begin(self, run, state, restored):
+        self.entries.append(("begin", run.first_step, dict(restored)))
 
     def measured(self, step, values):
         self.entries.append(("measured", step, values["loss"]))
@@ -41,7 +41,7 @@ class Diary(Hook):
     def due(self, step, ending):
         return ending is not None or bool(self._every and step % self._every == 0)
 
-    def act(self, step, state):
+    def on_step(self, step, state):
         self.entries.append(("act", step, int(state["step"])))
 
     def close(self):
@@ -89,7 +89,7 @@ def learned(workdir):
 
 def test_everything_is_measured_in_order_and_before_a_hook_acts():
     diary = Diary(acts_every=4)
-    state = train(start(2), Ones(2, 99), count, [diary], num_train_steps=7, remembered={})
+    state = train(start(2), Ones(2, 99), count, [diary], num_train_steps=7, restored={})
     assert int(state.step) == 7
     assert diary.entries == [
         ("begin", 2, {}),
@@ -167,10 +167,10 @@ def test_several_skipped_updates_in_a_row_stop_the_run_naming_the_steps():
 
 def test_a_row_of_skipped_updates_goes_on_over_a_restart():
     ones = Ones(10, 20, skipped=(11,))
-    remembered = {"StopWhenNotFinite": {"in_a_row": 2}}
+    restored = {"StopWhenNotFinite": {"in_a_row": 2}}
     hooks = [StopWhenNotFinite(3)]
     with pytest.raises(UserError, match="steps 9 to 11"):
-        train(start(10), ones, count, hooks, num_train_steps=20, remembered=remembered)
+        train(start(10), ones, count, hooks, num_train_steps=20, restored=restored)
 
 
 class Records(Hook):
@@ -201,7 +201,7 @@ def test_speed_leaves_out_the_first_step_and_what_is_done_aside(monkeypatch):
     batches = Ones(0, 6)
 
     class Slow(Diary):
-        def act(self, step, state):
+        def on_step(self, step, state):
             clock[0] += 1000
 
     def timed(state, batch):
@@ -247,7 +247,7 @@ def test_waiting_beside_a_running_step_is_no_stall(ready, stall_seconds):
     """Before the first step nothing is running in any case."""
 
     class Keeper(Hook):
-        def begin(self, run, state, remembered):
+        def on_train_begin(self, run, state, restored):
             self.run = run
 
     def step(state, batch):
@@ -339,9 +339,9 @@ def test_tensorboard_needs_no_pytorch(tmp_path, command_environment):
     path = os.pathsep.join([str(tmp_path), command_environment["PYTHONPATH"]])
     program = (
         "import sys, types\n"
-        "from bertjax.train.metric_writer import TensorBoard\n"
+        "from bertjax.train.writers import TensorBoard\n"
         "board = TensorBoard(sys.argv[1])\n"
-        "board.begin(types.SimpleNamespace(first_step=0), None, {})\n"
+        "board.on_train_begin(types.SimpleNamespace(first_step=0), None, {})\n"
         "board.recorded(1, {'loss': 2.5})\n"
         "board.close()\n"
         "assert 'torch' not in sys.modules\n"

@@ -7,10 +7,10 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models import gpt2, transformer, universal_transformer
 from bertjax.objectives import causal_lm, mlm, ponder, seq2seq
-from bertjax.train.checkpoint import Checkpoints
+from bertjax.pretrainer import Pretrainer
+from bertjax.train.checkpoint.manager import Checkpoints
 
 B, L, V = 8, 12, 36
 PAD, SPECIAL = 0, (0, 2, 3)

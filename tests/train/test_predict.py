@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.train.predict import make_predict_step, predict
+from bertjax.train.evaluate import make_predict_step, predict
 from bertjax.train.sharding import make_mesh
 
 

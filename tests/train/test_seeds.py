@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Encoded, Pretrainer
 from bertjax.layers.dropout import Dropout
+from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.train import optimizer, sharding
-from bertjax.train.seeds import for_seeds
-from bertjax.train.trainer import make_trainer
+from bertjax.train.trainer import for_seeds, make_trainer
 
 
 class Table(nn.Module):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Encoded, Pretrainer
+from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.train import optimizer
 from bertjax.train.state import create, unboxed
 from bertjax.train.step import make_train_step

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models.bert import Model
 from bertjax.objectives import sentence_pair
+from bertjax.pretrainer import Pretrainer
 from bertjax.train import optimizer
 from bertjax.train.state import create, unboxed
 

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.interfaces import Pretrainer
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm, sentence_pair
+from bertjax.pretrainer import Pretrainer
 from bertjax.train import optimizer, sharding
-from bertjax.train.accumulation import split
+from bertjax.train.accumulation import split_microbatches
 from bertjax.train.state import create, unboxed
 from bertjax.train.step import example_keys, make_eval_step, make_train_step, mean
 from bertjax.train.trainer import make_trainer
@@ -146,7 +146,7 @@ def test_accumulation_drops_what_the_whole_batch_would(microbatches, start, batc
 
 
 def test_parts_weigh_so_differently_that_a_mean_of_means_is_wrong(whole, start, keyed):
-    parts = jax.tree.map(lambda leaf: leaf[:, 0], split(keyed, 4, 1))
+    parts = jax.tree.map(lambda leaf: leaf[:, 0], split_microbatches(keyed, 4, 1))
 
     def loss(params, part):
         losses, _ = pretrainer().apply({"params": params}, part, train=False)

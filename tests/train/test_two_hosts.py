@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from bertjax.train import checkpoint_folder
-from bertjax.train.restore import load_numpy
+from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.checkpoint.restore import load_numpy
 
 SCRIPT = pathlib.Path(__file__).with_name("two_hosts.py")
 

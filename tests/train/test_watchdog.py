@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from bertjax.train.watchdog import Watchdog
+from bertjax.train.hooks import Watchdog
 
 TENTH = 0.1 / 60
 
@@ -22,7 +22,7 @@ def waits_in_a_function_of_this_name(dog, capfd, wanted):
 @pytest.fixture
 def dog():
     dog = Watchdog(TENTH)
-    dog.begin(types.SimpleNamespace(first_step=1233), None, {})
+    dog.on_train_begin(types.SimpleNamespace(first_step=1233), None, {})
     yield dog
     dog.close()
 
@@ -39,7 +39,7 @@ def test_all_stacks_are_told_again_and_again(dog, capfd):
 
 def test_steps_that_end_keep_it_quiet(capfd):
     dog = Watchdog(1.0)
-    dog.begin(types.SimpleNamespace(first_step=0), None, {})
+    dog.on_train_begin(types.SimpleNamespace(first_step=0), None, {})
     for step in range(1, 30):
         dog.measured(step, {})
     dog.close()
@@ -48,7 +48,7 @@ def test_steps_that_end_keep_it_quiet(capfd):
 
 def test_zero_minutes_are_never(capfd):
     dog = Watchdog(0)
-    dog.begin(types.SimpleNamespace(first_step=0), None, {})
+    dog.on_train_begin(types.SimpleNamespace(first_step=0), None, {})
     time.sleep(0.05)
     dog.close()
     assert capfd.readouterr().err == ""

@@ -15,16 +15,15 @@ import numpy as np
 import optax
 
 from bertjax.errors import UserError
-from bertjax.train.checkpoint import Checkpoints
-from bertjax.train.display import Display
+from bertjax.runs.workdir import claim
+from bertjax.runtime.interrupt import Interrupt
+from bertjax.train.checkpoint.manager import Checkpoints
+from bertjax.train.checkpoint.retention import Keep
+from bertjax.train.checkpoint.trees import fingerprint
 from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
-from bertjax.train.interrupt import Interrupt
 from bertjax.train.loop import train
-from bertjax.train.metric_writer import MetricsFile, TensorBoard
-from bertjax.train.named_arrays import fingerprint
 from bertjax.train.report import Report, Work
-from bertjax.train.retention import Keep
-from bertjax.train.workdir import claim
+from bertjax.train.writers import Display, MetricsFile, TensorBoard
 
 OPTIMIZER = optax.adam(0.03)
 
@@ -110,7 +109,7 @@ def held_out(state: State) -> jax.Array:
 
 def run(workdir: pathlib.Path, options: argparse.Namespace) -> tuple[State, Interrupt]:
     """What a training command does."""
-    state, remembered = create(), {}
+    state, restored = create(), {}
     with claim(workdir, {"num_train_steps": options.steps, "model": {"width": 7}}):
         checkpoints = Checkpoints(
             workdir,
@@ -120,7 +119,7 @@ def run(workdir: pathlib.Path, options: argparse.Namespace) -> tuple[State, Inte
         restored = checkpoints.resume(jax.eval_shape(create))
         if restored:
             state, record = restored
-            remembered = record.hooks
+            restored = record.hooks
         poison = tuple(range(*options.poison)) if options.poison else ()
         batches = Batches(int(state.step), options.steps, pause=options.pause, poison=poison)
         with Interrupt() as interrupt:
@@ -131,7 +130,7 @@ def run(workdir: pathlib.Path, options: argparse.Namespace) -> tuple[State, Inte
                 hooks_for(workdir, checkpoints, options),
                 num_train_steps=options.steps,
                 interrupt=interrupt,
-                remembered=remembered,
+                restored=restored,
             )
     return state, interrupt
 

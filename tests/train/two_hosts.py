@@ -18,11 +18,11 @@ def main(port: str, rank: str, workdir: str, steps: str) -> None:
 def run(workdir: pathlib.Path, steps: int) -> None:
     import jax.numpy as jnp
 
-    from bertjax.train.checkpoint import Checkpoints
+    from bertjax.runtime.interrupt import Interrupt
+    from bertjax.train.checkpoint.manager import Checkpoints
+    from bertjax.train.checkpoint.retention import Keep
     from bertjax.train.hooks import SaveCheckpoints
-    from bertjax.train.interrupt import Interrupt
     from bertjax.train.loop import train
-    from bertjax.train.retention import Keep
 
     auto = (jax.sharding.AxisType.Auto,)
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=auto)

@@ -1,0 +1,120 @@
+"""BERT (`BertModel` and its heads); so are SpanBERT, BERT-wwm, K-BERT and TinyBERT."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.huggingface import config_words, model
+from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.name_map import Pair, dense, norm, table
+
+PREFIX = "bert"
+
+CLASSES = {
+    (): "BertModel",
+    ("mlm",): "BertForMaskedLM",
+    ("mlm", "sentence_pair"): "BertForPreTraining",
+    ("sentence_pair",): "BertForNextSentencePrediction",
+    ("glue",): "BertForSequenceClassification",
+    ("multiple_choice",): "BertForMultipleChoice",
+    ("squad",): "BertForQuestionAnswering",
+    ("ner",): "BertForTokenClassification",
+}
+
+CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice", "ner"), "classifier_dropout")
+
+CLASSIFIER_ACT = "tanh"
+
+SAME = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+WORDS = {
+    word: word
+    for word in (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "hidden_act",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "initializer_range",
+        "layer_norm_eps",
+    )
+}
+"""Our field for each of theirs."""
+
+READ = ("classifier_dropout",)
+
+FIXED = config_words.FIXED | {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+
+FIXED_BY_HEAD = {"mlm": {"tie_word_embeddings": True}}
+
+IRRELEVANT = config_words.IRRELEVANT
+
+
+def parts() -> dict[str, list[Pair]]:
+    """Both names of all arrays."""
+    return {
+        "encoder": encoder(PREFIX),
+        "encoder/pooler": dense("encoder/pooler/dense", "bert.pooler.dense"),
+        "mlm": [
+            *dense("mlm/transform/dense", "cls.predictions.transform.dense"),
+            *norm("mlm/transform/norm", "cls.predictions.transform.LayerNorm"),
+            Pair("mlm/bias", "cls.predictions.bias"),
+        ],
+        "sentence_pair": dense("sentence_pair/classifier/dense", "cls.seq_relationship"),
+        "glue": dense("glue/classifier/dense", "classifier"),
+        "multiple_choice": dense("multiple_choice/classifier/dense", "classifier"),
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
+    }
+
+
+def encoder(prefix: str) -> list[Pair]:
+    """Embeddings and layers, which other architectures name alike."""
+    embeddings, layer = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{layer}}"
+    block = "encoder/layers/block"
+    return [
+        *table("encoder/word_embeddings", f"{embeddings}.word_embeddings"),
+        *table("encoder/position_embeddings", f"{embeddings}.position_embeddings"),
+        *table("encoder/segment_embeddings", f"{embeddings}.token_type_embeddings"),
+        *norm("encoder/embeddings/norm", f"{embeddings}.LayerNorm"),
+        *dense(f"{block}/attention/query", f"{layer}.attention.self.query"),
+        *dense(f"{block}/attention/key", f"{layer}.attention.self.key"),
+        *dense(f"{block}/attention/value", f"{layer}.attention.self.value"),
+        *dense(f"{block}/attention/output", f"{layer}.attention.output.dense", inputs=2),
+        *norm(f"{block}/attention_norm", f"{layer}.attention.output.LayerNorm"),
+        *dense(f"{block}/feed_forward/intermediate", f"{layer}.intermediate.dense"),
+        *dense(f"{block}/feed_forward/output", f"{layer}.output.dense"),
+        *norm(f"{block}/feed_forward_norm", f"{layer}.output.LayerNorm"),
+    ]
+
+
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Our model of their config.
+
+    Raises:
+      UserError: a field is missing, or asks for what our model does not compute.
+    """
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
+    pooler = {"num_pooler_layers": int("encoder/pooler" in parts)}
+    return {"name": "bert", **take(theirs, WORDS), **pooler}
+
+
+def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """Their config of our model."""
+    return {theirs: ours[field] for theirs, field in WORDS.items()}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model is a BERT with segments, positions from 0 and no generator."""
+    return model.member(run) == "bert"

@@ -1,0 +1,125 @@
+"""DistilBERT (`DistilBertModel` and its heads): BERT without segment vectors and pooler."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.huggingface import config_words, model
+from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.name_map import Pair, dense, norm, table
+
+PREFIX = "distilbert"
+
+CLASSES = {
+    (): "DistilBertModel",
+    ("mlm",): "DistilBertForMaskedLM",
+    ("glue",): "DistilBertForSequenceClassification",
+    ("multiple_choice",): "DistilBertForMultipleChoice",
+    ("squad",): "DistilBertForQuestionAnswering",
+    ("ner",): "DistilBertForTokenClassification",
+}
+
+CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "seq_classif_dropout")
+
+CLASSIFIER_ACT = "relu"
+
+SAME = {"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"}
+
+WORDS = {
+    "vocab_size": "vocab_size",
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "max_position_embeddings": "max_position_embeddings",
+    "initializer_range": "initializer_range",
+}
+"""Our field for each of theirs."""
+
+READ = ("seq_classif_dropout",)
+
+FIXED = config_words.FIXED
+
+FIXED_BY_HEAD = {"mlm": {"tie_word_embeddings": True}}
+
+IRRELEVANT = config_words.IRRELEVANT | {
+    "sinusoidal_pos_embds": "how the table of positions starts; the file holds the table",
+    "qa_dropout": "dropout before the head of questions, which bertjax trains without",
+}
+
+_EPSILON = 1e-12
+"""Of every LayerNorm; their code holds it, not their config."""
+
+
+def parts() -> dict[str, list[Pair]]:
+    """Both names of all arrays; what reads whole texts has a pooler of its own."""
+    embeddings, layer = f"{PREFIX}.embeddings", f"{PREFIX}.transformer.layer.{{layer}}"
+    block = "encoder/layers/block"
+    return {
+        "encoder": [
+            *table("encoder/word_embeddings", f"{embeddings}.word_embeddings"),
+            *table("encoder/position_embeddings", f"{embeddings}.position_embeddings"),
+            *norm("encoder/embeddings/norm", f"{embeddings}.LayerNorm"),
+            *dense(f"{block}/attention/query", f"{layer}.attention.q_lin"),
+            *dense(f"{block}/attention/key", f"{layer}.attention.k_lin"),
+            *dense(f"{block}/attention/value", f"{layer}.attention.v_lin"),
+            *dense(f"{block}/attention/output", f"{layer}.attention.out_lin", inputs=2),
+            *norm(f"{block}/attention_norm", f"{layer}.sa_layer_norm"),
+            *dense(f"{block}/feed_forward/intermediate", f"{layer}.ffn.lin1"),
+            *dense(f"{block}/feed_forward/output", f"{layer}.ffn.lin2"),
+            *norm(f"{block}/feed_forward_norm", f"{layer}.output_layer_norm"),
+        ],
+        "mlm": [
+            *dense("mlm/transform/dense", "vocab_transform"),
+            *norm("mlm/transform/norm", "vocab_layer_norm"),
+            Pair("mlm/bias", "vocab_projector.bias"),
+        ],
+        "glue": [
+            *dense("glue/pooler/dense", "pre_classifier"),
+            *dense("glue/classifier/dense", "classifier"),
+        ],
+        "multiple_choice": [
+            *dense("multiple_choice/pooler/dense", "pre_classifier"),
+            *dense("multiple_choice/classifier/dense", "classifier"),
+        ],
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
+    }
+
+
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Our model of their config.
+
+    Raises:
+      UserError: a field is missing, or asks for what our model does not compute.
+    """
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
+    return {
+        "name": "bert",
+        **take(theirs, WORDS),
+        "type_vocab_size": 0,
+        "num_pooler_layers": 0,
+        "layer_norm_eps": _EPSILON,
+    }
+
+
+def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """Their config of our model.
+
+    Raises:
+      UserError: the model has what theirs cannot have.
+    """
+    if ours["layer_norm_eps"] != _EPSILON:
+        raise UserError(
+            f"the run has config.model.layer_norm_eps={ours['layer_norm_eps']!r}: a DistilBERT of "
+            f"transformers has {_EPSILON}; train with that"
+        )
+    return {theirs: ours[field] for theirs, field in WORDS.items()}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model is BERT without segment vectors."""
+    return model.member(run) == "distilbert"

@@ -1,0 +1,121 @@
+"""ELECTRA (`ElectraModel` and its heads): BERT with narrow embeddings and without a pooler.
+
+Theirs is one tower: the discriminator with the head that finds replaced tokens, or the generator
+with a head for masked tokens.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.huggingface import config_words, model
+from bertjax.huggingface.architectures import bert
+from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.name_map import Pair, dense, norm
+
+PREFIX = "electra"
+
+CLASSES = {
+    (): "ElectraModel",
+    ("mlm",): "ElectraForMaskedLM",
+    ("rtd",): "ElectraForPreTraining",
+    ("glue",): "ElectraForSequenceClassification",
+    ("multiple_choice",): "ElectraForMultipleChoice",
+    ("squad",): "ElectraForQuestionAnswering",
+    ("ner",): "ElectraForTokenClassification",
+}
+
+CLASSIFIER_DROPOUT = {
+    "glue": "classifier_dropout",
+    "multiple_choice": "summary_last_dropout",
+    "ner": "classifier_dropout",
+}
+
+CLASSIFIER_ACT = "gelu"
+
+SAME = {
+    "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
+}
+
+HEAD_ACT = {"mlm": "gelu"}
+
+WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
+"""Our field for each of theirs."""
+
+READ = ("classifier_dropout", "summary_last_dropout")
+
+FIXED = bert.FIXED
+
+FIXED_BY_HEAD = {
+    "mlm": {"tie_word_embeddings": True},
+    "multiple_choice": {
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+    },
+}
+
+IRRELEVANT = config_words.IRRELEVANT
+
+
+def parts() -> dict[str, list[Pair]]:
+    """Both names of all arrays; what reads whole texts has a pooler of its own.
+
+    The map of the embeddings is there where they are narrower, or wider, than the layers.
+    """
+    return {
+        "encoder": bert.encoder(PREFIX),
+        "encoder/embeddings_project": dense(
+            "encoder/embeddings_project", "electra.embeddings_project"
+        ),
+        "mlm": [
+            *dense("mlm/transform/dense", "generator_predictions.dense"),
+            *norm("mlm/transform/norm", "generator_predictions.LayerNorm"),
+            Pair("mlm/bias", "generator_lm_head.bias"),
+        ],
+        "rtd": [
+            *dense("rtd/dense", "discriminator_predictions.dense"),
+            *dense("rtd/classifier/dense", "discriminator_predictions.dense_prediction"),
+        ],
+        "glue": [
+            *dense("glue/pooler/dense", "classifier.dense"),
+            *dense("glue/classifier/dense", "classifier.out_proj"),
+        ],
+        "multiple_choice": [
+            *dense("multiple_choice/pooler/dense", "sequence_summary.summary"),
+            *dense("multiple_choice/classifier/dense", "classifier"),
+        ],
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
+    }
+
+
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Our model of their config.
+
+    Raises:
+      UserError: a field is missing, or asks for what our model does not compute.
+    """
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
+    return {"name": "bert", **take(theirs, WORDS), "num_pooler_layers": 0}
+
+
+def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """Their config of our model.
+
+    Raises:
+      UserError: the model has a pooler.
+    """
+    ours = {"embedding_size": 0, "num_pooler_layers": 1} | dict(ours)
+    if ours["num_pooler_layers"]:
+        raise UserError(
+            "the run has config.model.num_pooler_layers=1: an ELECTRA of transformers has no "
+            "pooler; train with 0"
+        )
+    made = {theirs: ours[field] for theirs, field in WORDS.items()}
+    return made | {"embedding_size": ours["embedding_size"] or ours["hidden_size"]}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model has narrow embeddings, or finds replaced tokens."""
+    return model.member(run) == "electra"

@@ -1,0 +1,78 @@
+"""RoBERTa (`RobertaModel` and its heads): BERT whose positions begin after that of padding."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.huggingface import model
+from bertjax.huggingface.architectures import bert
+from bertjax.huggingface.name_map import Pair, dense, norm
+
+PREFIX = "roberta"
+
+CLASSES = {
+    (): "RobertaModel",
+    ("mlm",): "RobertaForMaskedLM",
+    ("glue",): "RobertaForSequenceClassification",
+    ("multiple_choice",): "RobertaForMultipleChoice",
+    ("squad",): "RobertaForQuestionAnswering",
+    ("ner",): "RobertaForTokenClassification",
+}
+
+CLASSIFIER_DROPOUT = {"glue": "classifier_dropout", "ner": "classifier_dropout"}
+
+CLASSIFIER_ACT = "tanh"
+
+SAME = {
+    "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias": "lm_head.bias",
+}
+
+
+HEAD_ACT = {"mlm": "gelu"}
+
+WORDS = bert.WORDS
+
+READ = ("classifier_dropout", "pad_token_id")
+
+FIXED, FIXED_BY_HEAD = bert.FIXED, bert.FIXED_BY_HEAD
+
+IRRELEVANT = {w: why for w, why in bert.IRRELEVANT.items() if w != "pad_token_id"}
+
+
+def parts() -> dict[str, list[Pair]]:
+    """Both names of all arrays; the classifier of texts has a pooler of its own."""
+    return {
+        "encoder": bert.encoder(PREFIX),
+        "encoder/pooler": dense("encoder/pooler/dense", "roberta.pooler.dense"),
+        "mlm": [
+            *dense("mlm/transform/dense", "lm_head.dense"),
+            *norm("mlm/transform/norm", "lm_head.layer_norm"),
+            Pair("mlm/bias", "lm_head.bias"),
+        ],
+        "glue": [
+            *dense("glue/pooler/dense", "classifier.dense"),
+            *dense("glue/classifier/dense", "classifier.out_proj"),
+        ],
+        "multiple_choice": dense("multiple_choice/classifier/dense", "classifier"),
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
+    }
+
+
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Our model of their config.
+
+    Raises:
+      UserError: see `bert.fields`.
+    """
+    return bert.fields(theirs, parts) | {"position_offset": theirs.get("pad_token_id", 1) + 1}
+
+
+def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """Their config of our model."""
+    return bert.config(ours, heads) | {"pad_token_id": ours["position_offset"] - 1}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model is BERT with positions that begin later."""
+    return model.member(run) == "roberta"

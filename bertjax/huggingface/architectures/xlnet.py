@@ -1,0 +1,139 @@
+"""XLNet (`XLNetModel` and its heads): relative positions, a second stream, a memory.
+
+Their classifier reads the last place of a sequence, where [CLS] is when padding comes first: so an
+exported tokenizer pads on the left. Positions being relative, the side changes no output.
+
+Of their two heads that answer questions, `...Simple` is ours; the other one looks for an end given
+a beginning.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.huggingface import config_words
+from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.name_map import Pair, dense, norm, table
+
+PREFIX = "transformer"
+
+CLASSES = {
+    (): "XLNetModel",
+    ("permutation_lm",): "XLNetLMHeadModel",
+    ("glue",): "XLNetForSequenceClassification",
+    ("multiple_choice",): "XLNetForMultipleChoice",
+    ("squad",): "XLNetForQuestionAnsweringSimple",
+    ("ner",): "XLNetForTokenClassification",
+}
+
+CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "summary_last_dropout")
+
+CLASSIFIER_ACT = "tanh"
+
+SPECIALS = ("<eop>", "<eod>")
+"""Special tokens of the released vocabulary that only its pretraining used."""
+
+SAME = {"lm_loss.weight": "transformer.word_embedding.weight"}
+
+WORDS = {
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "d_inner": "intermediate_size",
+    "ff_activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "initializer_range": "initializer_range",
+    "layer_norm_eps": "layer_norm_eps",
+}
+"""Our field for each of theirs."""
+
+READ = ("d_head", "mem_len", "clamp_len", "summary_last_dropout")
+
+FIXED = config_words.FIXED | {
+    "attn_type": "bi",
+    "bi_data": False,
+    "same_length": False,
+    "untie_r": True,
+}
+
+_SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
+
+FIXED_BY_HEAD = {
+    "permutation_lm": {"tie_word_embeddings": True},
+    "glue": _SUMMARY,
+    "multiple_choice": _SUMMARY,
+}
+
+IRRELEVANT = config_words.IRRELEVANT | {
+    "reuse_len": "how transformers' own training cut its batches; nothing there reads it",
+    "use_mems_eval": "whether a memory is returned; the outputs of one call do not depend on it",
+    "use_mems_train": "whether a memory is returned; the outputs of one call do not depend on it",
+    "start_n_top": "a beam of the head for questions that is not exchanged",
+    "end_n_top": "a beam of the head for questions that is not exchanged",
+}
+
+
+def parts() -> dict[str, list[Pair]]:
+    """Both names of all arrays; what reads whole texts has a pooler, their summary."""
+    layer, block = f"{PREFIX}.layer.{{layer}}", "encoder/layers/block"
+    attention = "encoder/layers/block/attention"
+    return {
+        "encoder": [
+            *table("encoder/word_embeddings", f"{PREFIX}.word_embedding"),
+            Pair("encoder/mask_embedding", f"{PREFIX}.mask_emb"),
+            Pair(f"{attention}/query/kernel", f"{layer}.rel_attn.q"),
+            Pair(f"{attention}/key/kernel", f"{layer}.rel_attn.k"),
+            Pair(f"{attention}/value/kernel", f"{layer}.rel_attn.v"),
+            Pair(f"{attention}/output/kernel", f"{layer}.rel_attn.o", inputs=2, apart=True),
+            Pair(f"{attention}/relative/kernel", f"{layer}.rel_attn.r"),
+            Pair(f"{attention}/content_bias", f"{layer}.rel_attn.r_w_bias"),
+            Pair(f"{attention}/position_bias", f"{layer}.rel_attn.r_r_bias"),
+            Pair(f"{attention}/segment_bias", f"{layer}.rel_attn.r_s_bias"),
+            Pair(f"{attention}/segments", f"{layer}.rel_attn.seg_embed"),
+            *norm(f"{block}/attention_norm", f"{layer}.rel_attn.layer_norm"),
+            *dense(f"{block}/feed_forward/intermediate", f"{layer}.ff.layer_1"),
+            *dense(f"{block}/feed_forward/output", f"{layer}.ff.layer_2"),
+            *norm(f"{block}/feed_forward_norm", f"{layer}.ff.layer_norm"),
+        ],
+        "permutation_lm": [Pair("permutation_lm/bias", "lm_loss.bias")],
+        "glue": [
+            *dense("glue/pooler/dense", "sequence_summary.summary"),
+            *dense("glue/classifier/dense", "logits_proj"),
+        ],
+        "multiple_choice": [
+            *dense("multiple_choice/pooler/dense", "sequence_summary.summary"),
+            *dense("multiple_choice/classifier/dense", "logits_proj"),
+        ],
+        "squad": dense("squad/classifier/dense", "qa_outputs"),
+        "ner": dense("ner/classifier/dense", "classifier"),
+    }
+
+
+def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """Our model of their config; theirs has one dropout for everything.
+
+    Raises:
+      UserError: a field is missing, or asks for what our model does not compute.
+    """
+    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
+    taken = take(theirs, WORDS)
+    width = taken["hidden_size"] // taken["num_attention_heads"]
+    expect(theirs, parts, {"d_head": width})
+    return {
+        "name": "xlnet",
+        **taken,
+        "attention_probs_dropout_prob": taken["hidden_dropout_prob"],
+        "mem_len": theirs.get("mem_len") or 0,
+        "clamp_len": max(theirs.get("clamp_len", -1), 0),
+    }
+
+
+def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """Their config of our model; its one dropout is that of our hidden states."""
+    made = {theirs: ours[field] for theirs, field in WORDS.items()}
+    return made | {"mem_len": ours["mem_len"], "clamp_len": ours["clamp_len"] or -1}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model is an XLNet."""
+    return run["model"]["name"] == "xlnet"

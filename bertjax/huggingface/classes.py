@@ -1,0 +1,241 @@
+"""Names of a classifier's outputs in a `config.json` of Hugging Face: `id2label` and `label2id`.
+
+Classes of a classifier that is imported or exported: their names and their order.
+
+In a run, the classes of a GLUE task are in the order of `tasks/glue/table.py`, whatever their order
+in transformers. An import whose names differ from the table's keeps them as `config.task.labels`,
+in the run's order, and an import in another order keeps that as `config.imported.class_order`: for
+each class of the run the number of its output in transformers.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.huggingface.model import Released
+from bertjax.tasks.glue.table import GlueTask, glue_task
+from bertjax.tasks.ner.conll import is_tag
+
+_FIX = "fix config.json, or state the names with --labels"
+
+
+def read(hf_config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
+    """Reads the names of the outputs in their order.
+
+    Args:
+      hf_config: The `config.json`.
+      num_outputs: Of the classifier.
+
+    Returns:
+      A name for each output; none where `id2label` is absent or holds only the placeholders that
+      transformers fills in: LABEL_0, LABEL_1 and so on.
+
+    Raises:
+      UserError: the names do not fit the outputs, or contradict `label2id` or `num_labels`.
+    """
+    if hf_config.get("num_labels", num_outputs) != num_outputs:
+        raise UserError(
+            f"num_labels of config.json: got {hf_config['num_labels']!r}, expected {num_outputs}, "
+            f"the number of the classifier's outputs; {_FIX}"
+        )
+    id2label = hf_config.get("id2label")
+    if id2label is None:
+        return ()
+    numbers = [str(number) for number in range(num_outputs)]
+    given = {str(key): str(name) for key, name in _items(hf_config, "id2label")}
+    if given.keys() != set(numbers):
+        raise UserError(
+            f"id2label of config.json: got {id2label}, expected a name for each of the "
+            f"classifier's {num_outputs} outputs, numbered from 0; {_FIX}"
+        )
+    names = tuple(given[number] for number in numbers)
+    _check_label2id(hf_config, names)
+    return () if names == placeholders(num_outputs) else names
+
+
+def placeholders(num_outputs: int) -> tuple[str, ...]:
+    """The names that transformers gives to outputs that have none."""
+    return tuple(f"LABEL_{number}" for number in range(num_outputs))
+
+
+def _check_label2id(hf_config: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Compares the names that both tables have: `label2id` often keeps placeholders besides."""
+    numbered = {(name, str(number)) for number, name in enumerate(names)}
+    for name, number in _items(hf_config, "label2id"):
+        if name in names and (name, str(number)) not in numbered:
+            raise UserError(
+                f"label2id of config.json: got {name}={number!r}, expected {names.index(name)} as "
+                f"in id2label; {_FIX}"
+            )
+
+
+def _items(hf_config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:
+    table = hf_config.get(field) or {}
+    if not isinstance(table, Mapping):
+        raise UserError(f"{field} of config.json: got {table!r}, expected an object; {_FIX}")
+    return list(table.items())
+
+
+_CLASSIFIER = ("glue/classifier/dense/kernel", "glue/classifier/dense/bias")
+"""The arrays whose last axis is the classes."""
+
+_WITHOUT = "import the encoder alone with --task none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """The classes of an imported GLUE classifier.
+
+    Attributes:
+      labels: Their names in the run's order; empty where they are those of the table.
+      order: For each class of the run the number of its output in transformers; empty where both
+        orders are the same.
+    """
+
+    labels: tuple[str, ...]
+    order: tuple[int, ...]
+
+
+def of_texts(released: Released, task: GlueTask, stated: Sequence[str]) -> Classes:
+    """The classes of a classifier of texts.
+
+    Args:
+      released: The model.
+      task: Its task.
+      stated: The names of its outputs in their order; empty: as in its config.json.
+
+    Raises:
+      UserError: the outputs are not those of the task, or their order is not known.
+    """
+    _check_problem_type(released, task)
+    num_outputs = _num_outputs(released, "glue")
+    if num_outputs != task.num_labels:
+        raise UserError(
+            f"the classifier has {num_outputs} output(s), expected {task.num_labels} for "
+            f"{task.name}; name its task with --task, or {_WITHOUT}"
+        )
+    if not task.labels:
+        if stated:
+            raise UserError(
+                f"--labels: got {_listed(stated)}, expected none for {task.name}, a regression; "
+                "leave it out"
+            )
+        return Classes((), ())
+    names = tuple(stated) or _read(released, num_outputs, task.names or task.labels)
+    try:
+        order = task.order(names)
+    except UserError as error:
+        raise UserError(f"{error}; {_remedy(task.names or task.labels)}") from None
+    labels = tuple(names[number] for number in order)
+    is_same = order == tuple(range(num_outputs))
+    return Classes(() if labels == task.labels else labels, () if is_same else order)
+
+
+def of_words(released: Released, stated: Sequence[str]) -> tuple[str, ...]:
+    """The tags that a classifier of words tells apart, in the order of its outputs.
+
+    Raises:
+      UserError: they are not tags, or not known.
+    """
+    example = ("O", "B-PER", "I-PER")
+    num_outputs = _num_outputs(released, "ner")
+    names = tuple(stated) or _read(released, num_outputs, example)
+    wrong = [name for name in names if not is_tag(name)]
+    if wrong or len(names) != num_outputs:
+        raise UserError(
+            f"classes of the words: got {_listed(names)}, expected {num_outputs} tags such as "
+            f"{_listed(example)}; {_remedy(example)}"
+        )
+    return names
+
+
+def _remedy(example: Sequence[str]) -> str:
+    return (
+        "state the order of the classifier's outputs, as in --labels "
+        f"{' '.join(example)}, or {_WITHOUT}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _read(released: Released, num_outputs: int, example: Sequence[str]) -> tuple[str, ...]:
+    names = read(released.config, num_outputs)
+    if not names:
+        raise UserError(
+            "config.json does not name the classes: got "
+            f"{_listed(placeholders(num_outputs))}, expected names such as "
+            f"{_listed(example)}; {_remedy(example)}"
+        )
+    return names
+
+
+def _num_outputs(released: Released, head: str) -> int:
+    """The number of the classifier's outputs.
+
+    Raises:
+      UserError: its bias is missing.
+    """
+    pairs = released.architecture.parts()[head]
+    bias = next(pair.theirs for pair in pairs if pair.ours == f"{head}/classifier/dense/bias")
+    if bias not in released.arrays:
+        raise UserError(f"the weights have no {bias}, which a classifier has; restore the file")
+    return len(released.arrays[bias])
+
+
+def _check_problem_type(released: Released, task: GlueTask) -> None:
+    given, expected = released.config.get("problem_type"), _problem_type(task)
+    if given not in (None, expected):
+        raise UserError(
+            f"problem_type of config.json: got {given!r}, expected {expected!r} for {task.name}; "
+            f"{_WITHOUT}"
+        )
+
+
+def _problem_type(task: GlueTask) -> str:
+    return "single_label_classification" if task.labels else "regression"
+
+
+def hf_fields(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `config.json` that name the outputs of a run's classifier."""
+    if run["task"]["name"] == "ner":
+        return _numbered(run["task"]["labels"])
+    task = glue_task(run["task"]["dataset"])
+    names = task.class_names(run["task"].get("labels", ()))
+    if order := _order(run):
+        names = [names[number] for number in np.argsort(order)]
+    return {
+        "problem_type": _problem_type(task),
+        **_numbered(names or placeholders(1)),
+    }
+
+
+def _numbered(labels: Sequence[str]) -> dict[str, Any]:
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def to_bertjax(run: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Puts the classes of a run's arrays in the run's order, from that of transformers."""
+    return _reordered(arrays, _order(run))
+
+
+def to_hf(run: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Puts the classes of a run's arrays in the order of transformers, from that of the run."""
+    return _reordered(arrays, np.argsort(_order(run)).tolist())
+
+
+def _order(run: Mapping[str, Any]) -> list[int]:
+    """`class_order` of an imported run, empty where both orders are the same."""
+    return list(run["imported"].get("class_order", ())) if "imported" in run else []
+
+
+def _reordered(arrays: Mapping[str, np.ndarray], order: Sequence[int]) -> dict[str, np.ndarray]:
+    moved = {name: arrays[name][..., list(order)] for name in _CLASSIFIER} if order else {}
+    return {**arrays, **moved}

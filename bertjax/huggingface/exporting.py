@@ -1,0 +1,268 @@
+"""From a run, pretrained or fine-tuned, to a folder that transformers opens.
+
+find    RUN, RUN@STEP, RUN@best -> Source: a checkpoint, with what is known of it
+write   Source -> folder: weights, config, tokenizer and a model card
+
+ELECTRA's generator as a model of its own, for `bertjax export --generator`.
+
+In a run it reads the embeddings of the discriminator and has nothing but layers and a head; alone
+it is an encoder with narrower layers than embeddings, and a masked language model.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import bertjax
+from bertjax import build, catalog
+from bertjax.errors import UserError
+from bertjax.huggingface import heads as huggingface_heads
+from bertjax.huggingface import model, parts
+from bertjax.huggingface import tokenizer as huggingface_tokenizer
+from bertjax.huggingface.importing import new_folder
+from bertjax.huggingface.model_card import Card
+from bertjax.io import storage
+from bertjax.io.files import read_json, write_text
+from bertjax.objectives.generator import Objective, narrower
+from bertjax.runs.finetune import tokenizer_folder
+from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.checkpoint import origin as checkpoint_origin
+from bertjax.train.checkpoint import restore, trees
+
+_SHARED = (
+    "encoder/word_embeddings/",
+    "encoder/position_embeddings/",
+    "encoder/segment_embeddings/",
+    "encoder/embeddings/",
+)
+"""What both towers read, by its beginning."""
+
+
+def alone(
+    run: Mapping[str, Any], arrays: Mapping[str, np.ndarray], name: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The run and the arrays of a pretraining, as if the generator was what it trained.
+
+    Args:
+      run: Its config.
+      arrays: Its parameters by name.
+      name: What the run is called, for the error.
+
+    Raises:
+      UserError: the run has no generator.
+    """
+    objectives = run.get("objectives", {})
+    if "generator" not in objectives:
+        raise UserError(
+            f"{name} has no generator: leave --generator out; pretraining runs of "
+            "configs/electra.py have one"
+        )
+    fields = {"size": Objective.size, "hidden_act": ""} | objectives["generator"]
+    model = {"embedding_size": 0} | run["model"]
+    model["embedding_size"] = model["embedding_size"] or model["hidden_size"]
+    model |= narrower(model, fields["size"])
+    shared = {n: array for n, array in arrays.items() if n.startswith(_SHARED)}
+    own = {
+        n.removeprefix("generator/"): array
+        for n, array in arrays.items()
+        if n.startswith("generator/")
+    }
+    head = {"mlm": {"hidden_act": fields["hidden_act"]}}
+    return {**run, "model": model, "objectives": head}, shared | own
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What is exported.
+
+    Attributes:
+      origin: The run, its config and the checkpoint.
+      results: Of a fine-tuning: what `results.json` holds, and which `seed` this is.
+    """
+
+    origin: checkpoint_origin.PretrainedSource
+    results: Mapping[str, Any] | None = None
+    seed: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """What came of it.
+
+    Attributes:
+      class_name: Of transformers.
+      parameters: How many numbers were written.
+      left_behind: Parts of the run that were not written, and why.
+    """
+
+    class_name: str
+    parameters: int
+    left_behind: Mapping[str, str]
+
+
+def find(name: str) -> Source:
+    """Finds what a person means by a run, or by a fine-tuning: its median seed, or `RUN/seed_N`.
+
+    Raises:
+      UserError: there is no such run or checkpoint, or it is damaged.
+    """
+    if name.startswith("random:"):
+        raise UserError(f"{name}: fresh parameters are not worth an export; name a run's folder")
+    folder, _, which = name.partition("@")
+    run = storage.place(folder)
+    is_seed = run.name.startswith("seed_") and (run.parent / "results.json").is_file()
+    workdir = run.parent if is_seed else run
+    if not (workdir / "results.json").is_file():
+        return Source(checkpoint_origin.resolve(name))
+    if which:
+        raise UserError(
+            f"{name}: which epoch of a fine-tuning counts is settled by its choose_epoch; leave "
+            f"@{which} out"
+        )
+    results = read_json(workdir / "results.json")
+    seed = int(run.name.removeprefix("seed_")) if is_seed else results["predictions"]["seed"]
+    return _seed(workdir, results, seed)
+
+
+def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Source:
+    """The epoch of a seed that counts."""
+    result = next((each for each in results["each_seed"] if each["seed"] == seed), None)
+    if result is None:
+        raise UserError(f"{workdir} has no finished seed {seed}: name one of its results.json")
+    step = next(e["step"] for e in result["epochs"] if e["epoch"] == result["chosen_epoch"])
+    checkpoint = workdir / f"seed_{seed}" / "checkpoints" / str(step)
+    defect = checkpoint_folder.defect(checkpoint) if checkpoint.is_dir() else "it is not there"
+    if defect:
+        raise UserError(
+            f"{checkpoint} cannot be exported ({defect}): checkpoints of finished seeds are kept "
+            "with --config.keep_checkpoints=true"
+        )
+    config = read_json(workdir / "config.json")
+    return Source(checkpoint_origin.PretrainedSource(workdir, checkpoint, config), results, seed)
+
+
+def write(
+    source: Source, target: pathlib.Path, scores: Sequence[str] = (), *, generator: bool = False
+) -> Export:
+    """Writes the folder, whole or not at all.
+
+    Args:
+      source: What is exported.
+      target: A new folder.
+      scores: Folders of fine-tunings of this checkpoint, whose scores the card shows.
+      generator: Whether it is the generator of an ELECTRA, instead of what fine-tuning takes.
+
+    Raises:
+      UserError: transformers has no such model, or something does not fit.
+    """
+    if generator and scores:
+        raise UserError(
+            "--scores are those of the discriminator, which fine-tuning takes: leave them, or "
+            "--generator, out"
+        )
+    run, checkpoint = source.origin.config, source.origin.checkpoint
+    model_type = model.model_type_of(run)
+    _check_task(source, model_type)
+    pieces = tokenizer.load(tokenizer_folder(source.origin))
+    arrays = trees.named(restore.load_numpy(checkpoint, "params"))
+    facts = _facts(source, pieces.fingerprint)
+    if generator:
+        run, arrays = alone(run, arrays, str(source.origin.run))
+        facts["tower"] = "generator"
+    released, left_behind = parts.released(model_type, run, arrays, pieces, str(checkpoint))
+    rows = _score_rows([source.results] if source.results else [])
+    rows += _score_rows([_results_of(name, source) for name in scores])
+    card = Card(
+        name=target.name,
+        model_type=model_type,
+        class_name=released.config["architectures"][0],
+        parameters=trees.num_parameters(dict(released.arrays)),
+        facts=facts,
+        scores=[("fine-tuned on", "metric", "median", "lowest", "highest", "seeds"), *rows]
+        if rows
+        else (),
+        config=source.origin.config,
+    )
+    with new_folder(target) as folder:
+        model.write(folder, released)
+        huggingface_tokenizer.write(
+            folder,
+            pieces,
+            longest=build.positions(run["model"]),
+            # XLNet, which has no table of them, tells any two segments apart.
+            has_segments=({"type_vocab_size": 2} | run["model"])["type_vocab_size"] > 1,
+            cls_last=build.cls_last(run["model"]),
+            writes="causal_lm" in run.get("objectives", ()),
+        )
+        write_text(folder / "README.md", card.text())
+    return Export(card.class_name, card.parameters, left_behind)
+
+
+def _check_task(source: Source, model_type: str) -> None:
+    """Refuses a run whose head no class of transformers has."""
+    classes = catalog.load(model.ARCHITECTURES, model_type).CLASSES
+    run = source.origin.config
+    if "task" not in run or any(run["task"]["name"] in heads for heads in classes):
+        return
+    known = [head for heads in classes if (head := model.task_of(heads))]
+    raise UserError(
+        f"{source.origin.run} has a head of task {run['task']['name']}, which no class of "
+        f"transformers for {model_type!r} has (with a head of a task there are "
+        f"{', '.join(known) or 'none'}): export the run that this one began with"
+    )
+
+
+def _facts(source: Source, fingerprint: str) -> dict[str, str]:
+    """Where a model is from, for its card."""
+    run, record = source.origin.config, checkpoint_folder.read_record(source.origin.checkpoint)
+    facts = {"steps": f"{record.step:,}"}
+    if "imported" in run:
+        facts["imported from"] = run["imported"]["name"]
+    if "task" in run:
+        glue = "GLUE " if run["task"]["name"] == "glue" else ""
+        facts["task"] = f"{glue}{huggingface_heads.name_of(run)}"
+    if source.seed is not None:
+        facts["seed"] = str(source.seed)
+        start = run["init"]
+        facts["encoder that it began with"] = f"step {start['step']:,}, sha256 {start['encoder']}"
+    facts |= {name: f"{value:.6g}" for name, value in record.metrics.items() if "/" in name}
+    facts["corpus, sha256"] = record.provenance.get("corpus", "not recorded")
+    facts["tokenizer, sha256"] = fingerprint
+    facts["written by"] = f"bertjax {bertjax.__version__}"
+    return facts
+
+
+def _results_of(name: str, source: Source) -> Mapping[str, Any]:
+    """What a fine-tuning came to, which must be one of this very encoder."""
+    path = storage.place(name) / "results.json"
+    if not path.is_file():
+        raise UserError(
+            f"--scores {name}: it has no results.json; wanted a fine-tuning's --workdir"
+        )
+    results = read_json(path)
+    came, wanted = results["init"]["encoder"], source.origin.description()["encoder"]
+    if came != wanted:
+        raise UserError(
+            f"--scores {name}: it began with another encoder, sha256 {came[:16]}; the one that is "
+            f"exported has {wanted[:16]}"
+        )
+    return results
+
+
+def _score_rows(fine_tunings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            results["task"],
+            metric,
+            f"{spread['median']:.4f}",
+            f"{spread['min']:.4f}",
+            f"{spread['max']:.4f}",
+            str(results["seeds"]),
+        )
+        for results in fine_tunings
+        for metric, spread in results["over_seeds"].items()
+    ]

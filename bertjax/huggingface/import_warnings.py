@@ -1,0 +1,89 @@
+"""Warnings of an import: what `config.json` leaves open, and how the model was read.
+
+Each is one line, with what to do if the assumption is wrong.
+"""
+
+from collections.abc import Iterator
+
+from bertjax.huggingface import model
+from bertjax.huggingface.model import Released
+from bertjax.interfaces import Tokenizer
+from bertjax.tokenizers.sentencepiece import SentencePieceTokenizer
+from bertjax.tokenizers.special_tokens import KNOWN_SPECIALS
+
+_CAUSAL = ("LMHeadModel", "ForCausalLM")
+"""Ends of the names of classes that predict the next token."""
+
+
+_SHOWN = 4
+"""Tokens that a warning lists."""
+
+
+def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The warnings for a model, once its config was accepted.
+
+    Args:
+      released: The model as it is imported, without the parts that stay behind.
+      task: The task that the user gives; empty: as its config says.
+      tokenizer: Of the model.
+    """
+    head = model.task_of(released.parts)
+    found = [*_of_class(released), *(_of_task(released, head, task) if head else ())]
+    found += _of_tokenizer(released, tokenizer)
+    return tuple(found)
+
+
+def _of_class(released: Released) -> Iterator[str]:
+    classes = released.architecture.CLASSES
+    heads = [part for part in released.parts if model.is_head(part)]
+    taken = classes[model.heads_of_a_class(released.architecture, heads)]
+    for name in released.config.get("architectures") or ():
+        if name in classes.values():
+            continue
+        if name.endswith(_CAUSAL):
+            yield (
+                f"config.json names {name} without is_decoder=true: imported as {taken}, with "
+                "attention in both directions as in transformers; a model trained with causal "
+                "attention computes something else"
+            )
+        else:
+            yield (
+                f"config.json names {name}, a class that bertjax does not know: imported as "
+                f"{taken} by the names of its arrays; compare the outputs of both"
+            )
+
+
+def _of_tokenizer(released: Released, tokenizer: Tokenizer) -> Iterator[str]:
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        yield (
+            "the tokenizer is a SentencePiece model without a tokenizer.json: bertjax runs it as "
+            "it is, where transformers first replaces `` and '' by \", and drops capitals and "
+            "accents as do_lower_case and keep_accents say; for the same ids write a "
+            "tokenizer.json with save_pretrained of its AutoTokenizer"
+        )
+    known = KNOWN_SPECIALS | set(getattr(released.architecture, "SPECIALS", ()))
+    added = [piece for piece in tokenizer.pieces(tokenizer.special_ids) if piece not in known]
+    if added:
+        yield (
+            f"the tokenizer has special tokens of its own ({', '.join(added[:_SHOWN])}"
+            f"{', ...' if added[_SHOWN:] else ''}): transformers finds them in texts, bertjax "
+            "reads these as plain text; save them with special=false in added_tokens of "
+            "tokenizer.json to have them found"
+        )
+
+
+def _of_task(released: Released, head: str, task: str) -> Iterator[str]:
+    named = released.config.get("finetuning_task")
+    if task and named and task != named:
+        yield f"config.json says finetuning_task={named!r}: imported as {task}, as --task specifies"
+    if head == "squad" and not task and not named:
+        yield (
+            "config.json does not name the task: imported as squad1, where every question has an "
+            "answer; give --task squad2 for a model of SQuAD 2.0"
+        )
+    regression = released.config.get("problem_type") == "regression"
+    if (task or named) == "stsb" and not regression:
+        yield (
+            "config.json has no problem_type=regression: bertjax predict prints the output of "
+            "stsb as it is, where transformers' pipeline applies a sigmoid"
+        )

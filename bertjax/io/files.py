@@ -1,0 +1,129 @@
+"""Read and write small files; writing is atomic, and a full disk is reported as one line."""
+
+import errno
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.io import storage
+
+
+def write_hf_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+    """Writes an object as transformers does."""
+    text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+ENVIRONMENT = "BERTJAX_CACHE"
+"""Names another folder."""
+
+
+def directory(named: str = "") -> pathlib.Path:
+    """The folder: the one named, else the environment's, else the user's."""
+    home = pathlib.Path.home() / ".cache" / "bertjax"
+    return pathlib.Path(named or os.environ.get(ENVIRONMENT) or home)
+
+
+def write_whole(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file so that a crash leaves the old one or the new one, never a part."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: pathlib.Path) -> None:
+    """Brings a file or folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write(path: pathlib.Path, text: str) -> None:
+    """Writes a file and makes the folders above it.
+
+    Raises:
+      UserError: the disk is full, or may not be written; what stood there stands there still.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror}; mend that and run the same command "
+            "again: finished files and checkpoints are kept"
+        ) from error
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL_TEXTS = tuple(os.strerror(code) for code in _FULL)
+
+
+def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file that is there whole, also after a loss of power, or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Replaces a text file in one step.
+
+    Raises:
+      UserError: the disk is full, and the file is as it was; or there is no right to write it.
+    """
+    if storage.is_remote(path):
+        # A bucket shows a file once it is whole.
+        storage.with_retries(lambda: path.write_text(text), path)
+        return
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if is_disk_full(error):
+            raise UserError(f"{path}: the disk is full; free some space and start again") from error
+        raise
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a JSON file that holds an object.
+
+    Raises:
+      UserError: it cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(storage.with_retries(lambda: path.read_text(encoding="utf-8"), path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a JSON {type(content).__name__}, wanted an object")
+    return content
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, says that there is no room left.
+
+    Libraries that write through C++ wrap the code in a text of their own.
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        if any(text in str(error) for text in _FULL_TEXTS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,116 @@
+"""One block applied again and again, to each token until it has thought enough.
+
+The recurrence in depth of the Universal Transformer (Dehghani et al. 2019, section 2), with
+adaptive computation time (Graves 2016) for each position, as in the paper's appendix C.
+"""
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bertjax.layers.dense import Dense
+from bertjax.layers.embeddings import sinusoids_at
+from bertjax.layers.masks import Mask
+
+
+@flax.struct.dataclass
+class ACTState:
+    """What is known of each token between two steps.
+
+    Attributes:
+      state: What the block reads, for all other tokens too; it stays once a token has halted.
+      output: Of the states so far, weighted.
+      halting: The sum of the halting probabilities so far.
+      remainder: What was left to 1 when the token halted.
+      steps: How many were taken.
+    """
+
+    state: Float[Array, "B L D"]
+    output: Float[Array, "B L D"]
+    halting: Float[Array, "B L"]
+    remainder: Float[Array, "B L"]
+    steps: Float[Array, "B L"]
+
+
+class AdaptiveComputation(nn.Module):
+    """Applies `block` up to `max_steps` times with signals of time and position.
+
+    Attributes:
+      block: A module that maps (x, mask, train=) to the next x.
+      max_steps: T.
+      threshold: A token halts once its probabilities add up to more; 0: none ever does, and all
+        have T steps.
+      halting_bias: The bias of the halting unit at first.
+      unroll: Steps compiled in one piece.
+    """
+
+    block: nn.Module
+    max_steps: int
+    threshold: float = 0.99
+    halting_bias: float = 1.0
+    unroll: int = 1
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L D"], mask: Mask, *, train: bool
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "B L"], Float[Array, "T B L D"]]:
+        """Returns the outputs, the ponder time of each token, and the states of all steps."""
+        signals = jnp.asarray(signals_of(self.max_steps, x.shape[1], x.shape[2]), x.dtype)
+
+        def step(module: "AdaptiveComputation", thoughts: ACTState, signal: Array):
+            given = thoughts.state + signal
+            state = module.block(given, mask, train=train)
+            probability = module.probability(given) if module.threshold else None
+            thoughts = advanced(thoughts, state, probability, module.threshold)
+            return thoughts, thoughts.state
+
+        scan = nn.scan(
+            step,
+            variable_broadcast="params",
+            split_rngs={"params": False, "dropout": True},
+            length=self.max_steps,
+            unroll=1 if self.is_initializing() else min(self.unroll, self.max_steps),
+        )
+        zeros = jnp.zeros(x.shape[:2])
+        begin = ACTState(x, jnp.zeros_like(x), zeros, zeros, zeros)
+        thoughts, states = scan(self, begin, signals)
+        return thoughts.output, thoughts.steps + thoughts.remainder, states
+
+    @nn.compact
+    def probability(self, given: Float[Array, "B L D"]) -> Float[Array, "B L"]:
+        """How likely each token is to halt, from what its block reads."""
+        dense = Dense((1,), ("embed", None), bias_start=self.halting_bias, name="halting")
+        return jax.nn.sigmoid(dense(given.astype(jnp.float32)))[..., 0]
+
+
+def advanced(
+    before: ACTState,
+    state: Float[Array, "B L D"],
+    probability: Float[Array, "B L"] | None,
+    threshold: float,
+) -> ACTState:
+    """One step on, for the tokens that have not halted; without probabilities none does."""
+    if probability is None:
+        return before.replace(state=state, output=state, steps=before.steps + 1)
+    running = before.halting < 1
+    halting = before.halting + jnp.where(running, probability, 0)
+    halts = running & (halting > threshold)
+    rest = jnp.where(halts, 1 - before.halting, 0)
+    share = jnp.where(halts, rest, jnp.where(running, probability, 0))[..., None]
+    share = share.astype(state.dtype)
+    return ACTState(
+        state=jnp.where(running[..., None], state, before.state),
+        output=state * share + before.output * (1 - share),
+        halting=jnp.where(halts, 1.0, halting),
+        remainder=before.remainder + rest,
+        steps=before.steps + running,
+    )
+
+
+def signals_of(steps: int, length: int, width: int) -> Float[np.ndarray, "T L D"]:
+    """Sinusoids of the time added to those of the position, both from 1 on (section 2.1)."""
+    times, places = (sinusoids_at(1 + np.arange(n), width) for n in (steps, length))
+    return times[:, None] + places

@@ -1,0 +1,360 @@
+"""Long short-term memory in both directions, with projections (Sak et al. 2014), as in ELMo.
+
+What is not there changes nothing: over padding, a state stays what it was, so that reading from the
+right begins at the last token of a text.
+
+Long short-term memory in both directions (Graves & Schmidhuber 2005), to be learned on features.
+
+Unlike ELMo's (`layers/lstm.py`) it has no projection and no limits, and each layer reads what
+both directions of the one below have made.
+"""
+
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from bertjax.errors import UserError
+from bertjax.layers.dense import Dense, Precision, contract, truncated_normal
+from bertjax.layers.dropout import Dropout
+
+FORGET_BIAS = 1.0
+"""Added to the forget gate, as in TensorFlow's LSTMCell, whose weights leave it out."""
+
+DIRECTIONS = ("forward", "backward")
+
+
+@flax.struct.dataclass
+class State:
+    """What an LSTM knows between two tokens; leading axes may count layers and directions.
+
+    Attributes:
+      cell: The inner state.
+      hidden: The last output.
+    """
+
+    cell: Float[Array, "*lead F"]
+    hidden: Float[Array, "*lead P"]
+
+
+def advance(
+    cell: Float[Array, "B F"], gates: Float[Array, "B 4 F"]
+) -> tuple[Float[Array, "B F"], Float[Array, "B F"]]:
+    """The next inner state, and how much of each of its numbers is shown.
+
+    Args:
+      cell: The inner state before.
+      gates: In the order of TensorFlow's LSTMCell: admit, candidate, forget, emit.
+    """
+    admit, candidate, forget, emit = (gates[:, index] for index in range(4))
+    cell = jax.nn.sigmoid(forget + FORGET_BIAS) * cell
+    return cell + jax.nn.sigmoid(admit) * jnp.tanh(candidate), jax.nn.sigmoid(emit)
+
+
+def over_text(
+    advance: Callable[[State, Float[Array, "B 4 F"]], State],
+    state: State,
+    gates: Float[Array, "B L 4 F"],
+    there: Bool[Array, "B L"],
+    *,
+    reverse: bool = False,
+    unroll: int = 1,
+) -> tuple[Float[Array, "B L P"], State]:
+    """The outputs of all tokens, 0 where there is none, and the state after the last one read.
+
+    Args:
+      advance: A state and what a token brings, to the next state.
+      state: Before the first token.
+      gates: What the tokens bring.
+      there: Which tokens there are.
+      reverse: Whether the last token is read first.
+      unroll: Steps compiled in one piece.
+    """
+
+    def step(state: State, token: tuple[Array, Array]) -> tuple[State, Array]:
+        gates, there = token
+        fresh = advance(state, gates)
+        state = jax.tree.map(lambda new, old: jnp.where(there, new, old), fresh, state)
+        return state, jnp.where(there, fresh.hidden, 0)
+
+    tokens = gates.swapaxes(0, 1), there.T[..., None]
+    state, outputs = lax.scan(step, state, tokens, reverse=reverse, unroll=unroll)
+    return outputs.swapaxes(0, 1), state
+
+
+class ProjectedLSTM(nn.Module):
+    """One layer in one direction.
+
+    Attributes:
+      cells: F, width of the inner state.
+      features: P, width of the output, which a linear map makes of it.
+      reverse: Whether it reads from the last token to the first.
+      cell_clip: Largest magnitude of the inner state; 0 for no limit.
+      proj_clip: Largest magnitude of the output; 0 for no limit.
+      unroll: Steps compiled in one piece.
+      precision: Types of operands and results; the inner state is float32.
+    """
+
+    cells: int
+    features: int
+    reverse: bool = False
+    cell_clip: float = 3.0
+    proj_clip: float = 3.0
+    unroll: int = 1
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L E"], there: Bool[Array, "B L"], state: State
+    ) -> tuple[Float[Array, "B L P"], State]:
+        """Returns the outputs, 0 where no token is, and the state after the last one."""
+        deviation = math.sqrt(2 / (x.shape[-1] + self.features + 4 * self.cells))
+        # What comes from the input needs no loop: one product for all tokens.
+        gates = Dense(
+            (4, self.cells),
+            ("embed", None, "mlp"),
+            initializer_range=deviation,
+            precision=self.precision,
+            name="input",
+        )(x)
+        recurrent = self._kernel(
+            "recurrent", (self.features, 4, self.cells), ("embed", None, "mlp"), deviation
+        ).reshape(self.features, -1)
+        project = self._kernel(
+            "project",
+            (self.cells, self.features),
+            ("mlp", "embed"),
+            math.sqrt(2 / (self.cells + self.features)),
+        )
+
+        def following(state: State, gates: Array) -> State:
+            return self._following(state, gates, recurrent, project)
+
+        return over_text(following, state, gates, there, reverse=self.reverse, unroll=self.unroll)
+
+    def _following(self, state: State, gates: Array, recurrent: Array, project: Array) -> State:
+        own = contract("bp,pg->bg", state.hidden, recurrent, self.precision)
+        gates = (gates + own.reshape(gates.shape)).astype(jnp.float32)
+        cell, shown = advance(state.cell, gates)
+        cell = _clip(cell, self.cell_clip)
+        hidden = shown * jnp.tanh(cell)
+        hidden = contract("bf,fp->bp", hidden, project, self.precision)
+        return State(cell, _clip(hidden, self.proj_clip))
+
+    def _kernel(self, name: str, shape: tuple[int, ...], axes: tuple, deviation: float) -> Array:
+        boxed = nn.with_logical_partitioning(truncated_normal(deviation), axes)
+        return self.param(name, boxed, shape)
+
+
+def _clip(x: Float[Array, "..."], limit: float) -> Float[Array, "..."]:
+    return jnp.clip(x, -limit, limit) if limit else x
+
+
+class BidirectionalStack(nn.Module):
+    """Layers in both directions, which never meet; all but the first add their input.
+
+    Attributes:
+      num_layers: N.
+      cells: F of every layer.
+      features: P, of every layer and of the input.
+      cell_clip: See `ProjectedLSTM`.
+      proj_clip: See `ProjectedLSTM`.
+      dropout_rate: Dropout of the input of every layer.
+      unroll: See `ProjectedLSTM`.
+      precision: Types of operands and results.
+      without_skip_connections: Whether no layer adds its input to its output.
+    """
+
+    num_layers: int
+    cells: int
+    features: int
+    cell_clip: float = 3.0
+    proj_clip: float = 3.0
+    dropout_rate: float = 0.0
+    unroll: int = 1
+    precision: Precision = Precision()
+    without_skip_connections: bool = False
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L P"], there: Bool[Array, "B L"], state: State, *, train: bool
+    ) -> tuple[list[Float[Array, "B L D"]], State]:
+        """Returns each layer's output, forward then backward, and the states after the last token.
+
+        Args:
+          x: What both directions read.
+          there: Which tokens there are; padding is at the end.
+          state: Of the N layers and two directions, [B N 2 ...], before the first token.
+          train: Whether dropout is applied.
+        """
+        inputs, outputs, after = [x, x], [], []
+        for layer in range(self.num_layers):
+            for side, direction in enumerate(DIRECTIONS):
+                own = State(state.cell[:, layer, side], state.hidden[:, layer, side])
+                given = Dropout(self.dropout_rate)(inputs[side], train=train)
+                lstm = self._lstm(direction, layer)
+                made, own = lstm(given, there, own)
+                adds = layer and not self.without_skip_connections
+                inputs[side] = made + given * there[..., None] if adds else made
+                after.append(own)
+            outputs.append(jnp.concatenate(inputs, axis=-1))
+        joined = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *after)
+        return outputs, jax.tree.map(
+            lambda leaf: leaf.reshape(len(leaf), self.num_layers, 2, -1), joined
+        )
+
+    def _lstm(self, direction: str, layer: int) -> ProjectedLSTM:
+        return ProjectedLSTM(
+            self.cells,
+            self.features,
+            direction == "backward",
+            self.cell_clip,
+            self.proj_clip,
+            self.unroll,
+            self.precision,
+            name=f"{direction}_{layer}",
+        )
+
+
+class CarriedState(nn.Module):
+    """The state of a stack after a batch, for rows of the next one that go on.
+
+    It is a carry (`pretrainer.py`): variables of the collection "carry", whose first axis is the
+    batch. Without that collection every row begins its text.
+
+    Attributes:
+      num_layers: N.
+      cells: F.
+      features: P.
+      dtype: Of the outputs.
+    """
+
+    num_layers: int
+    cells: int
+    features: int
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, rows: int) -> tuple[nn.Variable, nn.Variable]:
+        """The two variables: inner states [B N 2 F] and outputs [B N 2 P]."""
+        axes = ("batch", "layers", None, None)
+        boxed = nn.with_logical_partitioning(nn.initializers.zeros, axes)
+
+        def zeros(name, width, dtype):
+            shape = (rows, self.num_layers, 2, width)
+            return self.variable("carry", name, lambda: boxed(None, shape, dtype))
+
+        return zeros("cell", self.cells, "float32"), zeros("hidden", self.features, self.dtype)
+
+    @nn.nowrap
+    def wanted(self, batch) -> bool:
+        """Whether this call hands anything on."""
+        given = self.is_initializing() or self.has_variable("carry", "cell")
+        return "is_continuation" in batch and given
+
+    def recall(self, batch, rows: int) -> State:
+        """The state that each row goes on with, which is zero at the beginning of a text."""
+        if not self.wanted(batch):
+            lead = (rows, self.num_layers, 2)
+            return State(
+                jnp.zeros((*lead, self.cells)), jnp.zeros((*lead, self.features), self.dtype)
+            )
+        going_on = batch["is_continuation"][:, None, None, None]
+        cell, hidden = (jnp.where(going_on, kept.value, 0) for kept in self(rows))
+        return State(cell, hidden)
+
+    def keep(self, batch, state: State) -> None:
+        """Hands the state on; no gradient will flow to it."""
+        if not self.wanted(batch) or self.is_initializing():
+            return
+        cell, hidden = self(len(state.cell))
+        cell.value = lax.stop_gradient(state.cell)
+        hidden.value = lax.stop_gradient(state.hidden)
+
+
+class LSTM(nn.Module):
+    """One layer in one direction; the backward one begins at the last token that is there.
+
+    Attributes:
+      cells: F, width of the state and of the output.
+      reverse: Whether it reads from the last token to the first.
+      precision: Types of operands and results; the state is float32.
+    """
+
+    cells: int
+    reverse: bool = False
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L E"], there: Bool[Array, "B L"]
+    ) -> Float[Array, "B L F"]:
+        """Returns the outputs, 0 where no token is."""
+        axes = ("embed", None, "mlp")
+        # Glorot's over the one kernel that TensorFlow's LSTMCell has for input and state.
+        deviation = math.sqrt(2 / (x.shape[-1] + 5 * self.cells))
+        gates = Dense(
+            (4, self.cells),
+            axes,
+            initializer_range=deviation,
+            precision=self.precision,
+            name="input",
+        )(x)
+        start = nn.with_logical_partitioning(truncated_normal(deviation), axes)
+        recurrent = self.param("recurrent", start, (self.cells, 4, self.cells))
+        recurrent = recurrent.reshape(self.cells, -1)
+
+        def following(state: State, gates: Array) -> State:
+            own = contract("bf,fg->bg", state.hidden, recurrent, self.precision)
+            gates = (gates + own.reshape(gates.shape)).astype(jnp.float32)
+            cell, shown = advance(state.cell, gates)
+            return State(cell, shown * jnp.tanh(cell))
+
+        nothing = jnp.zeros((len(x), self.cells))
+        state = State(nothing, nothing)
+        return over_text(following, state, gates, there, reverse=self.reverse)[0]
+
+
+class BiLSTM(nn.Module):
+    """Layers in both directions, each of which reads both directions of the one below.
+
+    Attributes:
+      num_layers: How many; with none, what comes in goes out.
+      cells: F, width of each direction.
+      dropout_rate: Dropout of the input of every layer.
+      precision: Types of operands and results.
+    """
+
+    num_layers: int
+    cells: int
+    dropout_rate: float = 0.0
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L E"], there: Bool[Array, "B L"], *, train: bool
+    ) -> Float[Array, "B L G"]:
+        """Returns the last layer's output, forward then backward: G is 2 F."""
+        if self.num_layers < 0 or self.cells < 1:
+            raise UserError(
+                f"a BiLSTM of {self.num_layers} layers of {self.cells} cells: wanted 0 or more "
+                "layers of 1 or more cells"
+            )
+        for layer in range(self.num_layers):
+            given = Dropout(self.dropout_rate)(x, train=train)
+            made = [
+                LSTM(
+                    self.cells,
+                    direction == "backward",
+                    self.precision,
+                    name=f"{direction}_{layer}",
+                )(given, there)
+                for direction in DIRECTIONS
+            ]
+            x = jnp.concatenate(made, axis=-1)
+        return x

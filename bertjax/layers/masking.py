@@ -1,0 +1,257 @@
+"""Choosing what a masked language model predicts, and hiding it (Devlin et al. 2019, section 3.1).
+
+Every function takes one random key an example and works on the device, inside the jitted step.
+
+N-grams and spans: consecutive words that are hidden together.
+
+A text is cut into groups of words, each as long as a draw says, anew for every key; then whole
+groups are chosen. So the lengths of what is chosen are distributed as the draws, groups never
+overlap, and words are equally likely to be chosen, but for the group that the budget cuts.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
+
+
+def prediction_budget(maskable: Bool[Array, "B L"], share: float, limit: int) -> Int[Array, "B"]:
+    """How many tokens to predict: `share` of those that may be, at least 1, at most `limit`.
+
+    An example in which nothing may be masked gets 0.
+    """
+    available = maskable.sum(axis=-1)
+    # Rounded in float64, as BERT's code does: 0.15 * 190 is a tie there, and none in float32.
+    wanted = np.round(share * np.arange(maskable.shape[-1] + 1)).clip(1, limit)
+    return jnp.minimum(jnp.asarray(wanted, jnp.int32)[available], available)
+
+
+def choose_tokens(
+    keys: Key[Array, "B"], maskable: Bool[Array, "B L"], budget: Int[Array, "B"], limit: int
+) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
+    """Chooses `budget` different maskable tokens of each example, all equally likely.
+
+    Returns:
+      `limit` positions an example, and weights: 1 for the first `budget` of them, else 0.
+    """
+    scores = jax.vmap(lambda key: jax.random.bits(key, maskable.shape[-1:], jnp.uint32))(keys)
+    # One bit is given up so that whatever may not be masked comes last.
+    ranking = jnp.where(maskable, scores >> 1, jnp.uint32(1 << 31))
+    return first(ranking, budget, limit)
+
+
+def choose_words(
+    keys: Key[Array, "B"],
+    maskable: Bool[Array, "B L"],
+    word_starts: Bool[Array, "B L"],
+    budget: Int[Array, "B"],
+    limit: int,
+) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
+    """Chooses whole words in random order until exactly `budget` tokens are chosen.
+
+    Anything that lies together may be a word, such as the n-grams of `word_groups.py`. A word that
+    would exceed the budget is passed over, as in BERT's whole-word masking. Only where no remaining
+    word fits is one cut, so that the number of predictions is exact.
+
+    Returns:
+      Positions and weights, as `choose_tokens`.
+    """
+    length = maskable.shape[-1]
+
+    def rank_one(key, maskable, starts, budget):
+        word = jnp.cumsum(starts | (jnp.arange(length) == 0)) - 1
+        sizes = jnp.zeros(length, jnp.int32).at[word].add(maskable)
+        order = jnp.argsort(jax.random.bits(key, (length,), jnp.uint32))
+
+        def take(left, word):
+            fits = sizes[word] <= left
+            return left - jnp.where(fits, sizes[word], 0), fits
+
+        _, fits = lax.scan(take, budget, order)
+        place = (
+            jnp.zeros(length, jnp.uint32)
+            .at[order]
+            .set(
+                jnp.arange(length, dtype=jnp.uint32) + jnp.where(fits, 0, length).astype(jnp.uint32)
+            )
+        )
+        ranking = place[word] * length + jnp.arange(length, dtype=jnp.uint32)
+        return jnp.where(maskable, ranking, jnp.uint32(1 << 31))
+
+    return first(jax.vmap(rank_one)(keys, maskable, word_starts, budget), budget, limit)
+
+
+def first(
+    ranking: UInt32[Array, "B L"], budget: Int[Array, "B"], limit: int
+) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
+    """The positions of the `limit` lowest ranks, with weight 1 for the first `budget`."""
+    positions = jnp.argsort(ranking, axis=-1)[:, :limit].astype(jnp.int32)
+    weights = (jnp.arange(limit) < budget[:, None]).astype(jnp.float32)
+    return jnp.where(weights > 0, positions, 0), weights
+
+
+def random_tokens(
+    key: Key[Array, ""], shape: tuple[int, ...], vocab_size: int, special_ids: tuple[int, ...]
+) -> Int[Array, "..."]:
+    """Draws ids of the vocabulary, all equally likely but the special ones, which never come."""
+    special = np.unique(np.asarray(special_ids, np.int32))
+    draw = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
+    # The n-th special id, from 0 on, is stepped over by every draw that reaches it less n.
+    return draw + (draw[..., None] >= special - np.arange(len(special))).sum(-1)
+
+
+def hide(
+    keys: Key[Array, "B"],
+    input_ids: Int[Array, "B L"],
+    positions: Int[Array, "B P"],
+    weights: Float[Array, "B P"],
+    *,
+    mask_id: int,
+    vocab_size: int,
+    special_ids: tuple[int, ...] = (),
+    groups: Int[Array, "B P"] | None = None,
+    mask_share: float = 0.8,
+    random_share: float = 0.1,
+) -> Int[Array, "B L"]:
+    """Replaces chosen tokens: by [MASK], by a random token that is not special, or not at all.
+
+    Which of the three is drawn for each token or, where `groups` are given, for each group: tokens
+    of one number below L. Random tokens are drawn one by one.
+
+    BERT's own code draws special tokens too, where they are 5 of 30,522; RoBERTa's does not.
+    """
+    if groups is None:
+        groups = jnp.broadcast_to(jnp.arange(positions.shape[1]), positions.shape)
+
+    def replacements(key, tokens, groups):
+        how, what = jax.random.split(key)
+        draw = jax.random.uniform(how, input_ids.shape[1:])[groups]
+        random = random_tokens(what, tokens.shape, vocab_size, special_ids)
+        unmasked = jnp.where(draw < mask_share + random_share, random, tokens)
+        return jnp.where(draw < mask_share, mask_id, unmasked)
+
+    chosen = jnp.take_along_axis(input_ids, positions, axis=1)
+    replaced = jax.vmap(replacements)(keys, chosen, groups)
+    return replace(input_ids, positions, weights, replaced)
+
+
+def replace(
+    input_ids: Int[Array, "B L"],
+    positions: Int[Array, "B P"],
+    weights: Float[Array, "B P"],
+    tokens: Int[Array, "B P"],
+) -> Int[Array, "B L"]:
+    """Puts tokens in the given positions, but for those of weight zero."""
+    # Padding predictions point outside, where scatter drops them.
+    positions = jnp.where(weights > 0, positions, input_ids.shape[1])
+    return jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(
+        input_ids, positions, tokens
+    )
+
+
+def sample(keys: Key[Array, "B"], logits: Float[Array, "B P V"]) -> Int[Array, "B P"]:
+    """Draws tokens from softmax(logits): the highest score once Gumbel noise is added to each."""
+    noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:], jnp.float32))(keys)
+    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
+
+
+def ngram_lengths(longest: int = 3) -> Float[np.ndarray, " n"]:
+    """ALBERT's lengths, 1 to 3 words with p(n) proportional to 1/n (Lan et al. 2020, 4.1)."""
+    shares = 1 / np.arange(1, longest + 1)
+    return shares / shares.sum()
+
+
+def span_lengths(longest: int = 10, success: float = 0.2) -> Float[np.ndarray, " n"]:
+    """SpanBERT's lengths, geometric and clipped at 10 words (Joshi et al. 2020, section 3.1).
+
+    Longer draws are thrown away, as the mean of 3.8 shows; 10 does not collect them.
+    """
+    shares = success * (1 - success) ** np.arange(longest)
+    return shares / shares.sum()
+
+
+def group_words(
+    keys: Key[Array, "B"],
+    maskable: Bool[Array, "B L"],
+    word_starts: Bool[Array, "B L"],
+    lengths: Float[np.ndarray, " n"],
+) -> Bool[Array, "B L"]:
+    """Cuts each text into groups of 1 to n words.
+
+    A group ends before a token that may not be masked, such as a separator, whatever was drawn.
+
+    Args:
+      keys: One for each example.
+      maskable: Which tokens may be masked.
+      word_starts: Which tokens begin a word.
+      lengths: The probability of a group of 1, 2 ... n words.
+
+    Returns:
+      Where groups begin.
+    """
+
+    def one(key, maskable, starts):
+        follows = jnp.concatenate([jnp.zeros(1, bool), maskable[:-1]])
+        begins = maskable & (starts | ~follows)
+        word = jnp.cumsum(begins) - 1
+        drawn = 1 + jax.random.choice(key, len(lengths), maskable.shape, p=jnp.asarray(lengths))
+        firsts = jnp.zeros_like(maskable).at[jnp.cumsum(drawn) - drawn].set(True, mode="drop")
+        return begins & (firsts[word] | ~follows)
+
+    return jax.vmap(one)(keys, maskable, word_starts)
+
+
+def choose_ngrams(
+    keys: Key[Array, "B"],
+    maskable: Bool[Array, "B L"],
+    word_starts: Bool[Array, "B L"],
+    budget: Int[Array, "B"],
+    limit: int,
+) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
+    """Chooses n-grams of whole words until exactly `budget` tokens are chosen.
+
+    Positions and weights are as `corruption.choose_words` gives them, and so is what happens to an
+    n-gram that would exceed the budget.
+    """
+    cutting, choosing = jax.vmap(jax.random.split, out_axes=1)(keys)
+    groups = group_words(cutting, maskable, word_starts, ngram_lengths())
+    return choose_words(choosing, maskable, groups, budget, limit)
+
+
+def choose_spans(
+    keys: Key[Array, "B"],
+    maskable: Bool[Array, "B L"],
+    word_starts: Bool[Array, "B L"],
+    budget: Int[Array, "B"],
+    limit: int,
+) -> tuple[Int[Array, "B P"], Float[Array, "B P"], Int[Array, "B P 2"]]:
+    """Chooses spans of whole words until exactly `budget` tokens are chosen.
+
+    The last span is cut where the budget ends, as in SpanBERT's code.
+
+    Returns:
+      Positions and weights, as `corruption.choose_tokens`, and the first and last position of the
+      span that each chosen token is part of.
+    """
+    length = maskable.shape[1]
+    cutting, choosing = jax.vmap(jax.random.split, out_axes=1)(keys)
+    group = jnp.cumsum(group_words(cutting, maskable, word_starts, span_lengths()), axis=1) - 1
+    places = jax.vmap(lambda key: jax.random.permutation(key, length))(choosing)
+    ranking = jnp.take_along_axis(places, group, axis=1) * length + jnp.arange(length)
+    ranking = jnp.where(maskable, ranking.astype(jnp.uint32), jnp.uint32(1 << 31))
+    positions, weights = first(ranking, budget, limit)
+    return positions, weights, _bounds(positions, weights, group)
+
+
+def _bounds(
+    positions: Int[Array, "B P"], weights: Float[Array, "B P"], group: Int[Array, "B L"]
+) -> Int[Array, "B P 2"]:
+    """The first and last chosen position of every chosen position's group; 0 for padding."""
+    own = jnp.take_along_axis(group, positions, axis=1)
+    chosen = weights > 0
+    together = (own[:, :, None] == own[:, None, :]) & chosen[:, :, None] & chosen[:, None, :]
+    others = positions[:, None, :]
+    first = jnp.where(together, others, group.shape[1]).min(axis=2)
+    last = jnp.where(together, others, 0).max(axis=2)
+    return jnp.stack([jnp.where(chosen, first, 0), last], axis=-1)

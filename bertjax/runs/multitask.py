@@ -1,0 +1,165 @@
+"""Fine-tuning one encoder on several tasks at once, a head for each (MT-DNN, Liu et al. 2019).
+
+It is fine-tuning like any other (`runs/finetune.py`): what differs is whose batch a step gets, and
+that every task is scored.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax import build, catalog
+from bertjax.config import changed
+from bertjax.errors import UserError
+from bertjax.interfaces import Dataset
+from bertjax.pretrainer import Pretrainer
+from bertjax.runs import finetune, results
+from bertjax.tasks.batches import TaskMixture
+from bertjax.tasks.glue.head import BETWEEN
+from bertjax.tokenizers import tokenizer
+from bertjax.train import evaluate
+from bertjax.train.checkpoint import origin as checkpoint_origin
+
+
+def asked(recipe: ConfigDict) -> bool:
+    """Whether a recipe names several tasks."""
+    return "dataset" in recipe.task and BETWEEN in recipe.task.dataset
+
+
+class Tasks:
+    """The examples of several tasks as one `interfaces.Dataset`; splits are named TASK/SPLIT."""
+
+    task_fields = MappingProxyType({})
+
+    def __init__(self, name: str, parts: Mapping[str, Dataset], seed: int):
+        """Puts them together.
+
+        Args:
+          name: What to call it.
+          parts: The tasks by name.
+          seed: Of the mixture.
+        """
+        self.name, self.parts = name, parts
+        mixture = TaskMixture(tuple(part.batches["train"] for part in parts.values()), seed)
+        self.batches = {"train": mixture} | {
+            f"{task}/{split}": batches
+            for task, part in parts.items()
+            for split, batches in part.batches.items()
+        }
+        self.dev = tuple(f"{task}/{split}" for task, part in parts.items() for split in part.dev)
+        self.test = tuple(f"{task}/{split}" for task, part in parts.items() for split in part.test)
+        self.left_out = {
+            f"{task}/{split}": names
+            for task, part in parts.items()
+            for split, names in part.left_out.items()
+        }
+
+    def score(self, split: str, predictions: np.ndarray) -> dict[str, float]:
+        """Metrics of a split of a task."""
+        task, _, own = split.partition("/")
+        return self.parts[task].score(own, predictions)
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The score of every task, and their mean."""
+        found = {}
+        for task, part in self.parts.items():
+            own = {
+                name.removeprefix(f"{task}/"): value
+                for name, value in values.items()
+                if name.startswith(f"{task}/")
+            }
+            found |= {f"{task}/{name}": value for name, value in part.headline(own).items()}
+        return found | {results.SCORE: float(np.mean(list(found.values())))}
+
+    def write(self, split: str, predictions: np.ndarray, folder: pathlib.Path) -> None:
+        """The files of a task."""
+        task, _, own = split.partition("/")
+        self.parts[task].write(own, predictions, folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job(finetune.Job):
+    """What all seeds share.
+
+    Attributes:
+      heads: Makes each task's head, by its name.
+    """
+
+    heads: Mapping[str, Callable[[], Any]] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def predict_step(self) -> Callable[[str], evaluate.PredictStep]:
+        """What predicts a split: with the head of its task; compiled once for all seeds."""
+        steps = {
+            task: evaluate.make_predict_step(
+                Pretrainer(build.encoder(self.config.model), {task: head}), self.mesh
+            )
+            for task, head in self.heads.items()
+        }
+        return lambda split: steps[split.partition("/")[0]]
+
+
+def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
+    """Reads everything, and checks it before the first step; see `finetuning.prepare`.
+
+    Raises:
+      UserError: something is missing or does not fit.
+    """
+    build.check(recipe)
+    _check(recipe)
+    names = recipe.task.dataset.split(BETWEEN)
+    origin = checkpoint_origin.resolve(init)
+    config = finetune.with_origin(recipe, origin)
+    pieces = tokenizer.load(finetune.tokenizer_folder(origin))
+    build.check_vocabulary(config, pieces, build.extra_ids(origin.config))
+    parts = {name: finetune.read(alone(config, name), data, pieces) for name in names}
+    dataset = Tasks(recipe.task.dataset, parts, config.seed)
+    config = finetune.with_numbers(config, dataset)
+    heads = {name: _head(config, name, number) for number, name in enumerate(names)}
+    job = Job(
+        workdir=pathlib.Path(workdir),
+        config=config,
+        origin=origin,
+        tokenizer=pieces,
+        dataset=dataset,
+        pretrainer=Pretrainer(build.encoder(config.model), heads, build.encode(config)),
+        teachers={},
+        mesh=finetune.mesh_of(config),
+        heads=heads,
+    )
+    for part in finetune.transferred_parts(job):
+        checkpoint_origin.check(origin.checkpoint, job.shapes, part)
+    return job
+
+
+def _head(config: ConfigDict, name: str, number: int) -> Callable[[], Any]:
+    fields = {field: value for field, value in config.task.items() if field != "name"}
+    fields |= {"dataset": name, "task_id": number}
+    return build.construct(
+        catalog.load("tasks", config.task.name, "head").Task, fields, "config.task"
+    )
+
+
+def alone(config: ConfigDict, name: str) -> ConfigDict:
+    """The config of one of the tasks."""
+    return changed(config, {"task.dataset": name})
+
+
+def _check(recipe: ConfigDict) -> None:
+    names = recipe.task.dataset.split(BETWEEN)
+    if len(set(names)) < len(names):
+        raise UserError(f"config.task.dataset={recipe.task.dataset}: a task stands there twice")
+    unknown = {"choose_epoch": recipe.choose_epoch != "last", "objectives": "objectives" in recipe}
+    unknown["data.knowledge"] = bool(recipe.data.knowledge)
+    for field, asked in unknown.items():
+        if asked:
+            raise UserError(
+                f"config.{field} does not go with several tasks, {recipe.task.dataset}: leave it "
+                "as it is in configs/glue.py"
+            )

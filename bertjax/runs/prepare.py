@@ -1,0 +1,245 @@
+"""A pretraining run before its first step: everything is made, checked, and can be told.
+
+prepare      config -> Job: text becomes a corpus where it must
+description  Job -> what a person wants to know before it runs
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax import build
+from bertjax import config as configs
+from bertjax.constraints import with_defaults
+from bertjax.corpus import cache
+from bertjax.corpus.prepare import Progress
+from bertjax.corpus.reader import Corpus, check_tokenizer, open_corpus, read_manifest
+from bertjax.data import images
+from bertjax.data.images import Images
+from bertjax.data.pipeline import AnyExamples
+from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
+from bertjax.io import copies
+from bertjax.pretrainer import Pretrainer
+from bertjax.runs import bucket_sync
+from bertjax.runs import examples as runs_examples
+from bertjax.runs import teachers as runs_teachers
+from bertjax.runs.workdir import FREE_FIELDS
+from bertjax.tokenizers import tokenizer
+from bertjax.train.trainer import Trainer
+from bertjax.validation import config as validation_config
+
+_NOT_LEARNED_FROM = (*FREE_FIELDS, "num_train_steps", "data.phases", "data.cache")
+"""Fields that do not make a checkpoint another run's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A run before its first step.
+
+    Attributes:
+      workdir: Where everything goes, on this machine.
+      name: What a person calls it: the same folder, or one in a bucket, where checkpoints go.
+      config: Of the run.
+      tokenizer: Its own copy lies in the workdir; none for images.
+      corpus: The text or the images that are learned from.
+      held_out: Those that are measured on, if there are any.
+      phases: The run's parts, of one shape each.
+      teachers: Whom objectives learn from, by their names.
+      trainer: What is compiled.
+      rows: A host batch: its shapes are those of the last phase.
+    """
+
+    workdir: pathlib.Path
+    name: str
+    config: ConfigDict
+    tokenizer: Tokenizer | None
+    corpus: Corpus | Images
+    held_out: Corpus | Images | None
+    phases: list[build.Phase]
+    teachers: runs_teachers.Teachers
+    trainer: Trainer
+    rows: Mapping[str, np.ndarray]
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Fingerprints of what the run learns from: a checkpoint of others is not its own."""
+        return {
+            "corpus": self.corpus.fingerprint,
+            **({"tokenizer": self.tokenizer.fingerprint} if self.tokenizer else {}),
+            "config": configs.fingerprint(self.config, ignoring=_NOT_LEARNED_FROM),
+            **runs_teachers.provenance(self.teachers),
+        }
+
+    def examples(self, corpus: Corpus | Images, phase: build.Phase) -> AnyExamples:
+        """The examples of a split at the length of a phase."""
+        rows = phase.batch_size if corpus is self.corpus else 1
+        length = phase.max_seq_length
+        return runs_examples.examples(self.config, corpus, self.tokenizer, length, rows)
+
+
+def prepare(
+    config: ConfigDict,
+    workdir: str,
+    say: Callable[[str], None],
+    progress: Callable[[Progress], None] | None = None,
+) -> Job:
+    """Makes what is missing and checks what is there.
+
+    Raises:
+      UserError: something is missing or does not fit.
+    """
+    build.check(config)
+    runs_examples.check(config)
+    phases = build.phases(config)
+    mesh = build.make_mesh(config, phases)
+    teachers = runs_teachers.find(config.objectives)
+    pieces, corpus, unseen = _learned_from(config, say, progress)
+    _warn_about_best(config, unseen, say)
+    _warn_about_predictions(config, phases, say)
+    longest = max(phase.max_seq_length for phase in phases)
+    for teacher in teachers.values():
+        teacher.check(config, pieces, longest)
+    last = phases[-1]
+    examples = runs_examples.examples(config, corpus, pieces, last.max_seq_length)
+    rows = examples.build(0, np.zeros(1, np.int64))
+    rows["example_weight"] = np.ones(1, np.float32)
+    objectives = runs_teachers.objectives(
+        config.objectives, build.tokenizer_fields(config, pieces), teachers
+    )
+    pretrainer = Pretrainer(build.encoder(config.model), objectives)
+    frozen = runs_teachers.frozen(teachers)
+    trainer = build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen)
+    return Job(
+        workdir=bucket_sync.on_this_machine(workdir),
+        name=workdir,
+        config=config,
+        tokenizer=pieces,
+        corpus=corpus,
+        held_out=unseen,
+        phases=phases,
+        teachers=teachers,
+        trainer=trainer,
+        rows=rows,
+    )
+
+
+def _warn_about_best(config: ConfigDict, held_out: Any, log: Callable[[str], None]) -> None:
+    """Logs where `keep_best` cannot do what its name says."""
+    if not config.keep_best:
+        return
+    evals, checkpoints = config.eval_every, config.checkpoint_every
+    if held_out is None:
+        log(
+            f"warning: there are no held-out examples, so config.best_metric={config.best_metric} "
+            "is never measured and keep_best keeps nothing; hold some out, or set "
+            "--config.keep_best=0"
+        )
+    elif evals and checkpoints and checkpoints % evals and evals % checkpoints:
+        log(
+            f"warning: evaluations every {evals:,} steps and checkpoints every {checkpoints:,}: "
+            f"keep_best compares what has both, every {math.lcm(evals, checkpoints):,} steps; make "
+            "one of them a multiple of the other"
+        )
+
+
+def _warn_about_predictions(
+    config: ConfigDict, phases: Sequence[build.Phase], log: Callable[[str], None]
+) -> None:
+    """Logs where `max_predictions_per_seq` leaves less masked than `masked_lm_prob`."""
+    for name, module in validation_config.objective_modules(config).items():
+        fields = with_defaults(module, config.objectives[name])
+        limit, share = fields.get("max_predictions_per_seq"), fields.get("masked_lm_prob")
+        for length in sorted({phase.max_seq_length for phase in phases}):
+            if limit and share and limit < int(share * length):
+                log(
+                    f"warning: config.objectives.{name}.max_predictions_per_seq: got {limit}, "
+                    f"expected >= {math.ceil(share * length)} for masked_lm_prob={share} of "
+                    f"{length} tokens; raise it, since only {limit / length:.1%} are predicted"
+                )
+
+
+def description(job: Job) -> str:
+    """What is about to run: text, shapes, parameters, mesh, FLOPs."""
+    mesh, trainer = job.trainer.mesh, job.trainer
+    parameters = trainer.shapes.params
+    parts = ", ".join(
+        f"{name} {build.parameter_count(tree):,}" for name, tree in parameters.items()
+    )
+    axes = " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1)
+    lines = [
+        *_description_of_data(job),
+        f"parameters  {build.parameter_count(parameters):,}: {parts}",
+        f"mesh        {mesh.size} {mesh.devices.flat[0].device_kind} device(s) {axes}".rstrip(),
+        f"precision   {build.precision(job.config.model.precision)}",
+    ]
+    for name, teacher in job.teachers.items():
+        count = build.parameter_count(trainer.frozen[name])
+        lines.append(f"teacher     {count:,} of {teacher.origin.checkpoint}, for {name}: frozen")
+    for phase in job.phases:
+        shape = (phase.batch_size, phase.max_seq_length)
+        flops = trainer.flops(job.rows, shape)
+        cut = f" in {phase.microbatches} parts" if phase.microbatches > 1 else ""
+        per_epoch = job.examples(job.corpus, phase).num_examples / phase.batch_size
+        lines.append(
+            f"phase       {phase.steps:,} steps of {shape[0]} x {shape[1]} tokens{cut}, "
+            f"{flops / 1e9:,.1f} GFLOPs a step, {phase.steps / per_epoch:.2f} epochs"
+        )
+    return "\n".join(lines)
+
+
+def _description_of_data(job: Job) -> list[str]:
+    corpus, held_out = job.corpus, job.held_out
+    if job.tokenizer is None:
+        unseen = len(held_out) if held_out else 0
+        return [f"images      {corpus.path}: {len(corpus):,}; held out {unseen:,}"]
+    return [
+        f"corpus      {corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} "
+        f"tokens; held out {held_out.num_documents if held_out else 0:,} documents",
+        f"tokenizer   {job.tokenizer.vocab_size:,} pieces, {job.tokenizer.fingerprint[:16]}",
+    ]
+
+
+def _learned_from(
+    config: ConfigDict, say: Callable[[str], None], progress: Callable[[Progress], None] | None
+) -> tuple[Tokenizer | None, Corpus | Images, Corpus | Images | None]:
+    """The run's tokenizer if it reads text, what it learns from, and what is held out."""
+    if config.data.format == images.FORMAT:
+        data = config.data
+        held_out = {name: data[name] for name in ("validation_input", "validation_fraction")}
+        learned, unseen = images.read(data.input, **held_out)
+        for split in filter(None, (learned, unseen)):
+            images.check_labels(split, config.objectives.image_class.num_labels)
+        return None, learned, unseen
+    pieces, path = _text(config, say, progress)
+    corpus = open_corpus(path)
+    check_tokenizer(corpus, pieces)
+    splits = read_manifest(path)["splits"]
+    return pieces, corpus, open_corpus(path, "validation") if "validation" in splits else None
+
+
+def _text(
+    config: ConfigDict, say: Callable[[str], None], progress: Callable[[Progress], None] | None
+) -> tuple[Tokenizer, pathlib.Path]:
+    """The run's tokenizer and the folder of its corpus, both made if need be."""
+    data = config.data
+    if not data.corpus and not data.input:
+        raise UserError(
+            "no text: set --config.data.corpus=DIR, a prepared corpus, or "
+            "--config.data.input='(GLOB,)', raw text"
+        )
+    if data.corpus:
+        read_manifest(data.corpus)
+    if data.corpus and not config.tokenizer.path:
+        path = copies.local_copy(data.corpus) / "tokenizer"
+    else:
+        path = cache.tokenizer_of(data, config.tokenizer, say)
+    pieces = tokenizer.load(path)
+    # Before the corpus, which may take hours to prepare.
+    build.check_vocabulary(config, pieces, build.extra_ids(config))
+    return pieces, cache.corpus_of(data, path, pieces.fingerprint, say, progress)

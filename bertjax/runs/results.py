@@ -1,0 +1,138 @@
+"""What fine-tuning comes to: scores of epochs, of seeds, of a task; and the prediction files."""
+
+import pathlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax.interfaces import Dataset
+from bertjax.io.files import read_json, write_json
+from bertjax.metrics import classification
+from bertjax.train import epochs
+
+SCORE = "dev/score"
+"""The mean of a task's main metrics on the dev split, by which epochs and seeds are compared."""
+
+Result = dict[str, Any]
+"""One seed: `{"seed", "epochs", "chosen_epoch", "scores"}`."""
+
+
+def score_epoch(
+    dataset: Dataset,
+    config: ConfigDict,
+    predictions: Callable[[str], np.ndarray],
+    *,
+    epoch: int,
+    before: Sequence[epochs.Epoch],
+    folder: pathlib.Path,
+) -> dict[str, float]:
+    """Scores the dev splits; an epoch that may be chosen writes predictions of all splits.
+
+    Args:
+      dataset: The examples.
+      config: Of the run.
+      predictions: Predicts a split.
+      epoch: Counted from 1.
+      before: The epochs before it.
+      folder: Where `predictions/` goes.
+    """
+    made = {split: predictions(split) for split in dataset.dev}
+    values = _scores(dataset, made)
+    values |= dataset.headline(values)
+    is_last = epoch == config.num_train_epochs
+    if not epochs.is_chosen_so_far(config.choose_epoch, SCORE, values, before, is_last=is_last):
+        return values
+    rest = {split: predictions(split) for split in dataset.test}
+    values |= _scores(dataset, rest)
+    if jax.process_index() == 0:
+        for split, found in (made | rest).items():
+            dataset.write(split, found, folder / "predictions")
+    return values
+
+
+def _scores(dataset: Dataset, made: Mapping[str, np.ndarray]) -> dict[str, float]:
+    return {
+        f"{split}/{metric}": value
+        for split, found in made.items()
+        for metric, value in dataset.score(split, found).items()
+    }
+
+
+def finish(folder: pathlib.Path, config: ConfigDict, evaluated: Sequence[epochs.Epoch]) -> Result:
+    """Chooses the epoch that counts, writes `result.json`, and lets the checkpoints go."""
+    chosen = epochs.chosen(config.choose_epoch, SCORE, evaluated)
+    scores = {name: value for name, value in chosen.items() if name not in ("epoch", "step")}
+    result = {
+        "seed": config.seed,
+        "epochs": list(evaluated),
+        "chosen_epoch": chosen["epoch"],
+        "scores": scores,
+    }
+    if jax.process_index() == 0:
+        write_json(folder / "result.json", result)
+        if not config.keep_checkpoints:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return result
+
+
+def read(folder: pathlib.Path) -> Result | None:
+    """What a seed came to, if it is finished."""
+    path = folder / "result.json"
+    return read_json(path) if path.exists() else None
+
+
+def spreads(results: Sequence[Result]) -> dict[str, dict[str, float]]:
+    """Median, mean, extremes and deviation over the seeds, of each metric."""
+    names = results[0]["scores"]
+    return {
+        name: classification.spread([result["scores"][name] for result in results])
+        for name in names
+    }
+
+
+def median_seed(results: Sequence[Result]) -> int:
+    """The seed whose dev score is the median; of an even number the lower one of the middle two."""
+    by_score = sorted(results, key=lambda result: (result["scores"][SCORE], result["seed"]))
+    return by_score[(len(results) - 1) // 2]["seed"]
+
+
+def write(
+    workdir: pathlib.Path,
+    config: ConfigDict,
+    results: Sequence[Result],
+    facts: Mapping[str, Any],
+    *,
+    complete: bool,
+) -> None:
+    """Writes `results.json`, `summary.json` and the predictions of the median seed.
+
+    Args:
+      workdir: Where to.
+      config: Of the run.
+      results: Of the seeds that are finished.
+      facts: What else is to be known of the run: which task it is, and so on.
+      complete: Whether these are all that were asked for.
+    """
+    if jax.process_index() != 0:
+        return
+    over_seeds = spreads(results)
+    seed = median_seed(results)
+    rule = epochs.RULES[config.choose_epoch].format(metric=SCORE)
+    common = {
+        "status": "complete" if complete else "running",
+        "seeds": len(results),
+        "steps": config.num_train_steps,
+        "epoch_rule": {"name": config.choose_epoch, "meaning": rule},
+        "predictions": {"seed": seed, "meaning": f"the seed whose {SCORE} is the median"},
+        **facts,
+    }
+    details = {"over_seeds": over_seeds, "each_seed": list(results), "config": config.to_dict()}
+    write_json(workdir / "results.json", common | details)
+    medians = {name: spread["median"] for name, spread in over_seeds.items()}
+    write_json(workdir / "summary.json", common | {"median": medians})
+    shutil.rmtree(workdir / "predictions", ignore_errors=True)
+    shutil.copytree(workdir / f"seed_{seed}" / "predictions", workdir / "predictions")

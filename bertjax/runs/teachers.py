@@ -1,0 +1,182 @@
+"""Teachers: trained models that objectives of a run learn from.
+
+In a config, an objective's field `teacher` names a run; the objective gets what makes its model,
+and the trainer its parameters, which lie beside the state and not in it: they have no optimizer
+memory, and no checkpoint writes them again. A checkpoint remembers their fingerprint instead, and
+is refused beside another teacher.
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+
+from bertjax import build, catalog
+from bertjax import config as configs
+from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
+from bertjax.pretrainer import Pretrainer
+from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint import origin as checkpoint_origin
+from bertjax.train.checkpoint import restore, trees
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A trained model, found but not yet read.
+
+    Attributes:
+      origin: Where it comes from.
+      of: The objective or task of its own run that it brings along; "" for the encoder alone.
+    """
+
+    origin: checkpoint_origin.PretrainedSource
+    of: str
+
+    @property
+    def make(self) -> Callable[[], Pretrainer]:
+        """What makes the model: its encoder keeps hidden states, its objective gives scores."""
+        config = configs.from_json(json.dumps(self.origin.config))
+        encoder = build.encoder({**config.model, "output_hidden_states": True})
+        objectives = {self.of: _objective(config, self.of, self.origin)} if self.of else {}
+        return functools.partial(Pretrainer, encoder, objectives, parent=None)
+
+    def read(self) -> PyTree:
+        """Its parameters, as numpy arrays."""
+        parts = ["encoder", self.of] if self.of else ["encoder"]
+        return {
+            part: restore.load_numpy(self.origin.checkpoint, f"params/{part}") for part in parts
+        }
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of its parameters."""
+        return trees.fingerprint(self.read())
+
+    def check(self, config: ConfigDict, pieces: Tokenizer | None, longest: int) -> None:
+        """Refuses a teacher that cannot read what the student reads, or knows another task.
+
+        Args:
+          config: Of the student's run.
+          pieces: Its tokenizer; None where only the sizes of the vocabularies are compared.
+          longest: Tokens of its longest sequences.
+
+        Raises:
+          UserError: naming what differs.
+        """
+        self._check_tokens(config, pieces)
+        room = build.positions(self.origin.config["model"])
+        if longest > room:
+            raise UserError(
+                f"the teacher {self.origin.run} reads at most {room} tokens, this run's sequences "
+                f"have {longest}: shorten them to --config.data.max_seq_length={room}"
+            )
+        tasks = [each["task"] for each in (self.origin.config, config) if "task" in each]
+        if len(tasks) == 2 and config.task.name == self.of:
+            theirs, ours = map(_subject, tasks)
+            if theirs != ours:
+                raise UserError(
+                    f"the teacher {self.origin.run} was taught {theirs}, this run learns {ours}: "
+                    f"name one that was fine-tuned on {ours}"
+                )
+
+    def _check_tokens(self, config: ConfigDict, pieces: Tokenizer | None) -> None:
+        models = self.origin.config["model"], config.model
+        theirs, ours = (model.get("vocab_size", 0) for model in models)
+        folder = self.origin.run / "tokenizer"
+        known = pieces is not None and folder.exists()
+        if theirs != ours or (known and tokenizer.load(folder).fingerprint != pieces.fingerprint):
+            raise UserError(
+                f"the teacher {self.origin.run} reads other tokens ({theirs:,} pieces) than this "
+                f"run ({ours:,}): set --config.tokenizer.path={folder}"
+            )
+
+
+Teachers = Mapping[str, Teacher]
+"""By the objective that asks them."""
+
+
+def find(sections: Mapping[str, Mapping[str, Any]]) -> Teachers:
+    """The teachers that `config.objectives` names.
+
+    Raises:
+      UserError: one is missing, or is no trained run.
+    """
+    found = {}
+    for name, fields in sections.items():
+        module = catalog.load("objectives", name).Objective
+        if "teacher" in {field.name for field in dataclasses.fields(module)}:
+            of = getattr(module, "of", "")
+            found[name] = _find(name, {"teacher": "", "of": of, **fields})
+    return found
+
+
+def objectives(
+    sections: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any], teachers: Teachers
+) -> dict[str, Callable[[], Any]]:
+    """As `build.objectives`, each with its teacher's model."""
+    taught = {name: {"teacher": teacher.make} for name, teacher in teachers.items()}
+    return build.objectives(
+        {name: {**fields, **taught.get(name, {})} for name, fields in sections.items()}, facts
+    )
+
+
+def frozen(teachers: Teachers) -> dict[str, PyTree]:
+    """The teachers' parameters as the objectives expect them in the collection "frozen"."""
+    return {name: {"teacher": {"params": teacher.read()}} for name, teacher in teachers.items()}
+
+
+def shapes(teachers: Teachers) -> dict[str, PyTree]:
+    """As `frozen`, for a program that is compiled and not run."""
+
+    def shape(array):
+        return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+    return jax.tree.map(shape, frozen(teachers))
+
+
+def provenance(teachers: Teachers) -> dict[str, str]:
+    """What the checkpoints of a run remember of its teachers."""
+    return {f"teacher_of_{name}": teacher.fingerprint for name, teacher in teachers.items()}
+
+
+def _find(name: str, fields: Mapping[str, Any]) -> Teacher:
+    if not fields["teacher"]:
+        raise UserError(
+            f"objective {name} has no teacher: set --config.objectives.{name}.teacher=RUN, the "
+            "folder of a trained run, RUN@STEP or RUN@best"
+        )
+    try:
+        origin = checkpoint_origin.resolve(fields["teacher"])
+    except UserError as error:
+        raise UserError(f"the teacher of objective {name}: {error}") from None
+    if origin.checkpoint is None:
+        raise UserError(f"the teacher of objective {name} is {fields['teacher']}: wanted a run")
+    return Teacher(origin, fields["of"])
+
+
+def _subject(task: Mapping[str, Any]) -> str:
+    """What a task is about: one of several data sets, or the task itself."""
+    return task.get("dataset", task["name"])
+
+
+def _objective(
+    config: ConfigDict, name: str, origin: checkpoint_origin.PretrainedSource
+) -> Callable[[], Any]:
+    """What makes an objective, or the task, of the teacher's own run."""
+    if "task" in config and config.task.name == name:
+        fields = {field: value for field, value in config.task.items() if field != "name"}
+        return build.construct(catalog.load("tasks", name, "head").Task, fields, "config.task")
+    sections = config.objectives if "objectives" in config else {}
+    if name not in sections:
+        there = [*sections, *([config.task.name] if "task" in config else [])]
+        raise UserError(
+            f"the teacher {origin.run} has no {name!r}: it has {', '.join(there)}; name a run that "
+            f"learned {name}"
+        )
+    return build.objectives({name: sections[name]}, build.tokenizer_fields(config))[name]

@@ -1,0 +1,209 @@
+"""Which runs a sweep has, in plain Python: every run is a dict of dotted fields and their values.
+
+    product({"optimizer.learning_rate": (1e-3, 3e-3), "seed": (0, 1)})         four runs
+    zipped({"model.hidden_size": (128, 256), "model.num_attention_heads": (2, 4)})      two
+    draws(20, {"optimizer.learning_rate": log_uniform(1e-4, 1e-2)}, seed=0)     twenty
+
+What they return are lists: `+` puts one behind the other, and a list that is written by hand is as
+good. `product` takes such lists as well as tables of values, so that grids nest.
+
+Names of a sweep's runs, which are their folders too: only what differs, short, readable.
+"""
+
+import hashlib
+import itertools
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from bertjax.errors import UserError
+
+Point = dict[str, Any]
+"""The fields in which a run differs from the config, and their values."""
+
+Draw = Callable[[random.Random], Any]
+
+
+def product(*parts: Mapping[str, Iterable[Any]] | Sequence[Point]) -> list[Point]:
+    """Everything with everything; the last field changes fastest.
+
+    Args:
+      *parts: tables of values by field, or runs that were made before.
+
+    Raises:
+      UserError: a field is in two parts.
+    """
+    axes = [axis for part in parts for axis in _axes(part)]
+    return [_merged(points) for points in itertools.product(*axes)]
+
+
+def zipped(table: Mapping[str, Iterable[Any]]) -> list[Point]:
+    """The first values together, the second together, and so on.
+
+    Raises:
+      UserError: there are not equally many of each.
+    """
+    columns = {name: tuple(values) for name, values in table.items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise UserError(f"zipped wants equally many values of each field, got {lengths}")
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def draws(count: int, table: Mapping[str, Draw], *, seed: int) -> list[Point]:
+    """So many runs with values drawn at random; more of them begin with the same ones.
+
+    Args:
+      count: How many.
+      table: How each field is drawn: `uniform`, `log_uniform`, `integers`, `choice`.
+      seed: Of the draws: the same seed gives the same runs.
+    """
+    generator = random.Random(seed)
+    return [{name: draw(generator) for name, draw in table.items()} for _ in range(count)]
+
+
+def uniform(low: float, high: float) -> Draw:
+    """A number between two, to three digits."""
+    return lambda generator: _rounded(generator.uniform(low, high))
+
+
+def log_uniform(low: float, high: float) -> Draw:
+    """A number between two whose logarithm is uniform, to three digits: for rates."""
+    return lambda generator: _rounded(math.exp(generator.uniform(math.log(low), math.log(high))))
+
+
+def integers(low: int, high: int) -> Draw:
+    """A whole number from `low` to `high`, both of them too."""
+    return lambda generator: generator.randint(low, high)
+
+
+def choice(*values: Any) -> Draw:
+    """One of these."""
+    return lambda generator: generator.choice(values)
+
+
+def _rounded(value: float) -> float:
+    """So that the name of a run says all of its value."""
+    return float(f"{value:.3g}")
+
+
+def _axes(part: Mapping[str, Iterable[Any]] | Sequence[Point]) -> list[list[Point]]:
+    if isinstance(part, Mapping):
+        return [[{name: value} for value in values] for name, values in part.items()]
+    return [list(part)]
+
+
+def _merged(points: Iterable[Point]) -> Point:
+    merged: Point = {}
+    for point in points:
+        if both := merged.keys() & point.keys():
+            raise UserError(f"product: {', '.join(sorted(both))} is in two parts")
+        merged |= point
+    return merged
+
+
+NAME = "name"
+"""Beside its fields, a run may bring a name of its own."""
+
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]*")
+_LONGEST = 150
+_LONGEST_LABEL = 40  # pods of GKE have 63, of which JobSet wants some for numbers
+
+
+def names(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each run: `learning_rate=3e-3,seed=1`.
+
+    Fields that all runs share are left out, and of a field as much of its dotted name as is needed
+    to tell it from the others.
+
+    Raises:
+      UserError: two runs have one name, or a name cannot be a folder's.
+    """
+    fields = dict.fromkeys(name for point in points for name in point if name != NAME)
+    differing = [name for name in fields if len(points) == 1 or _differs(name, points)]
+    short = _short(differing)
+    found = [point.get(NAME) or _name(point, short) for point in points]
+    for name in found:
+        _check(name)
+    twice = [number for number, name in enumerate(found) if name in found[:number]]
+    if twice:
+        number, name = twice[0], found[twice[0]]
+        raise UserError(
+            f"runs {found.index(name) + 1} and {number + 1} are both named {name!r}: leave one "
+            f"out, or give it a {NAME!r} of its own"
+        )
+    return found
+
+
+def _differs(name: str, points: Sequence[Mapping[str, Any]]) -> bool:
+    return len({repr(point.get(name, ...)) for point in points}) > 1
+
+
+def _short(fields: Sequence[str]) -> dict[str, str]:
+    """The shortest ends of dotted names that are different."""
+    ends = dict.fromkeys(fields, 1)
+
+    def end(name: str) -> str:
+        return ".".join(name.split(".")[-ends[name] :])
+
+    while True:
+        count = Counter(map(end, fields))
+        longer = [name for name in fields if count[end(name)] > 1 and end(name) != name]
+        if not longer:
+            return {name: end(name) for name in fields}
+        for name in longer:
+            ends[name] += 1
+
+
+def _name(point: Mapping[str, Any], short: Mapping[str, str]) -> str:
+    parts = [f"{short[name]}={value_text(point[name])}" for name in short if name in point]
+    return ",".join(parts) or "base"
+
+
+def value_text(value: Any) -> str:
+    """A value as a part of a name: 3e-3, true, 16-32; of a path its last part."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, tuple | list):
+        return "-".join(map(value_text, value)) or "none"
+    text = str(value).rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-" if isinstance(value, str) else "")
+
+
+def _number(value: float) -> str:
+    """The shortest way to write it: 0.15, 3e-3, 1e5."""
+    plain = repr(value).removesuffix(".0")
+    if not math.isfinite(value):
+        return plain
+    written = (f"{value:.{digits}e}" for digits in range(17))
+    mantissa, _, exponent = next(text for text in written if float(text) == value).partition("e")
+    short = f"{mantissa}e{int(exponent)}"
+    return short if len(short) < len(plain) else plain
+
+
+def label(*names: str) -> str:
+    """A name for a cluster, where only small letters, digits and hyphens count, 40 at most."""
+    text = re.sub(r"[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")
+    text = text if text[:1].isalpha() else f"run-{text}"
+    if len(text) <= _LONGEST_LABEL:
+        return text
+    digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:6]
+    return f"{text[: _LONGEST_LABEL - 7].rstrip('-')}-{digest}"
+
+
+def _check(name: str) -> None:
+    if not isinstance(name, str) or not _SAFE.fullmatch(name):
+        raise UserError(
+            f"the run {name!r} wants a name of letters, digits and . _ + = , - that can be a "
+            f"folder's: give it a {NAME!r}"
+        )
+    if len(name) > _LONGEST:
+        raise UserError(
+            f"the name of the run {name[:40]!r}... has {len(name)} characters, {_LONGEST} is the "
+            f"most: give it a {NAME!r}"
+        )

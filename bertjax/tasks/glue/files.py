@@ -1,0 +1,218 @@
+"""GLUE as it was released: a folder of tab-separated files for each task.
+
+Quotes mean nothing in these files, a line ends at a newline and nowhere else, and some begin with a
+byte order mark or end their lines with a carriage return too.
+
+Where GLUE comes from: the released files in a folder, or a prepared tensorflow-datasets one.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.io.lines import whole
+from bertjax.tasks.glue import tfds as glue_tfds
+from bertjax.tasks.glue.table import (
+    HIGHEST_SCORE,
+    PARAPHRASE_DEV_IDS,
+    PARAPHRASE_ID_COLUMNS,
+    PARAPHRASE_TRAIN,
+    TASKS,
+    Column,
+    GlueExamples,
+    GlueSplit,
+    GlueTask,
+)
+
+MOST_BROKEN = 0.001
+"""A share of broken lines above this is another kind of file, not a few line ends within texts."""
+
+_Line = tuple[int, list[str]]
+"""A line's number in its file, from 1, and its fields."""
+
+
+def read_tsv(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
+    """Reads `directory/<task's folder>/*.tsv`: every split that has a file.
+
+    Raises:
+      UserError: a needed file is missing, or a line of one is not what it should be.
+    """
+    folder = pathlib.Path(directory) / task.folder
+    if not folder.is_dir():
+        _refuse_folder(pathlib.Path(directory), task)
+    splits = {}
+    for split in task.splits:
+        path = next((folder / name for name in split.files if (folder / name).is_file()), None)
+        if path is not None:
+            splits[split.name] = _read_split(path, task, split)
+        elif split.labelled:
+            raise UserError(
+                f"{folder} has no {' or '.join(split.files)}: {task.name} needs its {split.name} "
+                "split; copy the file there"
+            )
+    return splits
+
+
+def read_file(path: str | pathlib.Path, task: GlueTask) -> GlueExamples:
+    """Reads one released file, wherever it lies; its name tells which split's columns it has.
+
+    A name that no split has is read as dev.
+
+    Raises:
+      UserError: there is no such file, or a line of it is not what it should be.
+    """
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise UserError(f"no file {path}: wanted a released TSV file of {task.name}")
+    evaluated_first = sorted(task.splits, key=lambda split: not split.server)
+    named = [split for split in evaluated_first if path.name in split.files]
+    return _read_split(path, task, named[0] if named else task.split("dev"))
+
+
+def _refuse_folder(directory: pathlib.Path, task: GlueTask) -> None:
+    if not directory.is_dir():
+        raise UserError(f"no folder {directory}: --data wants the one that holds {task.folder}/")
+    known = [other.folder for other in TASKS if (directory / other.folder).is_dir()]
+    raise UserError(
+        f"{directory} has no {task.folder}/ (it has {', '.join(known) or 'no GLUE task'}): "
+        f"--data wants the folder that holds {task.folder}/"
+    )
+
+
+def _read_split(path: pathlib.Path, task: GlueTask, split: GlueSplit) -> GlueExamples:
+    table = _read_table(path, header=split.header)
+    texts = [table.column(name) for name in split.texts]
+    has_label = split.labelled or split.label in table.names
+    label = table.column(split.label) if has_label else None
+    lines, left_out = table.complete(
+        [*texts, *([] if label is None else [label])], may_be_broken=task.broken_lines
+    )
+    if path.name == PARAPHRASE_TRAIN:
+        lines = _paraphrases(table, lines, dev=split.name == "dev")
+    if not lines:
+        raise UserError(f"{path} holds no examples: wanted one a line")
+    return GlueExamples(
+        texts=tuple([fields[text] for _, fields in lines] for text in texts),
+        labels=None if label is None else _labels(path, lines, label, task),
+        indices=_indices(table, lines),
+        left_out=left_out,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """A file's lines as fields, and the names of its columns if its first line gives them."""
+
+    path: pathlib.Path
+    names: list[str]
+    lines: list[_Line]
+
+    def column(self, name: Column) -> int:
+        """The number of a column."""
+        if isinstance(name, int):
+            return name
+        if name not in self.names:
+            raise UserError(
+                f"{self.path} line 1: no column {name!r} among {', '.join(self.names)}; "
+                "wanted the header line of the released file"
+            )
+        return self.names.index(name)
+
+    def complete(
+        self, columns: Sequence[int], *, may_be_broken: bool
+    ) -> tuple[list[_Line], tuple[str, ...]]:
+        """The lines that have all these columns and nothing behind the last; which have not."""
+        width = len(self.names) or 1 + max(columns)
+
+        def fits(line: _Line) -> bool:
+            return len(line[1]) > max(columns) and not any(line[1][width:])
+
+        complete = [line for line in self.lines if fits(line)]
+        broken = [line for line in self.lines if not fits(line)]
+        if broken and not (may_be_broken and len(broken) <= MOST_BROKEN * len(self.lines) + 1):
+            number, fields = broken[0]
+            raise UserError(
+                f"{self.path} line {number}: {len(fields)} fields, wanted {width} separated by "
+                "tabs; mend or remove the line"
+            )
+        return complete, tuple(f"line {number}" for number, _ in broken)
+
+
+def _read_table(path: pathlib.Path, *, header: bool) -> _Table:
+    text = whole(path)
+    numbered = [
+        (number, line.removesuffix("\r").split("\t"))
+        for number, line in enumerate(text.split("\n"), start=1)
+        if line.strip("\r")
+    ]
+    if not numbered:
+        raise UserError(f"{path} is empty: wanted tab-separated examples")
+    names = numbered.pop(0)[1] if header else []
+    return _Table(path, names, numbered)
+
+
+def _paraphrases(table: _Table, lines: list[_Line], *, dev: bool) -> list[_Line]:
+    """The train or the dev part of the file that holds both."""
+    folder = table.path.parent
+    path = next((folder / name for name in PARAPHRASE_DEV_IDS if (folder / name).is_file()), None)
+    if path is None:
+        raise UserError(
+            f"{table.path} holds train and dev: put {PARAPHRASE_DEV_IDS[0]} beside it, which names "
+            "the pairs of dev (two columns of sentence ids)"
+        )
+    listed = {tuple(fields[:2]) for _, fields in _read_table(path, header=False).lines}
+    first, second = (table.column(name) for name in PARAPHRASE_ID_COLUMNS)
+    return [line for line in lines if ((line[1][first], line[1][second]) in listed) == dev]
+
+
+def _labels(path: pathlib.Path, lines: list[_Line], column: int, task: GlueTask) -> np.ndarray:
+    if not task.labels:
+        scores = [_score(path, number, fields[column]) for number, fields in lines]
+        return np.array(scores, np.float32)
+    known = {label: value for value, label in enumerate(task.labels)}
+    for number, fields in lines:
+        if fields[column] not in known:
+            raise UserError(
+                f"{path} line {number}: label {fields[column]!r} is not one of "
+                f"{', '.join(task.labels)}"
+            )
+    return np.array([known[fields[column]] for _, fields in lines], np.int32)
+
+
+def _score(path: pathlib.Path, number: int, text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = np.nan
+    if not 0.0 <= score <= HIGHEST_SCORE:
+        raise UserError(f"{path} line {number}: score {text!r} is not a number from 0 to 5")
+    return score
+
+
+def _indices(table: _Table, lines: list[_Line]) -> list[str]:
+    """The column `index` (QQP: `id`) where there is one, else the count from 0."""
+    for name in ("index", "id"):
+        if name in table.names:
+            column = table.names.index(name)
+            return [fields[column] for _, fields in lines]
+    return [str(number) for number in range(len(lines))]
+
+
+def read(data: str, task: GlueTask) -> dict[str, GlueExamples]:
+    """Reads every split of a task that is there, by name.
+
+    Args:
+      data: The folder that holds `CoLA/`, `SST-2/` ...; or `tfds:DIR`, where DIR is a data folder
+        of tensorflow-datasets in which `glue/<task>` is prepared as ArrayRecord.
+      task: Which task.
+
+    Raises:
+      UserError: train or a labelled split is missing, or a file is not what it should be.
+    """
+    scheme, _, directory = data.partition(":")
+    if scheme == "tfds" and directory:
+        return glue_tfds.read(directory, task)
+    return read_tsv(data, task)

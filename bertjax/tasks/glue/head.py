@@ -1,0 +1,105 @@
+"""Classifying or rating one or two sentences (GLUE): a linear map of the pooled output."""
+
+from typing import Annotated, Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from bertjax.constraints import AnyText, DropoutRate, NonNegativeInt, OneOf, Weight
+from bertjax.interfaces import Batch
+from bertjax.layers import heads as layers_heads
+from bertjax.layers import losses
+from bertjax.layers.dense import ActivationName
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.heads import TaskClassifier
+from bertjax.pretrainer import Encoded, Encoder, Sum
+from bertjax.tasks.glue.table import TASKS, glue_task
+
+BETWEEN = "+"
+"""Stands between the names of tasks that are learned together."""
+
+
+class GlueTasks:
+    """The constraint on `dataset`: a name of the table, or several with a plus between them."""
+
+    def complaint(self, value: Any) -> str | None:
+        known = OneOf(task.name for task in TASKS)
+        names = value.split(BETWEEN) if isinstance(value, str) else [value]
+        return next(filter(None, map(known.complaint, names)), None)
+
+
+class Task(nn.Module):
+    """Devlin et al. 2019, section 4.1 and appendix A.3: dropout, then classes or one score.
+
+    An encoder without a pooler gets one here (`layers/heads.py`).
+
+    Attributes:
+      dataset: Name of the task in `tasks/glue/table.py`; it decides labels and metrics.
+      classifier_dropout: Dropout of the pooled output.
+      pooler_act: Activation of the pooler that an encoder without one gets: tanh as in RoBERTa; in
+        transformers a DistilBERT has relu, an ELECTRA gelu.
+      mix_layer_norm: Whether layers that are weighed are normalised (`layers/heads.py`).
+      labels: Names of the classes in the order of the table, as predictions and exports print
+        them; empty: the labels of the table.
+      weight: Share in the total loss.
+      task_id: Whose examples of a mixture of tasks are this one's: those of this number in
+        `task_ids`. Without that, all are.
+    """
+
+    dataset: Annotated[str, GlueTasks()]
+    classifier_dropout: DropoutRate = 0.1
+    pooler_act: ActivationName = "tanh"
+    mix_layer_norm: bool = False
+    labels: tuple[AnyText, ...] = ()
+    weight: Weight = 1.0
+    task_id: NonNegativeInt = 0
+
+    rewrites_input = False
+    predicts_tokens = False
+    metrics = (("accuracy", "max"), ("absolute_error", "min"))  # of classes, of a score
+
+    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
+        return batch
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Cross entropy in nats, or the squared error of the score."""
+        logits_BC, weights = self.scores(encoder, encoded, batch, train=train)
+        labels = batch["labels"]
+        weight_sum = weights.sum()
+        if not glue_task(self.dataset).labels:
+            error = logits_BC[:, 0] - labels
+            absolute = (jnp.sum(weights * jnp.abs(error)), weight_sum)
+            return jnp.sum(weights * error**2), weight_sum, {"absolute_error": absolute}
+        labels = labels.astype(jnp.int32).clip(0, logits_BC.shape[-1] - 1)  # those of other tasks
+        accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
+        return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
+
+    def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Num[Array, " B"]:
+        """The number of the likeliest class, or the score."""
+        logits_BC, _ = self.scores(encoder, encoded, batch, train=False)
+        if not glue_task(self.dataset).labels:
+            return logits_BC[:, 0]
+        return jnp.argmax(logits_BC, axis=-1)
+
+    @nn.compact
+    def scores(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Float[Array, "B C"], Float[Array, " B"]]:
+        """Scores of the classes, or one score, and how much each example counts."""
+        pooled = layers_heads.pooled_output(
+            encoder,
+            encoded,
+            batch,
+            pooler_act=self.pooler_act,
+            mix_layer_norm=self.mix_layer_norm,
+        )
+        pooled = Dropout(self.classifier_dropout)(pooled, train=train)
+        num_labels = glue_task(self.dataset).num_labels
+        logits_BC = TaskClassifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
+        weights = batch.get("example_weight", jnp.ones(len(logits_BC)))
+        if "task_ids" in batch:
+            weights = weights * (batch["task_ids"] == self.task_id)
+        return logits_BC, weights

@@ -1,0 +1,78 @@
+"""Predictions as GLUE's evaluation server wants them: a file a test set, two columns, a header."""
+
+import math
+import pathlib
+
+import numpy as np
+from jaxtyping import Num
+
+from bertjax.errors import UserError
+from bertjax.io import files as io_files
+from bertjax.io.lines import texts
+from bertjax.tasks.glue.table import HIGHEST_SCORE, GlueTask
+
+HEADER = "index\tprediction"
+
+
+def write(
+    path: pathlib.Path, task: GlueTask, indices: list[str], predictions: Num[np.ndarray, " n"]
+) -> None:
+    """Writes predicted classes as the server spells them, scores cut to 0..5 with 3 decimals.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    if len(indices) != len(predictions):
+        raise ValueError(f"{len(predictions)} predictions for {len(indices)} examples")
+    if task.labels:
+        spelled = [task.labels[value] for value in predictions.tolist()]
+    else:
+        spelled = [f"{value:.3f}" for value in np.clip(predictions, 0.0, HIGHEST_SCORE).tolist()]
+    lines = [HEADER, *map("\t".join, zip(indices, spelled, strict=True))]
+    io_files.write(path, "\n".join(lines) + "\n")
+
+
+def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
+    """Reads such a file: the number of the class, or the score, of each index.
+
+    Raises:
+      UserError: a line is not what it should be, or an index comes twice.
+    """
+    found: dict[str, float] = {}
+    places: dict[str, str] = {}
+    rows = texts(str(path))
+    where, header = next(rows, (f"{path}:1", ""))
+    if header != HEADER:
+        raise UserError(
+            f"{where}: {header[:60]!r}, wanted the header line of GLUE's server, "
+            "index and prediction parted by a tab"
+        )
+    for where, line in rows:
+        if not line.strip():
+            continue
+        index, tab, spelled = line.partition("\t")
+        if not tab or "\t" in spelled:
+            raise UserError(f"{where}: {line[:60]!r}, wanted index and prediction parted by a tab")
+        if index in places:
+            raise UserError(
+                f"{where}: index {index!r} is at {places[index]} already; remove one of the lines"
+            )
+        places[index] = where
+        found[index] = _value(where, spelled, task)
+    return found
+
+
+def _value(where: str, spelled: str, task: GlueTask) -> float:
+    if task.labels:
+        if spelled not in task.labels:
+            raise UserError(
+                f"{where}: prediction {spelled!r} is not one of {', '.join(task.labels)}"
+            )
+        return task.labels.index(spelled)
+    try:
+        value = float(spelled)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{where}: prediction {spelled!r} is no number; wanted one from 0 to 5")
+    return value

@@ -1,0 +1,352 @@
+"""GLUE (Wang et al. 2019) as one table: where each task's examples lie and how they are scored.
+
+Other tasks of one or two sentences in the same kind of files are further rows.
+
+A row is a `GlueTask`, a split of it a `GlueSplit`. Labels stand in the order of their integers in
+tensorflow-datasets and are spelled as the evaluation server spells them. A task without labels is
+a regression, scored 0 to 5. Where the labels are numbers, `names` are the classes in words, as
+tensorflow-datasets has them.
+
+What was published of GLUE, to be shown beside one's own: dev sets, single models, in percent.
+
+CoLA Matthews, STS-B Pearson (ELECTRA: Spearman), MRPC and QQP accuracy (of the first and last row
+the source does not say), MNLI matched. Of: the released code of Sanh et al. 2019 (BERT-base and
+DistilBERT, uncased; the paper's table 1 has other figures for MNLI, which contradict its averages);
+Liu et al. 2019, table 5 (BERT-large and RoBERTa); Lan et al. 2020, table 9 (ALBERT, 1.5 M steps);
+Clark et al. 2020, table 3 (ELECTRA, 1.75 M steps).
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Num
+
+from bertjax.data.random import sample
+from bertjax.errors import UserError, nearest
+
+HIGHEST_SCORE = 5.0
+"""Of the regression task: STS-B's similarities run from 0 to 5."""
+
+Column = str | int
+"""A column is found by its name in the header line, or by its number where there is none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueSplit:
+    """One split of a task.
+
+    Attributes:
+      name: `train`, `dev`, `test`, or another evaluation split.
+      files: File names to look for, in order of preference; the first that exists is read.
+      tfds: The split's name in tensorflow-datasets; `CONFIG:SPLIT` if it is another config's.
+      server: Stem of the prediction file that the evaluation server wants; empty for `train`.
+      texts: Columns of the one or two sentences.
+      label: Column of the label.
+      header: Whether the first line names the columns.
+      labelled: Whether every example has a label; a split without may still bring the column.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    tfds: str
+    server: str
+    texts: tuple[Column, ...]
+    label: Column
+    header: bool = True
+    labelled: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """One task of the benchmark.
+
+    Attributes:
+      name: As configs and tensorflow-datasets name it.
+      folder: Folder of the released files.
+      labels: Spelling of each class; empty for a regression.
+      metrics: Names of functions in `bertjax.metrics.classification`.
+      splits: `train` first, then what is evaluated.
+      tfds_texts: Names of the one or two sentences in tensorflow-datasets.
+      names: The classes in words, where `labels` are numbers.
+      broken_lines: Whether the released train file holds lines cut in two by a line end inside a
+        text; such pieces are left out and counted.
+    """
+
+    name: str
+    folder: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    splits: tuple[GlueSplit, ...]
+    tfds_texts: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    broken_lines: bool = False
+
+    @property
+    def num_labels(self) -> int:
+        """Classes to tell apart, or 1 output for a regression."""
+        return len(self.labels) or 1
+
+    def split(self, name: str) -> GlueSplit:
+        """The split of this name."""
+        return next(split for split in self.splits if split.name == name)
+
+    def order(self, given: Sequence[str]) -> tuple[int, ...]:
+        """The position of each class in `given`, which names all classes in any order.
+
+        Names are compared without regard to case, spaces, `_` and `-`.
+
+        Raises:
+          UserError: these are not the names of the classes.
+        """
+        found = [_comparable(name) for name in given]
+        for known in (self.labels, self.names):
+            classes = [_comparable(name) for name in known]
+            if sorted(found) == sorted(classes):
+                return tuple(found.index(name) for name in classes)
+        raise UserError(
+            f"classes of {self.name}: got {', '.join(given)}, expected "
+            f"{', '.join(self.names or self.labels)} in any order"
+        )
+
+    def class_names(self, given: Sequence[str]) -> tuple[str, ...]:
+        """The names to print for the classes: those `given` in their order, if any, or `labels`.
+
+        Raises:
+          UserError: these are not the names of the classes, or are in another order.
+        """
+        if given and self.order(given) != tuple(range(len(given))):
+            raise UserError(
+                f"classes of {self.name}: got {', '.join(given)}, expected the order "
+                f"{', '.join(self.names or self.labels)}"
+            )
+        return tuple(given) or self.labels
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueExamples:
+    """The examples of a split, in file order.
+
+    Attributes:
+      texts: One or two lists of sentences.
+      labels: int32 classes or float32 scores; None where the split has no labels.
+      indices: What the evaluation server calls each example.
+      left_out: Lines that were passed over because they are broken, as "line 17".
+    """
+
+    texts: tuple[list[str], ...]
+    labels: Num[np.ndarray, " n"] | None
+    indices: list[str]
+    left_out: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def sample(self, size: int, seed: int) -> "GlueExamples":
+        """So many of the examples, drawn without replacement, in file order."""
+        kept = sample(len(self), size, seed)
+        return GlueExamples(
+            texts=tuple([column[i] for i in kept] for column in self.texts),
+            labels=None if self.labels is None else self.labels[kept],
+            indices=[self.indices[i] for i in kept],
+            left_out=self.left_out,
+        )
+
+
+def _comparable(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).casefold()
+
+
+def _splits(server: str, texts: tuple[str, ...], label: str) -> tuple[GlueSplit, ...]:
+    """The usual three files: train.tsv, dev.tsv and an unlabelled test.tsv, with header lines."""
+    return (
+        GlueSplit("train", ("train.tsv",), "train", "", texts, label),
+        GlueSplit("dev", ("dev.tsv",), "validation", server, texts, label),
+        GlueSplit("test", ("test.tsv",), "test", server, texts, label, labelled=False),
+    )
+
+
+_COLA = (
+    GlueSplit("train", ("train.tsv",), "train", "", (3,), 1, header=False),
+    GlueSplit("dev", ("dev.tsv",), "validation", "CoLA", (3,), 1, header=False),
+    GlueSplit("test", ("test.tsv",), "test", "CoLA", ("sentence",), "label", labelled=False),
+)
+
+PARAPHRASE_TRAIN = "msr_paraphrase_train.txt"
+"""MRPC as Microsoft released it: train and dev in one file, told apart by `PARAPHRASE_DEV_IDS`."""
+PARAPHRASE_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
+PARAPHRASE_ID_COLUMNS = ("#1 ID", "#2 ID")
+
+_MRPC_TEXTS = ("#1 String", "#2 String")
+_MRPC_TEST_FILES = ("test.tsv", "msr_paraphrase_test.txt", "msr_test_labelled.tsv")
+_MRPC = (
+    GlueSplit("train", ("train.tsv", PARAPHRASE_TRAIN), "train", "", _MRPC_TEXTS, "Quality"),
+    GlueSplit("dev", ("dev.tsv", PARAPHRASE_TRAIN), "validation", "MRPC", _MRPC_TEXTS, "Quality"),
+    GlueSplit("test", _MRPC_TEST_FILES, "test", "MRPC", _MRPC_TEXTS, "Quality", labelled=False),
+)
+
+_PAIR = ("sentence1", "sentence2")
+_STSB_TEST_FILES = ("test.tsv", "test_labelled.tsv")
+_STSB = (
+    *_splits("STS-B", _PAIR, "score")[:2],
+    GlueSplit("test", _STSB_TEST_FILES, "test", "STS-B", _PAIR, "score", labelled=False),
+)
+
+_GOLD = "gold_label"
+_MNLI = (
+    GlueSplit("train", ("train.tsv",), "train", "", _PAIR, _GOLD),
+    GlueSplit("dev", ("dev_matched.tsv",), "validation_matched", "MNLI-m", _PAIR, _GOLD),
+    GlueSplit(
+        "dev_mismatched",
+        ("dev_mismatched.tsv",),
+        "validation_mismatched",
+        "MNLI-mm",
+        _PAIR,
+        _GOLD,
+    ),
+    GlueSplit(
+        "test", ("test_matched.tsv",), "test_matched", "MNLI-m", _PAIR, _GOLD, labelled=False
+    ),
+    GlueSplit(
+        "test_mismatched",
+        ("test_mismatched.tsv",),
+        "test_mismatched",
+        "MNLI-mm",
+        _PAIR,
+        _GOLD,
+        labelled=False,
+    ),
+    GlueSplit(
+        "diagnostic",
+        ("../diagnostic/diagnostic.tsv", "../AX/AX.tsv", "../AX/test.tsv"),
+        "ax:test",
+        "AX",
+        _PAIR,
+        "label",
+        labelled=False,
+    ),
+)
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_SENTIMENT = ("negative", "positive")
+_QUESTIONS = ("question1", "question2")
+
+GLUE = (
+    GlueTask(
+        "cola",
+        "CoLA",
+        _BINARY,
+        ("matthews",),
+        _COLA,
+        ("sentence",),
+        names=("unacceptable", "acceptable"),
+    ),
+    GlueTask(
+        "sst2",
+        "SST-2",
+        _BINARY,
+        ("accuracy",),
+        _splits("SST-2", ("sentence",), "label"),
+        ("sentence",),
+        names=_SENTIMENT,
+    ),
+    GlueTask(
+        "mrpc",
+        "MRPC",
+        _BINARY,
+        ("accuracy", "f1"),
+        _MRPC,
+        _PAIR,
+        names=("not_equivalent", "equivalent"),
+    ),
+    GlueTask("stsb", "STS-B", (), ("pearson", "spearman"), _STSB, _PAIR),
+    GlueTask(
+        "qqp",
+        "QQP",
+        _BINARY,
+        ("accuracy", "f1"),
+        _splits("QQP", _QUESTIONS, "is_duplicate"),
+        _QUESTIONS,
+        names=("not_duplicate", "duplicate"),
+        broken_lines=True,
+    ),
+    GlueTask(
+        "mnli",
+        "MNLI",
+        ("entailment", "neutral", "contradiction"),
+        ("accuracy",),
+        _MNLI,
+        ("premise", "hypothesis"),
+    ),
+    GlueTask(
+        "qnli",
+        "QNLI",
+        _ENTAILMENT,
+        ("accuracy",),
+        _splits("QNLI", ("question", "sentence"), "label"),
+        ("question", "sentence"),
+    ),
+    GlueTask("rte", "RTE", _ENTAILMENT, ("accuracy",), _splits("RTE", _PAIR, "label"), _PAIR),
+    GlueTask(
+        "wnli",
+        "WNLI",
+        _BINARY,
+        ("accuracy",),
+        _splits("WNLI", _PAIR, "label"),
+        _PAIR,
+        names=("not_entailment", "entailment"),
+    ),
+)
+
+
+CHINESE = tuple(
+    GlueTask(
+        name,
+        name,
+        _BINARY,
+        ("accuracy",),
+        tuple(
+            GlueSplit(
+                split,
+                (f"{split}.tsv",),
+                split,
+                "" if split == "train" else name,
+                ("text_a",),
+                "label",
+            )
+            for split in ("train", "dev", "test")
+        ),
+        ("text_a",),
+        names=_SENTIMENT,
+    )
+    for name in ("book_review", "chnsenticorp")
+)
+"""Reviews that are good or bad, as K-BERT releases them; their test splits have labels."""
+
+TASKS = (*GLUE, *CHINESE)
+
+
+def glue_task(name: str) -> GlueTask:
+    """The row of the task `name`.
+
+    Raises:
+      UserError: there is no such task; the nearest name is given.
+    """
+    for task in TASKS:
+        if task.name == name:
+            return task
+    raise UserError(f"no GLUE task {name!r}: {nearest(name, [task.name for task in TASKS])}")
+
+
+PUBLISHED_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+
+PUBLISHED_ROWS: dict[str, tuple[float | None, ...]] = {
+    "BERT-base": (56.3, 92.7, 88.6, 89.0, 89.6, 84.7, 91.8, 69.3, 53.5),
+    "BERT-large": (60.6, 93.2, 88.0, 90.0, 91.3, 86.6, 92.3, 70.4, None),
+    "RoBERTa-large": (68.0, 96.4, 90.9, 92.4, 92.2, 90.2, 94.7, 86.6, 91.3),
+    "ALBERT-xxlarge": (71.4, 96.9, 90.9, 93.0, 92.2, 90.8, 95.3, 89.2, None),
+    "ELECTRA-large": (69.1, 96.9, 90.8, 92.6, 92.4, 90.9, 95.0, 88.0, None),
+    "DistilBERT": (51.3, 91.3, 87.5, 86.9, 88.5, 82.1, 89.2, 59.9, 56.3),
+}

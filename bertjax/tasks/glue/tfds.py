@@ -1,0 +1,87 @@
+"""GLUE as tensorflow-datasets prepares it, read without TensorFlow."""
+
+import pathlib
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.tasks.glue.table import HIGHEST_SCORE, GlueExamples, GlueTask
+
+_READ_AT_ONCE = 4096
+
+
+def read(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
+    """Reads `directory/glue/<task>/<newest version>`: every split that is there.
+
+    Raises:
+      UserError: nothing is prepared there, or not as ArrayRecord, or a needed split is missing.
+    """
+    builders = {task.name: _builder(pathlib.Path(directory), task.name)}
+    splits = {}
+    for split in task.splits:
+        config, _, name = split.tfds.rpartition(":")
+        if config and (pathlib.Path(directory) / "glue" / config).is_dir():
+            builders.setdefault(config, _builder(pathlib.Path(directory), config))
+        builder = builders.get(config or task.name)
+        if builder is not None and name in builder.info.splits:
+            splits[split.name] = _read_split(builder, name, task, labelled=split.labelled)
+        elif split.labelled:
+            raise UserError(
+                f"{directory}/glue/{task.name} has no split {name!r} (it has "
+                f"{', '.join(builder.info.splits)}): prepare the dataset again"
+            )
+    return splits
+
+
+def _builder(directory: pathlib.Path, config: str):
+    """The newest prepared version of `glue/<config>`."""
+    import tensorflow_datasets as tfds
+
+    versions = [path.parent for path in (directory / "glue" / config).glob("*/dataset_info.json")]
+    if not versions:
+        raise UserError(
+            f"no prepared dataset in {directory}/glue/{config}: prepare it with "
+            f"tfds build glue/{config} --data_dir {directory} --file_format array_record"
+        )
+    newest = max(versions, key=lambda path: [int(part) for part in path.name.split(".")])
+    builder = tfds.builder_from_directory(newest)
+    if builder.info.file_format is not tfds.core.FileFormat.ARRAY_RECORD:
+        raise UserError(
+            f"{newest} is stored as {builder.info.file_format.value}, wanted array_record: "
+            "prepare it again with --file_format array_record"
+        )
+    return builder
+
+
+def _read_split(builder, name: str, task: GlueTask, *, labelled: bool) -> GlueExamples:
+    """One split in the order of the released files: preparation has shuffled it."""
+    source = builder.as_data_source(split=name)
+    rows = []
+    for start in range(0, len(source), _READ_AT_ONCE):
+        rows += source.__getitems__(range(start, min(start + _READ_AT_ONCE, len(source))))
+    if not rows:
+        raise UserError(f"{builder.data_dir} holds no examples in split {name!r}: prepare it again")
+    missing = [column for column in (*task.tfds_texts, "label", "idx") if column not in rows[0]]
+    if missing:
+        raise UserError(
+            f"{builder.data_dir} has no feature {missing[0]!r}: it is not glue/{task.name}"
+        )
+    rows.sort(key=lambda row: int(row["idx"]))
+    values = np.array([row["label"] for row in rows])
+    return GlueExamples(
+        texts=tuple([row[column].decode("utf-8") for row in rows] for column in task.tfds_texts),
+        labels=_labels(builder, values, name, task) if labelled or (values != -1).any() else None,
+        indices=[str(int(row["idx"])) for row in rows],
+    )
+
+
+def _labels(builder, values: np.ndarray, name: str, task: GlueTask) -> np.ndarray:
+    """The labels of a split; an unlabelled one is stored as -1 throughout."""
+    highest = len(task.labels) - 1 if task.labels else HIGHEST_SCORE
+    wrong = np.flatnonzero(~((values >= 0) & (values <= highest)))
+    if wrong.size:
+        raise UserError(
+            f"{builder.data_dir} split {name!r}, example {wrong[0]}: label {values[wrong[0]]} is "
+            f"not from 0 to {highest}"
+        )
+    return values.astype(np.int32 if task.labels else np.float32)

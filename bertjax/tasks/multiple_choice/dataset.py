@@ -1,0 +1,164 @@
+"""Questions with several answers, of which one is right: RACE and SWAG."""
+
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import softmax
+
+from bertjax.errors import UserError
+from bertjax.metrics import classification
+from bertjax.tasks import dataset as tasks_dataset
+from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.multiple_choice import files as multiple_choice_files
+from bertjax.tasks.multiple_choice import pairs as multiple_choice_pairs
+from bertjax.tasks.multiple_choice import predictions as multiple_choice_predictions
+from bertjax.tasks.multiple_choice.files import Choices
+from bertjax.tasks.sequences import Pairs
+
+Fields = Mapping[str, Any]
+
+READERS: Mapping[str, Callable[[str], dict[str, Choices]]] = dict(
+    zip(
+        multiple_choice_files.NAMES,
+        (multiple_choice_files.read_race, multiple_choice_files.read_swag),
+        strict=True,
+    )
+)
+
+
+DataFields = tasks_dataset.DataFields
+
+
+class Dataset:
+    """See `interfaces.Dataset`. A sequence is a question with one of its answers."""
+
+    task_fields = MappingProxyType({})
+
+    def __init__(self, data: str, task: Fields, fields: Fields, read: EncodingSpec):
+        """Reads and encodes every split that is there.
+
+        Args:
+          data: Folder of the files as they were released.
+          task: `config.task`, which says whether these are RACE's or SWAG's.
+          fields: `config.data`.
+          read: What the model wants.
+
+        Raises:
+          UserError: something is missing or does not fit.
+        """
+        self.name = task["dataset"]
+        self.choices = READERS[self.name](data)
+        self.batches = {}
+        for split in ("train", "dev"):
+            if split not in self.choices:
+                raise UserError(f"{data} has no {split} split of {self.name}: put it there")
+        for split, choices in self.choices.items():
+            drawn = read.drawn(split, choices)
+            if drawn.num_choices != task["num_choices"]:
+                raise UserError(
+                    f"{data} has questions of {drawn.num_choices} answers, the recipe wants "
+                    f"{task['num_choices']}: set --config.task.num_choices={drawn.num_choices}"
+                )
+            self.batches[split] = read.batches(
+                split, _encoded(drawn, self.name, read), _labels(drawn), drawn.num_choices
+            )
+        self.dev = ("dev",)
+        self.test = ("test",) if "test" in self.choices else ()
+        self.left_out = dict.fromkeys(self.batches, ())
+
+    def score(self, split: str, predictions: Float[np.ndarray, " n"]) -> dict[str, float]:
+        """The share of right answers, and of RACE that of each level."""
+        choices = self.choices[split]
+        if choices.answers is None:
+            return {}
+        chosen, levels = self._chosen(split, predictions), np.array(choices.levels)
+        found = {"accuracy": classification.accuracy(chosen, choices.answers)}
+        for level in sorted(set(choices.levels) - {""}):
+            own = levels == level
+            found[f"{level}_accuracy"] = classification.accuracy(chosen[own], choices.answers[own])
+        return found
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Accuracy on the dev split."""
+        return {"dev/score": values["dev/accuracy"]}
+
+    def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
+        """The letter of the chosen answer, by the question's id, as JSON."""
+        chosen = self._chosen(split, predictions).tolist()
+        multiple_choice_predictions.write(folder / f"{split}.json", self.choices[split].ids, chosen)
+
+    def _chosen(
+        self, split: str, predictions: Float[np.ndarray, " n"]
+    ) -> Int[np.ndarray, " questions"]:
+        return predictions.reshape(-1, self.choices[split].num_choices).argmax(axis=1)
+
+
+OUTPUT = "predict"
+"""The method of `tasks/multiple_choice/head.py` that tells what `ask` needs."""
+
+
+def from_inputs(
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: EncodingSpec
+) -> PredictionRequest:
+    """A JSON object with "context", "question" and a list of "choices" on each line.
+
+    An answer has `"truncated": true` where the context was too long for the model.
+
+    Raises:
+      UserError: a line is something else.
+    """
+    rows = [_question(line, task["num_choices"]) for line in lines]
+    choices = Choices(
+        contexts=[row["context"] for row in rows],
+        questions=[row["question"] for row in rows],
+        options=[tuple(row["choices"]) for row in rows],
+        answers=None,
+        ids=[str(number) for number in range(len(rows))],
+        levels=[""] * len(rows),
+    )
+
+    sequences = _encoded(choices, task["dataset"], read)
+
+    def answers(scores: Float[np.ndarray, " n"]) -> list[dict[str, Any]]:
+        probabilities = softmax(scores.reshape(len(rows), -1), axis=-1)
+        truncated = sequences.truncated.reshape(len(rows), -1).any(axis=1)
+        return [
+            row
+            | {"answer": int(own.argmax()), "probabilities": own.tolist()}
+            | ({"truncated": True} if cut else {})
+            for row, own, cut in zip(rows, probabilities, truncated, strict=True)
+        ]
+
+    return PredictionRequest(read.batches("asked", sequences, None, task["num_choices"]), answers)
+
+
+def _question(line: Line, num_choices: int) -> dict[str, Any]:
+    wanted = {"context": "a text", "question": "a text", "choices": f"{num_choices} texts"}
+    row = tasks_dataset.json_object(line, wanted)
+    texts = [row["context"], row["question"], *row["choices"]]
+    if len(row["choices"]) != num_choices or not all(isinstance(text, str) for text in texts):
+        raise UserError(f"{line[0]}: wanted texts, and {num_choices} choices: mend the line")
+    return {name: row[name] for name in wanted}
+
+
+def _labels(choices: Choices) -> Int[np.ndarray, " n"] | None:
+    """1 for the right answer, 0 for the others."""
+    if choices.answers is None:
+        return None
+    right = np.arange(choices.num_choices) == choices.answers[:, None]
+    return right.astype(np.int32).reshape(-1)
+
+
+def _encoded(choices: Choices, dataset: str, read: EncodingSpec) -> Pairs:
+    return multiple_choice_pairs.encode(
+        choices,
+        read.tokenizer,
+        read.max_seq_length,
+        dataset=dataset,
+        cls_last=read.cls_last,
+        max_chars_per_word=read.max_chars_per_word,
+    )

@@ -1,0 +1,83 @@
+"""Answers to questions with options, in JSON: an object of ids, or an object on each line.
+
+An answer is a letter from A or a number from 0.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.io import files as io_files
+from bertjax.io.lines import texts
+from bertjax.tasks.multiple_choice.files import LETTERS
+
+_FORMS = '{"ID": "B", ...} or lines of {"id": "ID", "prediction": "B"}'
+
+_Pairs = list[tuple[str, Any]]
+"""The content of a JSON object, in which a name may come twice."""
+
+
+def read(path: str | pathlib.Path) -> dict[str, int]:
+    """The number of the option that is chosen for each question.
+
+    Raises:
+      UserError: the file is of neither form, a question comes twice, or an answer is none.
+    """
+    lines = [(where, line) for where, line in texts(str(path)) if line.strip()]
+    found: dict[str, int] = {}
+    for where, identity, answer in _answers(path, lines):
+        if identity in found:
+            raise UserError(f"{where}: question {identity!r} comes twice; leave one answer")
+        found[identity] = _option(where, identity, answer)
+    return found
+
+
+def write(path: str | pathlib.Path, ids: list[str], answers: list[int]) -> None:
+    """Writes one object of letters by id.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    chosen = dict(zip(ids, (LETTERS[answer] for answer in answers), strict=True))
+    io_files.write(pathlib.Path(path), json.dumps(chosen, indent=1) + "\n")
+
+
+def _answers(path: str | pathlib.Path, lines: list[tuple[str, str]]) -> list[tuple[str, str, Any]]:
+    """(where, id, answer) of both forms."""
+    rows = []
+    for where, line in lines:
+        row = _object(line)
+        if row is None or {"id", "prediction"} != {name for name, _ in row}:
+            break
+        fields = dict(row)
+        rows.append((where, str(fields["id"]), fields["prediction"]))
+    if lines and len(rows) == len(lines):
+        return rows
+    whole = _object("\n".join(line for _, line in lines))
+    if whole is not None:
+        return [(str(path), identity, answer) for identity, answer in whole]
+    where, line = lines[len(rows)] if rows else (str(path), lines[0][1] if lines else "")
+    raise UserError(f"{where}: {line[:60]!r}, wanted {_FORMS}")
+
+
+def _object(text: str) -> _Pairs | None:
+    """The names and values of a JSON object; None if the text is something else."""
+    try:
+        read = json.loads(text, object_pairs_hook=lambda pairs: ("object", pairs))
+    except ValueError:
+        return None
+    return read[1] if isinstance(read, tuple) else None
+
+
+def _option(where: str, identity: str, answer: Any) -> int:
+    if isinstance(answer, str) and len(answer) == 1 and answer in LETTERS:
+        return LETTERS.index(answer)
+    if isinstance(answer, str) and answer.isdecimal():
+        answer = int(answer)
+    if type(answer) is int and 0 <= answer < len(LETTERS):
+        return answer
+    raise UserError(
+        f"{where}: question {identity!r} has the answer {str(answer)[:20]!r}: wanted a letter from "
+        f"A to {LETTERS[-1]} or a number from 0 to {len(LETTERS) - 1}"
+    )

@@ -1,0 +1,176 @@
+"""Words with tags, in CoNLL's columns: entities, found word by word."""
+
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import softmax
+
+from bertjax.constraints import AnyText, OneOf
+from bertjax.data.random import sample
+from bertjax.errors import UserError
+from bertjax.metrics import entities as metrics_entities
+from bertjax.tasks import dataset
+from bertjax.tasks import files as tasks_files
+from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.ner import conll as ner_conll
+from bertjax.tasks.ner import words as ner_words
+from bertjax.tasks.ner.conll import Sentence
+
+Fields = Mapping[str, Any]
+
+FILES = {
+    "train": ("train.txt", "eng.train"),
+    "dev": ("valid.txt", "dev.txt", "eng.testa"),
+    "test": ("test.txt", "eng.testb"),
+}
+"""Names to look for, in order of preference."""
+
+
+class Split(list[Sentence]):
+    """The sentences of a split."""
+
+    def sample(self, size: int, seed: int) -> "Split":
+        """So many of the sentences, drawn without replacement, in file order."""
+        return Split(self[i] for i in sample(len(self), size, seed))
+
+
+class DataFields(dataset.DataFields):
+    """`config.data`.
+
+    Attributes:
+      train_file: Name of the file of a split; "" for the released name.
+      dev_file: Likewise.
+      test_file: Likewise.
+      scheme: Of the tags.
+      document_context: Whether a sentence is read with its document around it.
+    """
+
+    train_file: AnyText
+    dev_file: AnyText
+    test_file: AnyText
+    scheme: Annotated[str, OneOf(ner_conll.SCHEMES)]
+    document_context: bool
+
+
+class Dataset:
+    """See `interfaces.Dataset`. A sequence is a sentence, or a part of one that is too long."""
+
+    def __init__(self, data: str, task: Fields, fields: Fields, read: EncodingSpec):
+        """Reads and encodes every split that is there.
+
+        Args:
+          data: Folder of the files.
+          task: `config.task`.
+          fields: `config.data`: the names of the files (`train_file` and so on, empty for the usual
+            ones), `scheme` of the tags, and `document_context`.
+          read: What the model wants.
+
+        Raises:
+          UserError: something is missing or does not fit.
+        """
+        self.name = "ner"
+        paths = tasks_files.find(data, FILES, fields)
+        self.sentences = {
+            split: Split(ner_conll.read(path, fields["scheme"])) for split, path in paths.items()
+        }
+        self.tags = ner_conll.tag_names(self.sentences["train"])
+        self.task_fields = MappingProxyType({"labels": self.tags})
+        self.words, self.batches = {}, {}
+        for split, sentences in self.sentences.items():
+            ner_conll.check_tags(paths[split], sentences, self.tags)
+            self.words[split] = _encoded(read.drawn(split, sentences), self.tags, fields, read)
+            self.batches[split] = read.batches(split, self.words[split].pairs, None)
+        self.dev = ("dev",)
+        self.test = ("test",) if "test" in self.batches else ()
+        self.left_out = dict.fromkeys(self.batches, ())
+
+    def score(self, split: str, predictions: Int[np.ndarray, "n L"]) -> dict[str, float]:
+        """Precision, recall and F1 of entities, and the share of right tags, as conlleval's."""
+        wanted = [sentence.tags for sentence in self.sentences[split]]
+        return metrics_entities.score(self._tags(split, predictions), wanted)
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """F1 on the dev split."""
+        return {"dev/score": values["dev/f1"]}
+
+    def write(self, split: str, predictions: Int[np.ndarray, "n L"], folder: pathlib.Path) -> None:
+        """All columns and the predicted tag behind them, as conlleval reads them."""
+        tags = self._tags(split, predictions)
+        ner_conll.write(folder / f"{split}.txt", self.sentences[split], tags)
+
+    def _tags(self, split: str, predictions: Int[np.ndarray, "n L"]) -> list[list[str]]:
+        found = self.words[split].by_sentence(predictions)
+        return [[self.tags[number] for number in numbers] for numbers in found]
+
+
+OUTPUT = "scores"
+"""The method of `tasks/ner/head.py` that tells what `ask` needs."""
+
+
+def from_inputs(
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: EncodingSpec
+) -> PredictionRequest:
+    """Words with spaces between them, or a JSON object with a list of "words".
+
+    Raises:
+      UserError: a line is something else.
+    """
+    rows = [_words(line) for line in lines]
+    outside = metrics_entities.OUTSIDE
+    sentences = [
+        Sentence(words, (outside,) * len(words), ((),) * len(words), (0,) * len(words), number)
+        for number, words in enumerate(rows)
+    ]
+    encoded = _encoded(sentences, task["labels"], fields, read)
+
+    def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
+        found = encoded.by_sentence(logits)
+        return [_said(words, task["labels"], own) for words, own in zip(rows, found, strict=True)]
+
+    return PredictionRequest(read.batches("asked", encoded.pairs, None), answers)
+
+
+def _said(
+    words: Sequence[str], labels: Sequence[str], logits: Float[np.ndarray, "w C"]
+) -> dict[str, Any]:
+    probabilities = softmax(logits, axis=-1)
+    tags = [labels[number] for number in probabilities.argmax(axis=-1)]
+    entities = [
+        {"type": kind, "text": " ".join(words[begin:end]), "words": [begin, end]}
+        for kind, begin, end in metrics_entities.entities(tags)
+    ]
+    probabilities = probabilities.max(axis=-1).tolist()
+    return {
+        "words": list(words),
+        "tags": tags,
+        "probabilities": probabilities,
+        "entities": entities,
+    }
+
+
+def _words(line: Line) -> tuple[str, ...]:
+    where, text = line
+    words = text.split()
+    if text.lstrip().startswith("{"):
+        words = dataset.json_object(line, {"words": "a list of texts"})["words"]
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
+        raise UserError(f'{where}: wanted {{"words": ["...", "..."]}}: mend the line')
+    return tuple(words)
+
+
+def _encoded(
+    sentences: Sequence[Sentence], tags: Sequence[str], fields: Fields, read: EncodingSpec
+) -> ner_words.TaggedWords:
+    return ner_words.encode(
+        sentences,
+        read.tokenizer,
+        read.max_seq_length,
+        tag_names=tags,
+        cls_last=read.cls_last,
+        max_chars_per_word=read.max_chars_per_word,
+        document_context=fields["document_context"],
+    )

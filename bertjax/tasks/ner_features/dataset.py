@@ -1,0 +1,5 @@
+"""The dataset of feature-based NER: the one of `tasks/ner/dataset.py`."""
+
+from bertjax.tasks.ner.dataset import OUTPUT, DataFields, Dataset, from_inputs
+
+__all__ = ["OUTPUT", "DataFields", "Dataset", "from_inputs"]

@@ -1,0 +1,295 @@
+"""Questions about paragraphs, as columns.
+
+SQuAD's files: questions about paragraphs, and where in these their answers stand.
+
+The same layout serves SQuAD 1.1 and 2.0 and their kin in any language. Texts stay as they are,
+character by character, for answers are found by counting characters.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int, Int64
+
+from bertjax.data.random import sample
+from bertjax.errors import UserError, nearest
+from bertjax.io.json_fields import field, load
+
+UNKNOWN = -1
+"""Stands for a place that is not known, or of an answer that does not exist."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadQuestions:
+    """The questions of a file, in its order.
+
+    Attributes:
+      ids: What each question is called.
+      titles: The title of its article; empty where the file has none.
+      questions: The questions.
+      contexts: The paragraphs that have questions, each once.
+      context_of: Which of them each question is about.
+      answers: The accepted answers; none where there is no answer or it is not told.
+      answer_starts: The character of the context with which each answer begins, or UNKNOWN.
+      impossible: Whether the question has no answer.
+      labelled: Whether of every question it is known which answers it has, or that it has none.
+      left_out: Ids of questions passed over because of where their answers are said to stand.
+    """
+
+    ids: list[str]
+    titles: list[str]
+    questions: list[str]
+    contexts: list[str]
+    context_of: Int64[np.ndarray, " n"]
+    answers: list[tuple[str, ...]]
+    answer_starts: list[tuple[int, ...]]
+    impossible: Bool[np.ndarray, " n"]
+    labelled: bool = True
+    left_out: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def references(self) -> dict[str, tuple[str, ...]]:
+        """The accepted answers by question id, as `bertjax.metrics.answers` wants them."""
+        return dict(zip(self.ids, self.answers, strict=True))
+
+    def first_answers(self) -> Int64[np.ndarray, "n 2"]:
+        """From which character, up to which, each one's first answer reaches, without outer spaces.
+
+        Both are UNKNOWN where there is no answer or its place is not known.
+        """
+        reach = np.full((len(self), 2), UNKNOWN, np.int64)
+        for number, (answers, starts) in enumerate(
+            zip(self.answers, self.answer_starts, strict=True)
+        ):
+            if answers and starts[0] != UNKNOWN:
+                text = answers[0]
+                begin = starts[0] + len(text) - len(text.lstrip())
+                reach[number] = begin, begin + len(text.strip())
+        return reach
+
+    def sample(self, size: int, seed: int) -> "SquadQuestions":
+        """So many of the questions, drawn without replacement, in file order."""
+        return self.take(sample(len(self), size, seed))
+
+    def take(self, kept: Int[np.ndarray, " m"]) -> "SquadQuestions":
+        """Some of the questions by number, and the contexts that these need."""
+        contexts, context_of = np.unique(self.context_of[kept], return_inverse=True)
+        return dataclasses.replace(
+            self,
+            ids=[self.ids[i] for i in kept],
+            titles=[self.titles[i] for i in kept],
+            questions=[self.questions[i] for i in kept],
+            contexts=[self.contexts[i] for i in contexts],
+            context_of=context_of.astype(np.int64),
+            answers=[self.answers[i] for i in kept],
+            answer_starts=[self.answer_starts[i] for i in kept],
+            impossible=self.impossible[kept],
+        )
+
+
+ON_MISMATCH = ("stop", "skip", "keep")
+"""What to do about questions with an answer that does not stand where the file says."""
+
+_LAYOUT = "SQuAD's layout"
+_LONGEST_QUOTE = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """A question of the file; `misplaced` are the numbers of answers that stand elsewhere."""
+
+    identity: str
+    title: str
+    text: str
+    context: int
+    answers: tuple[str, ...]
+    starts: tuple[int, ...]
+    impossible: bool
+    misplaced: tuple[int, ...]
+
+    def known_starts(self) -> tuple[int, ...]:
+        return tuple(
+            UNKNOWN if number in self.misplaced else start
+            for number, start in enumerate(self.starts)
+        )
+
+
+def read(
+    path: str | pathlib.Path, *, labelled: bool = True, on_mismatch: str = "stop"
+) -> SquadQuestions:
+    """Reads a file in SQuAD's layout.
+
+    Args:
+      path: The file.
+      labelled: Whether every question has to have answers, or be marked as having none. A test
+        split may lack them.
+      on_mismatch: What to do where an answer's text does not stand at its `answer_start`: `stop`,
+        or `skip` the question, which a training set can do without, or `keep` it, since scoring
+        takes the texts alone.
+
+    Raises:
+      UserError: the file is not what it should be; the line names the place.
+    """
+    if on_mismatch not in ON_MISMATCH:
+        raise UserError(f"no on_mismatch={on_mismatch!r}: {nearest(on_mismatch, ON_MISMATCH)}")
+    contexts: list[str] = []
+    questions = list(_walk(str(path), load(pathlib.Path(path), _LAYOUT), contexts, labelled))
+    if not questions:
+        raise UserError(f"{path} holds no questions: wanted data[].paragraphs[].qas[]")
+    misplaced = [question for question in questions if question.misplaced]
+    if misplaced and on_mismatch == "stop":
+        _refuse_misplaced(str(path), contexts, misplaced, len(questions))
+    if on_mismatch != "skip":
+        return _columns(questions, contexts)
+    if len(misplaced) == len(questions):
+        raise UserError(
+            f"{path}: an answer of each of its {len(questions)} questions does not stand at its "
+            "answer_start, so that none is left: wanted some that do; mend the file"
+        )
+    kept = [question for question in questions if not question.misplaced]
+    return _columns(kept, contexts, left_out=tuple(question.identity for question in misplaced))
+
+
+def is_version_2(path: str | pathlib.Path) -> bool:
+    """Whether a file that `read` accepts is SQuAD 2.0, where questions may have no answer.
+
+    It is if a question has none. Else its `version` decides, and without one whether its questions
+    have the key `is_impossible`.
+    """
+    content = load(pathlib.Path(path), _LAYOUT)
+    asked = [raw for *_, listed in _paragraphs(str(path), content) for raw in listed]
+    version = str(content.get("version", "")).lower().removeprefix("v")
+    if any(raw.get("is_impossible") for raw in asked) or version.startswith("2"):
+        return True
+    return not version.startswith("1") and any("is_impossible" in raw for raw in asked)
+
+
+def _columns(
+    questions: list[_Question], contexts: list[str], left_out: tuple[str, ...] = ()
+) -> SquadQuestions:
+    found = SquadQuestions(
+        ids=[question.identity for question in questions],
+        titles=[question.title for question in questions],
+        questions=[question.text for question in questions],
+        contexts=contexts,
+        context_of=np.array([question.context for question in questions], np.int64),
+        answers=[question.answers for question in questions],
+        answer_starts=[question.known_starts() for question in questions],
+        impossible=np.array([question.impossible for question in questions], bool),
+        labelled=all(question.answers or question.impossible for question in questions),
+        left_out=left_out,
+    )
+    return found.take(np.arange(len(found)))
+
+
+def _walk(path: str, content: Any, contexts: list[str], labelled: bool) -> Iterator[_Question]:
+    """All questions in order; the paragraphs are put into `contexts`."""
+    seen: dict[str, str] = {}
+    for place, title, context, asked in _paragraphs(path, content):
+        contexts.append(context)
+        for number, raw in enumerate(asked):
+            at = f"{place}.qas[{number}]"
+            identity = _field(f"{path}: {at}", raw, "id", str)
+            if identity in seen:
+                raise UserError(
+                    f"{path}: {at} has the id {identity!r} of {seen[identity]}: wanted each id "
+                    "once; rename or remove one"
+                )
+            seen[identity] = at
+            where = f"{path}: question {identity!r}"
+            if not context.strip():
+                raise UserError(
+                    f"{where}: its context, {place}.context, holds no text: wanted a paragraph; "
+                    "mend or remove it"
+                )
+            yield _question(where, raw, title, context, len(contexts) - 1, labelled)
+
+
+def _paragraphs(path: str, content: Any) -> Iterator[tuple[str, str, str, list[Any]]]:
+    """(place in the file, title, context, questions) of every paragraph."""
+    for number, article in enumerate(_field(f"{path}: the file", content, "data", list)):
+        place = f"data[{number}]"
+        paragraphs = _field(f"{path}: {place}", article, "paragraphs", list)
+        title = _field(f"{path}: {place}", article, "title", str) if "title" in article else ""
+        for inner, paragraph in enumerate(paragraphs):
+            where = f"{place}.paragraphs[{inner}]"
+            context = _field(f"{path}: {where}", paragraph, "context", str)
+            yield where, title, context, _field(f"{path}: {where}", paragraph, "qas", list)
+
+
+def _question(
+    where: str, raw: dict[str, Any], title: str, context: str, number: int, labelled: bool
+) -> _Question:
+    text = _field(where, raw, "question", str)
+    impossible = "is_impossible" in raw and _field(where, raw, "is_impossible", bool)
+    listed = _field(where, raw, "answers", list) if labelled or "answers" in raw else []
+    places = [f"{where}: answers[{n}]" for n in range(len(listed))]
+    answers = [_field(*item, "text", str) for item in zip(places, listed, strict=True)]
+    starts = [_field(*item, "answer_start", int) for item in zip(places, listed, strict=True)]
+    _check_answers(where, answers, impossible, labelled)
+    misplaced = tuple(
+        n
+        for n, (answer, start) in enumerate(zip(answers, starts, strict=True))
+        if _standing(context, start, len(answer)) != answer
+    )
+    return _Question(
+        identity=raw["id"],
+        title=title,
+        text=text,
+        context=number,
+        answers=tuple(answers),
+        starts=tuple(starts),
+        impossible=impossible,
+        misplaced=misplaced,
+    )
+
+
+def _check_answers(where: str, answers: list[str], impossible: bool, labelled: bool) -> None:
+    for number, answer in enumerate(answers):
+        if not answer.strip():
+            raise UserError(
+                f"{where}: answers[{number}].text is empty: wanted text of the context; a question "
+                'without an answer has "answers": [] and "is_impossible": true'
+            )
+    if answers and impossible:
+        raise UserError(
+            f"{where} has is_impossible and {len(answers)} answer(s): wanted one or the other; "
+            "mend the file"
+        )
+    if labelled and not answers and not impossible:
+        raise UserError(
+            f'{where} has no answers: wanted one or more, or "is_impossible": true; only a test '
+            "split may lack them"
+        )
+
+
+def _field(where: str, node: Any, key: str, kind: type) -> Any:
+    return field(where, node, key, kind, _LAYOUT)
+
+
+def _standing(context: str, start: int, length: int) -> str:
+    return context[start : start + length] if start >= 0 else ""
+
+
+def _refuse_misplaced(
+    path: str, contexts: list[str], misplaced: list[_Question], total: int
+) -> None:
+    first = misplaced[0]
+    number = first.misplaced[0]
+    answer, start = first.answers[number], first.starts[number]
+    standing = _standing(contexts[first.context], start, len(answer))
+    raise UserError(
+        f"{path}: {len(misplaced)} of {total} questions have an answer that does not stand at its "
+        f"answer_start, the first is {first.identity!r}: {_quoted(answer)} is wanted at {start}, "
+        f"where {_quoted(standing)} stands; mend the file, or leave such questions out of training "
+        "with on_mismatch='skip'"
+    )
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "...")

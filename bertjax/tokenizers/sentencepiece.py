@@ -1,0 +1,142 @@
+"""SentencePiece models, run by the `sentencepiece` library: ALBERT's, XLNet's, T5's and our own."""
+
+import hashlib
+import pathlib
+import re
+
+import numpy as np
+import sentencepiece
+from jaxtyping import Bool
+from sentencepiece import sentencepiece_model_pb2
+
+from bertjax.errors import UserError
+from bertjax.tokenizers.folder import write_folder
+from bertjax.tokenizers.special_tokens import SpecialTokens, trim_spaces
+
+_KINDS = {1: "unigram", 2: "sentencepiece_bpe", 3: "words", 4: "characters"}
+
+_Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
+
+_LOOKS_SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
+
+
+class SentencePieceTokenizer:
+    """A tokenizer that a `spiece.model` defines; special tokens are never matched in text.
+
+    Attributes:
+      kind: unigram, sentencepiece_bpe, words or characters.
+      vocab_size: how many pieces the model has.
+      word_starts: for each id whether its piece begins a word; special tokens do.
+      pair_separators: how many [SEP] stand between two texts: one.
+      fingerprint: SHA-256 of the model.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        """Takes the content of a `spiece.model`.
+
+        Raises:
+          ValueError: it is none.
+        """
+        parsed = _parse(model)
+        specials = {
+            piece.piece: identity
+            for identity, piece in enumerate(parsed.pieces)
+            if piece.type in (_Piece.CONTROL, _Piece.UNKNOWN)
+        }
+        self._model = model
+        self._specials = SpecialTokens.from_spellings(specials)
+        self._pieces = [piece.piece for piece in parsed.pieces]
+        self._library = sentencepiece.SentencePieceProcessor(model_proto=parsed.SerializeToString())
+        self.kind = _KINDS[parsed.trainer_spec.model_type]
+        self.vocab_size = len(self._pieces)
+        self.pad_id = self._specials.pad_id
+        self.unk_id = self._library.unk_id()
+        self.cls_id = self._specials.cls_id
+        self.sep_id = self._specials.sep_id
+        self.mask_id = self._specials.mask_id
+        self.pair_separators = 1
+        self.special_ids = tuple(self._specials.pieces)
+        self.word_starts = self._find_word_starts()
+        self.fingerprint = hashlib.sha256(model).hexdigest()
+
+    def __reduce__(self) -> tuple[type["SentencePieceTokenizer"], tuple[bytes]]:
+        return SentencePieceTokenizer, (self._model,)
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each text, without any special token around them."""
+        return self._library.encode(texts)
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a text, and which characters (start, end) of it each one covers."""
+        mapping = self._library.encode(text, return_type="offset_mapping")
+        return mapping["ids"], trim_spaces(text, mapping["offsets"])
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids; special tokens are spelled out.
+
+        Raises:
+          UserError: an id is not in the vocabulary.
+        """
+        self.pieces(ids)
+        return self._specials.decode_around(ids, self._library.decode, " ")
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """The vocabulary's spelling of each id.
+
+        Raises:
+          UserError: an id is not in the vocabulary.
+        """
+        for identity in ids:
+            if not 0 <= identity < self.vocab_size:
+                raise UserError(
+                    f"id {identity} is not in the vocabulary: ids are 0 to {self.vocab_size - 1}"
+                )
+        return [self._pieces[identity] for identity in ids]
+
+    def save(self, directory: str) -> None:
+        """Writes a folder that `load` reads, with a `spiece.model`, whole or not at all.
+
+        Raises:
+          UserError: the directory holds something else already.
+        """
+        files = {"spiece.model": self._model}
+        write_folder(directory, files, main="spiece.model", tokenizer=self)
+
+    def _find_word_starts(self) -> Bool[np.ndarray, " V"]:
+        starts = np.array([piece.startswith("▁") for piece in self._pieces])
+        starts[list(self.special_ids)] = True
+        return starts
+
+
+def read_sentencepiece(path: pathlib.Path) -> SentencePieceTokenizer:
+    """Reads a `spiece.model`.
+
+    Raises:
+      UserError: it is empty or no SentencePiece model.
+    """
+    content = path.read_bytes()
+    if not content:
+        raise UserError(f"{path} is empty; a SentencePiece model was wanted")
+    try:
+        return SentencePieceTokenizer(content)
+    except ValueError:
+        raise UserError(f"{path} is damaged or no SentencePiece model") from None
+
+
+def _parse(model: bytes) -> sentencepiece_model_pb2.ModelProto:
+    """Reads a model, in which no special token may be matched in text.
+
+    SentencePiece never matches control pieces but does match user-defined ones. Those that look
+    special, such as XLNet's <eop>, become control pieces; their ids stay.
+    """
+    parsed = sentencepiece_model_pb2.ModelProto()
+    try:
+        parsed.ParseFromString(model)
+    except Exception as error:
+        raise ValueError("not a SentencePiece model") from error
+    if not any(piece.type == _Piece.UNKNOWN for piece in parsed.pieces):
+        raise ValueError("a SentencePiece model without an unknown piece")
+    for piece in parsed.pieces:
+        if piece.type == _Piece.USER_DEFINED and _LOOKS_SPECIAL.fullmatch(piece.piece):
+            piece.type = _Piece.CONTROL
+    return parsed

@@ -1,0 +1,110 @@
+"""Reads the arrays of a checkpoint: onto any mesh, or as numpy arrays without any device."""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from bertjax.errors import UserError
+from bertjax.io import copies, storage
+from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.checkpoint import trees
+from bertjax.train.checkpoint.orbax import orbax
+
+_SHOWN_ROWS = 8
+
+
+def load(checkpoint: pathlib.Path, target: PyTree) -> PyTree:
+    """Reads a whole tree and places it as the target says.
+
+    Args:
+      checkpoint: the folder of one step.
+      target: arrays or `jax.ShapeDtypeStruct`s; where these carry a sharding, the arrays that are
+        read get it, whatever mesh they were written from.
+
+    Raises:
+      UserError: names, shapes or types differ; a table shows the first that do.
+    """
+    wanted = trees.named(target)
+    check(checkpoint, checkpoint_folder.read_record(checkpoint).arrays, wanted)
+    return trees.like(target, _read(checkpoint, wanted, _placed))
+
+
+def load_numpy(checkpoint: pathlib.Path, prefix: str = "") -> trees.Nested:
+    """Reads what lies under a name, such as "params/encoder", as nested dicts of numpy arrays."""
+    arrays = checkpoint_folder.read_record(checkpoint).arrays
+    within = f"{prefix}/" if prefix else ""
+    names = [name for name in arrays if name.startswith(within)]
+    wanted = {
+        name: jax.ShapeDtypeStruct(arrays[name]["shape"], arrays[name]["dtype"]) for name in names
+    }
+    leaves = _read(checkpoint, wanted, lambda ocp, _: ocp.RestoreArgs(restore_type=np.ndarray))
+    return trees.nested({name.removeprefix(within): leaves[name] for name in names})
+
+
+def describe(leaves: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Shape and type of named arrays, as `checkpoint.json` holds them."""
+    return {
+        name: {"shape": list(np.shape(leaf)), "dtype": np.dtype(leaf.dtype).name}
+        for name, leaf in leaves.items()
+    }
+
+
+def check(
+    checkpoint: pathlib.Path, found: Mapping[str, Mapping], wanted: Mapping[str, Any]
+) -> None:
+    """Refuses a checkpoint whose arrays are not the wanted ones.
+
+    Raises:
+      UserError: with a table of the first differing names.
+    """
+    expected = describe(wanted)
+    names = dict.fromkeys([*expected, *found])
+    differing = [name for name in names if found.get(name) != expected.get(name)]
+    if not differing:
+        return
+    rows = [("array", "checkpoint", "this run")]
+    rows += [(name, _text(found, name), _text(expected, name)) for name in differing[:_SHOWN_ROWS]]
+    raise UserError(
+        f"{checkpoint} does not fit this run: {len(differing)} of {len(names)} arrays differ; use "
+        f"the config that it was written with, or another --workdir\n" + _table(rows)
+    )
+
+
+def _read(checkpoint: pathlib.Path, wanted: Mapping[str, Any], argument: Callable) -> dict:
+    ocp = orbax()
+    stored = {name: leaf for name, leaf in wanted.items() if leaf.size}
+    tree = trees.nested(stored)
+    arguments = trees.nested({name: argument(ocp, leaf) for name, leaf in stored.items()})
+    leaves = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
+    if stored:
+        folder = copies.for_arrays(checkpoint)
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            restored = checkpointer.restore(
+                storage.absolute(folder) / checkpoint_folder.STATE,
+                args=ocp.args.PyTreeRestore(tree, restore_args=arguments, partial_restore=True),
+            )
+        leaves |= trees.named(restored)
+    return leaves
+
+
+def _placed(ocp, leaf) -> Any:
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(
+        jax.local_devices()[0]
+    )
+    return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+
+def _text(arrays: Mapping[str, Mapping], name: str) -> str:
+    if name not in arrays:
+        return "absent"
+    return f"{arrays[name]['dtype']}{list(arrays[name]['shape'])}"
+
+
+def _table(rows: list[tuple[str, str, str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [map(str.ljust, row, widths) for row in rows]
+    return "\n".join(("  " + "  ".join(row)).rstrip() for row in padded)

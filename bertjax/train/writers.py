@@ -1,0 +1,201 @@
+"""What a person sees while it runs: a live line in a terminal, plain lines elsewhere.
+
+Measurements on disk: `metrics.jsonl`, one JSON object a line, and TensorBoard events.
+"""
+
+import datetime
+import json
+import math
+import os
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from bertjax.errors import UserError
+from bertjax.io.files import is_disk_full, write_text
+from bertjax.train import report
+from bertjax.train.hooks import Hook, Run, Values
+from bertjax.train.metric_records import parsed
+
+_SECONDS_PER_STEP = "seconds_per_step"
+
+
+class Display(Hook):
+    """Shows progress on standard error, on the first host alone."""
+
+    def __init__(self):
+        self._live = None
+
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
+        self._run = run
+        self._shown = jax.process_index() == 0
+        if self._shown and sys.stderr.isatty():
+            self._live = _live_line(run)
+            self._live.start()
+
+    def measured(self, step: int, values: Values) -> None:
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], completed=step)
+
+    def recorded(self, step: int, values: Values) -> None:
+        if not self._shown:
+            return
+        is_training = "loss" in values
+        text = _training(values) if is_training else _aside(values)
+        if is_training and self._live is not None:
+            self._live.update(self._live.task_ids[0], figures=text)
+            return
+        total = self._run.num_train_steps
+        remaining = _remaining(values, total - step) if is_training else ""
+        line = f"step {step:>{len(str(total))}}/{total}  {text}{remaining}"
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+
+def _live_line(run: Run):
+    from rich import progress
+    from rich.console import Console
+
+    live = progress.Progress(
+        progress.BarColumn(bar_width=20),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[figures]}", markup=False),
+        progress.TextColumn("ETA"),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        refresh_per_second=4,
+        speed_estimate_period=120,
+    )
+    figures = "compiling"
+    live.add_task("", total=run.num_train_steps, completed=run.first_step, figures=figures)
+    return live
+
+
+def _training(values: Values) -> str:
+    parts = [f"loss {values['loss']:.4f}"]
+    if "tokens_per_second" in values:
+        parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
+    if "model_flops_utilisation" in values:
+        parts.append(f"MFU {values['model_flops_utilisation']:.1%}")
+    if "input_stall" in values:
+        parts.append(f"input stall {values['input_stall']:.1%}")
+    if values.get("updates_skipped"):
+        parts.append(f"{values['updates_skipped']:.0f} updates skipped")
+    return "  ".join(parts)
+
+
+def _aside(values: Values) -> str:
+    if report.SHARE in values:
+        return report.text(values)
+    return "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+
+
+def _remaining(values: Values, steps: int) -> str:
+    if _SECONDS_PER_STEP not in values or steps <= 0:
+        return ""
+    seconds = round(values[_SECONDS_PER_STEP] * steps)
+    return f"  ETA {datetime.timedelta(seconds=seconds)}"
+
+
+class MetricsFile(Hook):
+    """Appends every record to `metrics.jsonl`.
+
+    A run that was killed may have written about steps that its checkpoint knows nothing of, or half
+    a line: both are removed when it goes on, so that every step is told once. What is not finite
+    is null.
+    """
+
+    def __init__(self, workdir: str | os.PathLike):
+        self.path = pathlib.Path(workdir) / "metrics.jsonl"
+        self._file = None
+
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
+        if jax.process_index() != 0:
+            return
+        if self.path.exists():
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines(True)
+            kept = [line for line in lines if _told_by(line, run.first_step)]
+            if kept != lines:
+                write_text(self.path, "".join(kept))
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def recorded(self, step: int, values: Values) -> None:
+        if self._file is None:
+            return
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        try:
+            self._file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            raise UserError(
+                f"{self.path}: the disk is full at step {step}; free some space and start the "
+                f"same command to go on from the last checkpoint"
+            ) from error
+
+    def close(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
+                file.close()
+            except OSError as error:
+                # A line that did not fit was reported when it was written.
+                if not is_disk_full(error):
+                    raise
+
+
+class TensorBoard(Hook):
+    """Writes every record as TensorBoard scalars, in `tensorboard/`."""
+
+    def __init__(self, workdir: str | os.PathLike):
+        self._folder = pathlib.Path(workdir) / "tensorboard"
+        self._writer = None
+
+    def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
+        if jax.process_index() != 0:
+            return
+        # TensorBoard forgets what an earlier start wrote about later steps.
+        purge_step = run.first_step + 1 if run.first_step else None
+        self._writer = _summary_writer()(str(self._folder), purge_step=purge_step)
+
+    def recorded(self, step: int, values: Values) -> None:
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _summary_writer() -> type:
+    """TensorboardX's writer, without PyTorch.
+
+    It imports PyTorch where that is installed, for pictures of graphs: seconds of every start, and
+    hundreds of megabytes, for nothing that scalars need.
+    """
+    absent = "torch" not in sys.modules
+    if absent:
+        sys.modules["torch"] = None
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if absent:
+            del sys.modules["torch"]
+    return SummaryWriter
+
+
+def _told_by(line: str, step: int) -> bool:
+    record = parsed(line)
+    return record is not None and record["step"] <= step

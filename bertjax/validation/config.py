@@ -1,0 +1,171 @@
+"""Checks a whole config against the declared constraints of its fields (`validation/schema.py`).
+
+It finds values that cannot be meant before anything is read, written or compiled, and touches no
+device.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from ml_collections import ConfigDict
+
+from bertjax import catalog
+from bertjax.constraints import (
+    OneOf,
+    check_fields,
+    check_relations,
+    check_section,
+    check_value,
+    complaint,
+    fields_of,
+    relations_of,
+    with_defaults,
+)
+from bertjax.errors import UserError, nearest
+from bertjax.train.evaluate import HELD_OUT
+from bertjax.validation import schema
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses a config with a value that cannot be meant.
+
+    Raises:
+      UserError: naming the first such field, its value and what is expected.
+    """
+    if missing := [name for name in schema.REQUIRED if name not in config]:
+        raise UserError(
+            f"config has no section {missing[0]!r}: expected {', '.join(schema.REQUIRED)}"
+        )
+    for name in schema.REQUIRED:
+        if not isinstance(config[name], ConfigDict):
+            raise UserError(f"config.{name}: got {config[name]!r}, expected a section")
+    for name, declared in schema.sections(config).items():
+        values = config[name] if name else _top(config)
+        where = f"config.{name}" if name else "config"
+        _check_section(declared, values, where)
+    if "task" in config:
+        _check_changes(config.model)
+    else:
+        check_model(config.model)
+    modules = objective_modules(config)
+    for name, module in modules.items():
+        check_section(module, config.objectives[name], f"config.objectives.{name}")
+    _check_weights(config, modules)
+    _check_order(config, modules)
+    if "task" not in config:
+        _check_model_relations(config, modules)
+        _check_best_metric(config)
+
+
+def check_model(fields: Mapping[str, Any]) -> None:
+    """Checks a whole `config.model`.
+
+    Raises:
+      UserError: naming the first field whose value does not fit.
+    """
+    check_value(fields_of(schema.Model)["name"], fields.get("name"), "config.model.name")
+    module = catalog.load("models", fields["name"]).Model
+    check_fields(fields_of(module) | fields_of(schema.Model), fields, "config.model")
+    check_relations(relations_of(module), with_defaults(module, fields), "config.model")
+
+
+def objective_modules(config: ConfigDict) -> dict[str, type]:
+    """The module of each of a config's objectives.
+
+    Raises:
+      UserError: there is no such objective.
+    """
+    named = config.objectives if "objectives" in config else {}
+    return {name: catalog.load("objectives", name).Objective for name in named}
+
+
+def held_out_metrics(config: ConfigDict) -> dict[str, str]:
+    """All that an evaluation of a pretraining reports, and which values are better.
+
+    "min", "max", or "" where neither is.
+    """
+    found = {}
+    for name, module in objective_modules(config).items():
+        own = {"loss": "min"} | ({"perplexity": "min"} if module.predicts_tokens else {})
+        own |= dict(module.metrics)
+        found |= {f"{HELD_OUT}{name}/{metric}": mode for metric, mode in own.items()}
+    return found
+
+
+def _top(config: ConfigDict) -> dict[str, Any]:
+    """The fields of a config that are no sections."""
+    known = (*schema.SECTIONS, *schema.ELSEWHERE)
+    return {name: value for name, value in config.items() if name not in known}
+
+
+def _check_section(declared: type, values: Mapping[str, Any], where: str) -> None:
+    hints = fields_of(declared)
+    if where == "config.task":
+        hints = hints | fields_of(schema.Task)
+    check_fields(hints, values, where)
+    check_relations(relations_of(declared), with_defaults(declared, values), where)
+
+
+def _check_changes(fields: Mapping[str, Any]) -> None:
+    """Checks changes to a pretrained model that is not known yet: some model has to allow each."""
+    models = [catalog.load("models", name).Model for name in catalog.names("models")]
+    declared = [fields_of(schema.Model), *map(fields_of, models)]
+    known = {name for hints in declared for name in hints}
+    for name, value in fields.items():
+        if name not in known:
+            raise UserError(f"no field {name!r} in config.model: {nearest(name, known)}")
+        hints = [hints[name] for hints in declared if name in hints]
+        if value is not None and all(complaint(hint, value) for hint in hints):
+            check_value(hints[0], value, f"config.model.{name}")
+
+
+def _check_model_relations(config: ConfigDict, modules: Mapping[str, type]) -> None:
+    """Checks what an objective's `model_relations` say of its fields and the model's."""
+    model = with_defaults(catalog.load("models", config.model.name).Model, config.model)
+    for name, module in modules.items():
+        values = model | with_defaults(module, config.objectives[name])
+        where = f"config.objectives.{name} and config.model"
+        check_relations(getattr(module, "model_relations", ()), values, where)
+
+
+def _check_weights(config: ConfigDict, modules: Mapping[str, type]) -> None:
+    """Refuses a run in which nothing is trained."""
+    weights = {
+        f"objectives.{name}": with_defaults(module, config.objectives[name])["weight"]
+        for name, module in modules.items()
+    }
+    if "task" in config:
+        task = schema.sections(config)["task"]
+        weights["task"] = with_defaults(task, config.task)["weight"]
+    if not any(weights.values()):
+        got = ", ".join(f"config.{name}.weight={value}" for name, value in weights.items())
+        raise UserError(f"nothing is trained: got {got or 'no objective'}, expected one above 0")
+
+
+def _check_order(config: ConfigDict, modules: Mapping[str, type]) -> None:
+    """An objective that reads what another one has left in the batch stands after that one.
+
+    Its class names the alternatives in `follows`, or its field `of` names the one.
+    """
+    before = [config.task.name] if "task" in config else []
+    for name, module in modules.items():
+        needed = getattr(module, "follows", ())
+        if "of" in fields_of(module):
+            needed = (with_defaults(module, config.objectives[name])["of"],)
+        if needed and not set(needed) & set(before):
+            raise UserError(
+                f"config.objectives.{name}: got {', '.join(before) or 'nothing'} before it, "
+                f"expected {' or '.join(map(repr, needed))}; add that before {name}"
+            )
+        before.append(name)
+
+
+def _check_best_metric(config: ConfigDict) -> None:
+    known = held_out_metrics(config)
+    check_value(Annotated[str, OneOf(known)], config.best_metric, "config.best_metric")
+    better = known[config.best_metric]
+    if better and config.best_mode != better:
+        raise UserError(
+            f"config.best_mode: got {config.best_mode!r}, expected {better!r}, which is better for "
+            f"{config.best_metric}"
+        )

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+from bertjax.corpus import encoding
+from bertjax.corpus.encoding import DocumentEncoder, sees_spaces
+from bertjax.corpus.reader import sentence_ids
+from bertjax.tokenizers import tokenizer
+
+VOCABULARY = "[PAD] [UNK] [CLS] [SEP] [MASK] one two three . [ ] mask ! ##s"
+IDS = {piece: number for number, piece in enumerate(VOCABULARY.split())}
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    path = tmp_path / "vocabulary"
+    path.mkdir()
+    (path / "vocab.txt").write_text(VOCABULARY.replace(" ", "\n") + "\n")
+    return str(path)
+
+
+def sentences_of(packed, dtype="<u2"):
+    return [
+        [sentence.tolist() for sentence in sentence_ids(record, row["sentences"], np.dtype(dtype))]
+        for record, row in zip(packed.records, packed.index, strict=True)
+    ]
+
+
+def ids(text):
+    return [IDS[word] for word in text.split()]
+
+
+def test_documents_become_records_of_sentences(vocabulary):
+    packed = DocumentEncoder(vocabulary)(["One two. Three!\nones", "\u200b", "two"])
+    assert sentences_of(packed) == [
+        [ids("one two ."), ids("three !"), ids("one ##s")],
+        [ids("two")],
+    ]
+    assert packed.documents == 2
+    assert packed.characters == len("One two. Three!\nones") + len("two")
+    counted = dict(zip(packed.token_ids.tolist(), packed.token_counts.tolist(), strict=True))
+    expected = {"one": 2, "two": 2, ".": 1, "three": 1, "!": 1, "##s": 1}
+    assert counted == {IDS[piece]: count for piece, count in expected.items()}
+
+
+def test_special_tokens_in_text_are_text(vocabulary):
+    packed = DocumentEncoder(vocabulary)(["one [MASK] two"])
+    assert sentences_of(packed) == [[ids("one [ mask ] two")]]
+
+
+def test_a_document_without_tokens_has_no_record(vocabulary):
+    packed = DocumentEncoder(vocabulary)(["\u200b"])
+    assert packed.records == []
+    assert len(packed.index) == packed.documents == packed.characters == 0
+    assert DocumentEncoder(vocabulary)([]).records == []
+
+
+def test_an_endless_sentence_is_tokenized_in_pieces(vocabulary, monkeypatch):
+    whole = DocumentEncoder(vocabulary)(["one two " * 3000])
+    monkeypatch.setattr(encoding, "LONGEST_SENTENCE", 50)
+    pieces = DocumentEncoder(vocabulary)(["one two " * 3000])
+    flat = [
+        np.frombuffer(r, "<u2")[: row["tokens"]]
+        for r, row in zip(pieces.records, pieces.index, strict=True)
+    ]
+    assert np.concatenate(flat).tolist() == ids("one two") * 3000
+    assert pieces.index["sentences"].sum() > 100
+    assert whole.index["tokens"].sum() == 6000
+
+
+def test_batches_to_the_tokenizer_do_not_show(vocabulary, monkeypatch):
+    documents = [f"one. two. {'three. ' * number}" for number in range(20)]
+    whole = DocumentEncoder(vocabulary)(documents)
+    monkeypatch.setattr(encoding, "_TEXTS_AT_ONCE", 7)
+    assert DocumentEncoder(vocabulary)(documents).records == whole.records
+
+
+@pytest.mark.parametrize("kind", ["bert-base-uncased", "bert-base-cased", "gpt2", "t5"])
+def test_ids_of_sentences_are_those_of_their_line(shared_data, kind):
+    """No tokenizer may see another text because sentences were found in it."""
+    path = str(shared_data / "vocab" / kind)
+    lines = [
+        "A first one. Then \u2018a second\u2019, longer one! (Is it?) Yes.",
+        "Line two: 3.5 percent of Mr. Smith's 1,000 dogs. The end",
+    ]
+    packed = DocumentEncoder(path)(["\n".join(lines)])
+    (found,) = sentences_of(packed)
+    reference = tokenizer.load(path)
+    assert [token for sentence in found for token in sentence] == [
+        token for line in reference.encode_batch(lines) for token in line
+    ]
+    assert len(found) == 6
+    assert sees_spaces(reference) == (kind == "gpt2")

@@ -1,0 +1,42 @@
+"""Files of a corpus are written whole or not at all."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from bertjax.corpus.shards import write_array
+from bertjax.io.files import write_whole
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    def fsync(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, full_disk):
+    path = tmp_path / "manifest.json"
+    path.write_bytes(b"old")
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, b"a longer new one")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_first_write_that_fails_leaves_no_file(tmp_path, full_disk):
+    with pytest.raises(OSError, match="No space left"):
+        write_array(tmp_path / "train.index.npy", np.arange(7))
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_open_file_keeps_its_old_content_while_a_new_one_takes_its_name(tmp_path):
+    path = tmp_path / "progress.json"
+    write_whole(path, b"old")
+    with path.open("rb") as stream:
+        write_whole(path, b"new")
+        assert stream.read() == b"old"
+    assert path.read_bytes() == b"new"

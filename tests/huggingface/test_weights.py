@@ -1,0 +1,88 @@
+"""Reading safetensors as they come, and saying what is wrong with them."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.huggingface import weights
+
+library = pytest.importorskip("safetensors.numpy", reason="needs safetensors: bertjax[hf]")
+
+ARRAYS = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(5, np.float16)}
+
+
+def test_there_and_back(tmp_path):
+    weights.write(tmp_path, ARRAYS)
+    found = weights.read(tmp_path)
+    assert found.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+    mode = (tmp_path / "model.safetensors").stat().st_mode
+    assert mode & 0o777 == tmp_path.stat().st_mode & 0o666
+
+
+def test_bfloat16(tmp_path):
+    import ml_dtypes
+
+    weights.write(tmp_path, {"a": np.arange(3).astype(ml_dtypes.bfloat16)})
+    np.testing.assert_array_equal(weights.read(tmp_path)["a"].astype(np.float32), [0.0, 1.0, 2.0])
+
+
+def sharded(folder):
+    for number, (name, array) in enumerate(ARRAYS.items()):
+        library.save_file({name: array}, folder / f"part{number}.safetensors")
+    files = {name: f"part{number}.safetensors" for number, name in enumerate(ARRAYS)}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": files}))
+    return index
+
+
+def test_several_files_with_an_index(tmp_path):
+    sharded(tmp_path)
+    assert weights.read(tmp_path).keys() == ARRAYS.keys()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("no file", r"part1.safetensors is missing"),
+        ("no name", r"index.json names c, which is not in part0.safetensors"),
+        ("no map", r"has no weight_map"),
+        ("cut", r"part1.safetensors is damaged \(.*\): copy it anew"),
+    ],
+)
+def test_a_broken_index(tmp_path, damage, told):
+    index = sharded(tmp_path)
+    part = tmp_path / "part1.safetensors"
+    if damage == "no file":
+        part.unlink()
+    elif damage == "no name":
+        files = json.loads(index.read_text())["weight_map"] | {"c": "part0.safetensors"}
+        index.write_text(json.dumps({"weight_map": files}))
+    elif damage == "no map":
+        index.write_text("{}")
+    else:
+        part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(UserError, match=told) as caught:
+        weights.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_weights(tmp_path):
+    with pytest.raises(UserError, match=r"has no model.safetensors: wanted a folder"):
+        weights.read(tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(UserError, match=r"has its weights in pytorch_model.bin only: load it"):
+        weights.read(tmp_path)
+
+
+def test_without_the_library_the_command_is_told(tmp_path, monkeypatch):
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(UserError, match=r"needs safetensors: pip install 'bertjax\[hf\]'"):
+        weights.read(tmp_path)

@@ -1,0 +1,44 @@
+"""Batches that prediction makes of texts, and where it cuts them; no model is run."""
+
+import jax.numpy as jnp
+import pytest
+from ml_collections import ConfigDict
+
+from bertjax.inference.predict import Predictor
+from bertjax.tokenizers import tokenizer
+from bertjax.train.sharding import make_mesh
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+
+
+def count(params, batch):
+    """In place of a model: the score of two texts is their number of tokens."""
+    return jnp.sum(batch["attention_mask"], axis=1, keepdims=True).astype(jnp.float32)
+
+
+@pytest.fixture
+def scores(tmp_path):
+    """Scores of pairs of texts, by the limits of the recipe and of the model."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, ""]))
+    pieces = tokenizer.load(tmp_path / "vocab.txt")
+    mesh = make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
+
+    def ask(lines, data, positions):
+        model = {"name": "bert", "max_position_embeddings": positions}
+        config = {"task": {"name": "glue", "dataset": "stsb"}, "model": model, "data": data}
+        predictor = Predictor(ConfigDict(config), pieces, "", {}, count, mesh)
+        answers = predictor.ask([("line 1", "\t".join(line)) for line in lines], 3)
+        return [(answer["score"], "truncated" in answer) for answer in answers]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("data", "positions", "longest"),
+    [({"max_seq_length": 17}, 40, 17), ({"max_seq_length": 40}, 19, 19), ({}, 23, 23)],
+    ids=["recipe", "model", "no recipe"],
+)
+def test_texts_are_cut_where_the_recipe_or_the_model_ends(scores, data, positions, longest):
+    lines = [(" ".join(LETTERS), " ".join(LETTERS)), ("a b", "c d e")]
+    assert scores(lines, data, positions) == [(longest, True), (8, False)]

@@ -1,0 +1,72 @@
+"""Saying targets: the likeliest tokens, whatever stands in the same batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.inference import translate
+from bertjax.models.transformer import Model
+from bertjax.tokenizers import tokenizer
+
+SOURCES = ["c a b", "a", "b b a c a b c a c b b", "c c"]
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    return tokenizer.train(["a b c d e f g h"] * 3, vocab_size=13)
+
+
+@pytest.fixture(scope="module")
+def make(pieces):
+    model = Model(pieces.vocab_size, 12, 1, 2, 16)
+    batch = {"input_ids": jnp.ones((1, 4), jnp.int32), "attention_mask": jnp.ones((1, 4), bool)}
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch, train=False))
+    generator = np.random.default_rng(7)  # in which targets depend on sources
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(generator.normal(0, 1.0, leaf.shape), jnp.float32),
+        jax.tree.map(lambda box: box.value, shapes, is_leaf=lambda x: hasattr(x, "names")),
+    )["params"]
+    return lambda beams: translate.Translator(model, params, pieces, beams, 0.6)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_neighbours_and_order_change_nothing(beams, make):
+    translator = make(beams)
+    together = translator.translate(SOURCES, 2)
+    assert translator.translate(SOURCES[::-1], 2) == together[::-1]
+    assert len(set(together)) > 1
+
+
+def test_greedy_says_what_the_whole_decoder_finds_likeliest(make, pieces):
+    translator = make(1)
+    (ids,) = pieces.encode_batch(SOURCES[:1])
+    batch = {"input_ids": jnp.asarray([[*ids, pieces.sep_id]])}
+    batch["attention_mask"] = jnp.ones(batch["input_ids"].shape, bool)
+    said, most = [], 12
+
+    @jax.jit
+    def scores(ids):
+        variables = {"params": translator.params}
+        whole = {**batch, "decoder_input_ids": ids}
+        decoded = translator.model.apply(variables, whole, train=False).decoded
+        return translator.model.apply(variables, decoded, method="attend")
+
+    for place in range(most):
+        read = [pieces.pad_id, *said] + [0] * (most - place - 1)
+        said.append(int(scores(jnp.asarray([read]))[0, place].argmax()))
+    end = said.index(pieces.sep_id) if pieces.sep_id in said else most
+    wanted = [token for token in said[:end] if token not in pieces.special_ids]
+    assert wanted
+    found = translator.translate(SOURCES[:1], 2)[0]
+    assert pieces.encode_batch([found])[0][: len(wanted)] == wanted
+
+
+def test_what_was_wanted_is_compared_as_the_tokenizer_spells_it(pieces):
+    assert translate.exact(["a b", "c"], ["A  b", "d"], pieces) == 1
+
+
+def test_a_run_without_pairs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is no run"):
+        translate.load(str(tmp_path), beams=4, length_penalty=0.6)

@@ -1,0 +1,43 @@
+"""On a full disk every writer of predictions says one line, and what was written before stays."""
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks.glue import predictions as glue_predictions
+from bertjax.tasks.glue.table import glue_task
+from bertjax.tasks.multiple_choice import predictions as multiple_choice_predictions
+from bertjax.tasks.ner import conll as ner_conll
+from bertjax.tasks.ner.conll import Sentence
+from bertjax.tasks.squad import answers as squad_answers
+
+WORDS = Sentence(("Oslo",), ("O",), ((),), (1,), 0)
+BEST = squad_answers.FoundAnswers(
+    ["q"], [[squad_answers.Candidate("a", 1.0, 0.0, 0.0)]], None, None
+)
+WRITERS = {
+    "RTE.tsv": lambda path: glue_predictions.write(path, glue_task("rte"), ["0"], np.array([1])),
+    "dev.json": lambda path: multiple_choice_predictions.write(path, ["q"], [0]),
+    "dev.txt": lambda path: ner_conll.write(path, [WORDS], [("O",)]),
+    "predictions.json": lambda path: squad_answers.write(path.parent, BEST),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_is_one_line_and_loses_nothing(name, tmp_path):
+    path = tmp_path / "predictions" / name
+    WRITERS[name](path)
+    before = path.read_bytes()
+    path.with_name(f"{name}.tmp").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=rf"{name} cannot be written: No space left") as caught:
+        WRITERS[name](path)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+    assert not path.with_name(f"{name}.tmp").is_symlink()
+    WRITERS[name](path)
+
+
+def test_a_file_where_a_folder_should_be(tmp_path):
+    (tmp_path / "predictions").write_text("")
+    with pytest.raises(UserError, match="cannot be written: "):
+        WRITERS["RTE.tsv"](tmp_path / "predictions" / "RTE.tsv")

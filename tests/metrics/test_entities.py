@@ -1,0 +1,172 @@
+"""Entities as conlleval counts them: by hand, against a port of its rules, and against seqeval."""
+
+import itertools
+import random
+
+import pytest
+
+from bertjax.metrics import entities
+from bertjax.metrics.entities import Found
+
+
+@pytest.mark.parametrize(
+    ("tags", "wanted"),
+    [
+        ("", []),
+        ("O O", []),
+        ("B-X I-X O B-Y", [("X", 0, 2), ("Y", 3, 4)]),
+        ("B-X B-X", [("X", 0, 1), ("X", 1, 2)]),
+        ("I-X I-X", [("X", 0, 2)]),  # IOB1
+        ("I-X B-X I-X", [("X", 0, 1), ("X", 1, 3)]),  # IOB1: neighbours of one type
+        ("O I-X I-Y", [("X", 1, 2), ("Y", 2, 3)]),  # broken in IOB2
+        ("B-X I-Y I-Y O I-Y", [("X", 0, 1), ("Y", 1, 3), ("Y", 4, 5)]),
+        ("B-X-Y I-X-Y I-X", [("X-Y", 0, 2), ("X", 2, 3)]),
+        ("S-X B-X I-X E-X O", [("X", 0, 1), ("X", 1, 4)]),
+        ("B-X E-X B-X", [("X", 0, 2), ("X", 2, 3)]),
+        ("S-X I-X E-X E-X", [("X", 0, 1), ("X", 1, 3), ("X", 3, 4)]),
+        ("B-X S-X", [("X", 0, 1), ("X", 1, 2)]),
+    ],
+)
+def test_entities_of_a_sentence_by_hand(tags, wanted):
+    assert entities.entities(tags.split()) == wanted
+
+
+def test_scores_by_hand():
+    right = [["B-X", "I-X", "O", "B-Y"], ["B-Y", "O", "B-X"]]
+    predicted = [["B-X", "I-X", "O", "B-X"], ["B-Y", "O", "O"]]
+    # Three were predicted, four are there, two are both; five of seven tags are right.
+    assert entities.score(predicted, right) == pytest.approx(
+        {"precision": 2 / 3, "recall": 1 / 2, "f1": 4 / 7, "accuracy": 5 / 7}
+    )
+    assert entities.by_type(predicted, right) == {"X": Found(1, 2, 2), "Y": Found(1, 1, 2)}
+
+
+def test_an_entity_that_is_too_long_or_too_short_is_not_found():
+    right = [["O", "B-X", "I-X", "O"]]
+    for predicted in ("O B-X O O", "O B-X I-X I-X", "B-X I-X I-X O", "O B-Y I-Y O", "O O I-X O"):
+        assert entities.score([predicted.split()], right)["f1"] == 0
+    assert entities.score([["O", "I-X", "I-X", "O"]], right) == pytest.approx(
+        {"precision": 1, "recall": 1, "f1": 1, "accuracy": 3 / 4}
+    )
+
+
+def test_no_entity_reaches_over_the_end_of_a_sentence():
+    whole, parted = [["B-X", "I-X"]], [["B-X"], ["I-X"]]
+    assert entities.by_type(whole, whole) == {"X": Found(1, 1, 1)}
+    assert entities.by_type(parted, parted) == {"X": Found(2, 2, 2)}
+
+
+def test_degenerate_input_has_the_value_0():
+    nothing = dict.fromkeys(("precision", "recall", "f1", "accuracy"), 0.0)
+    assert entities.score([], []) == nothing
+    assert entities.score([[]], [[]]) == nothing
+    assert entities.by_type([], []) == {}
+    assert entities.score([["O"]], [["O"]]) == nothing | {"accuracy": 1.0}
+    assert entities.score([["B-X"]], [["O"]]) == nothing
+    assert entities.score([["O"]], [["B-X"]]) == nothing
+    assert entities.by_type([["O"]], [["B-X"]]) == {"X": Found(0, 0, 1)}
+    assert entities.by_type([["B-Y"]], [["O"]]) == {"Y": Found(0, 1, 0)}
+
+
+def test_sentences_of_other_lengths_are_a_defect():
+    with pytest.raises(ValueError, match="sentence 1: 1 tags for 2 words"):
+        entities.score([["O"], ["O"]], [["O"], ["O", "O"]])
+    with pytest.raises(ValueError, match="zip"):
+        entities.score([["O"]], [])
+
+
+ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")}
+BEGINS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")}
+
+
+def counted_word_by_word(predictions, references):
+    """The script's own way: no entities are made, two states go from word to word."""
+    correct = predicted = wanted = right = words = 0
+    before, both = (("O", ""), ("O", "")), False
+    for guesses, tags in zip(predictions, references, strict=True):
+        for guess, tag in [*zip(guesses, tags, strict=True), (None, None)]:
+            now = [(*(each or "O").split("-", 1), "")[:2] for each in (guess, tag)]
+            moves = list(zip(before, now, strict=True))
+            ends = [(a[0], b[0]) in ENDS or (a[0] != "O" and a[1] != b[1]) for a, b in moves]
+            starts = [(a[0], b[0]) in BEGINS or (b[0] != "O" and a[1] != b[1]) for a, b in moves]
+            if both:
+                correct += all(ends)
+                both = not (any(ends) or now[0][1] != now[1][1])
+            both = both or (all(starts) and now[0][1] == now[1][1])
+            predicted += starts[0]
+            wanted += starts[1]
+            if tag is not None:
+                right += guess == tag
+                words += 1
+            before = now
+    return Found(correct, predicted, wanted), right / words
+
+
+def drawn(random_state, marks, sentences=300):
+    tags = ["O", "O", *(f"{mark}-{kind}" for mark in marks for kind in ("X", "Y-Z"))]
+    return [[random_state.choice(tags) for _ in range(1 + n % 9)] for n in range(sentences)]
+
+
+@pytest.mark.parametrize("marks", ["BI", "I", "B"])
+def test_any_tags_are_counted_as_the_script_counts_them(marks):
+    state = random.Random(marks)
+    references = drawn(state, marks)
+    predictions = [
+        [tag if state.random() < 0.7 else state.choice(["O", "I-X", "B-Y-Z"]) for tag in sentence]
+        for sentence in references
+    ]
+    found, accuracy = counted_word_by_word(predictions, references)
+    assert found.correct > 50
+    assert entities.score(predictions, references) == pytest.approx(
+        found.scores() | {"accuracy": accuracy}
+    )
+
+
+BEGIN_AFTER = "OES"
+
+
+def entities_by_boundaries(tags):
+    """Entities of BIOES as the script's Python ports find them: ends and begins of each word."""
+    found, start, before, kind_before = [], None, "O", ""
+    for place, tag in enumerate([*tags, "O"]):
+        mark, _, kind = tag.partition("-")
+        changed = kind != kind_before
+        ends = before in "ES" or (before in "BI" and (mark in "BSO" or changed))
+        starts = mark in "BS" or (mark in "IE" and (before in BEGIN_AFTER or changed))
+        if ends:
+            found.append((kind_before, start, place))
+        if starts:
+            start = place
+        before, kind_before = mark, kind
+    return found
+
+
+def test_broken_bioes_counts_as_in_ports_of_the_script():
+    for tags in itertools.product(["O", "B-X", "I-X", "E-X", "S-X", "I-Y", "E-Y"], repeat=4):
+        assert entities.entities(tags) == entities_by_boundaries(tags), tags
+
+
+@pytest.mark.parametrize("marks", ["BI", "BIES"])
+@pytest.mark.slow
+def test_seqeval_counts_the_same(marks):
+    theirs = pytest.importorskip("seqeval.metrics")
+    state = random.Random(marks)
+    references = drawn(state, marks)
+    predictions = [
+        [tag if state.random() < 0.8 else "O" for tag in sentence] for sentence in references
+    ]
+    assert entities.score(predictions, references) == pytest.approx(
+        {
+            "precision": theirs.precision_score(references, predictions),
+            "recall": theirs.recall_score(references, predictions),
+            "f1": theirs.f1_score(references, predictions),
+            "accuracy": theirs.accuracy_score(references, predictions),
+        }
+    )
+    report = theirs.classification_report(references, predictions, output_dict=True)
+    for kind, found in entities.by_type(predictions, references).items():
+        row = report[kind]
+        assert (row["precision"], row["recall"], row["f1-score"]) == pytest.approx(
+            (found.precision, found.recall, found.f1)
+        )
+        assert row["support"] == found.wanted

@@ -1,0 +1,214 @@
+"""Plans for pods that are not here: what a person asks, what is tried, what the compiler says."""
+
+import dataclasses
+import json
+import re
+import types
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bertjax import build
+from bertjax.commands import plan
+from bertjax.config import load_config
+from bertjax.errors import UserError
+from bertjax.layers import masks
+from bertjax.layers.attention import attend
+from bertjax.layers.attention_kernels import log_kernel_choice
+from bertjax.layers.dropout import Dropout
+from bertjax.profiling import collectives
+from bertjax.profiling import plan as profiling_plan
+from bertjax.runtime import chips
+from bertjax.train import sharding
+
+
+@pytest.fixture
+def config():
+    return profiling_plan.for_accelerator(load_config("configs/bert.py:tiny", []))
+
+
+def test_what_is_left_to_the_device_is_decided_as_a_tpu_does(config):
+    assert (config.model.precision, config.model.unroll) == ("bfloat16", 1)
+
+
+def test_a_mesh_as_a_person_writes_it(config):
+    mesh = profiling_plan.with_mesh(config, "data=64,fsdp=4").mesh
+    assert (mesh.data, mesh.fsdp, mesh.tensor, mesh.sequence) == (64, 4, 1, 1)
+    assert config.mesh.fsdp == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dta=3", "no mesh axis 'dta': did you mean 'data'"),
+        ("data=0", "wanted axes and sizes such as data=64,fsdp=4"),
+        ("data", "wanted axes and sizes"),
+    ],
+)
+def test_another_mesh_is_one_line(config, text, said):
+    with pytest.raises(UserError, match=said):
+        profiling_plan.with_mesh(config, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v5f-4", "no TPU 'v5f': did you mean"),
+        ("v5e-7", "no topology 'v5e-7': wanted one such as v5e:2x2"),
+        ("v5e", "no topology 'v5e'"),
+        ("v5e:4by4", "no topology 'v5e:4by4'"),
+    ],
+)
+def test_another_topology_is_one_line(name, said):
+    with pytest.raises(UserError, match=said):
+        chips.topology(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "said"),
+    [
+        ("v5e:2x2", 0, "--slices 0: wanted 1 or more"),
+        ("v4-8", 2, "--slices 2: no figure is published for the network between slices of v4"),
+    ],
+)
+def test_slices_that_cannot_be_are_one_line(name, slices, said):
+    with pytest.raises(UserError, match=said):
+        chips.topology(name, slices)
+
+
+def test_what_crosses_between_slices_takes_its_time():
+    """3.125 GB/s between slices of v5e, 2 x 50 GB/s within one."""
+    step = profiling_plan.StepPlan(None, {}, {}, flops=197e12, memory_bytes=819e9 / 4)
+    between = collectives.Collective("all-reduce", collectives.SLICES, 2, 1, 3.125e9)
+    within = collectives.Collective("all-gather", "data", 4, 2, 25e9)
+    step = dataclasses.replace(step, collectives=(between, within))
+    topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 2, range(8))
+    assert profiling_plan._seconds(step, topology) == pytest.approx(
+        {"products": 1.0, "memory": 0.25, "collectives": 1.25, "step": 2.25}
+    )
+    assert topology.title == "2 slices of v5e:2x2"
+
+
+def test_memory_is_that_of_the_moment_when_most_is_held():
+    """Two temporaries of 8 that take turns: 8 of memory, although the compiler counts 16."""
+    analysis = types.SimpleNamespace(
+        argument_size_in_bytes=10,
+        output_size_in_bytes=13,
+        alias_size_in_bytes=10,
+        temp_size_in_bytes=16,
+        peak_memory_in_bytes=21,
+        generated_code_size_in_bytes=1,
+    )
+    topology = chips.Topology("tpu7x:1x1x1", chips.CHIPS["tpu7x"], 1, range(2))
+    assert profiling_plan._memory(analysis, topology) == {
+        "arguments": 10,
+        "temporaries": 8,
+        "results": 3,
+        "program": 1,
+        "all": 22,
+        "there": 96 * 2**30,
+    }
+
+
+def test_a_step_that_learns_from_a_teacher_wants_one(config):
+    with config.unlocked():
+        config.objectives.soft_targets = {}
+    phase, *_ = build.phases(config)
+    topology = chips.Topology("", chips.CHIPS["v5e"], 1, jax.devices()[:1])
+    with pytest.raises(UserError, match="objective soft_targets has no teacher"):
+        profiling_plan.compiled(config, phase, topology, print)
+
+
+@pytest.mark.parametrize(
+    ("text", "needed", "there"),
+    [
+        ("Used 22.50G of 15.75G hbm. Exceeded hbm capacity by 6.75G.", 22.5, 15.75),
+        ("for HLO temporaries (33.54G) exceeds available HBM (15.75G).", 33.54, 15.75),
+    ],
+)
+def test_what_the_compiler_says_of_too_much_is_read(text, needed, there):
+    error = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
+    found = profiling_plan._out_of_memory(error)
+    assert (found.needed, found.there) == (needed * 2**30, there * 2**30)
+
+
+def test_another_failure_is_no_lack_of_memory():
+    error = jax.errors.JaxRuntimeError("INTERNAL: 1.00G of 2.00G")
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        profiling_plan._out_of_memory(error)
+
+
+@pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
+@pytest.mark.slow
+def test_a_chip_alone(name, full, tpu_compiler):
+    found = chips.topology(name)
+    assert (found.name, found.chips) == (full, 1)
+
+
+@pytest.mark.parametrize("kind", chips.CHIPS)
+@pytest.mark.parametrize("count", [1, 8, 64])
+@pytest.mark.slow
+def test_every_chip_has_topologies_that_a_mesh_covers(kind, count, tpu_compiler):
+    chip = chips.CHIPS[kind]
+    found = chips.topology(f"{kind}-{count * chip.names_count}")
+    assert (found.chip, found.chips) == (chip, count)
+    assert {device.device_kind for device in found.devices} <= set(chip.kinds)
+    mesh = sharding.make_mesh(
+        {"data": -1, "fsdp": 1, "tensor": chip.devices, "sequence": 1}, found.devices
+    )
+    assert mesh.shape["data"] == count
+
+
+@pytest.mark.slow
+def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    words = ["--config", "configs/bert.py:tiny", "--topology", "v5e:2x2", "--json"]
+    changes = ["data.phases=()", "data.batch_size=8", "data.max_seq_length=16"]
+    changes += ["model.vocab_size=97"]
+    plan.main([*words, "--mesh", "data=4", *(f"--config.{change}" for change in changes)])
+    content = json.loads(capsys.readouterr().out)
+    (step,) = content["steps"]
+    assert (content["topology"], content["chips"], step["fits"]) == ("v5e:2x2", 4, True)
+    assert 4 * step["flops"] == pytest.approx(step["model_flops"], rel=0.05)
+    assert step["memory"]["all"] < step["memory"]["there"] == 16e9
+    # What every parameter gets is summed over the four, in two or in four bytes, but for the
+    # positions that no sequence of 16 tokens has.
+    sent = sum(each["bytes"] for each in step["collectives"] if each["kind"] == "all-reduce")
+    parameters = step["memory"]["arguments"] / 12  # with Adam's two moments
+    used = parameters - 496 * 128
+    assert 2 * 1.5 * used < sent < 4 * 1.6 * parameters
+    assert {each["axes"] for each in step["collectives"]} == {"data"}
+    assert content["run_seconds"] == pytest.approx(1e6 * step["seconds"]["step"])
+
+
+@pytest.mark.slow
+def test_splash_attention_is_compiled_for_chips(tpu_compiler):
+    """Its own rows and heads on each of four, forward and backward, and nothing in between."""
+    mesh = sharding.make_mesh(
+        {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 1}, chips.topology("v5e:2x2").devices
+    )
+    lines = []
+
+    class Attend(nn.Module):
+        @nn.compact
+        def __call__(self, query, key, value, packs):
+            mask = masks.packed(packs) & masks.causal(512)
+            return attend(query, key, value, mask, Dropout(0.1), train=False)
+
+    def gradients(*arrays):
+        def loss(query, key, value):
+            return Attend().apply({}, query, key, value, arrays[3]).astype(jnp.float32).sum()
+
+        return jax.grad(loss, (0, 1, 2))(*arrays[:3])
+
+    place = sharding.batch_sharding(mesh)
+    heads = jax.ShapeDtypeStruct((4, 512, 2, 64), jnp.bfloat16, sharding=place)
+    packs = jax.ShapeDtypeStruct((4, 512), jnp.int32, sharding=place)
+    with log_kernel_choice(lines.append):
+        function = jax.jit(sharding.on_mesh(gradients, mesh, sharding.RULES))
+        program = function.lower(heads, heads, heads, packs).compile().as_text()
+    assert lines == ["attention of 512 tokens: splash: no weights in memory"]
+    assert program.count('custom_call_target="tpu_custom_call"') == 2
+    assert not re.search(r"(bf16|f32)\[[\d,]*512,512\]", program)

@@ -1,0 +1,77 @@
+"""Steps compiled in a process of its own: what comes back, and what happens when it ends."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from bertjax import build
+from bertjax.config import changed, load_config
+from bertjax.errors import UserError
+from bertjax.profiling import plan as profiling_plan
+from bertjax.profiling import worker
+from bertjax.profiling.search import CompilerDiedError
+from bertjax.profiling.worker import CompilerProcess
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def compile_step(tpu_compiler, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    with CompilerProcess("v5e:1x1", 1) as started:
+        yield started
+
+
+@pytest.fixture
+def config():
+    small = {"data.batch_size": 8, "data.max_seq_length": 16, "model.vocab_size": 97}
+    config = profiling_plan.for_accelerator(load_config("configs/bert.py:tiny", []))
+    return changed(config, {"data.phases": (), "mesh.data": 1, **small})
+
+
+class Happens:
+    """In the process that is to read it, a function is called instead."""
+
+    def __init__(self, function, *arguments):
+        self._what = function, arguments
+
+    def __reduce__(self):
+        return self._what
+
+
+def test_after_a_death_the_next_step_is_compiled_by_another_process(compile_step, config):
+    (phase,) = build.phases(config)
+    with pytest.raises(CompilerDiedError, match="ended with status 3: take another mesh"):
+        compile_step(Happens(os._exit, 3), phase)
+    with pytest.raises(CompilerDiedError, match="ended with SIGKILL: take another mesh"):
+        compile_step(Happens(signal.raise_signal, signal.SIGKILL), phase)
+    assert compile_step(config, phase).fits
+
+
+def test_what_does_not_come_to_an_end_is_ended(compile_step, monkeypatch):
+    monkeypatch.setattr(worker, "_HOURS", 0)
+    with pytest.raises(CompilerDiedError, match="not compiled after 0 hours"):
+        compile_step(Happens(time.sleep, 60), None)
+
+
+def test_a_mistake_is_the_one_that_was_made(compile_step, config):
+    config = changed(config, {"data.batch_size": 7, "mesh.data": 2})
+    (phase,) = build.phases(config)
+    with pytest.raises(UserError, match=r"config\.mesh: data=2") as raised:
+        compile_step(config, phase)
+    assert type(raised.value) is UserError
+
+
+def test_a_product_with_two_others_in_it_does_not_end_the_compiler(tpu_compiler, monkeypatch):
+    """Attention computed again for its gradient, from random bits: three deep."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    config = profiling_plan.for_accelerator(load_config("configs/bert.py:tiny", []))
+    changes = {"data.phases": (), "data.batch_size": 64, "model.remat": "full"}
+    config = changed(config, changes)
+    (phase,) = build.phases(config)
+    with CompilerProcess("v5e:2x2", 1) as compile_step:
+        step = compile_step(config, phase)
+    assert step.settings == {"data": 4, "remat": "full", "microbatches": 1}
+    assert step.fits

@@ -1,0 +1,50 @@
+"""What a pretraining logs before its first step where its config cannot do what it says."""
+
+import pathlib
+
+import pytest
+
+from bertjax import build
+from bertjax.config import changed, load_config
+from bertjax.runs import prepare
+
+CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
+
+
+@pytest.mark.parametrize(
+    ("held_out", "fields", "logged"),
+    [
+        (None, {}, "no held-out examples, so config.best_metric=held_out/mlm/loss is never"),
+        (None, {"keep_best": 0}, None),
+        (
+            (),
+            {"eval_every": 500, "checkpoint_every": 300},
+            "what has both, every 1,500 steps",
+        ),
+        ((), {"eval_every": 500, "checkpoint_every": 1000}, None),
+        ((), {"eval_every": 500, "checkpoint_every": 250}, None),
+        ((), {"eval_every": 500, "checkpoint_every": 0}, None),
+        ((), {"eval_every": 0, "checkpoint_every": 300}, None),
+        ((), {"eval_every": 500, "checkpoint_every": 300, "keep_best": 0}, None),
+    ],
+)
+def test_a_best_checkpoint_that_is_never_compared_is_a_warning(held_out, fields, logged):
+    lines = []
+    config = changed(load_config(str(CONFIG)), fields)
+    prepare._warn_about_best(config, held_out, lines.append)
+    assert len(lines) == (logged is not None)
+    assert not logged or logged in lines[0]
+
+
+@pytest.mark.parametrize(("limit", "lines"), [(0, 0), (9, 0), (8, 1)])
+def test_a_limit_of_predictions_below_the_masked_share_is_a_warning(limit, lines):
+    logged = []
+    fields = {
+        "objectives.mlm.max_predictions_per_seq": limit,
+        "objectives.mlm.masked_lm_prob": 0.15,
+    }
+    config = changed(load_config(str(CONFIG)), fields)
+    phases = [build.Phase(1, 64, 8), build.Phase(1, 16, 8), build.Phase(2, 64, 8)]
+    prepare._warn_about_predictions(config, phases, logged.append)
+    assert len(logged) == lines
+    assert not lines or "got 8, expected >= 10 for masked_lm_prob=0.15 of 64 tokens" in logged[0]

@@ -1,0 +1,279 @@
+"""Whose folder it is."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.io import files as io_files
+from bertjax.runs.workdir import claim, in_use, write_summary
+
+CONFIG = {
+    "seed": 0,
+    "num_train_steps": 100,
+    "log_every": 10,
+    "keep_latest": 3,
+    "model": {"name": "bert", "hidden_size": 128},
+    "objectives": {"mlm": {"weight": 1.0}, "sentence_pair": {"weight": 1.0}},
+    "mesh": {"data": 8, "fsdp": 1},
+    "phases": ((10, 128), (5, 512)),
+}
+
+
+HOLD = """
+import sys
+from bertjax.runs.workdir import claim
+held = claim(sys.argv[1], {})
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_whether_a_folder_is_in_use_is_asked_without_touching_it(tmp_path):
+    assert not in_use(tmp_path / "absent")
+    words = [sys.executable, "-c", HOLD, tmp_path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **pipes) as process:
+        process.stdout.readline()
+        (tmp_path / ".lock").chmod(0o444)
+        assert in_use(tmp_path)
+        process.stdin.close()
+    assert not in_use(tmp_path)
+
+
+def changed(**fields):
+    return json.loads(json.dumps(CONFIG)) | fields
+
+
+def train(folder, config):
+    """Claims a folder and leaves what a run's first steps leave."""
+    with claim(folder, config):
+        (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+
+
+def test_claim_writes_the_config_in_its_own_order(tmp_path):
+    with claim(tmp_path / "new" / "run", CONFIG):
+        text = (tmp_path / "new" / "run" / "config.json").read_text()
+    assert json.loads(text) == changed()
+    assert list(json.loads(text)) == list(CONFIG)
+
+
+def test_the_same_config_and_free_fields_pass_and_the_newest_is_kept(tmp_path):
+    train(tmp_path, CONFIG)
+    later = changed(num_train_steps=200, log_every=1, keep_latest=9, mesh={"fsdp": 4, "tensor": 2})
+    claim(tmp_path, later).release()
+    assert json.loads((tmp_path / "config.json").read_text()) == later
+
+
+def test_microbatches_of_a_phase_are_free(tmp_path):
+    train(tmp_path, changed(data={"phases": [[60, 128, 16], [40, 512, 8]]}))
+    claim(tmp_path, changed(data={"phases": [[60, 128, 16, 2], [40, 512, 8, 4]]})).release()
+    longer = changed(data={"phases": [[60, 128, 16], [50, 512, 8, 2]]}, num_train_steps=110)
+    claim(tmp_path, longer).release()
+    with pytest.raises(UserError, match="phases"):
+        claim(tmp_path, changed(data={"phases": [[60, 128, 16, 2], [50, 512, 4, 4]]}))
+
+
+def test_what_an_older_version_did_not_know_is_no_difference_while_it_is_off(tmp_path):
+    train(tmp_path, CONFIG)
+    newer = changed(model=CONFIG["model"] | {"sandwich": False}, restarts=[], slack=0.0, path="")
+    claim(tmp_path, newer).release()
+    with pytest.raises(UserError, match=r"restarts: \[\] there, \[\[1e-05, 3\]\] here"):
+        train(tmp_path, newer | {"restarts": [[1e-5, 3]]})
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"seed": 1}, "seed: 0 there, 1 here"),
+        ({"num_train_steps": 50}, "num_train_steps: 100 there, 50 here"),
+        ({"model": {"name": "bert"}}, "model.hidden_size: 128 there, absent here"),
+        ({"extra": True}, "extra: absent there, true here"),
+        (
+            {"objectives": {"sentence_pair": {"weight": 1.0}, "mlm": {"weight": 1.0}}},
+            'objectives, in order: ["mlm", "sentence_pair"] there',
+        ),
+    ],
+)
+def test_another_config_is_refused_naming_the_fields(tmp_path, other, said):
+    train(tmp_path, CONFIG)
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(UserError) as error:
+        claim(tmp_path, changed(**other))
+    assert said in str(error.value)
+    assert "another --workdir" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_refused_start_leaves_no_config_behind(tmp_path):
+    """Otherwise the folder would count as a run that has not saved anything yet."""
+    for before in (None, CONFIG):
+        if before:
+            claim(tmp_path, before).release()
+        with pytest.raises(UserError, match="no such teacher"), claim(tmp_path, changed(seed=1)):
+            raise UserError("no such teacher")
+        path = tmp_path / "config.json"
+        assert (json.loads(path.read_text()) if path.exists() else None) == (before and changed())
+
+
+@pytest.mark.parametrize("trace", [None, "metrics.jsonl", "tensorboard/events", "seed_0/"])
+def test_a_mistake_does_not_keep_the_folder(tmp_path, trace):
+    """As when the first start ended with an error, or while it compiled."""
+    claim(tmp_path, CONFIG).release()
+    if trace:
+        path = tmp_path / trace
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir() if trace.endswith("/") else path.touch()
+    claim(tmp_path, changed(seed=1)).release()
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("later", "is_the_same_run"),
+    [
+        ([[90, 128, 8], [30, 512, 2]], True),
+        ([[90, 128, 8], [10, 512, 2], [5, 512, 4]], True),
+        ([[90, 128, 8], [9, 512, 2]], False),
+        ([[91, 128, 8], [10, 512, 2]], False),
+        ([[90, 128, 8], [20, 256, 2]], False),
+        ([[90, 128, 8]], False),
+        ([], False),
+    ],
+)
+def test_phases_can_be_prolonged(tmp_path, later, is_the_same_run):
+    train(tmp_path, {"data": {"phases": [[90, 128, 8], [10, 512, 2]]}})
+    expected = contextlib.nullcontext() if is_the_same_run else pytest.raises(UserError)
+    with expected:
+        claim(tmp_path, {"data": {"phases": later}}).release()
+
+
+def test_many_differences_are_counted(tmp_path):
+    train(tmp_path, {f"field{i}": i for i in range(9)})
+    with pytest.raises(UserError, match="field5: 5 there, absent here; and 3 more"):
+        claim(tmp_path, {})
+
+
+def test_a_folder_serves_one_process_at_a_time(tmp_path, root):
+    script = f"from bertjax.runs.workdir import claim; claim({str(tmp_path)!r}, {{}}).release()"
+
+    def other_process():
+        command = [sys.executable, "-c", script]
+        return subprocess.run(command, capture_output=True, text=True, cwd=root)
+
+    with claim(tmp_path, {}):
+        refused = other_process()
+        assert refused.returncode == 1
+        assert "is in use by another process" in refused.stderr
+    assert other_process().returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("texts/b.txt", "an input of this run"),
+        ("texts/deep/a.txt", "an input of this run"),
+        ("texts/other.txt", "holds files that no run wrote: other.txt; choose a new"),
+        ("texts/wiki_00", "holds files that no run wrote: wiki_00;"),
+        ("texts/model.safetensors", "holds files that no run wrote: model.safetensors;"),
+        ("texts/manifest.json", "holds files that no run wrote: manifest.json;"),
+        ("texts/bertjax_tokenizer.json", "is the folder of a tokenizer"),
+        ("texts/unfinished/progress.json", "is the folder of a corpus"),
+        ("bertjax_tokenizer.json", "which is the folder of a tokenizer"),
+    ],
+)
+def test_a_run_does_not_write_among_other_files(tmp_path, name, said):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("text")
+    inputs = [str(tmp_path / "texts/**/[ab].txt"), "python-docs", "gs://bucket/*"]
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as error:
+        claim(tmp_path / "texts", changed(data={"input": inputs}))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_that_no_run_wrote_are_counted(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("text")
+    with pytest.raises(UserError, match=r"wrote: 0\.txt, 1\.txt, 2\.txt and 2 more; "):
+        claim(tmp_path, CONFIG)
+
+
+def test_a_corpus_is_no_run(tmp_path):
+    (tmp_path / "corpus/tokenizer").mkdir(parents=True)
+    for name in ("manifest.json", "tokenizer/bertjax_tokenizer.json"):
+        (tmp_path / "corpus" / name).write_text("{}")
+    for workdir in ("corpus", "corpus/run"):
+        with pytest.raises(UserError, match="the folder of a corpus; choose a new"):
+            claim(tmp_path / workdir, CONFIG)
+    claim(tmp_path / "run", changed(data={"corpus": str(tmp_path / "corpus")})).release()
+
+
+def test_what_schedulers_and_users_leave_may_be_there(tmp_path):
+    names = "slurm-7.out train.log log.txt nohup.out job.sh job.o123 sweep.py notes.md .gitignore"
+    for name in names.split():
+        (tmp_path / name).write_text("something")
+    (tmp_path / "output.txt").touch()  # a shell made it, for what is printed
+    (tmp_path / "logs").mkdir()
+    claim(tmp_path, CONFIG).release()
+
+
+def test_a_run_resumes_among_files_that_came_later(tmp_path):
+    train(tmp_path, CONFIG)
+    (tmp_path / "notes.txt").write_text("something")
+    claim(tmp_path, CONFIG).release()
+    (tmp_path / ".lock").unlink()  # as after a copy without hidden files
+    claim(tmp_path, CONFIG).release()
+
+
+def test_a_bucket_is_no_folder():
+    with pytest.raises(UserError, match="mount the bucket"):
+        claim("gs://bucket/run", {})
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot make the folder"):
+        claim(tmp_path / "file" / "run", {})
+
+
+def test_a_config_that_is_no_json_is_named(tmp_path):
+    train(tmp_path, {})
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config\.json cannot be read as JSON"):
+        claim(tmp_path, {})
+
+
+def test_summary_is_replaced_whole(tmp_path):
+    write_summary(tmp_path, {"steps": 1})
+    write_summary(tmp_path, {"steps": 2, "mlm_loss": 1.5})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 2, "mlm_loss": 1.5}
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_disk_that_fills_up_leaves_the_old_file(tmp_path, monkeypatch):
+    io_files.write_text(tmp_path / "a.json", "old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(io_files.os, "fsync", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        io_files.write_text(tmp_path / "a.json", "new")
+    assert (tmp_path / "a.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_full_disks_are_recognised_however_they_are_wrapped():
+    inner = ValueError("RESOURCE_EXHAUSTED: ... No space left on device [os_error_code='28']")
+    outer = RuntimeError("commit failed")
+    outer.__cause__ = inner
+    assert io_files.is_disk_full(outer)
+    assert io_files.is_disk_full(OSError(122, "Disk quota exceeded"))
+    assert not io_files.is_disk_full(OSError(13, "Permission denied"))

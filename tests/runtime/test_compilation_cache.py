@@ -1,0 +1,110 @@
+"""What runs of a person share: where it lies, and that compiled programs are found again."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import filelock
+import pytest
+
+from bertjax.io import files as io_files
+from bertjax.runtime import compilation_cache
+
+NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", io_files.ENVIRONMENT)
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+    """Nothing set, and a home of our own."""
+    for name in NAMES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return monkeypatch
+
+
+def test_the_folder_is_the_one_named_or_the_environments_or_the_users(environment, tmp_path):
+    assert io_files.directory() == tmp_path / ".cache" / "bertjax"
+    environment.setenv("BERTJAX_CACHE", str(tmp_path / "shared"))
+    assert io_files.directory() == tmp_path / "shared"
+    assert io_files.directory("own") == pathlib.Path("own")
+
+
+def test_programs_lie_in_the_folder_unless_something_else_is_set(environment, tmp_path):
+    compilation_cache.keep()
+    folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    assert folder.is_dir()
+    assert folder.parent == tmp_path / ".cache" / "bertjax"
+    assert int(os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"]) == 4 * 2**30
+    environment.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
+    compilation_cache.keep()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+
+
+def test_a_folder_that_cannot_be_made_changes_nothing(environment, tmp_path):
+    (tmp_path / ".cache").write_text("a file")
+    compilation_cache.keep()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+
+
+def test_a_program_that_was_not_written_to_its_end_is_forgotten(environment):
+    compilation_cache.keep()
+    folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    for name in ("whole-cache", "whole-atime", "half-cache"):
+        (folder / name).write_bytes(b"x")
+
+    def start():
+        environment.delenv("JAX_COMPILATION_CACHE_DIR")
+        compilation_cache.keep()
+        return {path.name for path in folder.glob("*-*")}
+
+    with filelock.FileLock(folder / ".lockfile"):
+        assert start() == {"whole-cache", "whole-atime", "half-cache"}  # it is being written
+    assert start() == {"whole-cache", "whole-atime"}
+
+
+def test_without_a_limit_jax_writes_no_times_and_nothing_is_forgotten(environment):
+    environment.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")
+    compilation_cache.keep()
+    program = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / "whole-cache"
+    program.write_bytes(b"x")
+    environment.delenv("JAX_COMPILATION_CACHE_DIR")
+    compilation_cache.keep()
+    assert program.exists()
+
+
+def test_what_cannot_be_forgotten_ends_nothing(environment):
+    compilation_cache.keep()
+    folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    environment.delenv("JAX_COMPILATION_CACHE_DIR")
+    (folder / "folder-cache").mkdir()
+    compilation_cache.keep()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
+
+
+@pytest.mark.slow
+def test_a_second_start_compiles_nothing_again(tmp_path, root, command_environment):
+    """Of what takes longer than JAX's own limit, set here to nothing."""
+    env = {name: value for name, value in command_environment.items() if name not in NAMES}
+    env |= {"BERTJAX_CACHE": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    words = ["bench", "--config", "configs/bert.py:tiny", "--config.data.phases=()"]
+    words += ["--config.data.max_seq_length=8", "--config.data.batch_size=8", "--steps", "1"]
+    words += ["--config.model.vocab_size=97", "--repeats", "1"]
+
+    def programs():
+        command = [sys.executable, "-m", "bertjax", *words]
+        done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return {path.name for path in tmp_path.glob("compiled-*/*-cache")}
+
+    first = programs()
+    assert any(name.startswith("jit_train_step") for name in first)
+    assert programs() == first
+    # As where a process was killed while it wrote.
+    (step,) = tmp_path.glob("compiled-*/jit_train_step-*-cache")
+    whole = step.read_bytes()
+    step.write_bytes(whole[:1000])
+    step.with_name(step.name.removesuffix("cache") + "atime").unlink()
+    assert programs() == first
+    assert len(step.read_bytes()) > 1000

@@ -1,0 +1,160 @@
+"""The processor and the memory of the host."""
+
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from bertjax import build
+from bertjax.runtime import host
+
+AMX = "processor\t: 0\nflags\t\t: fpu avx2 avx512_bf16 amx_bf16\n"
+AVX2 = "processor\t: 0\nmodel name\t: bf16 in name alone\nflags\t\t: fpu avx2\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd i8mm bf16\n"
+
+
+@pytest.mark.parametrize(("text", "has"), [(AMX, True), (ARM, True), (AVX2, False), ("", False)])
+def test_instructions_for_bfloat16_are_read_off_the_kernels_list(tmp_path, text, has):
+    (tmp_path / "cpuinfo").write_text(text)
+    assert host.multiplies_bfloat16(tmp_path / "cpuinfo") == has
+
+
+def test_where_there_is_no_list_nothing_is_promised(tmp_path):
+    assert not host.multiplies_bfloat16(tmp_path / "absent")
+
+
+def test_processors_of_the_same_instructions_share_programs(tmp_path):
+    def fingerprint(text):
+        (tmp_path / "cpuinfo").write_text(text)
+        return host.fingerprint(tmp_path / "cpuinfo")
+
+    assert fingerprint(AVX2) == fingerprint(AVX2.replace("fpu avx2", "avx2 fpu"))
+    assert len({fingerprint(text) for text in (AMX, AVX2, ARM, "")}) == 4
+    assert host.fingerprint(tmp_path / "absent") == fingerprint("")
+
+
+@pytest.mark.parametrize(
+    ("backend", "has", "chosen"),
+    [
+        ("tpu", False, "bfloat16"),
+        ("gpu", False, "bfloat16"),
+        ("cpu", True, "bfloat16_operands"),
+        ("cpu", False, "float32"),
+    ],
+)
+def test_auto_is_what_the_device_is_fast_in(monkeypatch, backend, has, chosen):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(host, "multiplies_bfloat16", lambda: has)
+    assert build.precision("auto") == chosen
+    assert build.precision("float32") == "float32"
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+
+PAGE_FAULTS = """
+import resource, threading
+from bertjax.runtime.host import keep_freed_memory
+keep_freed_memory()
+def use():
+    array = b"x" * (64 * 2**20)
+    del array
+def in_a_thread():
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+for _ in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    WHERE()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@on_linux
+@pytest.mark.parametrize("where", ["use", "in_a_thread"])
+def test_memory_that_was_freed_comes_back_without_page_faults(where):
+    program = PAGE_FAULTS.replace("WHERE", where)
+    faults = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert int(faults) < 100  # without it: 16,384
+
+
+ASKED_OFTEN = """
+import threading
+from bertjax.runtime import host
+for _ in range(3):
+    host.keep_freed_memory()
+print([thread.name for thread in threading.enumerate()].count("bertjax memory"))
+"""
+
+
+def test_one_thread_gives_back_however_often_it_is_asked():
+    """Each would stop all others that want memory. None is begun where there is no glibc."""
+    threads = subprocess.run(
+        [sys.executable, "-c", ASKED_OFTEN], capture_output=True, text=True, check=True
+    ).stdout
+    assert int(threads) == (sys.platform == "linux")
+
+
+GIVEN_BACK = """
+import pathlib, sys, time
+from bertjax.runtime import host
+free, host.TOO_MUCH, host._GIGABYTE, seconds = map(float, sys.argv[1:])
+host.memory = lambda: host.Memory(total=4, free=free)
+host.keep_freed_memory()
+arrays = [b"x" * 2**20 for _ in range(128)]
+last = arrays.pop()
+del arrays
+end = time.monotonic() + seconds
+while host._resident() > 100 * 2**20 and time.monotonic() < end:
+    time.sleep(0.01)
+print(host._resident())
+"""
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("free", "too_much", "kept"),
+    [("1", ("1.5", "1e9"), True), ("0", ("1.5", "1e9"), False), ("1", ("0", "5e7"), False)],
+)
+def test_what_was_freed_is_kept_while_there_is_room(free, too_much, kept):
+    """And while it is not too much for what was in use."""
+    program = [sys.executable, "-c", GIVEN_BACK, free, *too_much, "1" if kept else "20"]
+    resident = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert (int(resident) > 100 * 2**20) == kept
+
+
+GIGABYTE = 2**30
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Of 64 GB, half of it free; a job of 8 GB on it, which lies in a slice without a limit."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    meminfo = "MemTotal: 67108864 kB\nMemFree: 3 kB\nMemAvailable: 33554432 kB\n"
+    (tmp_path / "proc/meminfo").write_text(meminfo)
+    (tmp_path / "proc/self/cgroup").write_text("1:cpu:/\n0::/slice/job/step\n")
+    job = tmp_path / "cgroup/slice/job"
+    (job / "step").mkdir(parents=True)
+    (job.parent / "memory.max").write_text("max\n")
+    (job / "memory.max").write_text(f"{8 * GIGABYTE}\n")
+    (job / "memory.current").write_text(f"{7 * GIGABYTE}\n")
+    (job / "memory.stat").write_text(f"anon 5\ninactive_file {2 * GIGABYTE}\n")
+    return tmp_path
+
+
+def test_memory_is_that_of_the_job_where_it_has_less(machine):
+    def found():
+        return host.memory(machine / "proc", machine / "cgroup")
+
+    assert found() == (8 * GIGABYTE, 3 * GIGABYTE)
+    (machine / "cgroup/slice/job/memory.max").write_text("max\n")
+    assert found() == (64 * GIGABYTE, 32 * GIGABYTE)
+    (machine / "proc/self/cgroup").write_text("4:memory:/elsewhere\n")
+    assert found() == (64 * GIGABYTE, 32 * GIGABYTE)
+
+
+def test_where_nobody_tells_of_memory_nothing_is_made_up(tmp_path):
+    with pytest.raises(OSError, match="meminfo"):
+        host.memory(tmp_path, tmp_path)

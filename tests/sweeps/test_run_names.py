@@ -1,0 +1,56 @@
+"""Names of runs: what differs, as short as it is clear."""
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.sweeps.grid import label, names, value_text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((3e-3, "3e-3"), (0.15, "0.15"), (1e5, "1e5"), (1.5e-4, "1.5e-4"), (123456.0, "123456")),
+        *((0.00123, "0.00123"), (5.0, "5"), (0.0, "0"), (-1.0, "-1"), (float("inf"), "inf")),
+        *((True, "true"), (None, "none"), (-1, "-1"), (1000, "1000"), ("word", "word")),
+        *(((16, 32), "16-32"), ((), "none"), (((9, 128), (1, 512)), "9-128-1-512")),
+        *(("runs/my bert/", "my-bert"), (("enwiki/*.gz",), ".gz"), ("a=b,c", "a-b-c")),
+    ],
+)
+def test_values(value, text):
+    assert value_text(value) == text
+    if isinstance(value, float):
+        assert float(text) == value
+
+
+def test_only_what_differs_is_said_and_no_more_of_a_field_than_tells_it():
+    assert names([{"a.rate": 0.1, "seed": 0}, {"a.rate": 0.2, "seed": 0}]) == [
+        "rate=0.1",
+        "rate=0.2",
+    ]
+    points = [{"x.mlm.weight": 1, "sbo.weight": 2}, {"x.mlm.weight": 2}, {}]
+    assert names(points) == ["mlm.weight=1,sbo.weight=2", "mlm.weight=2", "base"]
+    assert names([{"seed": 3}]) == ["seed=3"]
+    assert names([{}]) == ["base"]
+    assert names([{"name": "post-norm", "a": 1}, {"a": 2}]) == ["post-norm", "a=2"]
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([{"a": "x/b"}, {"a": "y/b"}], "runs 1 and 2 are both named 'a=b'"),
+        ([{"name": ".."}], "wants a name of letters"),
+        ([{"name": 3}], "wants a name of letters"),
+        ([{"a": "x" * 200}], "has 202 characters, 150 is the most"),
+    ],
+)
+def test_names_that_cannot_be_folders(points, message):
+    with pytest.raises(UserError, match=message):
+        names(points)
+
+
+def test_labels_of_clusters():
+    assert label("masks", "rate=3e-3,seed=1") == "masks-rate-3e-3-seed-1"
+    assert label("0.15", "a") == "run-0-15-a"
+    long = [label("masks", f"{'x' * 60}{end}") for end in "ab"]
+    assert len(set(long)) == 2
+    assert all(len(name) <= 40 for name in long)

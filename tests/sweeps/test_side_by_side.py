@@ -1,0 +1,86 @@
+"""What each of several processes is given of the machine."""
+
+import os
+import sys
+
+import pytest
+
+from bertjax.sweeps import processes as sweeps_processes
+from bertjax.sweeps.processes import Job, environment
+
+
+def shares(parallel, devices_each=None, **variables):
+    made = [environment(variables, share, parallel, devices_each) for share in range(parallel)]
+    return [one["CUDA_VISIBLE_DEVICES"] for one in made], made[0]
+
+
+def test_cards_are_dealt_in_equal_numbers(monkeypatch):
+    monkeypatch.setattr(sweeps_processes.host, "tpu_chips", list)
+    eight = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
+    assert shares(2, **eight)[0] == ["0,1,2,3", "4,5,6,7"]
+    assert shares(3, **eight)[0] == ["0,1", "2,3", "4,5"]
+    assert shares(3, 1, **eight)[0] == ["0", "1", "2"]
+    assert shares(1, **eight)[0] == ["0,1,2,3,4,5,6,7"]
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in shares(2, **eight)[1]
+
+
+def test_runs_that_share_a_card_share_its_memory():
+    cards, first = shares(3, CUDA_VISIBLE_DEVICES="5,6")
+    assert cards == ["5", "6", "5"]
+    assert first["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.45"
+    kept = {"CUDA_VISIBLE_DEVICES": "5", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}
+    assert shares(2, **kept)[1]["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.2"
+
+
+def test_a_chip_for_each_where_there_are_tpus(monkeypatch):
+    monkeypatch.setattr(sweeps_processes, "_gpus", lambda variables: [])
+    monkeypatch.setattr(sweeps_processes.host, "tpu_chips", lambda: ["0", "1", "2", "3"])
+    assert environment({}, 2, 4)["TPU_VISIBLE_DEVICES"] == "2"
+    assert environment({}, 0, 1) == {}
+    assert environment({"JAX_PLATFORMS": "cpu"}, 2, 4) == {"JAX_PLATFORMS": "cpu"}
+
+
+def job(tmp_path, name, program):
+    command = (sys.executable, "-c", program)
+    return Job(name, command, tmp_path / name, tmp_path / name / "log")
+
+
+def run(jobs, parallel):
+    begun, ended = [], {}
+    signal = sweeps_processes.run(
+        jobs,
+        parallel,
+        begun=lambda job: begun.append(job.name),
+        ended=lambda job, status, seconds: ended.update({job.name: status}),
+    )
+    assert signal is None
+    return begun, ended
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
+def test_every_process_has_its_cores_and_its_log(tmp_path):
+    program = "import os, time; time.sleep(0.2); print(sorted(os.sched_getaffinity(0)))"
+    jobs = [job(tmp_path, name, program) for name in "abc"]
+    begun, ended = run(jobs, parallel=2)
+    assert begun == ["a", "b", "c"]
+    assert ended == {"a": 0, "b": 0, "c": 0}
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        assert [job.last_words(0) for job in jobs[:2]] == [str(cores[::2]), str(cores[1::2])]
+
+
+def test_an_error_here_leaves_no_process_behind(tmp_path, monkeypatch):
+    program = "import time; time.sleep(60)"
+    processes = []
+
+    def begun(job):
+        raise OSError("no space left")
+
+    def started(*arguments, made=sweeps_processes._start, **options):
+        processes.append(made(*arguments, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(sweeps_processes, "_start", started)
+    with pytest.raises(OSError, match="no space"):
+        sweeps_processes.run([job(tmp_path, "a", program)], 1, begun=begun, ended=print)
+    assert processes[0].returncode is not None

@@ -1,0 +1,57 @@
+"""Questions with options, whatever data set they are from."""
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks.multiple_choice.files import Row, collected
+
+
+def row(number, **changes):
+    given = {"where": f"FILE line {number}", "context": f"c{number}", "question": f"q{number}"}
+    given |= {"options": tuple(f"{letter}{number}" for letter in "abcd"), "answer": number % 4}
+    return Row(**given | {"identity": str(number)} | changes)
+
+
+def test_a_sample_keeps_questions_whole_and_in_order():
+    choices = collected([row(number, level="high") for number in range(20)])
+    assert (len(choices), choices.num_choices) == (20, 4)
+    some = choices.sample(7, seed=3)
+    numbers = [int(identity) for identity in some.ids]
+    assert len(set(numbers)) == 7
+    assert numbers == sorted(numbers)
+    wanted = collected([row(number, level="high") for number in numbers])
+    assert (some.contexts, some.questions, some.options) == (
+        wanted.contexts,
+        wanted.questions,
+        wanted.options,
+    )
+    assert some.levels == wanted.levels
+    assert some.answers.tolist() == wanted.answers.tolist()
+    assert some.answers.dtype == np.int32
+    assert choices.sample(7, seed=3).ids == some.ids
+    assert choices.sample(7, seed=4).ids != some.ids
+    assert choices.sample(99, seed=3).ids == choices.ids
+
+
+def test_a_split_without_answers():
+    choices = collected([row(number, answer=None) for number in range(3)])
+    assert choices.answers is None
+    assert choices.sample(2, seed=0).answers is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (0, None, "FILE line 2: no answer, unlike FILE line 1: wanted answers to all questions"),
+        (None, 0, "FILE line 2: an answer, unlike FILE line 1: wanted answers to all questions"),
+    ],
+)
+def test_all_questions_have_answers_or_none(first, second, message):
+    with pytest.raises(UserError, match=message):
+        collected([row(1, answer=first), row(2, answer=second)])
+
+
+def test_two_questions_of_one_name_are_refused():
+    with pytest.raises(UserError, match="FILE line 2: question 'x' is at FILE line 1 already"):
+        collected([row(1, identity="x"), row(2, identity="x")])

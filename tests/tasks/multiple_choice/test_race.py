@@ -1,0 +1,128 @@
+"""RACE's released layout, in small."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks.multiple_choice import files as multiple_choice_files
+
+
+def article(name, count=2, **changes):
+    return {
+        "id": name,
+        "article": f"Article {name}.\nIt has two lines.",
+        "questions": [f"Question {n} of {name} is _ ." for n in range(count)],
+        "options": [[f"{letter} {n}" for letter in "abcd"] for n in range(count)],
+        "answers": ["ABCD"[(n + 1) % 4] for n in range(count)],
+    } | changes
+
+
+@pytest.fixture
+def put(tmp_path):
+    def put(place, content):
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return tmp_path
+
+    return put
+
+
+def test_articles_questions_and_levels(put):
+    put("train/high/10.txt", article("high10.txt", 1))
+    put("train/high/9.txt", article("high9.txt", 2))
+    put("train/middle/3.txt", article("middle3.txt", 1))
+    put("train/middle/.hidden", "no article")
+    splits = multiple_choice_files.read_race(put("dev/high/1.txt", article("high1.txt")))
+    assert list(splits) == ["train", "dev"]
+    train = splits["train"]
+    assert train.ids == ["middle3.txt-0", "high9.txt-0", "high9.txt-1", "high10.txt-0"]
+    assert train.levels == ["middle", "high", "high", "high"]
+    assert train.contexts[1] == train.contexts[2] == "Article high9.txt.\nIt has two lines."
+    assert train.questions[2] == "Question 1 of high9.txt is _ ."
+    assert train.options[2] == ("a 1", "b 1", "c 1", "d 1")
+    assert train.answers.tolist() == [1, 1, 2, 1]
+    assert train.answers.dtype == np.int32
+    assert splits["dev"].ids == ["high1.txt-0", "high1.txt-1"]
+
+
+def test_one_level_alone_and_no_answers(put):
+    given = article("middle1.txt")
+    del given["answers"]
+    found = multiple_choice_files.read_race_split(put("test/middle/1.txt", given) / "test")
+    assert found.answers is None
+    assert found.levels == ["middle", "middle"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": [["a"] * 4, ["a"] * 5]}, "1.txt question 2: 5 options, wanted 4; mend the"),
+        ({"options": [["a"] * 4, "abcd"]}, "1.txt question 2: options 'abcd' are no list of text"),
+        ({"options": [[1, 2, 3, 4], ["a"] * 4]}, "question 1: options '.1, 2, 3, 4.' are no list"),
+        ({"answers": ["A", "E"]}, "1.txt question 2: answer 'E', wanted A, B, C or D; mend the"),
+        ({"answers": ["A", ""]}, "1.txt question 2: answer '', wanted A, B, C or D"),
+        ({"answers": ["AB", "A"]}, "1.txt question 1: answer 'AB', wanted A, B, C or D"),
+        ({"answers": ["A", 1]}, "1.txt question 2: answer 1, wanted A, B, C or D"),
+        ({"answers": ["A"]}, "1.txt: 2 questions, options of 2, 1 answers: wanted as many of each"),
+        ({"options": []}, "1.txt: 2 questions, options of 0, 2 answers: wanted as many of each"),
+        ({"article": None}, '1.txt: wanted a JSON object of "article", "questions", "options"'),
+        ({"answers": "AB"}, '1.txt: wanted a JSON object of "article", "questions", "options"'),
+        ({"questions": [1, 2]}, '1.txt: wanted a JSON object of "article", "questions", "options"'),
+    ],
+)
+def test_an_article_that_is_not_what_it_should_be(put, changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        multiple_choice_files.read_race(put("train/high/1.txt", article("high1.txt", **changes)))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\\t", "\t"),
+    ],
+    ids=["byte order mark", "carriage returns", "bare tabs"],
+)
+def test_a_file_may_be_written_in_other_ways(put, change):
+    """Quotes and tabs within a text are the text's."""
+    content = article("1.txt", 1, article='It said "no"\tand went.')
+    read = multiple_choice_files.read_race(
+        put("dev/high/1.txt", change(json.dumps(content, indent=1)))
+    )["dev"]
+    assert read.contexts == ['It said "no"\tand went.']
+    assert read.options == [("a 0", "b 0", "c 0", "d 0")]
+
+
+def test_text_that_no_file_can_hold_is_named(put):
+    content = article("1.txt", 2, questions=["one _", "two \ud800 _"])
+    with pytest.raises(UserError, match=r"high.1.txt question 2 has half of a surrogate pair"):
+        multiple_choice_files.read_race(put("dev/high/1.txt", content))
+
+
+def test_files_that_are_no_articles(put):
+    put("train/high/1.txt", "{")
+    with pytest.raises(UserError, match=r"1.txt is no JSON: .*; copy the released file again"):
+        multiple_choice_files.read_race(put("train/high/1.txt", "{"))
+    with pytest.raises(UserError, match=r"1.txt: wanted a JSON object of"):
+        multiple_choice_files.read_race(put("train/high/1.txt", "[]"))
+
+
+def test_empty_folders(tmp_path):
+    with pytest.raises(UserError, match=r"has no folder train, dev, test: wanted RACE's own"):
+        multiple_choice_files.read_race(tmp_path)
+    (tmp_path / "dev" / "high").mkdir(parents=True)
+    with pytest.raises(
+        UserError, match=r"dev holds no article: wanted middle/\*.txt or high/\*.txt, one for each"
+    ):
+        multiple_choice_files.read_race(tmp_path)
+
+
+def test_two_articles_of_one_id(put):
+    put("dev/middle/1.txt", article("1.txt", 1))
+    with pytest.raises(UserError, match=r"high.1.txt question 1: question '1.txt-0' is at .*mid"):
+        multiple_choice_files.read_race(put("dev/high/1.txt", article("1.txt", 1)))

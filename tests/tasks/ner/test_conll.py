@@ -1,0 +1,197 @@
+"""CoNLL columns: what is read from them, IOB1 and IOB2, and the way back to conlleval."""
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.metrics import entities
+from bertjax.tasks.ner import conll as ner_conll
+
+FILE = """\
+-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+German JJ B-NP B-MISC
+-DOCSTART- -X- -X- O
+
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text, **options):
+        path = tmp_path / "words.txt"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return ner_conll.read(path, **options)
+
+    return read
+
+
+def test_words_tags_documents_and_lines(read):
+    first, second, third = read(FILE)
+    assert first == ner_conll.Sentence(
+        words=("EU", "rejects"),
+        tags=("B-ORG", "O"),
+        between=(("NNP", "B-NP"), ("VBZ", "B-VP")),
+        lines=(3, 4),
+        document=0,
+    )
+    assert (second.words, second.lines, second.document) == (("German",), (6,), 0)
+    assert (third.tags, third.lines, third.document) == (("B-PER", "I-PER"), (9, 10), 1)
+    assert [len(sentence) for sentence in (first, second, third)] == [2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "\ufeff" + text,
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace(" ", "\t"),
+        lambda text: text.replace(" ", " \t  "),
+        lambda text: text.replace("\n", " \n"),
+        lambda text: text.rstrip(),
+        lambda text: text.replace("-DOCSTART- -X- -X- O", "-DOCSTART-"),
+    ],
+)
+def test_a_file_may_be_written_in_other_ways(read, change):
+    assert read(change(FILE)) == read(FILE)
+
+
+def test_documents_and_sentences_without_their_marks(read):
+    assert [each.document for each in read("a O\n\n\n\nb O\n")] == [0, 0]
+    # What stands before the first mark is a document too.
+    assert [each.document for each in read("a O\n-DOCSTART- O\nb O\n-DOCSTART- O\nc O")] == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_white_space_that_is_no_space_is_part_of_a_word(read):
+    assert read("a\u00a0b\u2028c O\n")[0].words == ("a\u00a0b\u2028c",)
+    assert read("\u00a0 O\n")[0].words == ("\u00a0",)
+
+
+@pytest.mark.parametrize(
+    ("iob1", "iob2"),
+    [
+        ("O I-X I-X O", "O B-X I-X O"),
+        ("I-X B-X I-X B-X", "B-X B-X I-X B-X"),
+        ("I-X I-Y B-Y", "B-X B-Y B-Y"),
+    ],
+)
+def test_iob1_becomes_iob2(read, iob1, iob2):
+    text = "\n".join(f"w {tag}" for tag in iob1.split())
+    assert read(text)[0].tags == tuple(iob2.split())
+    assert read(text, scheme="iob1")[0].tags == tuple(iob2.split())
+    assert read(text, scheme="as-it-is")[0].tags == tuple(iob1.split())
+    assert ner_conll.iob2(iob2.split()) == tuple(iob2.split())
+    assert entities.entities(iob1.split()) == entities.entities(iob2.split())
+
+
+def test_bioes_becomes_iob2(read):
+    assert read("a S-X\nb B-X\nc I-X\nd E-X\ne O")[0].tags == ("B-X", "B-X", "I-X", "I-X", "O")
+    assert read("a B-X\nb E-X", scheme="bioes")[0].tags == ("B-X", "I-X")
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme"),
+    [("O I-X", "iob1"), ("O B-X", "iob2"), ("B-X I-X", "iob2"), ("O", "iob2"), ("S-X", "bioes")],
+)
+def test_the_scheme_is_recognised(read, tags, scheme):
+    sentences = read("\n".join(f"w {tag}" for tag in tags.split()), scheme="as-it-is")
+    assert ner_conll.scheme_of("FILE", sentences) == scheme
+
+
+def test_the_tags_of_training_are_complete_and_ordered(read):
+    assert ner_conll.tag_names(read(FILE)) == (
+        *("O", "B-MISC", "I-MISC", "B-ORG", "I-ORG", "B-PER", "I-PER"),
+    )
+    assert ner_conll.tag_names(read("a O")) == ("O",)
+
+
+def test_predictions_are_written_as_conlleval_reads_them(read, tmp_path):
+    sentences = read(FILE)
+    path = tmp_path / "new" / "predicted.txt"
+    ner_conll.write(path, sentences, [["B-ORG", "O"], ["O"], ["B-PER", "B-PER"]])
+    assert path.read_bytes() == (
+        b"EU NNP B-NP B-ORG B-ORG\nrejects VBZ B-VP O O\n\nGerman JJ B-NP B-MISC O\n\n"
+        b"Peter NNP B-NP B-PER B-PER\nBlackburn NNP I-NP I-PER B-PER\n\n"
+    )
+    again = ner_conll.read(path)
+    assert [each.words for each in again] == [each.words for each in sentences]
+    assert again[2].between[1] == ("NNP", "I-NP", "I-PER")
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "message"),
+    [
+        ("a O\nb\n", "auto", r"words.txt:2: 'b' stands alone: wanted a word first and its tag las"),
+        ("a O\nb X-Y\n", "auto", r"words.txt:2: the last column is 'X-Y': wanted a tag, which is"),
+        ("a O\nb B-\n", "auto", r"words.txt:2: the last column is 'B-': wanted a tag"),
+        ("a B\n", "as-it-is", r"words.txt:1: the last column is 'B': wanted a tag"),
+        ("", "auto", r"words.txt holds no sentence: wanted a word and its tag on each line"),
+        ("\n-DOCSTART- O\n", "auto", r"words.txt holds no sentence"),
+        ("a O", "iob3", r"no scheme 'iob3' of tags: did you mean 'iob[12]'\?"),
+        (
+            "a B-X\nb O\nc I-X\n",
+            "auto",
+            r"words.txt:3: an entity begins with I, and with B at line 1 where IOB1 has I: wanted",
+        ),
+        ("a O\nb I-X\n", "iob2", r"words.txt:2: 'I-X' behind 'O' is not IOB2; mend the tag, or"),
+        ("a B-X\n", "iob1", r"words.txt:1: 'B-X' behind 'O' is not IOB1; mend the tag, or name"),
+        ("a S-X\n", "iob2", r"words.txt:1: 'S-X' behind 'O' is not IOB2"),
+        (b"a O\n\xff O\n", "auto", r"words.txt:2: byte 0 is not UTF-8"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_place(read, text, scheme, message):
+    with pytest.raises(UserError, match=message) as error:
+        read(text, scheme=scheme)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"absent.txt cannot be read: No such file"):
+        ner_conll.read(tmp_path / "absent.txt")
+
+
+def test_a_tag_that_training_never_had(read):
+    names = ner_conll.tag_names(read(FILE))
+    ner_conll.check_tags(
+        "dev.txt", read("a I-ORG\nb O"), names
+    )  # only seen with B, but of a known type
+    with pytest.raises(UserError, match=r"dev.txt:2: tag 'B-GPE' does not occur in the training"):
+        ner_conll.check_tags("dev.txt", read("a O\nb B-GPE"), names)
+
+
+def test_released_sentences(shared_data, tmp_path):
+    folder = shared_data / "ner" / "conll2003"
+    sentences = ner_conll.read(folder / "valid.txt")
+    assert len(sentences) == 3250
+    assert sum(map(len, sentences)) == 51362  # as the task's paper counts (table 1)
+    assert sentences[-1].document + 1 == 216
+    assert ner_conll.scheme_of("valid.txt", sentences) == "iob2"
+    found = entities.by_type(*[[each.tags for each in sentences]] * 2)
+    # Table 2 of the task's paper.
+    assert {kind: each.correct for kind, each in found.items()} == {
+        "LOC": 1837,
+        "MISC": 922,
+        "ORG": 1341,
+        "PER": 1842,
+    }
+    assert ner_conll.tag_names(sentences) == (
+        *("O", "B-LOC", "I-LOC", "B-MISC", "I-MISC", "B-ORG", "I-ORG", "B-PER", "I-PER"),
+    )
+    # IOB1, as it was first released, gives the same again.
+    old = tmp_path / "iob1.txt"
+    ner_conll.write(old, sentences, [_iob1(each.tags) for each in sentences])
+    assert ner_conll.scheme_of(old, ner_conll.read(old, scheme="as-it-is")) == "iob1"
+    assert [each.tags for each in ner_conll.read(old)] == [each.tags for each in sentences]
+
+
+def _iob1(tags):
+    pairs = zip(("O", *tags), tags, strict=False)
+    return [tag if before[1:] == tag[1:] else tag.replace("B-", "I-", 1) for before, tag in pairs]

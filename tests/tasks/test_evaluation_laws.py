@@ -1,0 +1,173 @@
+"""What a model is worth depends on the model and on the examples, and on nothing else."""
+
+import importlib.util
+import json
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.runs import finetune
+from bertjax.runtime.interrupt import Interrupt
+from bertjax.tokenizers import tokenizer
+
+SCRIPT = pathlib.Path(__file__).with_name("small_tasks.py")
+_SPECIFICATION = importlib.util.spec_from_file_location("small_tasks", SCRIPT)
+tasks = importlib.util.module_from_spec(_SPECIFICATION)
+_SPECIFICATION.loader.exec_module(tasks)
+
+
+TASKS = list(tasks.RECIPES)
+ONE_LENGTH = {"max_seq_length": 64, "padded_lengths": (64,)}
+SHARE_RIGHT = {"rte": "accuracy", "squad2": "exact", "ner": "accuracy", "race": "accuracy"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("tasks")
+    tasks.write(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def usual(folder):
+    """What comes out at 16 sequences a batch on one device; each task once."""
+    made = {}
+
+    def of(task):
+        if task not in made:
+            out = folder / "usual" / task
+            made[task] = tasks.evaluate(folder, task, out, eval_batch_size=16, **ONE_LENGTH)
+        return made[task]
+
+    return of
+
+
+def assert_same(found, wanted):
+    assert found["said"] == wanted["said"]
+    assert found["scores"] == pytest.approx(wanted["scores"], abs=1e-4)
+    assert len(set(map(str, wanted["said"].values()))) > 1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_scores_do_not_depend_on_the_batch_size(task, folder, usual, tmp_path):
+    assert_same(
+        tasks.evaluate(folder, task, tmp_path, eval_batch_size=4, **ONE_LENGTH), usual(task)
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_scores_do_not_depend_on_padding(task, folder, usual, tmp_path):
+    lengths = {"max_seq_length": 64, "padded_lengths": (40, 52)}
+    found = tasks.evaluate(folder, task, tmp_path, eval_batch_size=16, **lengths)
+    assert_same(found, usual(task))
+    assert found["batches"].padded_lengths == (40, 52, 64)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_scores_do_not_depend_on_the_number_of_devices(task, folder, usual, tmp_path):
+    found = tasks.evaluate(folder, task, tmp_path, devices=8, eval_batch_size=16, **ONE_LENGTH)
+    assert_same(found, usual(task))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_predictions_are_called_by_the_names_of_their_examples(task, folder, usual, tmp_path):
+    """Another order of the same examples says the same of each, in that order."""
+    tasks.write(tmp_path, backwards=True)
+    found = tasks.evaluate(tmp_path, task, tmp_path / "out", eval_batch_size=16, **ONE_LENGTH)
+    assert_same(found, usual(task))
+    assert list(found["said"]) == list(usual(task)["said"])[::-1]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_example_counts_once_where_the_last_batch_is_short(task, usual):
+    """Batches of 16 do not come out even; right answers are counted by hand."""
+    found = usual(task)
+    assert found["batches"].num_examples % 16
+    assert len(found["said"]) == tasks.SIZE
+    right = RIGHT[task](found["said"])
+    assert found["scores"][SHARE_RIGHT[task]] == pytest.approx(sum(right) / len(right))
+
+
+def _right_answers(said):
+    """A word is right in any case, and no text is where there is no answer."""
+    for number in range(tasks.SIZE):
+        words = f"{tasks.text(number)} {tasks.text(number + 1)}".split()
+        yield said[f"q{number}"].lower() == (words[2].lower() if number % 4 else "")
+
+
+RIGHT = {
+    "rte": lambda said: [
+        label == ("not_entailment" if int(name) % 3 == 0 else "entailment")
+        for name, label in said.items()
+    ],
+    "squad2": lambda said: list(_right_answers(said)),
+    "ner": lambda said: [
+        tag == tasks.TAGS.get(word, "O")
+        for words, tags in said.items()
+        for word, tag in zip(words.split(), tags, strict=True)
+    ],
+    "race": lambda said: [
+        letter == "ABCD"[number % 4] for number, letter in enumerate(said.values())
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def run(folder, beginning):
+    """An encoder to begin with."""
+    return beginning(tokenizer.load(folder / "tokenizer"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["squad2", "ner", "race"])
+def test_the_same_seed_gives_the_same_scores(task, folder, run, tmp_path):
+    recipe = tasks.recipe(task, {"eval_batch_size": 8, **ONE_LENGTH})
+    recipe.num_train_epochs = 1
+    data, workdir = tasks.where(folder, task), tmp_path / "run"
+    job = finetune.prepare(recipe, init=str(run), data=data, workdir=str(workdir))
+    results, files = [], []
+    for _ in range(2):
+        results.append(finetune.fine_tune(job, 3, Interrupt()))
+        written = sorted((job.folder(3) / "predictions").rglob("*.*"))
+        files.append([path.read_bytes() for path in written])
+        shutil.rmtree(workdir)
+    assert results[0] == results[1]
+    assert files[0] == files[1] != []
+
+
+@pytest.mark.slow
+def test_scores_do_not_depend_on_the_number_of_hosts(folder, usual, command_environment):
+    """Two real processes with two devices each, and this one with one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = command_environment | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+        "GLOO_LOG_LEVEL": "ERROR",
+    }
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(port), str(rank), str(folder)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        for host in hosts:
+            output, _ = host.communicate(timeout=300)
+            assert host.returncode == 0, output
+    finally:
+        for host in hosts:
+            host.kill()
+            host.wait()
+    for task in TASKS:
+        for rank in (0, 1):
+            found = json.loads((folder / f"host{rank}" / f"{task}.json").read_text())
+            assert_same(found, usual(task))

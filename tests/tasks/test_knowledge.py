@@ -1,0 +1,146 @@
+"""Sentence trees: the paper's example by hand, names in texts, and what is left out for room."""
+
+import types
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tasks import knowledge, sequences
+
+WORDS = (
+    "[PAD] [CLS] [SEP] Tim Cook is currently visiting Beijing now CEO Apple capital China is_a City"
+)
+IDS = {word: number for number, word in enumerate(WORDS.split())}
+FIGURE = {
+    "Tim Cook": (("CEO", "Apple"),),
+    "Beijing": (("capital", "China"), ("is_a", "City"), ("never", "said")),
+}
+
+
+def offsets(text):
+    spans, begin = [], 0
+    for word in text.split(" "):
+        spans.append((begin, begin + len(word)))
+        begin += len(word) + 1
+    return [IDS[word] for word in text.split(" ")], spans
+
+
+TOKENIZER = types.SimpleNamespace(
+    cls_id=IDS["[CLS]"],
+    sep_id=IDS["[SEP]"],
+    pad_id=0,
+    pair_separators=1,
+    encode_batch=lambda texts: [offsets(text)[0] for text in texts],
+    encode_with_offsets=offsets,
+)
+
+
+def rows(texts, length, graph=FIGURE, each=2, tokenizer=TOKENIZER):
+    encoded = knowledge.encode(texts, tokenizer, graph, length, triples_per_entity=each)
+    return encoded.rows(np.arange(len(texts[0])), length)
+
+
+def test_the_example_of_figure_2():
+    """Its tokens, their places in the sequence and their soft positions."""
+    batch = rows((["Tim Cook is visiting Beijing now"],), 16)
+    laid = "[CLS] Tim Cook CEO Apple is visiting Beijing capital China is_a City now [SEP]"
+    assert batch["input_ids"][0].tolist() == [*offsets(laid)[0], 0, 0]
+    assert batch["position_ids"][0, :13].tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6, 7, 6, 7, 6]
+    assert batch["branch_ids"][0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 2, 2, 3, 3, 0, 0, 0, 0]
+    assert batch["entity_ids"][0].tolist() == [0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2, 2, 0, 0, 0, 0]
+    assert batch["attention_mask"][0].tolist() == [True] * 14 + [False] * 2
+
+
+def test_without_a_name_it_is_the_plain_sequence():
+    texts = (["is now", "currently visiting now"], ["now", "is"])
+    plain = sequences.encode(texts, TOKENIZER, 9).rows(np.arange(2), 9)
+    batch = rows(texts, 9)
+    for name, values in plain.items():
+        np.testing.assert_array_equal(batch[name], values)
+    assert not batch["branch_ids"].any()
+    there = batch["attention_mask"]
+    np.testing.assert_array_equal(batch["position_ids"], np.where(there, np.arange(9), 0))
+
+
+def test_trees_of_two_texts_do_not_share_numbers():
+    batch = rows((["Beijing is"], ["Tim Cook"]), 14)
+    assert batch["branch_ids"][0].tolist() == [0, 0, 1, 1, 2, 2, 0, 0, 0, 0, 3, 3, 0, 0]
+    assert batch["entity_ids"][0].tolist() == [0, 1, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2, 0, 0]
+    assert batch["segment_ids"][0].tolist() == [0] * 8 + [1] * 5 + [0]
+    assert batch["position_ids"][0].tolist() == [0, 1, 2, 3, 2, 3, 2, 3, 4, 5, 6, 7, 6, 0]
+
+
+def test_two_separators_part_two_texts_where_the_tokenizer_says_so():
+    tokenizer = types.SimpleNamespace(**vars(TOKENIZER) | {"pair_separators": 2})
+    texts = (["is now"], ["now"])
+    plain = sequences.encode(texts, tokenizer, 9).rows(np.arange(1), 9)
+    batch = rows(texts, 9, tokenizer=tokenizer)
+    for name, values in plain.items():
+        np.testing.assert_array_equal(batch[name], values)
+    batch = rows((["Tim Cook"], ["is"]), 10, tokenizer=tokenizer)
+    assert batch["position_ids"][0].tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6, 0]
+    assert batch["branch_ids"][0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
+
+
+def test_branches_go_first_where_there_is_no_room():
+    """12 places: 8 are the text's, 4 are left for two of the three branches of two tokens."""
+    batch = rows((["Tim Cook is visiting Beijing now"],), 12)
+    assert batch["branch_ids"].max() == 2
+    batch = rows((["Tim Cook is visiting Beijing now"],), 9)
+    assert not batch["branch_ids"].any()
+    assert not batch["entity_ids"].any()
+    assert batch["attention_mask"].sum() == 8
+
+
+def test_a_name_that_is_cut_off_is_no_name():
+    batch = rows((["is now currently Tim Cook"],), 6)
+    assert batch["input_ids"][0].tolist() == offsets("[CLS] is now currently Tim [SEP]")[0]
+    assert not batch["entity_ids"].any()
+
+
+def test_the_number_of_triples_is_kept_to():
+    assert rows((["Beijing"],), 12, each=1)["branch_ids"].max() == 1
+    with pytest.raises(UserError, match="triples_per_entity=0: wanted 1 or more"):
+        rows((["Beijing"],), 12, each=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("我爱北京大学的北京", [(2, 6), (7, 9)]),
+        ("cat category cats cat", [(0, 3), (18, 21)]),
+        ("a new new york yorker", [(6, 14)]),
+        ("北cat京", [(1, 4)]),
+        ("", []),
+    ],
+)
+def test_the_longest_names_from_left_to_right(text, names):
+    graph = dict.fromkeys(["北京", "北京大学", "大学", "cat", "new york", "北"], (("is", "a"),))
+    assert list(knowledge.find_names(text, graph, 8)) == names
+
+
+def test_a_graph_is_read_in_order(tmp_path):
+    path = tmp_path / "small.spo"
+    path.write_text("a\tp\tx\nb\tq\ty\r\na\tr\tz\n", encoding="utf-8")
+    assert knowledge.read(path) == {"a": (("p", "x"), ("r", "z")), "b": (("q", "y"),)}
+    path.write_text("a\tp\tx\nb\tq\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"small.spo line 2: 2 fields, wanted subject"):
+        knowledge.read(path)
+    with pytest.raises(UserError, match="no graph at"):
+        knowledge.read(tmp_path / "absent.spo")
+
+
+def test_no_room_is_one_line():
+    with pytest.raises(UserError, match=r"must leave room for 1 text"):
+        rows((["now"],), 2)
+
+
+def test_hownet(shared_data):
+    graph = knowledge.read(shared_data / "kbert" / "kgs" / "HowNet.spo")
+    assert sum(map(len, graph.values())) == 52576
+    longest = max(map(len, graph))
+    assert list(knowledge.find_names("每个自己都会有自己的地下室和有意识", graph, longest)) == [
+        (10, 13),
+        (14, 17),
+    ]

@@ -1,0 +1,37 @@
+"""Which checkpoints go."""
+
+import math
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.train.checkpoint.retention import Keep, ranked, superfluous
+
+METRICS = {
+    100: {"loss": 3.0, "accuracy": 0.2},
+    200: {"loss": 1.0, "accuracy": 0.9},
+    300: {"loss": 2.0},
+    400: {},
+    500: {"loss": math.nan, "accuracy": 0.9},
+}
+
+
+def test_ranked_by_direction_older_first_among_equals_and_without_the_unmeasured():
+    assert ranked(METRICS, "loss", "min") == [200, 300, 100]
+    assert ranked(METRICS, "accuracy", "max") == [200, 500, 100]
+    assert ranked(METRICS, "unknown", "min") == []
+
+
+@pytest.mark.parametrize(
+    ("latest", "best", "gone"),
+    [(1, 0, [100, 200, 300, 400]), (1, 1, [100, 300, 400]), (2, 2, [100]), (9, 0, [])],
+)
+def test_newest_and_best_stay(latest, best, gone):
+    assert superfluous(METRICS, Keep(latest, best, "loss", "min")) == gone
+
+
+def test_refuses_what_cannot_be_meant():
+    with pytest.raises(UserError, match="best_mode='least'"):
+        Keep(mode="least")
+    with pytest.raises(UserError, match="keep_checkpoints=0"):
+        Keep(latest=0)

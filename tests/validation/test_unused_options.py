@@ -1,0 +1,161 @@
+"""An override or a flag that nothing reads is one line; one that is read is accepted."""
+
+import fnmatch
+import itertools
+import pathlib
+
+import pytest
+
+from bertjax import catalog
+from bertjax.config import changed, load_config, split_overrides
+from bertjax.constraints import fields_of
+from bertjax.errors import UserError
+from bertjax.runs import examples
+from bertjax.validation import schema, unused_options
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+
+
+def load(spec: str, fields: str):
+    words = [f"--config.{field}" for field in fields.split(" ")]
+    return load_config(f"{CONFIGS}/{spec}", split_overrides(words)[1])
+
+
+def one_line(caught) -> str:
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "message"),
+    [
+        ("bert.py:tiny", "data.max_seq_length=64", "got 64 with config.data.phases=((900000, 1"),
+        ("bert.py:tiny", "data.batch_size=64", "set --config.data.phases='()', or change the"),
+        ("bert.py:tiny", "num_train_steps=9 data.phases=((9,8,8,2),) data.microbatches=4", "got 4"),
+        ("bert.py:tiny", "tokenizer.path=v tokenizer.lowercase=false", "config.tokenizer.path='v'"),
+        ("bert.py:tiny", "data.corpus=c tokenizer.vocab_size=99", "with config.data.corpus='c'"),
+        ("bert.py:tiny", "data.corpus=c data.input=(x,)", "config.data.input has no effect: got"),
+        ("reversal.py", "data.validation_fraction=0.2", "got 0.2 with config.data.validation_in"),
+        ("vit.py:tiny", "data.corpus=c", "with config.data.format='images', expected a format"),
+        ("bert.py:tiny", "model.size=large", "give the size to the config file, as in"),
+        ("bert.py:tiny", "optimizer.power=2", "with config.optimizer.schedule='linear'"),
+        (
+            "bert.py:tiny",
+            "optimizer.end_learning_rate=1e-5 optimizer.schedule=constant",
+            "config.optimizer.end_learning_rate has no effect: got 1e-05 with",
+        ),
+        ("ner.py:conll2003,features", "optimizer.layerwise_decay=0.9", "a frozen encoder takes no"),
+        ("ner.py:conll2003,features", "model.hidden_dropout_prob=0.2", "freeze_encoder=True"),
+        ("glue.py:mrpc", "data.triples_per_entity=3", "set --config.data.knowledge=FILE, or"),
+        ("ner.py:conll2003", "task.labels=(O,)", "since the data decides them; leave it out"),
+    ],
+)
+def test_an_override_that_a_run_does_not_read_is_one_line(spec, fields, message):
+    with pytest.raises(UserError) as caught:
+        load(spec, fields)
+    assert message in one_line(caught)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ("bert.py:tiny", "data.phases=() data.max_seq_length=64"),
+        ("bert.py:tiny", "data.microbatches=2"),
+        ("bert.py:tiny", "data.validation_input=(a,) data.validation_fraction=0"),
+        ("bert.py:tiny", "data.corpus=c data.cache=d"),
+        ("quickstart.py", "data.corpus=c"),  # the recipe itself names an input
+        ("bert.py:tiny", "optimizer.power=2 optimizer.schedule=polynomial"),
+        ("bert.py:tiny", "optimizer.schedule=cosine optimizer.end_learning_rate=1e-5"),
+        ("glue.py:mrpc", "optimizer.layerwise_decay=0.9 model.hidden_dropout_prob=0.2"),
+        ("kbert.py:book_review", "data.triples_per_entity=3"),
+    ],
+)
+def test_an_override_that_a_run_reads_is_accepted(spec, fields):
+    load(spec, fields)
+
+
+def test_what_a_fine_tuning_decides_itself_cannot_be_set_in_its_config(tmp_path):
+    config = load_config(f"{CONFIGS}/glue.py:mrpc")
+    with config.unlocked():
+        config.num_train_steps = 7
+    (tmp_path / "config.json").write_text(config.to_json())
+    with pytest.raises(UserError) as caught:
+        load_config(str(tmp_path / "config.json"), [("num_train_steps", "9")])
+    assert "config.num_train_steps has no effect: got 9" in one_line(caught)
+
+
+def test_every_option_of_the_table_is_a_field():
+    sections = {
+        "": (schema.PretrainingRun, schema.FineTuningRun),
+        "tokenizer": (schema.Tokenizer,),
+        "optimizer": (schema.Optimizer,),
+        "data": (
+            schema.Data,
+            *(
+                catalog.load("tasks", name, "dataset").DataFields
+                for name in catalog.names("tasks", "dataset")
+            ),
+        ),
+        "model": (
+            schema.Model,
+            *(catalog.load("models", name).Model for name in catalog.names("models")),
+        ),
+        "task": (
+            schema.Task,
+            *(catalog.load("tasks", name, "head").Task for name in catalog.names("tasks", "head")),
+        ),
+    }
+    known = {
+        f"{section}.{field}".lstrip(".")
+        for section, declared in sections.items()
+        for field in itertools.chain(*map(fields_of, declared))
+    }
+    known.add("init.name")  # a fine-tuning writes this section
+    for rule in unused_options.CONFIG:
+        for option in (*rule.options, rule.other):
+            assert fnmatch.filter(known, option), option
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "message"),
+    [
+        ("generate", "--init no --top_k 5 x", "--top_k has no effect: got 5 with --temperature"),
+        ("generate", "--init no --beams 2 --top_p 0.9 x", "--top_p has no effect: got 0.9 with"),
+        ("generate", "--init no --seed 5 x", "set --temperature 1, or leave it out"),
+        ("generate", "--init no --length_penalty 2 x", "with --beams=1, expected an integer >="),
+        ("translate", "--init no --beams 1 --length_penalty 2", "--length_penalty has no effect"),
+        ("choose", "--init no --input x --shots_from y", "--shots_from has no effect: got 'y'"),
+        ("choose", "--init no --input x --seed 2", "--seed has no effect: got 2 with --shots=0"),
+        ("prepare", "--input x --tokenizer t --out o --tfds_data_dir d", "--tfds_data_dir has no"),
+        ("tokenizer", "--input x --out o --tfds_data_dir d", "expected tfds:NAME:SPLIT among"),
+        ("sweep", "--status w --config.seed=3", "--config.seed has no effect: got '3' with"),
+        ("sweep", "--status w --config c", "--config has no effect: got 'c' with --status='w'"),
+        ("sweep", "--config c --workdir w --json", "--json has no effect: got True with"),
+        ("sweep", "--config c --workdir w --emit slurm --parallel 2", "--parallel has no effect"),
+        ("plan", "--config c --topology v5e:2x2 --search --mesh data=4", "--mesh has no effect"),
+        (
+            "plan",
+            "--config c --topology v5e:2x2 --search --config.model.remat=full",
+            "remat has no",
+        ),
+        (
+            "plan",
+            "--config c --topology v5e:2x2 --mesh data=2 --config.mesh.fsdp=2",
+            "--config.mesh.fsdp has no effect: got '2' with --mesh='data=2'",
+        ),
+    ],
+)
+def test_a_flag_that_a_command_does_not_read_is_one_line(verb, words, message):
+    with pytest.raises(UserError) as caught:
+        catalog.load("commands", verb).main(words.split())
+    assert message in one_line(caught)
+
+
+@pytest.mark.parametrize("field", [{"pair": "order"}, {"short_seq_prob": 0.1}])
+@pytest.mark.parametrize("spec", ["reversal.py", "vit.py:tiny", "elmo.py:tiny", "gpt2.py:tiny"])
+def test_formats_without_sentences_refuse_what_is_of_sentences(spec, field):
+    ((name, value),) = field.items()
+    config = changed(load_config(f"{CONFIGS}/{spec}"), {f"data.{name}": value})
+    with pytest.raises(UserError) as caught:
+        examples.check(config)
+    assert f"config.data.{name} does not go with format" in one_line(caught)
