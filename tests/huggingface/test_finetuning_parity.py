@@ -8,7 +8,7 @@ import pytest
 from bertjax import config as configs
 from bertjax.huggingface import importing
 from bertjax.layers.dropout import per_example_rngs
-from bertjax.pretrainer import encode
+from bertjax.pretrainer import apply_encoder
 from bertjax.runs import finetune
 from bertjax.train.checkpoint import origin, trees
 
@@ -170,7 +170,7 @@ def test_dropout_spreads_the_score_as_in_pytorch(root, run, released, glue, tmp_
         expected = model(**inputs(batch)).logits[:, 0].numpy()
 
     def scores(module, batch):
-        encoded = encode(module.encoder, batch, train=True)
+        encoded = apply_encoder(module.encoder, batch, train=True)
         return module.glue.scores(module.encoder, encoded, batch, train=True)[0][:, 0]
 
     @jax.jit
