@@ -1,4 +1,4 @@
-"""From a config to the objects of a run: the only reader of whole configs.
+"""Build the objects of a run from its config; the only reader of whole configs.
 
 Everything here is checked before anything is compiled: a name that does not exist, a field that a
 module does not have, sizes that do not divide.
@@ -154,7 +154,7 @@ def phases(config: ConfigDict) -> list[Phase]:
     for phase in listed:
         if len(phase) not in (3, 4):
             raise UserError(
-                f"config.data.phases has {tuple(phase)}: wanted (steps, length, batch_size), or "
+                f"config.data.phases has {tuple(phase)}: expected (steps, length, batch_size), or "
                 "(steps, length, batch_size, microbatches)"
             )
     found = [Phase(*(*phase, data.microbatches)[:4]) for phase in listed]
@@ -166,10 +166,10 @@ def phases(config: ConfigDict) -> list[Phase]:
         )
     _check_parts(found)
     _check_carry(config, found)
-    longest = max(phase.max_seq_length for phase in found)
-    if longest > positions(config.model):
+    max_length = max(phase.max_seq_length for phase in found)
+    if max_length > positions(config.model):
         raise UserError(
-            f"sequences of {longest} tokens exceed config.model.max_position_embeddings="
+            f"sequences of {max_length} tokens exceed config.model.max_position_embeddings="
             f"{config.model.max_position_embeddings}, which holds {positions(config.model)}: "
             "shorten them or raise it"
         )
@@ -213,7 +213,7 @@ def _check_carry(config: ConfigDict, found: Sequence[Phase]) -> None:
     if config.data.format in streams.FORMATS and len(sizes) > 1:
         raise UserError(
             f"config.data.phases have batches of {sizes} rows, but with format "
-            f"{config.data.format} rows go on from step to step: give all phases one batch size"
+            f"{config.data.format} rows continue from step to step: give all phases one batch size"
         )
 
 
@@ -262,7 +262,7 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
         steps = [phase.steps for phase in phases(config)]
         if [len(restart) for restart in restarts] != [2] * (len(steps) - 1):
             raise UserError(
-                f"config.optimizer.restarts={restarts}: wanted (learning_rate, warmup_steps) for "
+                f"config.optimizer.restarts={restarts}: expected (learning_rate, warmup_steps) for "
                 f"each of the {len(steps)} phases of config.data.phases but the first"
             )
         rates += restarts
@@ -287,9 +287,9 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     if fields.get("layerwise_decay", 1.0) != 1.0:
         depth["layerwise_decay"] = fields.layerwise_decay
         depth["num_layers"] = config.model.num_hidden_layers
-    still = ("encoder",) if freezes_encoder(config) else ()
+    frozen_parts = ("encoder",) if freezes_encoder(config) else ()
     return optimizer.make(
-        fields.name, **{name: fields[name] for name in names}, **depth, still=still
+        fields.name, **{name: fields[name] for name in names}, **depth, frozen_parts=frozen_parts
     )
 
 
@@ -352,7 +352,7 @@ def trainer(
       frozen: Parameters that no step changes, by objective.
 
     Raises:
-      UserError: an array does not divide over the mesh, or `frozen` is not what is wanted.
+      UserError: an array does not divide over the mesh, or `frozen` is not what is expected.
     """
     return make_trainer(
         pretrainer,

@@ -29,7 +29,7 @@ _NO_SUCH_NAME = {errno.ENAMETOOLONG, errno.ELOOP}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0, 2 for a person's mistake, or 128 + signal.
+    """Runs one command and returns the exit status: 0, 2 for a user error, or 128 + signal.
 
     Args:
       argv: the words after `bertjax`; those of this process by default.
@@ -84,7 +84,7 @@ def _first_line(verb: str) -> str:
 
 
 def _quietly(run, name: str) -> int:
-    """Runs a command and turns what a person can mend, or wanted, into one line and a status."""
+    """Runs a command and turns what the user can fix, or expected, into one line and a status."""
     with signals.ControlC(name) as control_c:
         try:
             status = _status(run, name)

@@ -1,14 +1,14 @@
-"""Run configs: loaded from Python files, changed from the command line, kept as JSON.
+"""Load run configs from Python files, apply command-line overrides, store them as JSON.
 
 A config file defines `get_config()`, or `get_config(argument)` for `configs/bert.py:tiny`, and
 returns an `ml_collections.ConfigDict` of plain values: numbers, strings, booleans, None, tuples
 and sections. After loading, every sequence is a tuple and the config is locked, so that a run's
-`config.json` reads back as exactly what the run saw; it is a config file too.
+`config.json` reads back as the same config; it is a config file too.
 
-Values that follow from others may be references (`config.get_ref("num_train_steps") // 10`): they
-are resolved after the command line has spoken.
+A value may be a reference to another one (`config.get_ref("num_train_steps") // 10`); references
+are resolved after the overrides.
 
-The two kinds of config: pretraining, and fine-tuning on a task. Each needs fields of its own.
+A config is of one of two kinds, pretraining or fine-tuning, each with required fields.
 """
 
 import contextlib
@@ -364,7 +364,7 @@ def _call(function: Callable[..., Any], path: pathlib.Path, argument: str | None
         raise UserError(
             f"{path} takes no argument; got {argument!r}"
             if arguments
-            else f"{path} wants an argument, as in {path}:NAME"
+            else f"{path} requires an argument, as in {path}:NAME"
         ) from None
     try:
         return function(*arguments)

@@ -1,4 +1,4 @@
-"""Constraints on values, declared as the type of a field or of a flag and checked in one place.
+"""Constraints on values, declared as the type of a field or flag and checked in one place.
 
     masked_lm_prob: PositiveShare = 0.15
     hidden_act: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"

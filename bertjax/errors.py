@@ -1,6 +1,6 @@
-"""Errors that are a person's to mend: one clear line, no traceback.
+"""Errors that the user can fix: one clear line, no traceback.
 
-A `UserError` says what came, what was wanted and what to do. `cli.py` prints it and exits with
+A `UserError` says what came, what was expected and what to do. `cli.py` prints it and exits with
 code 2; everything else that is raised is a defect of bertjax and keeps its traceback.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake that a person can mend; its text is the one line that they read."""
+    """A mistake that the user can fix; its text is the one line that they read."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   entity_ids     int   [B L]     beside it; which entity a token or its branch is about, 0 = none
   prediction_order int [B L]     optional; when a token is predicted, -1 = never: all see it
   memory_mask    bool  [B L]     optional; True where a model with a memory remembers the token
-  is_continuation bool [B]       with it; True where a row goes on with the last batch's text
+  is_continuation bool [B]       with it; True where a row continues with the last batch's text
   char_ids       int   [B L W]   the characters of each word, for models that read these
   pixel_values   float [B Y X C] images, in place of tokens
   mlm_positions  int   [B P]     which tokens are predicted
@@ -67,7 +67,7 @@ def extent(batch: Mapping[str, Array | np.ndarray]) -> tuple[int, int]:
 class Dataset(Protocol):
     """A task's examples, on the host: what a model reads of them, and what predictions are worth.
 
-    Made of the path of the data, `config.task`, `config.data` and what the model wants
+    Made of the path of the data, `config.task`, `config.data` and what the model requires
     (`tasks/dataset.py`). Each `tasks/NAME/dataset.py` also defines `from_inputs`, which reads lines
     of a user for prediction, `OUTPUT`, the method of the task that they are predicted with, and
     `DataFields`, the declared fields of `config.data` (`constraints.py`).

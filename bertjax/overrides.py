@@ -1,4 +1,4 @@
-"""Changing a config from the command line: `--config.model.hidden_size=256`.
+"""Override config fields from the command line: `--config.model.hidden_size=256`.
 
 A value takes the type that the field has in the config, so that a slip is found before anything
 is built. Only `config.objectives` is open: a name in it is a file of `bertjax/objectives/`, which
@@ -39,7 +39,7 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[Override]]:
         if not equals:
             value = next(words, None)
         if value is None or (not equals and value.startswith("--")):
-            raise UserError(f"{word} wants a value, as in {word}=VALUE")
+            raise UserError(f"{word} requires a value, as in {word}=VALUE")
         overrides.append((field, value))
     return rest, overrides
 
@@ -138,7 +138,7 @@ def _typed(current: Any, kind: type, path: str, text: str) -> Any:
     try:
         return read(text) if kind not in (tuple, list) else _alike(read(text), current)
     except (ValueError, OverflowError):
-        raise UserError(f"{path} wants {wanted}, got {text!r}") from None
+        raise UserError(f"{path} requires {wanted}, got {text!r}") from None
 
 
 def _truth(text: str) -> bool:

@@ -4,7 +4,7 @@
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
 
 Recipe (section 3, appendix A, table 6): a generator of the same depth and a fraction of the width
-fills hidden tokens in, the encoder finds which; their embeddings are shared, the loss of the
+fills masked tokens in, the encoder finds which; their embeddings are shared, the loss of the
 encoder weighs 50. Adam with an epsilon of 1e-6, warmup of 10,000 steps, linear decay, weight decay
 0.01, dropout 0.1. Fine-tuning takes the encoder alone: it has no pooler. What will be exported is
 fine-tuned with --config.task.pooler_act=gelu, which is what transformers puts there.

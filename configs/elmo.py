@@ -5,8 +5,9 @@
 
 Recipe (section 3.4 and bilm-tf): words are read by their characters; two LSTMs each way, of which
 the second adds its input; each word is predicted from the left and from the right with one softmax;
-rows go on with the states of the step before; dropout 0.1, values of LSTMs clipped at 3; 10 epochs
-of the 1 Billion Word Benchmark in batches of 3 x 128 rows of 20 words, Adagrad with a rate of 0.2.
+rows continue with the states of the step before; dropout 0.1, values of LSTMs clipped at 3; 10
+epochs of the 1 Billion Word Benchmark in batches of 3 x 128 rows of 20 words, Adagrad with a rate
+of 0.2.
 
     size      LSTM   width   parameters   as published
     original  4,096   1,024   93,600,848  forward and backward perplexity 39.7; SQuAD F1 85.8

@@ -7,8 +7,8 @@
 `adamw` is RoBERTa's study on BERT-base's text (Liu et al. 2019, section 4.3 and table 3): its model
 of base size, without next sentences; the warmup of 6% of the steps is ours. `lamb` is BERT-large
 after You et al. 2020 (section 4 and its tables): 9 of 10 steps on 128 tokens, the rest on 512, rate
-and warmup growing with the root of the batch and with the batch. `lamb_64k` goes on from 65,536 to
-32,768 sequences and warms up anew, with rates, warmups and a decay by the root as in NVIDIA's
+and warmup growing with the root of the batch and with the batch. `lamb_64k` continues from 65,536
+to 32,768 sequences and warms up anew, with rates, warmups and a decay by the root as in NVIDIA's
 release of the two phases.
 
     recipe     batch          steps           rate           warmup        published

@@ -267,10 +267,10 @@ def memory_corpus():
 def varied_documents():
     """Makes documents of 1 to 40 sentences of 1 to 30 tokens, always the same ones."""
 
-    def make(count: int, seed: int = 0, longest: int = 30) -> list[list[int]]:
+    def make(count: int, seed: int = 0, max_length: int = 30) -> list[list[int]]:
         generator = np.random.default_rng(seed)
         return [
-            generator.integers(1, longest + 1, generator.integers(1, 41)).tolist()
+            generator.integers(1, max_length + 1, generator.integers(1, 41)).tolist()
             for _ in range(count)
         ]
 

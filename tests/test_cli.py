@@ -50,7 +50,9 @@ def test_help_lists_every_verb_with_its_first_line(run_bertjax):
     listed = result.stdout.splitlines()
     for verb in catalog.names("commands"):
         line = next(line for line in listed if line.split()[:1] == [verb])
-        assert len(line.split()) > 3, f"{verb}.py wants a first docstring line that says something"
+        assert len(line.split()) > 3, (
+            f"{verb}.py requires a first docstring line that says something"
+        )
 
 
 def test_every_verb_explains_itself_without_importing_jax(run_bertjax, command_environment):
@@ -97,9 +99,9 @@ def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
 
 
 def test_a_mistake_is_one_line_and_exit_2(fake):
-    result = fake("from bertjax.errors import UserError\nraise UserError('3 came, 4 was wanted')")
+    result = fake("from bertjax.errors import UserError\nraise UserError('3 came, 4 was expected')")
     assert result.returncode == 2
-    assert result.stderr == "bertjax fake: error: 3 came, 4 was wanted\n"
+    assert result.stderr == "bertjax fake: error: 3 came, 4 was expected\n"
     assert result.stdout == ""
 
 

@@ -122,7 +122,7 @@ def test_overrides_are_taken_out_of_the_arguments():
 
 @pytest.mark.parametrize("argv", [["--config.x"], ["--config.x", "--workdir"]])
 def test_an_override_without_a_value(argv):
-    with pytest.raises(UserError, match=r"--config\.x wants a value"):
+    with pytest.raises(UserError, match=r"--config\.x requires a value"):
         split_overrides(argv)
 
 
@@ -165,16 +165,16 @@ def test_a_value_takes_the_type_of_its_field(path, override, field, expected):
             "no field 'hiden_size' in config.model: did you mean 'hidden_size'?",
         ),
         ("modle.hidden_size=1", "no field 'modle' in config: did you mean 'model'?"),
-        ("model.hidden_size=abc", "config.model.hidden_size wants int, got 'abc'"),
-        ("model.hidden_size=1.5", "config.model.hidden_size wants int, got '1.5'"),
-        ("model.hidden_size=inf", "config.model.hidden_size wants int, got 'inf'"),
-        ("model.hidden_size=none", "config.model.hidden_size wants int, got 'none'"),
-        ("optimizer.learning_rate=nan", "config.optimizer.learning_rate wants float, got 'nan'"),
-        ("train=1", "config.train wants true or false, got '1'"),
-        ("stop_after=x", "config.stop_after wants int, got 'x'"),
-        ("mesh.shape=3", "config.mesh.shape wants a tuple like (8, 1), got '3'"),
-        ("mesh.shape=(a, b)", "config.mesh.shape wants a tuple like (8, 1), got '(a, b)'"),
-        ("data.phases=(1, 2)", "wants a tuple like ((900, 128, 256),), got '(1, 2)'"),
+        ("model.hidden_size=abc", "config.model.hidden_size requires int, got 'abc'"),
+        ("model.hidden_size=1.5", "config.model.hidden_size requires int, got '1.5'"),
+        ("model.hidden_size=inf", "config.model.hidden_size requires int, got 'inf'"),
+        ("model.hidden_size=none", "config.model.hidden_size requires int, got 'none'"),
+        ("optimizer.learning_rate=nan", "config.optimizer.learning_rate requires float, got 'nan'"),
+        ("train=1", "config.train requires true or false, got '1'"),
+        ("stop_after=x", "config.stop_after requires int, got 'x'"),
+        ("mesh.shape=3", "config.mesh.shape requires a tuple like (8, 1), got '3'"),
+        ("mesh.shape=(a, b)", "config.mesh.shape requires a tuple like (8, 1), got '(a, b)'"),
+        ("data.phases=(1, 2)", "requires a tuple like ((900, 128, 256),), got '(1, 2)'"),
         ("model=3", "config.model is a section; set one of its fields: hidden_size, name"),
         ("seed.x=3", "config.seed is a value, not a section: it has no field 'x'"),
         ("objectives.mlm.weigth=2", "in config.objectives.mlm: did you mean 'weight'?"),
@@ -223,7 +223,7 @@ def test_a_file_that_is_not_there(folder, path):
         ("import nosuchmodule", "line 1: ModuleNotFoundError"),
         ("def get_config():\n  return {}", "returned dict, not a ConfigDict"),
         ("def get_config():\n  return 1 / 0", "line 2: ZeroDivisionError"),
-        ("def get_config(size):\n  pass", "wants an argument"),
+        ("def get_config(size):\n  pass", "requires an argument"),
         (
             "from ml_collections import ConfigDict\n"
             "def get_config():\n  return ConfigDict(dict(dtype=int))",

@@ -108,12 +108,12 @@ def test_help_is_the_record_and_its_examples_are_true(stubs, name):
     ("name", "words", "message"),
     [
         ("slurm", ["--node", "2", "--", "x"], "no option --node; there are: --name --nodes"),
-        ("slurm", ["--nodes"], "--nodes wants a value"),
-        ("slurm", ["--nodes", "2"], "wanted -- and a command"),
+        ("slurm", ["--nodes"], "--nodes requires a value"),
+        ("slurm", ["--nodes", "2"], "expected -- and a command"),
         ("slurm", ["--PATH", "/x", "--", "x"], "no option --PATH"),
-        ("tpu", ["--zone", "z", "--", "x"], "--type is wanted"),
-        ("ssh", ["--", "x"], "--hosts is wanted"),
-        ("gke", ["--gpu", "h100", "--", "x"], "--image is wanted"),
+        ("tpu", ["--zone", "z", "--", "x"], "--type is expected"),
+        ("ssh", ["--", "x"], "--hosts is expected"),
+        ("gke", ["--gpu", "h100", "--", "x"], "--image is expected"),
         ("gke", ["--image", "i", "--gpu", "h", "--slices", "2", "--", "x"], "--slices is of TPUs"),
     ],
 )

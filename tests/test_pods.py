@@ -1,4 +1,4 @@
-"""experiments/pods.py: how a batch is cut, what is kept, what a person reads."""
+"""experiments/pods.py: how a batch is cut, what is kept, what the user reads."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""experiments/scaling.py: which points, what is kept, what a person reads."""
+"""experiments/scaling.py: which points, what is kept, what the user reads."""
 
 import json
 import types
@@ -17,7 +17,7 @@ def scaling(load_script) -> types.ModuleType:
 
 @pytest.fixture
 def words(tmp_path):
-    """What a person types: up to 4 chips, with 2 sequences each or 6 for all."""
+    """What the user types: up to 4 chips, with 2 sequences each or 6 for all."""
     return (
         *("--chips", "4", "2", "1", "--per_chip", "2", "--batch_size", "6"),
         *("--config", "configs/bert.py:tiny", "--length", "16", "--out", str(tmp_path)),
@@ -101,9 +101,9 @@ def test_the_plot_is_a_picture(scaling, tmp_path, report):
     [
         (("--chip", "v9"), "no chip 'v9': known: tpu7x, v4, v5e, v5p, v6e"),
         (("--chip", "v6"), "no chip 'v6': did you mean 'v6e'"),
-        (("--chips", "0"), "--chips: wanted 1 or more"),
-        (("--per_chip", "0"), "--per_chip: wanted 1 or more"),
-        (("--batch_size", "-1"), "--batch_size: wanted 1 or more"),
+        (("--chips", "0"), "--chips: expected 1 or more"),
+        (("--per_chip", "0"), "--per_chip: expected 1 or more"),
+        (("--batch_size", "-1"), "--batch_size: expected 1 or more"),
     ],
 )
 def test_what_is_wrong_is_one_line(scaling, words, more, said):

@@ -175,7 +175,7 @@ def test_a_job_that_loses_its_node_saves_waits_and_goes_on(slurm, launcher, tmp_
     assert "stopped and saved" in log
     (saved,) = (int(path.name) for path in (workdir / "checkpoints").iterdir())
     before = [step for step in steps() if step <= saved]
-    # Slurm has it wait for two minutes; a node wants a moment to forget that it lost the job.
+    # Slurm has it wait for two minutes; a node requires a moment to forget that it lost the job.
     slurm.say("scontrol", "update", f"JobId={job}", "StartTime=now+10")
     wait_for(lambda: len(steps()) > len(before) + 1, "further steps")
     slurm.say("scancel", "--signal=TERM", job)

@@ -1,4 +1,4 @@
-"""What a person types, from a text file to a score, each command in a process of its own.
+"""What the user types, from a text file to a score, each command in a process of its own.
 
 Pretraining runs on eight devices, all that follows on one.
 """
@@ -232,7 +232,7 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
     ("override", "told"),
     [
         ("model.hiden_size=8", "did you mean 'hidden_size'?"),
-        ("model.hidden_size=abc", "config.model.hidden_size wants int, got 'abc'"),
+        ("model.hidden_size=abc", "config.model.hidden_size requires int, got 'abc'"),
         ("mesh.fsdp=3", "devices"),
         ("data.batch_size=9", "nearest: 8, 10"),
         ("data.batch_size=0", "config.data.batch_size: got 0, expected an integer >= 1"),

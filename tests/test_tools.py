@@ -237,7 +237,7 @@ def test_no_python_at_all(tmp_path, root):
     result = call(checkout, "run", "x", path=f"{shims}:{real}")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
-    assert "3.11 or later is wanted" in result.stderr
+    assert "3.11 or later is expected" in result.stderr
     assert not (checkout / ".venv").exists()
 
 

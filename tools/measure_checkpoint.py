@@ -3,7 +3,7 @@ r"""Measures what saving takes from training: a config's own steps, with checkpo
     python tools/measure_checkpoint.py --config configs/bert.py:base --workdir runs/measured \
         --config.data.batch_size=8 --config.data.phases='()'
 
-A save stops the steps until its arrays are copied; then it is written while they go on, and they
+A save stops the steps until its arrays are copied; then it is written while they continue, and they
 may be slower. Both are counted, in seconds a save, and as a share of the time from one save to the
 next with the config's `checkpoint_every`. Prints JSON; what was saved is removed.
 """

@@ -1,1 +1,1 @@
-"""One file a verb: flags and printing live only here."""
+"""Command-line verbs: one file each, with flags and printing only."""

@@ -1,4 +1,4 @@
-"""Tell how much each layer of trained encoders changes what it reads: L2 distance and cosine."""
+"""Measure how much each layer of trained encoders changes its input: L2 distance and cosine."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> None:
     from bertjax.io import copies, storage
 
     if not storage.place(arguments.input).is_file():
-        raise UserError(f"no file {arguments.input}: --input wants texts, one a line")
+        raise UserError(f"no file {arguments.input}: --input requires texts, one a line")
     from bertjax.inference import features, layer_analysis
     from bertjax.io.lines import texts
 

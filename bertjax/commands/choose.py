@@ -1,4 +1,4 @@
-"""Score a decoder on multiple-choice questions, without training: zero-shot and few-shot."""
+"""Answer multiple-choice questions with a causal LM, without training: zero-shot and few-shot."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ examples:
   bertjax choose --init runs/gpt2 --input dev.jsonl --shots 4 --shots_from train.jsonl
 
 --input holds one question a line: {"question": "Water is", "choices": ["wet", "dry"], "answer": 0}.
-The answer that is likeliest behind the question counts: by its log probability (accuracy), and by
+The answer that is most likely behind the question counts: by its log probability (accuracy), and by
 that over the bytes of the answer (accuracy_per_byte), which does not favour short ones. With
 --shots, so many answered questions come before each, other ones for each, drawn with --seed from
 --shots_from, or from the questions themselves.
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         help="answered examples before each (default 0)",
     )
-    add("--shots_from", metavar="FILE", default="", help="where they are drawn from")
+    add("--shots_from", metavar="FILE", default="", help="where they are sampled from")
     add("--seed", action=checked(Seed), default=0, help="of their draw (default 0)")
     add(
         "--batch_size", action=checked(PositiveInt), default=8, help="answers at a time (default 8)"

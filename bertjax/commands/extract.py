@@ -1,4 +1,4 @@
-"""Write what a trained encoder makes of texts: a vector for each token, or for each text."""
+"""Extract token or sentence embeddings from a trained encoder."""
 
 import argparse
 import collections
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
             truncated += chunk.truncated
             display.update(*reading.done(len(chunk.counts)))
         if not count:
-            raise UserError(f"{source} holds no text: wanted one a line")
+            raise UserError(f"{source} holds no text: expected one a line")
     if truncated:
         room = encoding.reader.room
         print(f"note: texts cut to their first {room} tokens: {truncated:,}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Name entities by features of an encoder's layers, and put F1 beside BERT's published table."""
+"""Run feature-based NER on an encoder's layers and compare F1 with BERT's published table."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ weights of weighted sums are learned. --finetuned takes in the row of a `bertjax
 configs/ner.py:conll2003` of the same encoder. --data is the folder of train.txt and valid.txt.
 
 Each row is a `bertjax finetune` of its own, in WORKDIR/ROW, with a recipe of configs/ner.py; a
---config.FIELD=VALUE goes to all of them. The same command goes on where it was stopped, and more
+--config.FIELD=VALUE goes to all of them. The same command continues where it was stopped, and more
 rows can be asked of the same folder. In the workdir: table.md and results.json (medians, spread,
 seeds).
 """

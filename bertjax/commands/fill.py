@@ -1,4 +1,4 @@
-"""Fill hidden places of texts, by a trained masked language model."""
+"""Fill [MASK] tokens in texts with a trained masked language model."""
 
 import argparse
 import itertools

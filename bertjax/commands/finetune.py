@@ -30,8 +30,8 @@ as ArrayRecord.
 
 In the workdir: results.json (every seed, every epoch, median and spread), summary.json,
 predictions/ (the evaluation server's files, from the seed whose dev score is the median) and
-seed_N/ (metrics and predictions of that seed). The same command goes on where it was stopped; more
---seeds add to those that are there.
+seed_N/ (metrics and predictions of that seed). The same command continues where it was stopped;
+more --seeds add to those that are there.
 """
 
 
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
     results = run(recipe, arguments, argv)
     if _is_first_host():
         _print_table(results)
-        _say(_outcome(recipe, arguments, argv, results))
+        _log(_outcome(recipe, arguments, argv, results))
 
 
 def run(recipe, arguments: argparse.Namespace, argv: list[str]) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ def run(recipe, arguments: argparse.Namespace, argv: list[str]) -> list[dict[str
     left_out = {split: list(names) for split, names in job.dataset.left_out.items() if names}
     if left_out:
         facts["left_out"] = left_out
-    _say(_description(job, arguments))
+    _log(_description(job, arguments))
     held = contextlib.nullcontext()
     if _is_first_host():
         content = json.loads(configs.to_json(job.config))
@@ -94,14 +94,14 @@ def run(recipe, arguments: argparse.Namespace, argv: list[str]) -> list[dict[str
         held,
         bucket_sync.synced(folder, arguments.workdir),
         Interrupt() as interrupt,
-        log_kernel_choice(_say),
+        log_kernel_choice(_log),
     ):
         for seed in range(recipe.seed, recipe.seed + arguments.seeds):
             result = runs_results.read(job.folder(seed)) or finetune.fine_tune(job, seed, interrupt)
             if result is None:
-                _say(f"stopped in seed {seed}; the same command resumes it: {_command(argv)}")
+                _log(f"stopped in seed {seed}; the same command resumes it: {_command(argv)}")
                 raise SystemExit(interrupt.exit_code)
-            _say(f"seed {seed}, epoch {result['chosen_epoch']}: {_text(result['scores'])}")
+            _log(f"seed {seed}, epoch {result['chosen_epoch']}: {_text(result['scores'])}")
             results.append(result)
             facts["seconds"] = time.monotonic() - start
             complete = len(results) == arguments.seeds
@@ -240,7 +240,7 @@ def _text(scores: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     if _is_first_host():
         print(text, file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""Go on with prompts: a trained decoder writes, and what it writes is shown as it comes."""
+"""Generate text from prompts with a causal LM, streamed as it is sampled."""
 
 import argparse
 import json
@@ -32,8 +32,8 @@ examples:
   bertjax generate --init runs/gpt2 --json < prompts.txt > written.jsonl
 
 --init is a run of a config such as configs/gpt2.py, or an imported GPT: RUN, RUN@STEP or RUN@best.
-Without prompts, every line of standard input is one. Without --temperature the likeliest token is
-taken each time; with it one is drawn, the same ones for the same --seed and place of a prompt. A
+Without prompts, every line of standard input is one. Without --temperature the most likely token is
+taken each time; with it one is sampled, the same ones for the same --seed and place of a prompt. A
 text ends at the model's own end of text, before a --stop, or after --max_new_tokens.
 
 Tokens per second leave out the first, which waits for the compiler; not so with --beams, of which
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("prompt", nargs="*", help="texts to go on with (default: the lines of standard input)")
+    add("prompt", nargs="*", help="texts to continue with (default: the lines of standard input)")
     add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
     add(
         "--max_new_tokens",
@@ -99,19 +99,19 @@ def _parser() -> argparse.ArgumentParser:
         "--top_k",
         action=checked(NonNegativeInt),
         default=0,
-        help="draws from so many of the likeliest",
+        help="draws from so many of the most likely",
     )
     add(
         "--top_p",
         action=checked(PositiveShare),
         default=1.0,
-        help="draws from the likeliest with this share",
+        help="draws from the most likely with this share",
     )
     add(
         "--beams",
         action=checked(PositiveInt),
         default=1,
-        help="looks for the likeliest text with so many candidates",
+        help="looks for the most likely text with so many candidates",
     )
     add(
         "--length_penalty",
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         help="no so many tokens come twice in a row",
     )
     add("--stop", action="append", default=[], help="ends a text before this; may be repeated")
-    add("--seed", action=checked(Seed), default=0, help="of what is drawn (default 0)")
+    add("--seed", action=checked(Seed), default=0, help="of what is sampled (default 0)")
     add(
         "--batch_size", action=checked(PositiveInt), default=8, help="prompts at a time (default 8)"
     )

@@ -1,4 +1,4 @@
-"""Fine-tune an encoder on all of GLUE and put its scores beside the published ones."""
+"""Fine-tune an encoder on all GLUE tasks and compare its scores with published ones."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ the scores that it reports. With --from_mnli, RTE, STS-B and MRPC begin with wha
 --parallel, so many run side by side: each with one GPU, or its share of the cores.
 
 In the workdir: table.md and results.json (medians, spread, seeds, the average as the leaderboard
-takes it), and submission.zip for the evaluation server. The same command goes on where it was
+takes it), and submission.zip for the evaluation server. The same command continues where it was
 stopped.
 """
 
@@ -44,7 +44,9 @@ def main(argv: list[str]) -> None:
     workdir = bucket_sync.on_this_machine(arguments.workdir, alone=True)
     tasks = glue.tasks_of(str(copies.local_copy(arguments.data)), arguments.tasks)
     if arguments.from_mnli and "mnli" not in tasks:
-        raise UserError("--from_mnli wants mnli among the tasks: name it, or leave --from_mnli out")
+        raise UserError(
+            "--from_mnli requires mnli among the tasks: name it, or leave --from_mnli out"
+        )
     if arguments.from_mnli and not set(glue.FROM_MNLI) & set(tasks):
         named = ", ".join(glue.FROM_MNLI)
         raise UserError(
@@ -168,7 +170,9 @@ def _write(workdir: pathlib.Path, scores: Sequence) -> None:
     )
     print(glue_table.text(table))
     if missing:
-        told = f"{workdir / 'submission.zip'} lacks what the server wants too: {', '.join(missing)}"
+        told = (
+            f"{workdir / 'submission.zip'} lacks what the server requires too: {', '.join(missing)}"
+        )
         print(told, file=sys.stderr)
     print(json.dumps({"average": glue.average(scores), "tasks": len(scores)}))
 

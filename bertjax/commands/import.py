@@ -1,4 +1,4 @@
-"""Make a run of a model that transformers saved, or of a released ELMo, to fine-tune it."""
+"""Import a Hugging Face model folder, or a released ELMo, as a run to fine-tune."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Say what a run, a checkpoint or a corpus is.
+"""Describe a run, a checkpoint or a corpus.
 
 Reads and never writes. Needs no accelerator, whatever devices a checkpoint was written from.
 """
@@ -25,14 +25,14 @@ Two checkpoints with equal parameters_sha256 and optimizer_sha256 are the same s
 """
 
 _WANTED = (
-    "wanted the --workdir of a run, a checkpoint (RUN@STEP, RUN@best or RUN/checkpoints/STEP) "
+    "expected the --workdir of a run, a checkpoint (RUN@STEP, RUN@best or RUN/checkpoints/STEP) "
     "or a prepared corpus"
 )
 _EXAMPLE_LENGTH = 64
 
 
 def main(argv: list[str]) -> None:
-    """Prints what a folder is, for people or as JSON."""
+    """Prints what a folder is, for users or as JSON."""
     arguments = _parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     description = describe(arguments.what, arguments.examples)
@@ -153,10 +153,12 @@ def _status(latest: int | None, total: int | None, running: bool, summary: dict 
     if finished or (latest or 0) >= total:
         return "complete"
     if summary is not None and "seeds" in summary:
-        return f"stopped; {summary['seeds']} seed(s) finished, the others go on when started again"
+        return (
+            f"stopped; {summary['seeds']} seed(s) finished, the others continue when started again"
+        )
     if latest is None:
         return f"stopped before its first checkpoint, of {total} steps"
-    return f"stopped; goes on from step {latest} of {total} when it is started again"
+    return f"stopped; continues from step {latest} of {total} when it is started again"
 
 
 def _last_metrics(records: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -206,7 +208,7 @@ def _examples(corpus: Any, tokenizer_folder: pathlib.Path, count: int) -> list[s
 
 
 def _lines(description: Mapping[str, Any]) -> Iterator[str]:
-    """What a person reads: a title, then one thing a line."""
+    """What the user reads: a title, then one thing a line."""
     yield f"{description['kind']} {description['path']}"
     for name, value in description.items():
         if name in ("kind", "path") or value is None:

@@ -24,7 +24,7 @@ examples:
 The processes join through jax.distributed on a free port of this machine. --devices gives each so
 many devices of the CPU; without it each has what JAX finds. Lines of other processes than the first
 have their number before them. Ctrl-C and SIGTERM are passed on: all finish the same step, save and
-end. A process that dies takes the others with it, and is named; the same command goes on from the
+end. A process that dies takes the others with it, and is named; the same command continues from the
 last checkpoint, with any number of processes.
 
 On clusters the scheduler starts the processes: see tools/launch/, and --distributed of the verb.
@@ -34,7 +34,7 @@ _VERBS = ("pretrain", "finetune")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 10.0, 0.1
 _MISTAKE = 2
-"""The exit status of a command that a person has to mend."""
+"""The exit status of a command that the user has to fix."""
 _DEVICES_FLAG = "--xla_force_host_platform_device_count"
 
 
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     own, words = split_at_dashes(argv)
     arguments = _parser().parse_args(own)
     if not words or words[0] not in _VERBS:
-        raise UserError(f"wanted `-- VERB ...` with a VERB of {', '.join(_VERBS)}")
+        raise UserError(f"expected `-- VERB ...` with a VERB of {', '.join(_VERBS)}")
     code = _Job(words, arguments.processes, arguments.devices).wait()
     if code:
         raise SystemExit(code)
@@ -130,7 +130,7 @@ class _Job:
         code = self._processes[first].returncode
         if self._asked is None:
             took = f"; it takes process {', '.join(left)} with it" if left else ""
-            advice = "the same command goes on from the last checkpoint"
+            advice = "the same command continues from the last checkpoint"
             if code == _MISTAKE:
                 advice = "what it says above has to be mended first"
             print(

@@ -1,4 +1,4 @@
-"""Measure what a trained decoder knows of texts: perplexity and bits per byte."""
+"""Evaluate a causal LM on texts: perplexity and bits per byte."""
 
 import argparse
 import json

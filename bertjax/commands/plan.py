@@ -1,4 +1,4 @@
-"""Compile a run's training step for a TPU pod that is not here: memory, time, chip-hours."""
+"""Compile a training step ahead of time for a TPU pod: memory, step time, chip-hours."""
 
 import argparse
 import json
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> None:
     for step in steps:
         _print_step(step, topology)
     if not fit:
-        _say("nothing that was tried fits: take more chips, or a smaller batch")
+        _log("nothing that was tried fits: take more chips, or a smaller batch")
         return
     if fit != steps:
         print("it fits so:\n")
@@ -107,11 +107,11 @@ def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list
         if search:
             longest = max(phases, key=lambda each: each.max_seq_length)
             devices = len(topology.devices)
-            return profiling_search.search(config, longest, devices, compile_step, _say), []
+            return profiling_search.search(config, longest, devices, compile_step, _log), []
         steps = [compile_step(config, phase) for phase in phases]
         if all(step.fits for step in steps):
             return steps, steps
-        return steps, profiling_search.fitting(config, steps, compile_step, _say) or []
+        return steps, profiling_search.fitting(config, steps, compile_step, _log) or []
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

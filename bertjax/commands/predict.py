@@ -1,4 +1,4 @@
-"""Ask a fine-tuned run about texts: labels, answers and probabilities, as JSON lines."""
+"""Run inference with a fine-tuned run: labels, answers and probabilities, as JSON lines."""
 
 import argparse
 import itertools
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     from bertjax.io import storage
 
     if arguments.input is not None and not storage.place(arguments.input).is_file():
-        raise UserError(f"no file {arguments.input}: --input wants one example a line")
+        raise UserError(f"no file {arguments.input}: --input requires one example a line")
     from bertjax.inference import predict
     from bertjax.io.file_kinds import JSON_LINES, TSV
     from bertjax.io.lines import texts

@@ -1,4 +1,4 @@
-"""Turn text into a tokenized corpus that training reads; continues what was interrupted."""
+"""Tokenize text into a corpus for training; resumes what was interrupted."""
 
 import argparse
 import contextlib
@@ -43,7 +43,7 @@ tokenizer and --out under the same paths, on a disk that they share or in a buck
 the same, byte for byte. Without options of its own Beam runs it on this machine. Interrupted, it
 begins again.
 
-Without Beam, interrupt it whenever you like: the same command goes on after the last finished
+Without Beam, interrupt it whenever you like: the same command continues after the last finished
 shard, and the corpus is the same, byte for byte, for any number of interruptions and workers.
 """
 
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
     inputs = {"input": [*options.input, *options.validation_input]}
     check_flags([TFDS_DATA_DIR], vars(options) | inputs, parser.get_default)
     if of_beam and options.runner != "beam":
-        raise UserError(f"words behind -- are Beam's: {of_beam[0]!r} wants --runner beam")
+        raise UserError(f"words behind -- are Beam's: {of_beam[0]!r} requires --runner beam")
     if options.runner == "beam" and options.workers is not None:
         raise UserError("--workers is of --runner local: Beam's own options stand behind --")
     from bertjax.corpus.prepare import prepare
@@ -113,7 +113,7 @@ def _onward(options: argparse.Namespace) -> str:
 
 
 def summary(out: str, manifest: dict[str, Any]) -> str:
-    """What a person wants to know of a corpus that was just made."""
+    """What the user requires to know of a corpus that was just made."""
     lines = [
         f"{name}: {split['documents']:,} documents, {split['sentences']:,} sentences, "
         f"{split['tokens']:,} tokens in {len(split['shards'])} shards"

@@ -1,4 +1,4 @@
-"""Pretrain an encoder from text or a prepared corpus; started again, it goes on where it was."""
+"""Pretrain an encoder from text or a prepared corpus; the same command resumes it."""
 
 import argparse
 import contextlib
@@ -16,8 +16,8 @@ examples:
       --config.objectives.soft_targets.teacher=runs/quickstart
 
 Any field of the config is set with --config.SECTION.FIELD=VALUE. Ctrl-C or SIGTERM finishes the
-step, saves and stops; the same command goes on from there, on any number of devices. A finished run
-is extended with a larger --config.num_train_steps.
+step, saves and stops; the same command continues from there, on any number of devices. A finished
+run is extended with a larger --config.num_train_steps.
 
 In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, tokenizer/ and, at the
 end, summary.json.
@@ -95,15 +95,15 @@ def run(config, arguments: argparse.Namespace, argv: list[str]) -> None:
         held = claim(folder, json.loads(configs.to_json(config)))
     with held:
         with progress_display() as progress:
-            job = prepare.prepare(config, arguments.workdir, _say, progress)
+            job = prepare.prepare(config, arguments.workdir, _log, progress)
         distributed.barrier("prepared data")
-        _say(prepare.description(job))
+        _log(prepare.description(job))
         before = pretrain.finished(job)
         # What is prepared is kept at any moment; from here on a signal means: finish the step.
-        with Interrupt() as interrupt, log_kernel_choice(_say):
-            summary = before or pretrain.pretrain(job, interrupt, _say, held_out_guesses)
+        with Interrupt() as interrupt, log_kernel_choice(_log):
+            summary = before or pretrain.pretrain(job, interrupt, _log, held_out_guesses)
     if summary is None:
-        _say(f"stopped and saved; the same command resumes it: {_command(argv)}")
+        _log(f"stopped and saved; the same command resumes it: {_command(argv)}")
         raise SystemExit(interrupt.exit_code)
     if not _is_first_host():
         return
@@ -224,7 +224,7 @@ def _print_guess(guess: dict) -> None:
     print(f"      {candidates}   (it was: {guess['truth']})")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     if _is_first_host():
         print(text, file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""Score predictions that any model made, by a task's official measures."""
+"""Score prediction files of any model with the official metrics of a task."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ examples:
 One JSON object is printed. Measures in it are fractions: 1 is perfect; SQuAD's are percentages.
 
 GLUE's tasks   cola sst2 mrpc stsb qqp mnli qnli rte wnli. References are a released file that has
-               labels; predictions have two columns, index and prediction, as GLUE's server wants
+               labels; predictions have two columns, index and prediction, as GLUE's server requires
                them and bertjax finetune writes them to WORKDIR/predictions/dev/.
                book_review and chnsenticorp likewise.
 squad          References are a file in SQuAD's layout; predictions are {"QUESTION_ID": "answer"},

@@ -1,4 +1,4 @@
-"""Run an experiment of many runs: a grid over a config, resumable, side by side, as one table."""
+"""Run a sweep of configs: a grid, resumable, several runs at a time, with a table of results."""
 
 import argparse
 import contextlib
@@ -31,7 +31,7 @@ fine-tuning may have its own "init", and any run its own "name". A --config.FIEL
 
 With --parallel, so many run side by side, each with its share of the cores and of the GPUs, or one
 TPU chip. A run that fails stops no other; what it said is in WORKDIR/NAME/run.log. Ctrl-C and
-SIGTERM let all runs save. The same command goes on with what is missing, and tries again what
+SIGTERM let all runs save. The same command continues with what is missing, and tries again what
 failed; a sweep may grow by values, not by other fields. In the workdir: table.md and results.json,
 each run's settings, best and last metrics.
 
@@ -80,13 +80,13 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(rest)
     check_flags(_UNREAD, vars(arguments), parser.get_default, overrides)
     if launcher_words and not arguments.emit:
-        raise UserError(f"words behind -- are of a launcher: {launcher_words[0]!r} wants --emit")
+        raise UserError(f"words behind -- are of a launcher: {launcher_words[0]!r} requires --emit")
     if arguments.status:
         _show_status(arguments)
         return
     for name in ("config", "workdir"):
         if getattr(arguments, name) is None:
-            raise UserError(f"--{name} is wanted, or --status WORKDIR")
+            raise UserError(f"--{name} is expected, or --status WORKDIR")
     _sweep(arguments, overrides, launcher_words)
 
 
@@ -136,7 +136,7 @@ def _run(sweep, workdir: pathlib.Path, parallel: int) -> None:
         signal = processes.run(jobs, parallel, **watched)
     found = _write(sweep, workdir)
     if signal:
-        print("stopped; the same command goes on from there", file=sys.stderr)
+        print("stopped; the same command continues from there", file=sys.stderr)
         raise SystemExit(128 + signal)
     print(sweeps_table.text(sweep, found))
     if failed := sweeps_table.failures(found):
@@ -203,7 +203,7 @@ def _show_commands(sweep, name: str, workdir: pathlib.Path) -> None:
 
 
 def _words(sweep, run, name: str) -> list[str]:
-    """The command of a run, in a sweep's folder as a person calls it."""
+    """The command of a run, in a sweep's folder as the user calls it."""
     from bertjax.io import storage
     from bertjax.sweeps import plan as sweeps_plan
 
@@ -211,7 +211,7 @@ def _words(sweep, run, name: str) -> list[str]:
 
 
 def _emit(sweep, arguments: argparse.Namespace, workdir: pathlib.Path, more: list[str]) -> None:
-    """A shell script: the launcher for every run that is neither done nor going on here."""
+    """A shell script: the launcher for every run that is neither done nor continuing here."""
     from bertjax.runs.workdir import in_use
     from bertjax.sweeps import grid
 

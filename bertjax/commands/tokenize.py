@@ -1,4 +1,4 @@
-"""Turn lines of text into token ids and pieces, or ids back into text."""
+"""Convert lines of text to token ids and tokens, or ids back to text."""
 
 import argparse
 import json
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """All whole lines that are there, so that neither a person nor a long file has to wait."""
+    """All whole lines that are there, so that neither the user nor a long file has to wait."""
     unfinished: list[bytes] = []
     while chunk := stream.read1(_READ_BYTES):
         head, newline, tail = chunk.rpartition(b"\n")
@@ -123,6 +123,6 @@ def _parse_ids(line: bytes) -> list[int]:
     except (ValueError, KeyError):
         shown = line[:60].decode(errors="replace")
         raise UserError(
-            f'wanted {{"ids": [7592, 2088]}}, [7592, 2088] or 7592 2088, got {shown!r}'
+            f'expected {{"ids": [7592, 2088]}}, [7592, 2088] or 7592 2088, got {shown!r}'
         ) from None
     return ids

@@ -1,4 +1,4 @@
-"""Learn a tokenizer from text and write it to a folder."""
+"""Train a tokenizer on text and write it to a folder."""
 
 import argparse
 import contextlib

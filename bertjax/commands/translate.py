@@ -1,4 +1,4 @@
-"""Say the target of every source: lines of text in, lines of text out."""
+"""Generate the target of each source line with a trained encoder-decoder."""
 
 import argparse
 import itertools

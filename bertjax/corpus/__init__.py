@@ -1,0 +1,1 @@
+"""Corpora: read text, encode it as records, write and read shards."""

@@ -1,4 +1,4 @@
-"""A corpus prepared by many machines: the same shards as on one, by an Apache Beam pipeline.
+"""Prepare a corpus on many machines with Apache Beam: the same shards as on one machine.
 
     sources -> Read: documents -> Pack: records of each -> shards
                                       |                      ^

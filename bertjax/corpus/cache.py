@@ -1,4 +1,4 @@
-"""Tokenizers and corpora that runs make of raw text themselves, kept by what they were made of.
+"""Cache of tokenizers and corpora that runs make from raw text, by fingerprint of the inputs.
 
 A newcomer types one line: `pretrain` on a config whose input is text trains the tokenizer and
 prepares the corpus on its first start, and finds both again on the next. Of several that start
@@ -26,25 +26,25 @@ from bertjax.tokenizers import tokenizer
 
 
 def tokenizer_of(
-    data: Mapping[str, Any], wanted: Mapping[str, Any], say: Callable[[str], None]
+    data: Mapping[str, Any], wanted: Mapping[str, Any], log: Callable[[str], None]
 ) -> pathlib.Path:
     """The tokenizer that a run names, or one that is trained on its input.
 
     Args:
       data: `config.data`.
       wanted: `config.tokenizer`.
-      say: Gets a line about what is done.
+      log: Gets a line about what is done.
     """
     if wanted["path"]:
         return copies.local_copy(wanted["path"])
     settings = {name: value for name, value in wanted.items() if name != "path"}
     made_of = {"input": _identity(data["input"]), **_layout(data), **settings}
     folder = directory(data["cache"]) / f"tokenizer-{_digest(made_of)}"
-    with _one_at_a_time(folder, say):
+    with _one_at_a_time(folder, log):
         if folder.is_dir():
-            say(f"tokenizer: {folder} (made by an earlier start)")
+            log(f"tokenizer: {folder} (made by an earlier start)")
             return folder
-        say(f"tokenizer: training {settings['kind']}, {settings['vocab_size']:,} pieces")
+        log(f"tokenizer: training {settings['kind']}, {settings['vocab_size']:,} pieces")
         documents = text.documents(data["input"], **_layout(data))
         tokenizer.train(documents, **settings).save(str(folder))
     return folder
@@ -54,7 +54,7 @@ def corpus_of(
     data: Mapping[str, Any],
     tokenizer_path: pathlib.Path,
     fingerprint: str,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     progress: Callable[[Progress], None] | None = None,
 ) -> pathlib.Path:
     """The corpus that a run names, or one that is prepared of its input.
@@ -63,7 +63,7 @@ def corpus_of(
       data: `config.data`.
       tokenizer_path: Where the tokenizer lies.
       fingerprint: The tokenizer's.
-      say: Gets a line about what is done.
+      log: Gets a line about what is done.
       progress: Called while text is prepared.
     """
     if data["corpus"] and data.get("text_field"):
@@ -85,13 +85,13 @@ def corpus_of(
         **held_out,
     }
     folder = directory(data["cache"]) / f"corpus-{_digest(made_of)}"
-    with _one_at_a_time(folder, say):
+    with _one_at_a_time(folder, log):
         if (folder / "manifest.json").is_file():
-            say(f"corpus: {folder} (made by an earlier start)")
+            log(f"corpus: {folder} (made by an earlier start)")
             return folder
-        say(f"corpus: preparing {', '.join(data['input'])}")
+        log(f"corpus: preparing {', '.join(data['input'])}")
         if note := repeated(data["input"]):
-            say(note)
+            log(note)
         prepare(
             list(data["input"]),
             tokenizer_path,
@@ -110,13 +110,13 @@ def _layout(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(folder: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
+def _one_at_a_time(folder: pathlib.Path, log: Callable[[str], None]) -> Iterator[None]:
     storage.make_folder(folder.parent)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another run that is making {folder}")
+            log(f"waiting for another run that is making {folder}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -1,10 +1,8 @@
-"""Documents as records: which tokens a record holds, and how it is laid out in bytes.
+"""Encode documents as records: split sentences, tokenize, lay out token ids in bytes.
 
-What a worker makes of a block of documents: sentences, token ids, records.
-
-Sentences are tokenized one by one, so that their lengths are known and no token spans two. Where a
-tokenizer sees the space before a word (byte-level BPE), every sentence but the first of its line
-keeps that space: the ids are then those of the whole line.
+Sentences are tokenized one by one, so that their lengths are known and no token spans two. If a
+tokenizer encodes the space before a word (byte-level BPE), every sentence but the first of its line
+keeps that space: the ids equal those of the whole line.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Text to corpus: read in order, pack in child processes, write in order, go on after a stop.
+"""Prepare a corpus: read in order, encode in child processes, write in order, resume.
 
     reading.blocks -> workers.Workers(DocumentEncoder) -> shards.SplitWriter -> manifest.json
 
@@ -91,7 +91,7 @@ def prepare(
       The manifest; at once, if the corpus is finished already.
 
     Raises:
-      UserError: for what a person can mend. Finished shards stay, and the next call goes on.
+      UserError: for what the user can fix. Finished shards stay, and the next call continues.
     """
     _check(validation_inputs, validation_fraction, shard_size, workers, errors)
     tokenizer = tokenizers.load(str(tokenizer_path))
@@ -181,7 +181,7 @@ def _write(
 
 
 class _Reporter:
-    """Adds up blocks and tells whoever wants to know."""
+    """Adds up blocks and tells whoever requires to know."""
 
     def __init__(
         self,

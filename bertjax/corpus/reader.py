@@ -1,4 +1,4 @@
-"""The corpus on disk: what a record is, how shards are written whole, how they are read at random.
+"""Read a corpus: record format, manifest and fingerprint, random access in batches.
 
 A corpus is a folder. Its `manifest.json` is written last, so that a folder without one is
 unfinished. A *document* is one or more consecutive *records*; a record holds at most

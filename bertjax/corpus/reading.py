@@ -1,4 +1,4 @@
-"""The input in blocks, from any position on: what lets an interrupted `prepare` continue.
+"""Read the inputs of a corpus in blocks, starting at any position, so that `prepare` can resume.
 
 The reading process sees every document once, in the input's order, and gives it to a split by a
 digest of its text. The digests of a source's documents, chained, tell whether what an earlier call
@@ -90,7 +90,8 @@ def blocks(
 
     Args:
       stream: The input.
-      positions: Where each split goes on; documents of a split before its position are passed over.
+      positions: Where each split continues; documents of a split before its position are passed
+        over.
       read: The documents of a source.
 
     Raises:

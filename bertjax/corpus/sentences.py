@@ -1,11 +1,11 @@
-"""Where sentences end, by rules: fast enough to be lost in the cost of tokenizing.
+"""Rule-based sentence splitting, fast compared with tokenization.
 
 A line end always ends a sentence. Within a line a sentence ends behind `.`, `!`, `?`, an ellipsis
-or their kin, any closing quotes and brackets, and white space, unless what follows goes on in lower
-case or what precedes is an abbreviation, an initial or the number of a list item. An abbreviation
-that may also be a last word ("Inc.", "U.S.", "p.m.") ends a sentence only before a word that is
-often a first one. Full-width marks need no white space. The rules know English; other languages
-have the marks alone. `tools/measure_sentences.py` measures how often they are right.
+or their kin, any closing quotes and brackets, and white space, unless what follows continues in
+lower case or what precedes is an abbreviation, an initial or the number of a list item. An
+abbreviation that may also be a last word ("Inc.", "U.S.", "p.m.") ends a sentence only before a
+word that is often a first one. Full-width marks need no white space. The rules know English; other
+languages have the marks alone. `tools/measure_sentences.py` measures how often they are right.
 """
 
 import re
@@ -87,7 +87,7 @@ def split_line(line: str) -> list[str]:
 
 
 def _is_abbreviation(line: str, start: int, dot: int, end: int) -> bool:
-    """Whether the dot belongs to the word before it and the sentence goes on at `end`."""
+    """Whether the dot belongs to the word before it and the sentence continues at `end`."""
     before = line[max(start, dot - _LONGEST_ABBREVIATION) : dot]
     word = before[before.rfind(" ") + 1 :].lstrip(_OPENING)
     known = word.lower()

@@ -1,4 +1,4 @@
-"""Shards written whole or not at all, and what has to be known to go on after the last one.
+"""Write shards atomically, with the state from which writing resumes after the last one.
 
 While a corpus is made, its folder has a folder `unfinished` with the finished shards, their rows of
 the index, their token counts, and `progress.json`, which says up to where in the input they reach.
@@ -193,7 +193,7 @@ def write_array(path: pathlib.Path, array: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def disk_errors(folder: str | os.PathLike) -> Iterator[None]:
-    """Turns a full disk, and one that cannot be written, into the line that a person reads."""
+    """Turns a full disk, and one that cannot be written, into the line that the user reads."""
     try:
         yield
     except (OSError, RuntimeError) as error:

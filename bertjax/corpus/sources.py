@@ -1,18 +1,15 @@
-"""What inputs stand for: the files of globs, and datasets that are no files.
+"""Resolve the inputs of a corpus: globs, prepared TensorFlow datasets, Python's documentation.
 
-An input is a glob, `tfds:NAME:SPLIT`, or `python-docs`. Inputs are read in the order given, the
-files of a glob in the order of their names, so that document numbers mean the same everywhere.
+An input is a glob, `tfds:NAME:SPLIT`, or `python-docs`. Inputs are read in the order given and the
+files of a glob in the order of their names, so that document numbers are reproducible.
 
-The embedded corpus: English that lies on every machine which can run bertjax.
+`python-docs` is English text on every machine that runs bertjax: the topics of Python's help, and
+the docstrings of the standard library and of bertjax's dependencies, about 13 MB. Modules are
+parsed, never imported. A document is one topic or the docstrings of one module, in the order of
+names; duplicates are dropped.
 
-The topics of Python's own help, and the docstrings of the standard library and of the packages that
-bertjax depends on: about 13 MB. Modules are parsed, never imported. A document is a topic, or the
-docstrings of one module; one that has been seen is dropped. The order is that of the names.
-
-The text of a dataset that TensorFlow Datasets prepared, read without TensorFlow.
-
-Datasets are found by their files, never by their code: code may want TensorFlow, and datasets of
-one's own are read like the public ones. They have to be prepared with `file_format="array_record"`.
+TensorFlow datasets are found by their files and read without TensorFlow, never by their code. They
+must be prepared with `file_format="array_record"`.
 """
 
 import ast
@@ -257,7 +254,7 @@ def texts(source: str, *, data_dir: str | None = None, feature: str = "") -> Ite
     in the order of their names, each on a line of its own.
 
     Args:
-      source: What a person wrote.
+      source: What the user wrote.
       data_dir: Where datasets lie prepared; `~/tensorflow_datasets` unless told.
       feature: The string feature that holds the text, instead of these.
 
@@ -283,7 +280,7 @@ def pairs(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
     keys = builder.info.supervised_keys or strings
     if len(keys) != 2 or not set(keys) <= set(strings):
         raise UserError(
-            f"{source} has no pairs: wanted two string features, it has {', '.join(strings)}"
+            f"{source} has no pairs: expected two string features, it has {', '.join(strings)}"
         )
     for example in _in_batches(_examples(source, builder, split)):
         yield b"\n".join(b" ".join(example[key].splitlines()) for key in keys)

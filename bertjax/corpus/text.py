@@ -1,12 +1,9 @@
-"""Documents out of files: plain text, JSON lines, WikiExtractor's output, TFDS, Python's own text.
+"""Read documents from files: plain text, JSON lines, WikiExtractor, TFDS, python-docs, pairs.
 
-A file's layout is found out from its name and its first bytes; a file that is no text is refused.
+The layout of a file is detected from its name and its first bytes; binary files are refused.
 
-Sources and targets out of files: TSV, JSON lines, and TFDS.
-
-A pair is a document of two lines, the source and the target, so that everything that is done with
-documents is done with pairs: a tokenizer is trained on them, they are packed in child processes,
-some are held out, and a corpus of them has a fingerprint.
+A pair of source and target (TSV, JSON lines, TFDS) is a document of two lines, so that tokenizers,
+encoding in child processes, held-out splits and fingerprints treat pairs like documents.
 """
 
 import json
@@ -52,8 +49,8 @@ def _of_tsv(line: str, where: str) -> tuple[str, str]:
     fields = line.split("\t")
     if len(fields) != 2:
         raise UserError(
-            f"{where}: {len(fields)} field(s), wanted 2, a source and a target, between which "
-            "stands a tab; mend or remove the line"
+            f"{where}: {len(fields)} field(s), expected 2, a source and a target, between which "
+            "stands a tab; fix or remove the line"
         )
     return fields[0], fields[1]
 
@@ -66,7 +63,7 @@ def _of_json(line: str, where: str) -> tuple[str, str]:
         source = target = None
     if not (isinstance(source, str) and isinstance(target, str)):
         raise UserError(
-            f'{where}: wanted {{"source": "...", "target": "..."}}, got {line[:60]!r}; mend or '
+            f'{where}: expected {{"source": "...", "target": "..."}}, got {line[:60]!r}; fix or '
             "remove the line"
         )
     # JSON may spell half of a surrogate pair, which no tokenizer takes.
@@ -132,7 +129,7 @@ def documents(
 
 
 def no_text(inputs: Sequence[str]) -> str:
-    """The line that a person reads when inputs are there but hold nothing."""
+    """The line that the user reads when inputs are there but hold nothing."""
     return f"no text in {', '.join(inputs)}: every document is empty; give --input files with text"
 
 

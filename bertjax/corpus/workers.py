@@ -1,4 +1,4 @@
-"""Work on many blocks in child processes: results come in order, memory stays bounded.
+"""Map blocks over child processes: results in order, bounded memory.
 
 The children are plain interpreters that read blocks from a pipe: nothing is forked, so jax and its
 threads may live in the parent; nothing of the parent's main module is run again; and whatever ends
@@ -142,7 +142,7 @@ class _Child:
             cause = f"ended with status {status}"
         return (
             f"worker process {self._process.pid} {cause}; "
-            "run the same command again to go on from the last finished shard"
+            "run the same command again to continue from the last finished shard"
         )
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""A corpus in the making: which shards are finished, who may go on with it, how it becomes whole.
+"""Write a corpus: unfinished shards, the lock on its folder, the final manifest.
 
 `progress.json` is written after every shard; `manifest.json` is the last file of all.
 """
@@ -173,7 +173,7 @@ class CorpusWriter:
         return names
 
     def save(self) -> None:
-        """Makes what `states` say last: the next process goes on from there."""
+        """Makes what `states` say last: the next process continues from there."""
         progress = {
             "recipe": self._recipe,
             "sources": [_rows(stream.sources) for stream in self._streams],

@@ -1,4 +1,4 @@
-"""Words as rows of characters, as the released ELMo models read them.
+"""Words as rows of character ids, in the format of the released ELMo models.
 
 A word is its UTF-8 bytes between two characters that mark its ends, padded to W numbers. What marks
 the beginning or the end of a text is a word of one character of its own.
@@ -114,5 +114,6 @@ class Spelling:
 def _check(max_chars_per_word: int) -> None:
     if max_chars_per_word < 3:
         raise UserError(
-            f"max_chars_per_word={max_chars_per_word}: wanted 3 or more, two of which mark the ends"
+            f"max_chars_per_word={max_chars_per_word}: expected 3 or more, two of which mark the "
+            f"ends"
         )

@@ -1,4 +1,4 @@
-"""Segments become rows of numbers: special tokens, padding, masks."""
+"""Collate segments into rows of arrays: special tokens, padding, masks."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Examples out of a corpus: example i of epoch e is a pure function of (seed, e, i).
+"""Examples of a corpus: example i of epoch e is a pure function of (seed, e, i).
 
 The formats are those that Liu et al. 2019 compare (section 4.2):
 
@@ -89,7 +89,7 @@ class Examples:
             segment-pair and 0 for the others; sentence-pair knows no other.
           word_starts: Which tokens begin a word: asks for `word_starts` in the batches.
           resegment: Whether each epoch cuts and pairs the text anew. Otherwise example i is the
-            same in every epoch, as for masks that are drawn once; only the order changes.
+            same in every epoch, as for masks that are sampled once; only the order changes.
           cls_last: Whether [CLS] ends examples instead.
 
         Raises:
@@ -101,7 +101,7 @@ class Examples:
         self._corpus, self._word_starts = corpus, word_starts
         self._specials = Specials(cls_id, sep_id, pad_id, cls_last)
         self._segments = 2 if format.endswith("-pair") else 1
-        self._longest = max_seq_length - self._specials.count(self._segments)
+        self._max_length = max_seq_length - self._specials.count(self._segments)
         self._check_specials()
         self._layout = Layout(corpus, separated=format == "full-sentences" and sep_id is not None)
         self._lone = self._lone_documents()
@@ -144,9 +144,9 @@ class Examples:
             origin = self._places.record_begin[places.first_record]
             return table, segments.neighbours(table, places, origin)
         # A sentence that is too long for an example becomes pieces that fill one exactly.
-        piece = self._longest // self._segments
-        table = SentenceTable(self._corpus, self._layout, places, self._longest, piece)
-        return table, segments.in_windows(table, places, self._longest, at_least=self._segments)
+        piece = self._max_length // self._segments
+        table = SentenceTable(self._corpus, self._layout, places, self._max_length, piece)
+        return table, segments.in_windows(table, places, self._max_length, at_least=self._segments)
 
     def _contiguous(
         self, epoch: int, example: Int[np.ndarray, " n"]
@@ -166,8 +166,8 @@ class Examples:
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"]]:
         """Examples of which half have a second segment of another document."""
-        apart, giver, share = self._givers(epoch, example)
-        rows = np.flatnonzero(apart)
+        is_random, giver, share = self._givers(epoch, example)
+        rows = np.flatnonzero(is_random)
         places = self._places.places(epoch, example)
         table, text = self._read(places + self._places.places(epoch, giver[rows]))
         a, b = segments.split(table, text, np.append(share, share[rows]))
@@ -178,30 +178,30 @@ class Examples:
             given = segments.fill(table, given, room[rows])
         for mine, theirs in zip(b, given, strict=True):
             mine[rows] = theirs
-        return table, self._truncate(epoch, example, a, b), apart
+        return table, self._truncate(epoch, example, a, b), is_random
 
     def _givers(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[Bool[np.ndarray, " n"], Int[np.ndarray, " n"], np.ndarray]:
         """Which examples have another one's second segment, whose, and where all are split."""
-        apart, giver, share = couples(epoch, example, self.num_examples, self.seed)
+        is_random, giver, share = couples(epoch, example, self.num_examples, self.seed)
         document = self._places.document(epoch, example)
-        apart = apart | self._lone[document]
+        is_random = is_random | self._lone[document]
         alone = giver < 0
         alone |= self._places.document(epoch, np.where(alone, example, giver)) == document
         drawn = draw_elsewhere(
             epoch, example, document, self._places.examples_of_document, self.seed
         )
-        return apart, np.where(alone, drawn, giver), share
+        return is_random, np.where(alone, drawn, giver), share
 
     def _truncate(
         self, epoch: int, example: Int[np.ndarray, " n"], a: Segment, b: Segment
     ) -> tuple[Segment, Segment]:
         shares = [uniforms(self.seed, f"truncate {part}", epoch, example) for part in "ab"]
-        return segments.truncate(a, b, self._longest, np.stack(shares))
+        return segments.truncate(a, b, self._max_length, np.stack(shares))
 
     def preview(self, count: int = 3, epoch: int = 0) -> list[dict[str, Any]]:
-        """The first examples of an epoch for people to look at.
+        """The first examples of an epoch for users to look at.
 
         Returns:
           For each its `example_id`, its `input_ids` without padding, its `segment_ids` and, for
@@ -225,10 +225,10 @@ class Examples:
         if self.format == "sentence-pair":
             return lone
         sizes = np.diff(self._layout.record_begin[self._layout.record_of_document])
-        return lone & (sizes <= self._longest)
+        return lone & (sizes <= self._max_length)
 
     def _lay_out(self, short_seq_prob: float | None) -> ShortenedWindows | SentencePairs:
-        layout, longest = self._layout, self._longest
+        layout, max_length = self._layout, self._max_length
         if self.format == "sentence-pair":
             if short_seq_prob:
                 raise UserError(
@@ -236,16 +236,16 @@ class Examples:
                     "examples are single sentences: leave it out"
                 )
             lone = self.pair == "next"
-            return SentencePairs(layout, longest, self.seed, lone_sentences=lone)
+            return SentencePairs(layout, max_length, self.seed, lone_sentences=lone)
         if short_seq_prob is None:
             short_seq_prob = 0.1 if self.format == "segment-pair" else 0.0
         if not 0 <= short_seq_prob <= 1:
             raise UserError(f"short_seq_prob={short_seq_prob} is no share: give 0 to 1, as 0.1")
         if self.format == "full-sentences":
-            windows = StreamWindows(layout, longest, self.seed)
+            windows = StreamWindows(layout, max_length, self.seed)
         else:
             follows = self._segments == 1 or self.pair == "next"
-            windows = DocumentWindows(layout, longest, self.seed, follows | ~self._lone)
+            windows = DocumentWindows(layout, max_length, self.seed, follows | ~self._lone)
         return ShortenedWindows(windows, short_seq_prob)
 
     def _check_specials(self) -> None:
@@ -254,9 +254,9 @@ class Examples:
                 f"{self.format} needs a tokenizer with [CLS] and [SEP]; this one lacks one: use "
                 "full-sentences or doc-sentences"
             )
-        if self._longest < self._segments:
+        if self._max_length < self._segments:
             raise UserError(
-                f"max_seq_length={self.max_seq_length} leaves {self._longest} tokens beside the "
+                f"max_seq_length={self.max_seq_length} leaves {self._max_length} tokens beside the "
                 f"special ones; {self.format} needs {self._segments} or more: raise it"
             )
         if self._segments == 1 and self.pair != "none":

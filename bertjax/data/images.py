@@ -103,7 +103,7 @@ def check_labels(images: Images, num_labels: int) -> None:
     low, high = int(images.labels.min()), int(images.labels.max())
     if low < 0 or high >= num_labels:
         raise UserError(
-            f"{images.path} has labels from {low} to {high}, wanted 0 to {num_labels - 1}: set "
+            f"{images.path} has labels from {low} to {high}, expected 0 to {num_labels - 1}: set "
             f"--config.objectives.image_class.num_labels={high + 1}, or number classes from 0"
         )
 
@@ -121,7 +121,7 @@ def random(model, batch_size: int, generator: np.random.Generator) -> dict[str, 
 def _read_one(inputs: Sequence[str]) -> Images:
     if len(inputs) != 1:
         raise UserError(
-            f"config.data.input={tuple(inputs)}: wanted one name, digits or that of an .npz with "
+            f"config.data.input={tuple(inputs)}: expected one name, digits or that of an .npz with "
             "images and labels"
         )
     (name,) = inputs
@@ -142,13 +142,14 @@ def _npz(path: pathlib.Path) -> Images:
             pixels, labels = file["images"], file["labels"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"{path}: wanted {DIGITS}, or an .npz with images [n height width channels] and labels "
+            f"{path}: expected {DIGITS}, or an .npz with images [n height width channels] and "
+            f"labels "
             f"[n] ({error})"
         ) from None
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     if pixels.ndim != 4 or labels.shape != pixels.shape[:1] or not len(labels):
         raise UserError(
-            f"{path}: images {list(pixels.shape)} and labels {list(labels.shape)}: wanted [n "
+            f"{path}: images {list(pixels.shape)} and labels {list(labels.shape)}: expected [n "
             "height width channels] and [n]"
         )
     if pixels.dtype == np.uint8:

@@ -1,8 +1,7 @@
-"""Positions of a corpus: where its records and documents begin, from the index alone.
+"""Index of a corpus: the token positions at which records and documents begin.
 
-A position counts the tokens of all documents, one after the other.
-
-Rows of unequal length, laid end to end.
+A position counts the tokens of all documents in order. Rows of unequal length are stored end to
+end.
 """
 
 from typing import NamedTuple, Protocol
@@ -47,8 +46,8 @@ class Places(NamedTuple):
       skipped: Tokens at the beginning of the window that are another example's.
       capacity: The tokens, counted from the window's beginning, within which the example ends.
       first_record: The first record that has to be read for it.
-      end_record: The record after the last one. Numbers go on after the corpus's last record, for
-        windows that run on from the end of the corpus to its beginning.
+      end_record: The record after the last one. Numbers continue after the corpus's last record,
+        for windows that run on from the end of the corpus to its beginning.
     """
 
     starts: Int[np.ndarray, "windows n"]

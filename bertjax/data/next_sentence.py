@@ -1,4 +1,4 @@
-"""Next-sentence labels: half of the examples exchange their second segments, two by two.
+"""Next-sentence labels: half of the examples exchange their second segments in pairs.
 
 BERT draws a random document for every example with a random next sentence, and uses the text that
 it did not take again later. Here the examples of an epoch are shuffled into couples, of which every
@@ -19,24 +19,24 @@ class Pairings(NamedTuple):
     """What some examples have to do with others.
 
     Attributes:
-      apart: Whether the second segment is another example's.
-      mate: The example that gives it; -1 where it has to be drawn.
+      is_random: Whether the second segment is another example's.
+      partner: The example that gives it; -1 where it has to be drawn.
       split: The share of its sentences at which an example is split; equal for both of a couple.
     """
 
-    apart: Bool[np.ndarray, " n"]
-    mate: Int[np.ndarray, " n"]
+    is_random: Bool[np.ndarray, " n"]
+    partner: Int[np.ndarray, " n"]
     split: Float[np.ndarray, " n"]
 
 
 def couples(epoch: int, example: Int[np.ndarray, " n"], size: int, seed: int) -> Pairings:
     """Finds out who exchanges with whom among `size` examples of an epoch."""
     place = permute(example, size, seed, "couples", epoch)
-    apart = place % 4 >= 2
-    mate = np.full(len(example), -1)
-    coupled = np.flatnonzero(apart & (place ^ 1 < size))
-    mate[coupled] = unpermute(place[coupled] ^ 1, size, seed, "couples", epoch)
-    return Pairings(apart, mate, uniforms(seed, "split", epoch, place // 2))
+    is_random = place % 4 >= 2
+    partner = np.full(len(example), -1)
+    coupled = np.flatnonzero(is_random & (place ^ 1 < size))
+    partner[coupled] = unpermute(place[coupled] ^ 1, size, seed, "couples", epoch)
+    return Pairings(is_random, partner, uniforms(seed, "split", epoch, place // 2))
 
 
 def draw_elsewhere(

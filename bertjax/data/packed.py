@@ -1,4 +1,4 @@
-"""Windows of one length over the tokens of all documents: what a causal language model reads.
+"""Windows of one length over the tokens of all documents, for causal language models.
 
   packed         documents follow each other, a separator before each; a token sees all before it
   packed-apart   likewise, but a document sees itself alone, and its positions begin anew
@@ -59,7 +59,7 @@ class TokenWindows:
         """
         if max_seq_length < 2:
             raise UserError(
-                f"max_seq_length={max_seq_length}: nothing is predicted in it; wanted 2 or more"
+                f"max_seq_length={max_seq_length}: nothing is predicted in it; expected 2 or more"
             )
         self._apart = format == APART
         if self._apart and separator is None:

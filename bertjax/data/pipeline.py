@@ -1,10 +1,8 @@
-"""Batches of a run: the batch of a step is a pure function of (seed, step).
+"""Input pipeline: the batch of a step is a pure function of (seed, step).
 
-Row r of step s is at place s * batch_size + r of endless epochs, each of which has its examples in
-an order of its own. Nothing is saved to go on from a step, and a host builds only its rows, so that
-the global batch is the same on any number of hosts. Threads build ahead of whoever consumes.
-
-Work that is done one item ahead of who asks for it.
+Row r of step s is at position s * batch_size + r of an endless sequence of epochs, each with its
+own order of the examples. Resuming needs no saved state, and a host builds only its own rows, so
+that the global batch is the same on any number of hosts. Threads prefetch batches.
 """
 
 import collections
@@ -48,7 +46,7 @@ class AnyExamples(Protocol):
     """What a pipeline asks of examples, whatever they are made of: text, pairs or images.
 
     Attributes:
-      seed: Of all that is drawn.
+      seed: Of all that is sampled.
       max_seq_length: L.
       num_examples: How many there are in an epoch.
     """

@@ -1,13 +1,11 @@
-"""Random numbers without a state: each is a function of where it is used.
+"""Stateless random numbers: each is a function of the seed and of where it is used.
 
-A number depends on the seed, on what it is for and on counters such as the epoch and an example's
-number. It is the same in any order, in any thread, on any host; nothing has to be advanced, so
-that seeking costs nothing, and nothing has to be saved.
+A number depends on the seed, on its purpose and on counters such as the epoch and the example's
+number. It is the same in any order, in any thread and on any host; seeking is free and nothing has
+to be saved.
 
-A shuffle of any size that is never stored: a keyed bijection of [0, size).
-
-It is a Feistel network on the smallest power of two that is not below `size`, with cycle walking:
-a number that lands outside is sent through again until it lands inside (Black and Rogaway 2002,
+A permutation of any size is a keyed bijection of [0, size) that is never stored: a Feistel network
+on the smallest power of two that is not below `size`, with cycle walking (Black and Rogaway 2002,
 section 4). Every entry, forwards or backwards, costs the same few operations.
 """
 

@@ -1,4 +1,4 @@
-"""Which sentences make an example: one text, or two segments A and B."""
+"""Choose the sentences of an example: one text, or two segments A and B."""
 
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ def of_sentences(table: SentenceTable, row: Rows, first: Rows, stop: Rows) -> Se
     return Segment(row, first, stop, table.begin[first], table.end[stop - 1])
 
 
-def in_windows(table: SentenceTable, places: Places, longest: int, *, at_least: int) -> Segment:
+def in_windows(table: SentenceTable, places: Places, max_length: int, *, at_least: int) -> Segment:
     """As many whole sentences as fit, from the first one of each window.
 
     There are `at_least` so many, even if they do not fit, unless the document has fewer. For that,
@@ -55,7 +55,7 @@ def in_windows(table: SentenceTable, places: Places, longest: int, *, at_least: 
     """
     row = np.arange(len(places.capacity))
     row_begin, row_end = table.row_begin[:-1], table.row_begin[1:]
-    first = np.minimum(_window_begin(table, places, longest), row_end - 1)
+    first = np.minimum(_window_begin(table, places, max_length), row_end - 1)
     window = table.begin[first]
     after = table.after_last_until(window + places.skipped)
     first = np.where(places.skipped, np.maximum(after, first + at_least), first)
@@ -65,7 +65,7 @@ def in_windows(table: SentenceTable, places: Places, longest: int, *, at_least: 
     return of_sentences(table, row, first, stop)
 
 
-def _window_begin(table: SentenceTable, places: Places, longest: int) -> Rows:
+def _window_begin(table: SentenceTable, places: Places, max_length: int) -> Rows:
     """The first sentence of each window.
 
     It is the first one that starts at the nominal start or later; but where the window before ends
@@ -75,7 +75,7 @@ def _window_begin(table: SentenceTable, places: Places, longest: int) -> Rows:
     first = table.first_from(starts[0])
     for start in starts[1:]:
         first = np.minimum(first, table.row_begin[1:] - 1)
-        stop = table.after_last_until(table.begin[first] + longest)
+        stop = table.after_last_until(table.begin[first] + max_length)
         first = np.minimum(table.first_from(start), np.maximum(stop, first + 1))
     return first
 
@@ -120,21 +120,21 @@ def fill(table: SentenceTable, text: Segment, room: Rows) -> Segment:
 
 
 def truncate(
-    a: Segment, b: Segment, longest: int, shares: Float[np.ndarray, "2 n"]
+    a: Segment, b: Segment, max_length: int, shares: Float[np.ndarray, "2 n"]
 ) -> tuple[Segment, Segment]:
     """Shortens the longer segment of each pair, and both alike once they are equally long.
 
     BERT drops token by token (`truncate_seq_pair`), each from the front or the back as a coin
-    falls. The lengths are the same here; how much of it goes from the front is drawn once and
+    falls. The lengths are the same here; how much of it goes from the front is sampled once and
     uniformly.
 
     Args:
       a: First segments.
       b: Second segments.
-      longest: Tokens that both may have together.
+      max_length: Tokens that both may have together.
       shares: How much of what A and B lose is taken from the front, in [0, 1).
     """
-    excess = np.maximum(a.length + b.length - longest, 0)
+    excess = np.maximum(a.length + b.length - max_length, 0)
     ahead = a.length - b.length
     uneven = np.minimum(excess, np.abs(ahead))
     even = excess - uneven

@@ -1,4 +1,4 @@
-"""The sentences around some examples: read in one go, found by position, copied into rows."""
+"""Table of the sentences around some examples: read at once, looked up by position."""
 
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class SentenceTable:
     row_begin: Int[np.ndarray, " rows_and_1"]
 
     def __init__(
-        self, corpus: RecordReader, layout: Layout, places: Places, longest: int, piece: int
+        self, corpus: RecordReader, layout: Layout, places: Places, max_length: int, piece: int
     ):
         """Reads the records of `places`.
 
@@ -45,7 +45,7 @@ class SentenceTable:
           corpus: Where they are read.
           layout: Of this corpus.
           places: What is read for each row.
-          longest: Tokens of the longest sentence that stays whole; 0 for any.
+          max_length: Tokens of the longest sentence that stays whole; 0 for any.
           piece: Tokens of the pieces that longer ones are cut into.
         """
         count = places.end_record - places.first_record
@@ -57,8 +57,8 @@ class SentenceTable:
         self._end = self._begin + layout.tokens[record]
         self._values, self._at = _read(corpus, layout, record)
         self._find_sentences(layout, record)
-        if longest:
-            self._cut(longest, piece)
+        if max_length:
+            self._cut(max_length, piece)
 
     def _find_sentences(self, layout: Layout, record: Int[np.ndarray, " slots"]) -> None:
         count = layout.sentences[record]
@@ -71,8 +71,8 @@ class SentenceTable:
         self.begin = self.end - lengths
         self.row_begin = slot_begin[self._slot_begin]
 
-    def _cut(self, longest: int, piece: int) -> None:
-        long = np.flatnonzero(self.end - self.begin > longest)
+    def _cut(self, max_length: int, piece: int) -> None:
+        long = np.flatnonzero(self.end - self.begin > max_length)
         if not long.size:
             return
         cuts = (self.end[long] - self.begin[long] - 1) // piece

@@ -1,4 +1,4 @@
-"""Examples out of a corpus of pairs: a source and its target (`source_target_text.py`)."""
+"""Examples of a corpus of pairs: a source and its target (`corpus/text.py`)."""
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -36,7 +36,7 @@ class SourceTargets:
                 "another tokenizer"
             )
         if max_seq_length < 2:
-            raise UserError(f"max_seq_length={max_seq_length}: wanted 2 or more for {FORMAT}")
+            raise UserError(f"max_seq_length={max_seq_length}: expected 2 or more for {FORMAT}")
         self.seed, self.max_seq_length = seed, max_seq_length
         self._corpus, self._specials = corpus, specials
         whole = np.bincount(corpus.document)[corpus.document] == 1

@@ -1,4 +1,4 @@
-"""Documents read from their beginning to their end: one piece a step in each row of the batch.
+"""Stream documents from beginning to end: one piece per step in each row of the batch.
 
 For models that remember the piece before. Pieces are cut at tokens, not at sentences, and overlap
 nowhere: nothing that is predicted was remembered before. The documents of an epoch, in random
@@ -83,7 +83,7 @@ class Streams:
             )
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Which example comes where in an epoch: rows go on with what they read."""
+        """Which example comes where in an epoch: rows continue with what they read."""
         step, row = np.divmod(place, self.batch_size)
         return row * self.steps_per_epoch + step
 

@@ -1,4 +1,4 @@
-"""Where examples lie in a corpus: known from the records' sizes alone, without reading them.
+"""Locate the examples of a corpus from the sizes of its records, without reading them.
 
 A *window* nominally begins at some position; its example begins with the first sentence that starts
 there or later, and takes as many whole sentences as fit. Where the window before ends earlier,

@@ -1,1 +1,1 @@
-"""How tokens are chosen one after the other, whatever the model: sampling, greedy, beams."""
+"""Decoding for any model: sampling, greedy search, beam search."""

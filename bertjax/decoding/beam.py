@@ -1,4 +1,4 @@
-"""Beam search: the likeliest whole continuation, as far as `width` candidates at a time see.
+"""Beam search: the most likely continuation among `width` candidates at a time.
 
 Candidates and hypotheses are kept as in transformers' `generate` with its default early stopping,
 so that the same scores give the same tokens. The contract with a model is that of `search.py`.
@@ -40,13 +40,13 @@ class Beams(NamedTuple):
     """Where a beam search is.
 
     Attributes:
-      running: Histories that go on, the likeliest first; -1 where there is no token.
+      running: Histories that continue, the most likely first; -1 where there is no token.
       scores: Their log probabilities.
       complete: Histories that have ended, the best first.
       complete_scores: Theirs, divided by the penalty of their length.
       filled: Which places of `complete` are taken.
       open: Examples of which something better may still come.
-      exhausted: Whether nothing goes on.
+      exhausted: Whether nothing continues.
       end: How many columns of histories are taken.
       made: How many tokens were added.
       cache: Of `running`, row after row; has read all columns but the last.
@@ -72,7 +72,8 @@ def check_width(width: int, vocab_size: int) -> None:
     """
     if not 1 <= width <= vocab_size:
         raise UserError(
-            f"a beam of {width} came, the vocabulary has {vocab_size:,} tokens: wanted 1 to as many"
+            f"a beam of {width} came, the vocabulary has {vocab_size:,} tokens: expected 1 to as "
+            f"many"
         )
 
 
@@ -156,7 +157,7 @@ def advance(
     totals, cache = _totals(decoder, beams, choice)
     vocab_size = totals.shape[-1] // width
     check_width(width, vocab_size)
-    # Twice as many as are kept: if half of them end, there are still enough to go on with.
+    # Twice as many as are kept: if half of them end, there are still enough to continue with.
     scores, at = jax.lax.top_k(totals, 2 * width)
     origin, token = at // vocab_size, at % vocab_size
     histories = _pick(beams.running, origin).at[:, :, beams.end].set(token)

@@ -1,4 +1,4 @@
-"""From the scores of the vocabulary to one token a row: temperature, top-k, top-p, repetition.
+"""Sample one token a row from vocabulary scores: temperature, top-k, top-p, repetition penalty.
 
 Tokens so far are a `history` [R T], -1 where there is none (`decoding/search.py`).
 """
@@ -17,13 +17,13 @@ NEVER = -jnp.inf
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How a token is chosen; the defaults choose the likeliest.
+    """How a token is chosen; the defaults choose the most likely.
 
     Attributes:
-      temperature: Divides the scores before one is drawn; 0 takes the highest, without drawing.
-      top_k: So many of the highest are drawn from; 0 for all.
-      top_p: Of the likeliest, the fewest that make up this share are drawn from (Holtzman et al.
-        2020, section 3.1); 1 for all.
+      temperature: Divides the scores before one is sampled; 0 takes the highest, without drawing.
+      top_k: So many of the highest are sampled from; 0 for all.
+      top_p: Of the most likely, the fewest that make up this share are sampled from (Holtzman et
+        al. 2020, section 3.1); 1 for all.
       repetition_penalty: Divides the positive scores of tokens of the history, and multiplies the
         negative ones (Keskar et al. 2019, section 4.1); 1 for none.
       no_repeat_ngram: No sequence of so many tokens comes twice (Paulus et al. 2018, section 2.5);
@@ -46,7 +46,7 @@ class Choice:
         }
         for name, (range_, fits) in wanted.items():
             if not fits:
-                raise UserError(f"{name}={getattr(self, name)}: wanted {range_}")
+                raise UserError(f"{name}={getattr(self, name)}: expected {range_}")
 
     def controlled(
         self, scores: Float[Array, "R V"], history: Int[Array, "R T"], end: Int[Array, ""]

@@ -1,4 +1,4 @@
-"""Decoding token by token, whatever the model: greedy or drawn here, beams in `beam.py`.
+"""Token-by-token decoding for any model: greedy or sampled; beam search is in `beam.py`.
 
 The contract. A model that writes is a `Decoder`: a pure function
 
@@ -119,7 +119,7 @@ def complete(
       max_new_tokens: N.
       end_id: The token that ends a row; it is part of the result.
       choice: How tokens are chosen.
-      keys: A random key for each row, where tokens are drawn.
+      keys: A random key for each row, where tokens are sampled.
     """
 
     def goes_on(state: State) -> Bool[Array, ""]:

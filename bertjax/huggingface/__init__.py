@@ -1,0 +1,1 @@
+"""Exchange with Hugging Face: import and export of models and tokenizers."""

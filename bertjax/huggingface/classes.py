@@ -1,11 +1,9 @@
-"""Names of a classifier's outputs in a `config.json` of Hugging Face: `id2label` and `label2id`.
+"""Class names of classifiers: `id2label` and `label2id` of Hugging Face's `config.json`.
 
-Classes of a classifier that is imported or exported: their names and their order.
-
-In a run, the classes of a GLUE task are in the order of `tasks/glue/table.py`, whatever their order
-in transformers. An import whose names differ from the table's keeps them as `config.task.labels`,
-in the run's order, and an import in another order keeps that as `config.imported.class_order`: for
-each class of the run the number of its output in transformers.
+In a run, the classes of a GLUE task have the order of `tasks/glue/table.py`, whatever their order
+in transformers. An import with other names keeps them as `config.task.labels`, in the run's order;
+an import with another order keeps that as `config.imported.class_order`: for each class of the run
+the index of its output in transformers.
 """
 
 import dataclasses

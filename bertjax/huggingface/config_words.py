@@ -1,4 +1,4 @@
-"""Reading a `config.json` of Hugging Face: its words for our fields, and what it must not ask."""
+"""Translate fields of Hugging Face's `config.json`, and refuse unsupported values."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""ELMo as it was released: `options.json` and `lm_weights.hdf5`.
+"""Read ELMo as released: `options.json` and `lm_weights.hdf5`.
 
 read  folder -> Released: the fields of our model, and our parameters of their arrays
 """
@@ -105,12 +105,12 @@ def parameters(
         array = arrays.pop(theirs, None)
         if array is None or array.shape != wanted:
             came = "nothing" if array is None else array.shape
-            wrong.append(f"  {theirs}  came {came}, wanted {wanted}")
+            wrong.append(f"  {theirs}  came {came}, expected {wanted}")
             continue
         pieces = np.split(np.asarray(array, np.float32), len(parts))
         pairs = zip(parts, pieces, strict=True)
         ours |= {name: piece.reshape(shapes[name]) for name, piece in pairs}
-    wrong += [f"  {name}  came {array.shape}, wanted nothing" for name, array in arrays.items()]
+    wrong += [f"  {name}  came {array.shape}, expected nothing" for name, array in arrays.items()]
     if wrong:
         hidden = [f"  and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
         told = f"{source}: options.json does not fit the weights: take both of one model"
@@ -159,7 +159,7 @@ def _only(folder: pathlib.Path, ending: str) -> pathlib.Path:
     found = _found(folder, ending)
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise UserError(f"{folder}: wanted one file *{ending}, found {names}")
+        raise UserError(f"{folder}: expected one file *{ending}, found {names}")
     return found[0]
 
 

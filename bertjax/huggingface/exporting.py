@@ -1,12 +1,11 @@
-"""From a run, pretrained or fine-tuned, to a folder that transformers opens.
+"""Export a pretrained or fine-tuned run to a folder that transformers opens.
 
-find    RUN, RUN@STEP, RUN@best -> Source: a checkpoint, with what is known of it
+find    RUN, RUN@STEP, RUN@best -> Source: a checkpoint and its metadata
 write   Source -> folder: weights, config, tokenizer and a model card
 
-ELECTRA's generator as a model of its own, for `bertjax export --generator`.
-
-In a run it reads the embeddings of the discriminator and has nothing but layers and a head; alone
-it is an encoder with narrower layers than embeddings, and a masked language model.
+`bertjax export --generator` exports ELECTRA's generator as a model of its own. In a run it shares
+the embeddings of the discriminator and has only layers and a head; the exported model is an encoder
+that is narrower than its embeddings, with a masked LM head.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ from bertjax.io import storage
 from bertjax.io.files import read_json, write_text
 from bertjax.objectives.generator import Objective, narrower
 from bertjax.runs.finetune import tokenizer_folder
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore, trees
@@ -105,7 +104,7 @@ class Export:
 
 
 def find(name: str) -> Source:
-    """Finds what a person means by a run, or by a fine-tuning: its median seed, or `RUN/seed_N`.
+    """Finds what the user means by a run, or by a fine-tuning: its median seed, or `RUN/seed_N`.
 
     Raises:
       UserError: there is no such run or checkpoint, or it is damaged.
@@ -167,13 +166,13 @@ def write(
     run, checkpoint = source.origin.config, source.origin.checkpoint
     model_type = model.model_type_of(run)
     _check_task(source, model_type)
-    pieces = tokenizer.load(tokenizer_folder(source.origin))
+    tokenizer = load_tokenizer(tokenizer_folder(source.origin))
     arrays = trees.named(restore.load_numpy(checkpoint, "params"))
-    facts = _facts(source, pieces.fingerprint)
+    facts = _facts(source, tokenizer.fingerprint)
     if generator:
         run, arrays = alone(run, arrays, str(source.origin.run))
         facts["tower"] = "generator"
-    released, left_behind = parts.released(model_type, run, arrays, pieces, str(checkpoint))
+    released, left_behind = parts.released(model_type, run, arrays, tokenizer, str(checkpoint))
     rows = _score_rows([source.results] if source.results else [])
     rows += _score_rows([_results_of(name, source) for name in scores])
     card = Card(
@@ -191,8 +190,8 @@ def write(
         model.write(folder, released)
         huggingface_tokenizer.write(
             folder,
-            pieces,
-            longest=build.positions(run["model"]),
+            tokenizer,
+            max_length=build.positions(run["model"]),
             # XLNet, which has no table of them, tells any two segments apart.
             has_segments=({"type_vocab_size": 2} | run["model"])["type_vocab_size"] > 1,
             cls_last=build.cls_last(run["model"]),
@@ -241,7 +240,7 @@ def _results_of(name: str, source: Source) -> Mapping[str, Any]:
     path = storage.place(name) / "results.json"
     if not path.is_file():
         raise UserError(
-            f"--scores {name}: it has no results.json; wanted a fine-tuning's --workdir"
+            f"--scores {name}: it has no results.json; expected a fine-tuning's --workdir"
         )
     results = read_json(path)
     came, wanted = results["init"]["encoder"], source.origin.description()["encoder"]

@@ -1,4 +1,4 @@
-"""A task's head as a model's `config.json` tells of it: what is exported says, and imports ask.
+"""Task heads in `config.json`: written by exports, read by imports and predictions.
 
 their_words   run -> the part of their config that is the task's
 our_sections  Released -> `config.task` and `config.data` of a run that can be asked and exported
@@ -43,7 +43,7 @@ _ASKED_AS = {
 
 
 def name_of(run: Mapping[str, Any]) -> str:
-    """What a task is called to a person, and as `finetuning_task` in their config."""
+    """What a task is called to the user, and as `finetuning_task` in their config."""
     task = run["task"]
     if task["name"] == "squad":
         return "squad2" if run["data"]["unanswerable"] else "squad1"

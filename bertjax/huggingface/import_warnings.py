@@ -1,4 +1,4 @@
-"""Warnings of an import: what `config.json` leaves open, and how the model was read.
+"""Warnings of an import: fields that `config.json` leaves open, and the values assumed.
 
 Each is one line, with what to do if the assumption is wrong.
 """

@@ -1,4 +1,4 @@
-"""From a released model to a run that everything else reads as if it was trained here.
+"""Import a released model as a run that all other commands read.
 
 read         folder -> Import: their arrays as our parameters, with a config and a tokenizer
   run_config   Released -> config of a run
@@ -33,9 +33,10 @@ from bertjax.interfaces import Tokenizer
 from bertjax.io import copies, storage
 from bertjax.io.files import write_text
 from bertjax.pretrainer import Pretrainer
-from bertjax.tokenizers import definitions, tokenizer
+from bertjax.tokenizers import definitions
 from bertjax.tokenizers.special_tokens import WORDPIECE_SPECIALS
 from bertjax.tokenizers.subword import SubwordTokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.state import unboxed
@@ -83,18 +84,20 @@ def read(
     whole = huggingface_model.read(source)
     huggingface_heads.check_statements(huggingface_model.task_of(whole.parts), task, labels)
     released, left_behind = _without_superfluous(whole, task)
-    pieces = tokenizer.load(vocabulary or source)
+    tokenizer = load_tokenizer(vocabulary or source)
     config = run_config(released, source.resolve().name, task, labels)
-    if config.model.vocab_size != pieces.vocab_size:
+    if config.model.vocab_size != tokenizer.vocab_size:
         raise UserError(
             f"{source}: the model has vocab_size={config.model.vocab_size}, its tokenizer "
-            f"{pieces.vocab_size} pieces: name the right one with --tokenizer, or make them equal "
-            "with resize_token_embeddings of transformers"
+            f"{tokenizer.vocab_size} pieces: name the right one with --tokenizer, or make them "
+            "equal with resize_token_embeddings of transformers"
         )
-    params = parameters(released, config, pieces, str(source))
+    params = parameters(released, config, tokenizer, str(source))
     with config.unlocked():
         config.imported.parameters = trees.fingerprint(trees.nested(params))
-    return Import(config, pieces, params, left_behind, import_warnings.of(released, task, pieces))
+    return Import(
+        config, tokenizer, params, left_behind, import_warnings.of(released, task, tokenizer)
+    )
 
 
 def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
@@ -102,14 +105,14 @@ def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
     released = elmo.read(source)
     specials = {piece: number for number, piece in enumerate(WORDPIECE_SPECIALS)}
     bare = definitions.words(specials, punctuation=False)
-    pieces = tokenizer.load(vocabulary) if vocabulary else SubwordTokenizer(bare)
-    model = elmo.fields(released.options) | {"vocab_size": pieces.vocab_size}
+    tokenizer = load_tokenizer(vocabulary) if vocabulary else SubwordTokenizer(bare)
+    model = elmo.fields(released.options) | {"vocab_size": tokenizer.vocab_size}
     about = {"name": source.resolve().name, "model_type": "elmo", "dtype": "float32"}
     config = _run(model | {"precision": "auto", "unroll": 0}, about, {"objectives": {}})
     params = elmo.parameters(released, parameter_shapes(pretrainer(config)), source)
     with config.unlocked():
         config.imported.parameters = trees.fingerprint(trees.nested(params))
-    return Import(config, pieces, params, ())
+    return Import(config, tokenizer, params, ())
 
 
 def _run(
@@ -168,20 +171,23 @@ def classifier_act(config: ConfigDict) -> str:
 
 
 def parameters(
-    released: Released, config: ConfigDict, pieces: Tokenizer | None = None, what: str = "the model"
+    released: Released,
+    config: ConfigDict,
+    tokenizer: Tokenizer | None = None,
+    what: str = "the model",
 ) -> dict[str, np.ndarray]:
     """Our parameters by name.
 
     Args:
       released: A model of theirs.
       config: As `run_config` makes it.
-      pieces: Its tokenizer, as far as heads want to know of it.
+      tokenizer: Its tokenizer, as far as heads want to know of it.
       what: Names the model in the error.
 
     Raises:
       UserError: arrays of theirs are missing, unexpected or of another shape; a table lists them.
     """
-    shapes = parameter_shapes(pretrainer(config, pieces))
+    shapes = parameter_shapes(pretrainer(config, tokenizer))
     architecture = released.architecture
     pairs = huggingface_model.pairs_of(
         architecture, huggingface_model.parts_of(architecture, shapes)
@@ -247,14 +253,14 @@ def _without_superfluous(released: Released, task: str) -> tuple[Released, tuple
     return released, unwanted
 
 
-def pretrainer(config: ConfigDict, pieces: Tokenizer | None = None) -> Pretrainer:
+def pretrainer(config: ConfigDict, tokenizer: Tokenizer | None = None) -> Pretrainer:
     """The module of an imported run: the encoder and its heads."""
     if "task" in config:
         fields = {name: value for name, value in config.task.items() if name != "name"}
         module = catalog.load("tasks", config.task.name, "head").Task
         heads = {config.task.name: build.construct(module, fields, "config.task")}
     else:
-        heads = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
+        heads = build.objectives(config.objectives, build.tokenizer_fields(config, tokenizer))
     return Pretrainer(build.encoder(config.model), heads)
 
 

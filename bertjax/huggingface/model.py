@@ -1,10 +1,10 @@
-"""Which of their architectures a run of `models/bert.py` is: ours is one model, theirs are four.
+"""Read and write Hugging Face model folders: `config.json` and `model.safetensors`.
 
-A model as it lies in a folder of Hugging Face: `config.json` and `model.safetensors`.
-
-read     folder -> Released: their config, and their arrays by the names that count
+read     folder -> Released: the Hugging Face config, and the arrays by their canonical names
 write    Released -> folder
-What a `model_type` is in ours stands in `huggingface/architectures/`, one file each.
+
+Each `model_type` is a file of `huggingface/architectures/`. `models/bert.py` covers four of them:
+which one a run is follows from its config.
 """
 
 import dataclasses
@@ -159,7 +159,9 @@ def read(folder: pathlib.Path) -> Released:
             f"{folder}` fetches one from the hub"
         )
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} has no config.json: wanted a folder that save_pretrained wrote")
+        raise UserError(
+            f"{folder} has no config.json: expected a folder that save_pretrained wrote"
+        )
     config = read_json(folder / "config.json")
     _known_type(config)
     return Released.of(config, weights.read(folder))

@@ -1,4 +1,4 @@
-"""The `README.md` of an exported model: what it is, where it is from, what it scored."""
+"""Write the `README.md` of an exported model: architecture, training, scores."""
 
 import dataclasses
 import json

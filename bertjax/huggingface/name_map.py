@@ -1,4 +1,4 @@
-"""Two names for one array: where it lies in our parameters, and what Hugging Face calls it.
+"""Map array names between bertjax's parameter tree and Hugging Face's checkpoints.
 
 Ours are nested, keep heads apart from their width, and stack the layers along a first axis. Theirs
 are flat, one array a layer, with torch's linear maps as [out, in]. A `Pair` knows both names and
@@ -124,7 +124,7 @@ def table(ours: str, theirs: str) -> list[Pair]:
 def to_ours(
     pairs: Iterable[Pair], theirs: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], what: str
 ) -> dict[str, np.ndarray]:
-    """Our arrays by name, made of theirs, which have to be exactly those that are wanted.
+    """Our arrays by name, made of theirs, which have to be exactly those that are expected.
 
     Args:
       pairs: Both names of every array.
@@ -153,7 +153,7 @@ def to_ours(
 def to_theirs(
     pairs: Iterable[Pair], ours: Mapping[str, np.ndarray], what: str
 ) -> dict[str, np.ndarray]:
-    """Their arrays by name, made of ours, which have to be exactly those that are wanted.
+    """Their arrays by name, made of ours, which have to be exactly those that are expected.
 
     Raises:
       UserError: there is an array that has no place in theirs, or one is missing.
@@ -178,7 +178,8 @@ def _check(found: Mapping[str, Shape], wanted: Mapping[str, Shape], what: str) -
     lines = [f"  {kind:<11}  {name:<{width}}  {shapes}".rstrip() for kind, name, shapes in rows]
     hidden = len(differing) - len(rows)
     raise UserError(
-        f"{what}: {len(differing)} of {len(names)} arrays do not fit; wanted exactly those of the "
+        f"{what}: {len(differing)} of {len(names)} arrays do not fit; expected exactly those of "
+        f"the "
         "architecture\n" + "\n".join(lines + ([f"  and {hidden} more"] if hidden else []))
     )
 
@@ -188,8 +189,8 @@ def _rows(
 ) -> Iterator[tuple[str, str, str]]:
     for name in names:
         if name not in found:
-            yield "missing", name, f"wanted {list(wanted[name])}" if wanted[name] else ""
+            yield "missing", name, f"expected {list(wanted[name])}" if wanted[name] else ""
         elif name not in wanted:
             yield "unexpected", name, f"came {list(found[name])}"
         else:
-            yield "wrong shape", name, f"came {list(found[name])}, wanted {list(wanted[name])}"
+            yield "wrong shape", name, f"came {list(found[name])}, expected {list(wanted[name])}"

@@ -1,4 +1,4 @@
-"""Which parts of a run become a model of transformers, which stay here, and why.
+"""Choose the parts of a run that an export can hold, and report those left out, with the reason.
 
 released    config, arrays -> Released, and a reason for every part that is left behind
 """
@@ -36,7 +36,7 @@ def released(
     model_type: str,
     run: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
-    pieces: Any,
+    tokenizer: Any,
     what: str,
 ) -> tuple[Released, dict[str, str]]:
     """A run's arrays as a model of theirs, and why a part of them is not in it.
@@ -45,7 +45,7 @@ def released(
       model_type: The architecture of theirs.
       run: Its config.
       arrays: Its parameters by name.
-      pieces: Its tokenizer.
+      tokenizer: Its tokenizer.
       what: Names the run in the error.
 
     Raises:
@@ -73,10 +73,10 @@ def released(
         arrays = classes.to_hf(run, arrays)
     _check_activations(architecture, run, heads)
     model = architecture.config(run["model"], heads)
-    if model.get("pad_token_id", pieces.pad_id) != pieces.pad_id:
+    if model.get("pad_token_id", tokenizer.pad_id) != tokenizer.pad_id:
         raise UserError(
             f"position_offset={run['model']['position_offset']} makes pad_token_id="
-            f"{model['pad_token_id']} in transformers; the tokenizer pads with {pieces.pad_id}"
+            f"{model['pad_token_id']} in transformers; the tokenizer pads with {tokenizer.pad_id}"
         )
     config = model | {
         "model_type": model_type,
@@ -87,9 +87,9 @@ def released(
         _as_imported(architecture, original, config, heads)
         if original
         else {
-            "pad_token_id": pieces.pad_id,
-            "bos_token_id": pieces.cls_id,
-            "eos_token_id": end_of_text(pieces),
+            "pad_token_id": tokenizer.pad_id,
+            "bos_token_id": tokenizer.cls_id,
+            "eos_token_id": end_of_text(tokenizer),
             **config,
         }
     )

@@ -1,15 +1,10 @@
-"""Where special tokens stand in a sequence, as the `post_processor` of a `tokenizer.json`.
+"""Write the tokenizer of an exported model: `tokenizer.json` and the config of AutoTokenizer.
 
-A SentencePiece model in the words of a `tokenizer.json`, which gives the same ids.
+The class is always `PreTrainedTokenizerFast`, which does what `tokenizer.json` specifies; classes
+named after models rebuild a tokenizer from the vocabulary and lose normalisation.
 
-What SentencePiece keeps in its model (how text is normalised, scores instead of merges) is written
-out as steps of Hugging Face's `tokenizers`. The two libraries choose differently only between
-segmentations of equal score, as of a line of dashes.
-
-The tokenizer beside an exported model: `tokenizer.json` and what AutoTokenizer wants to know.
-
-Its class is always `PreTrainedTokenizerFast`, which does what `tokenizer.json` says. The classes
-that are named after models make a tokenizer of the vocabulary alone, and lose normalisations.
+A SentencePiece model is converted to components of Hugging Face's `tokenizers` (normalisation,
+scores instead of merges) that give the same ids, except between segmentations of equal score.
 """
 
 import base64
@@ -161,7 +156,7 @@ def write(
     folder: pathlib.Path,
     tokenizer: Any,
     *,
-    longest: float,
+    max_length: float,
     has_segments: bool,
     cls_last: bool,
     writes: bool = False,
@@ -171,11 +166,11 @@ def write(
     Args:
       folder: Of the model.
       tokenizer: A `Tokenizer` with its `kind`.
-      longest: Tokens that the model reads at most; infinity for any number.
+      max_length: Tokens that the model reads at most; infinity for any number.
       has_segments: Whether the model tells segments apart.
       cls_last: Whether [CLS] ends a sequence; padding comes before it then, so that it is the last
         of every row, which is what transformers' classifiers of such models read.
-      writes: Whether the model goes on with texts: nothing is added to these then, and padding
+      writes: Whether the model continues with texts: nothing is added to these then, and padding
         comes before them.
 
     Raises:
@@ -205,7 +200,7 @@ def write(
     content = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": inputs,
-        **({"model_max_length": longest} if math.isfinite(longest) else {}),
+        **({"model_max_length": max_length} if math.isfinite(max_length) else {}),
         **({"padding_side": "left"} if cls_last or writes else {}),
         **names,
     }

@@ -1,4 +1,4 @@
-"""Arrays in safetensors files: one file, or several with an index."""
+"""Read and write safetensors: one file, or several with an index."""
 
 import pathlib
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def _read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
 def _absence(folder: pathlib.Path) -> str:
     pickled = next((name for name in _PICKLED if (folder / name).is_file()), None)
     if pickled is None:
-        return f"{folder} has no {WEIGHTS}: wanted a folder that save_pretrained wrote"
+        return f"{folder} has no {WEIGHTS}: expected a folder that save_pretrained wrote"
     return (
         f"{folder} has its weights in {pickled} only: load it with transformers and save it with "
         f"save_pretrained, which writes {WEIGHTS}"

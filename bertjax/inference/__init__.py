@@ -1,0 +1,1 @@
+"""Use of trained models: features, masked tokens, generation, predictions."""

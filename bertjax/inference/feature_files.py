@@ -1,14 +1,12 @@
-"""Files of features, written as they come and there whole or not at all: `.npz` and `.parquet`.
+"""Write extracted features to `.npz` or `.parquet` in chunks of texts, atomically.
 
-npz: named arrays. `features` [rows layers width]; of tokens besides `ids` [rows], `spans` [rows 2]
-and `begins` [texts + 1], the first row of each text; `layers`, which these are.
-parquet: a row for each text or token, with columns `text`, `layer_N`; of tokens besides `token`,
-`piece`, `begin`, `end`.
+npz: named arrays. `features` [rows layers width]; for token features also `ids` [rows], `spans`
+[rows 2] and `begins` [texts + 1], the first row of each text; `layers` lists the layers.
+parquet: one row for each text or token, with columns `text`, `layer_N`; for token features also
+`token`, `piece`, `begin`, `end`.
 
-Texts of which a model is to give features: tokens, where they stand, chunks of many texts.
-
-A chunk is what is in memory at a time. Its texts become sequences with the special tokens that the
-tokenizer has, [CLS] text [SEP], and features are those of the text's own tokens.
+A chunk is held in memory at a time. Its texts become sequences with the tokenizer's special tokens,
+[CLS] text [SEP]; features are those of the text's own tokens.
 """
 
 import dataclasses
@@ -39,7 +37,7 @@ def check(path: pathlib.Path) -> None:
         package is missing.
     """
     if path.suffix not in FORMATS:
-        raise UserError(f"--out {path}: wanted a name that ends in {' or '.join(FORMATS)}")
+        raise UserError(f"--out {path}: expected a name that ends in {' or '.join(FORMATS)}")
     if path.exists():
         raise UserError(f"{path} exists: name a new file, or remove it first")
     storage.check_file(path)

@@ -1,4 +1,4 @@
-"""What a trained encoder makes of texts, written to a file: features of tokens or of whole texts.
+"""Extract features of tokens or whole texts from a trained encoder, and write them to a file.
 
 open_run  run -> Encoding: the encoder with its tokenizer
 extract   Encoding, texts -> chunks and their features, with the memory of one chunk
@@ -25,7 +25,7 @@ from bertjax.interfaces import Batch, Tokenizer
 from bertjax.runs import examples
 from bertjax.runs.finetune import tokenizer_folder
 from bertjax.tasks.batches import PairBatches
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train import sharding
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore
@@ -88,12 +88,12 @@ def open_run(
     model = configs.from_json(json.dumps(origin.config["model"]))
     if precision:
         model["precision"] = precision
-    pieces = tokenizer.load(tokenizer_folder(origin))
+    tokenizer = load_tokenizer(tokenizer_folder(origin))
     chosen = _layers(layers, model["num_hidden_layers"])
-    if pool == "cls" and pieces.cls_id is None:
+    if pool == "cls" and tokenizer.cls_id is None:
         raise UserError(f"--pool cls: the tokenizer of {origin.run} has no [CLS]; use mean")
     reader = Reader(
-        tokenizer=pieces,
+        tokenizer=tokenizer,
         max_seq_length=_length(max_seq_length, model),
         truncate=truncate,
         cls_last=build.cls_last(model),
@@ -101,7 +101,7 @@ def open_run(
     )
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
     forward = _compiled(model, origin, chosen, pool, mesh)
-    return Encoding(pieces, reader, chosen, pool, mesh, forward)
+    return Encoding(tokenizer, reader, chosen, pool, mesh, forward)
 
 
 def extract(
@@ -206,7 +206,7 @@ def _pooled(hidden: Float[Array, "B L K D"], batch: Batch, pool: str) -> Array:
 
 
 def _layers(named: str, last: int) -> list[int]:
-    """The layers that a person names, counted from 0.
+    """The layers that the user names, counted from 0.
 
     Raises:
       UserError: there is no such layer.
@@ -216,7 +216,7 @@ def _layers(named: str, last: int) -> list[int]:
     try:
         numbers = [int(word) for word in named.split(",")]
     except ValueError:
-        raise UserError(f"--layers {named}: wanted numbers as in -1 or 0,6,12, or all") from None
+        raise UserError(f"--layers {named}: expected numbers as in -1 or 0,6,12, or all") from None
     for number in numbers:
         if not -last - 1 <= number <= last:
             raise UserError(
@@ -227,16 +227,16 @@ def _layers(named: str, last: int) -> list[int]:
 
 
 def _length(asked: int, model: Mapping[str, Any]) -> int:
-    longest = build.positions(model)
-    if asked > longest:
-        raise UserError(f"--max_seq_length {asked}: the model reads at most {longest} tokens")
-    return asked or int(min(longest, _LONGEST))
+    max_length = build.positions(model)
+    if asked > max_length:
+        raise UserError(f"--max_seq_length {asked}: the model reads at most {max_length} tokens")
+    return asked or int(min(max_length, _LONGEST))
 
 
-def _padded_lengths(longest: int) -> tuple[int, ...]:
+def _padded_lengths(max_length: int) -> tuple[int, ...]:
     """Powers of two and what lies halfway between them: each is compiled once."""
     lengths, length = [], _SHORTEST
-    while length < longest:
+    while length < max_length:
         lengths += [length, length * 3 // 2]
         length *= 2
-    return (*(length for length in lengths if length < longest), longest)
+    return (*(length for length in lengths if length < max_length), max_length)

@@ -1,7 +1,7 @@
-"""What a masked language model believes: the tokens that it puts in hidden places.
+"""Predict masked tokens with a masked language model.
 
 guesses   in the held-out text of its own run, at the end of pretraining
-Filler    in texts that a person writes, with [MASK] in them
+Filler    in texts that the user writes, with [MASK] in them
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs.finetune import tokenizer_folder
 from bertjax.runs.prepare import Job
-from bertjax.tokenizers import tokenizer as tokenizers
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore
 from bertjax.train.step import evaluation_keys
 
 MASK = "[MASK]"
-"""How a person writes a hidden token, whatever the tokenizer calls it."""
+"""How the user writes a hidden token, whatever the tokenizer calls it."""
 
 _CONTEXT = 12
 _BUCKET = 16
@@ -103,13 +103,13 @@ def guesses(
 
 @dataclasses.dataclass(frozen=True)
 class Filler:
-    """A trained model that fills hidden places of texts.
+    """A trained model that fills masked positions of texts.
 
     Attributes:
       pretrainer: The model with its objective.
       params: On the device.
       tokenizer: Of the run.
-      longest: Tokens of the longest text that it reads, special ones included.
+      max_length: Tokens of the longest text that it reads, special ones included.
       cls_last: Whether [CLS] ends a text.
       top: How many candidates are given.
     """
@@ -117,19 +117,19 @@ class Filler:
     pretrainer: Pretrainer
     params: Params
     tokenizer: Tokenizer
-    longest: float
+    max_length: float
     cls_last: bool
     top: int
 
     def fill(self, texts: Sequence[str]) -> list[list[Candidates]]:
-        """For each text what the model puts in each of its hidden places, in order.
+        """For each text what the model puts in each of its masked positions, in order.
 
         Raises:
           UserError: a text has no hidden place, or is too long.
         """
         rows = [self._encode(number, text) for number, text in enumerate(texts, 1)]
         length = -(-max(map(len, rows)) // _BUCKET) * _BUCKET
-        length = int(min(length, self.longest))
+        length = int(min(length, self.max_length))
         input_ids = np.full((len(rows), length), self.tokenizer.pad_id, np.int32)
         for row, ids in zip(input_ids, rows, strict=True):
             row[: len(ids)] = ids
@@ -159,19 +159,19 @@ class Filler:
         first, *rest = text.split(MASK)
         if not rest:
             raise UserError(f"text {number} ({text!r}) hides nothing: write {MASK} for a token")
-        pieces = self.tokenizer
+        tokenizer = self.tokenizer
         # A mask stands for a token with the space before it.
         parts = [first.rstrip(), *(part if part.strip() else "" for part in rest)]
         parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
-        ids, *others = pieces.encode_batch(parts)
+        ids, *others = tokenizer.encode_batch(parts)
         for other in others:
-            ids = [*ids, pieces.mask_id, *other]
-        cls = [] if pieces.cls_id is None else [pieces.cls_id]
-        sep = [] if pieces.sep_id is None else [pieces.sep_id]
+            ids = [*ids, tokenizer.mask_id, *other]
+        cls = [] if tokenizer.cls_id is None else [tokenizer.cls_id]
+        sep = [] if tokenizer.sep_id is None else [tokenizer.sep_id]
         ids = [*ids, *sep, *cls] if self.cls_last else [*cls, *ids, *sep]
-        if len(ids) > self.longest:
+        if len(ids) > self.max_length:
             raise UserError(
-                f"text {number} has {len(ids):,} tokens, the model reads {self.longest:,}: "
+                f"text {number} has {len(ids):,} tokens, the model reads {self.max_length:,}: "
                 "shorten it"
             )
         return ids
@@ -182,7 +182,7 @@ class Filler:
 
 
 def load(init: str, top: int, precision: str = "") -> Filler:
-    """Reads a run that learned to fill hidden places.
+    """Reads a run that learned to fill masked positions.
 
     Args:
       init: See `transfer.find`.
@@ -198,13 +198,13 @@ def load(init: str, top: int, precision: str = "") -> Filler:
     config = configs.from_json(json.dumps(origin.config))
     if "mlm" not in origin.config.get("objectives", {}):
         raise UserError(
-            f"{origin.run} has no objective mlm, and fills nothing in: wanted a run of a config "
+            f"{origin.run} has no objective mlm, and fills nothing in: expected a run of a config "
             "such as configs/bert.py, or an imported masked language model"
         )
     if not 1 <= top <= config.model.vocab_size:
-        raise UserError(f"--top {top}: wanted 1 to {config.model.vocab_size:,}, the vocabulary")
-    pieces = tokenizers.load(tokenizer_folder(origin))
-    facts = build.tokenizer_fields(config, pieces)
+        raise UserError(f"--top {top}: expected 1 to {config.model.vocab_size:,}, the vocabulary")
+    tokenizer = load_tokenizer(tokenizer_folder(origin))
+    facts = build.tokenizer_fields(config, tokenizer)
     objectives = build.objectives({"mlm": config.objectives.mlm}, facts)
     chosen = {"precision": precision} if precision else {}
     params = {
@@ -213,7 +213,7 @@ def load(init: str, top: int, precision: str = "") -> Filler:
     return Filler(
         Pretrainer(build.encoder({**config.model, **chosen}), objectives),
         jax.tree.map(jnp.asarray, params),
-        pieces,
+        tokenizer,
         build.positions(config.model),
         build.cls_last(config.model),
         top,
@@ -223,7 +223,7 @@ def load(init: str, top: int, precision: str = "") -> Filler:
 def _believed(
     module: Pretrainer, batch: Batch, top: int
 ) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
-    """Probabilities of the likeliest tokens at `mlm_positions`, and which these are."""
+    """Probabilities of the most likely tokens at `mlm_positions`, and which these are."""
     encoded = module.encoder(batch, train=False)
     logits = module.mlm.logits(module.encoder, encoded.sequence, batch["mlm_positions"])
     return jax.lax.top_k(jax.nn.softmax(logits), top)

@@ -1,8 +1,8 @@
-"""Text out of tokens while they come: no half characters, nothing of a stop string.
+"""Generate text from prompts with a causal LM, streamed or all at once.
 
-Going on with prompts: from texts to texts, while they are made or all at once.
+complete   model, prompts -> a GenerationChunk for every step with new text, prompts in any order
 
-complete   model, prompts -> Written for every step that has something new, in any order of prompts
+Streamed text never contains a partial character, nor a part of a stop string.
 """
 
 import dataclasses
@@ -134,13 +134,13 @@ def encode(model: LanguageModel, prompts: Sequence[str], settings: Settings) -> 
       UserError: a prompt is empty or too long, a beam too wide, or settings contradict each other.
     """
     if settings.max_new_tokens < 1:
-        raise UserError(f"max_new_tokens={settings.max_new_tokens}: wanted 1 or more")
+        raise UserError(f"max_new_tokens={settings.max_new_tokens}: expected 1 or more")
     if settings.batch_size < 1:
-        raise UserError(f"batch_size={settings.batch_size}: wanted 1 or more")
+        raise UserError(f"batch_size={settings.batch_size}: expected 1 or more")
     beam.check_width(settings.beams, model.vocab_size)
     if settings.beams > 1 and settings.choice.temperature:
         raise UserError(
-            f"beams={settings.beams} look for the likeliest text, temperature="
+            f"beams={settings.beams} look for the most likely text, temperature="
             f"{settings.choice.temperature} draws one: set one of the two"
         )
     encoded = model.tokenizer.encode_batch(list(prompts))
@@ -240,8 +240,8 @@ def _by_beams(model: LanguageModel, settings: Settings) -> Follow:
 
 def _padded(group: Sequence[Sequence[int]]) -> Int[np.ndarray, "B P"]:
     """Prompts with -1 before those that are shorter, and before all of them."""
-    longest = max(map(len, group)) + 1
-    width = -(-longest // _BUCKET) * _BUCKET
+    max_length = max(map(len, group)) + 1
+    width = -(-max_length // _BUCKET) * _BUCKET
     rows = np.full((len(group), width), -1, np.int32)
     for row, ids in zip(rows, group, strict=True):
         row[width - len(ids) :] = ids

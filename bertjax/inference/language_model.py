@@ -1,4 +1,4 @@
-"""A trained model that goes on with texts: found, read, and ready to be asked.
+"""Load a trained causal LM for inference: scores, and a decoder with a key-value cache.
 
 load            RUN -> LanguageModel
 LanguageModel   scores of what follows, all at once or token by token
@@ -21,8 +21,8 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs.finetune import tokenizer_folder
-from bertjax.tokenizers import tokenizer
 from bertjax.tokenizers.special_tokens import end_of_text
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore
 
@@ -37,7 +37,7 @@ class LanguageModel:
       pretrainer: The model with its objective.
       params: On the device; functions that are compiled take them as an argument.
       tokenizer: Of the run.
-      longest: Tokens of the longest text that it reads.
+      max_length: Tokens of the longest text that it reads.
       end_id: The token at which a text ends; None if its tokenizer has none.
       config: Of the run.
     """
@@ -45,7 +45,7 @@ class LanguageModel:
     pretrainer: Pretrainer
     params: Params
     tokenizer: Tokenizer
-    longest: float
+    max_length: float
     end_id: int | None
     config: Any
 
@@ -61,14 +61,14 @@ class LanguageModel:
         Of an imported model, as many as it reads.
         """
         if "max_seq_length" not in self.config.data:
-            return self.longest
+            return self.max_length
         return max(phase.max_seq_length for phase in build.phases(self.config))
 
     @property
     def beginning(self) -> list[int]:
         """What a text begins with: in our corpora the end of the one before.
 
-        An imported model goes on with a text as it is.
+        An imported model continues with a text as it is.
         """
         return [] if self.end_id is None or "imported" in self.config else [self.end_id]
 
@@ -92,7 +92,7 @@ class LanguageModel:
     def predictions(self):
         """(params, ids [B L], there [B L]) -> how likely each token was, from the second on.
 
-        Log probabilities [B L-1], and whether the token was the likeliest; compiled.
+        Log probabilities [B L-1], and whether the token was the most likely; compiled.
         """
 
         def run(params: Params, ids: Int[Array, "B L"], there: Bool[Array, "B L"]):
@@ -116,30 +116,31 @@ def load(name: str, precision: str = "auto") -> LanguageModel:
         gains nothing from narrower operands.
 
     Raises:
-      UserError: there is no such run, or it has not learned to go on with texts.
+      UserError: there is no such run, or it has not learned to continue with texts.
     """
     origin = checkpoint_origin.resolve(name)
     if OBJECTIVE not in origin.config.get("objectives", {}):
         raise UserError(
-            f"{origin.run} has no objective {OBJECTIVE}, and cannot go on with a text: wanted a "
+            f"{origin.run} has no objective {OBJECTIVE}, and cannot continue with a text: "
+            f"expected a "
             "run of a config such as configs/gpt2.py, or an imported GPT"
         )
     if origin.checkpoint is None:
         raise UserError(f"{name} has fresh parameters, which know no text: name the run itself")
     config = configs.from_json(json.dumps(origin.config))
-    pieces = tokenizer.load(tokenizer_folder(origin))
+    tokenizer = load_tokenizer(tokenizer_folder(origin))
     if precision == "auto" and jax.default_backend() == "cpu":
         precision = "float32"
     encoder = build.encoder({**config.model, "precision": precision})
     sections = {OBJECTIVE: config.objectives[OBJECTIVE]}
-    objectives = build.objectives(sections, build.tokenizer_fields(config, pieces))
+    objectives = build.objectives(sections, build.tokenizer_fields(config, tokenizer))
     params = {"encoder": restore.load_numpy(origin.checkpoint, "params/encoder")}
     return LanguageModel(
         Pretrainer(encoder, objectives),
         jax.tree.map(jnp.asarray, params),
-        pieces,
+        tokenizer,
         build.positions(config.model),
-        end_of_text(pieces),
+        end_of_text(tokenizer),
         config,
     )
 
@@ -150,8 +151,8 @@ def check_length(model: LanguageModel, length: int, what: str, remedy: str) -> N
     Raises:
       UserError: naming both lengths.
     """
-    if length > model.longest:
-        max_new_tokens = "any number" if math.isinf(model.longest) else f"{model.longest:,}"
+    if length > model.max_length:
+        max_new_tokens = "any number" if math.isinf(model.max_length) else f"{model.max_length:,}"
         raise UserError(f"{what} has {length:,} tokens, the model reads {max_new_tokens}: {remedy}")
 
 

@@ -1,4 +1,4 @@
-"""How much each layer of a trained encoder changes what it reads (Lan et al. 2020, figure 2)."""
+"""Compare the input and output of each layer of an encoder (Lan et al. 2020, figure 2)."""
 
 import dataclasses
 import importlib.util
@@ -54,7 +54,7 @@ def measure(
         cosine += np.divide(products, lengths, where=lengths > 0, out=lengths * 0).sum(axis=0)
         tokens += len(features)
     if not tokens:
-        raise UserError(f"{source} holds no text: wanted one a line")
+        raise UserError(f"{source} holds no text: expected one a line")
     return Changes(distance / tokens, cosine / tokens, tokens)
 
 
@@ -65,7 +65,7 @@ def check_plot(path: pathlib.Path) -> None:
       UserError: another kind of file, one that cannot be written, or no matplotlib.
     """
     if path.suffix not in SUFFIXES:
-        raise UserError(f"{path}: wanted a file that ends in {', '.join(SUFFIXES)}")
+        raise UserError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
     storage.check_file(path)
     check_can_draw()
 

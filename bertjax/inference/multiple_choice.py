@@ -1,4 +1,4 @@
-"""Multiple choice without training: the answer that a language model finds likeliest.
+"""Zero-shot multiple choice: the answer with the highest likelihood under a causal LM.
 
 read      JSONL file -> Questions
 choose    model, questions, examples -> the log probability of every answer
@@ -50,10 +50,10 @@ def read(path: str) -> list[Question]:
     """
     file = storage.place(path)
     if not file.is_file():
-        raise UserError(f"no file {file}: wanted JSON lines of question, choices, answer")
+        raise UserError(f"no file {file}: expected JSON lines of question, choices, answer")
     found = [_question(line, where) for where, line in texts(path) if line.strip()]
     if not found:
-        raise UserError(f"{file} is empty: wanted JSON lines of question, choices, answer")
+        raise UserError(f"{file} is empty: expected JSON lines of question, choices, answer")
     return found
 
 
@@ -67,7 +67,7 @@ def _question(line: str, where: str) -> Question:
         fits = False
     if not fits:
         raise UserError(
-            f'{where}: wanted {{"question": "...", "choices": ["...", "..."], "answer": 0}}, '
+            f'{where}: expected {{"question": "...", "choices": ["...", "..."], "answer": 0}}, '
             f"got {line[:60]!r}"
         )
     return Question(text, tuple(choices), answer)
@@ -82,7 +82,7 @@ def preambles(
       UserError: there are too few examples.
     """
     if shots < 0:
-        raise UserError(f"shots={shots}: wanted 0 or more")
+        raise UserError(f"shots={shots}: expected 0 or more")
     made = []
     for number, question in enumerate(questions):
         others = [example for example in examples if example.text != question.text]

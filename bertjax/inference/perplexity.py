@@ -1,4 +1,4 @@
-"""How well a language model knows a text: windows that slide over documents.
+"""Perplexity of a causal LM: sliding windows over documents.
 
 Each token is predicted once, from as much of what comes before it as the model reads, but for a
 stride: a window moves on by so many tokens, and only those that are new in it count.
@@ -32,7 +32,7 @@ class PerplexityResult:
     Attributes:
       nats: The sum of -log of the probability of every token.
       tokens: How many were predicted.
-      hits: Of how many the likeliest token was right.
+      hits: Of how many the most likely token was right.
       bytes: Of the text that was predicted, in UTF-8: a model whose corpus has no line breaks, nor
         spaces between sentences, is not given these for free.
       documents: How many there were.
@@ -96,7 +96,7 @@ def measure(
     stride = stride or max(1, length // 2)
     check_length(model, length, "a window", "lower --length")
     if not 1 <= stride < length:
-        raise UserError(f"stride={stride}: wanted at least 1 and less than the window's {length}")
+        raise UserError(f"stride={stride}: expected at least 1 and less than the window's {length}")
     knowledge = PerplexityResult()
     pieces = _pieces(model, documents, length, stride, knowledge)
     while group := list(itertools.islice(pieces, batch_size)):

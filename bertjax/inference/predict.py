@@ -1,4 +1,4 @@
-"""Asking a fine-tuned run: lines of a person in, what the model says of each out."""
+"""Predict with a fine-tuned run: lines of the user in, one prediction a line out."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, multitask
 from bertjax.runs.finetune import tokenizer_folder
 from bertjax.tasks.dataset import EncodingSpec, Line
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train import evaluate, sharding
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore
@@ -103,7 +103,7 @@ def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> P
     }
     return Predictor(
         config,
-        tokenizer.load(tokenizer_folder(origin)),
+        load_tokenizer(tokenizer_folder(origin)),
         data,
         jax.device_put(arrays, whole),
         _compiled(
@@ -142,14 +142,14 @@ def _compiled(
     return jax.jit(step, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _reading(config: ConfigDict, pieces: Tokenizer, batch_size: int) -> EncodingSpec:
-    longest = build.positions(config.model)
+def _reading(config: ConfigDict, tokenizer: Tokenizer, batch_size: int) -> EncodingSpec:
+    max_length = build.positions(config.model)
     if "max_seq_length" in config.data:
-        longest = min(longest, config.data.max_seq_length)
-    length = int(min(longest, _LONGEST))
+        max_length = min(max_length, config.data.max_seq_length)
+    length = int(min(max_length, _LONGEST))
     lengths = [_SHORTEST << power for power in range(8)]
     return EncodingSpec(
-        tokenizer=pieces,
+        tokenizer=tokenizer,
         max_seq_length=length,
         cls_last=build.cls_last(config.model),
         max_chars_per_word=examples.max_chars_per_word(config.model),

@@ -1,4 +1,4 @@
-"""Saying what belongs to a source: a trained encoder-decoder, decoded by beam search."""
+"""Generate targets of sources with a trained encoder-decoder and beam search."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from bertjax.decoding import beam, search
 from bertjax.errors import UserError
 from bertjax.interfaces import Params, Tokenizer
 from bertjax.runs import finetune
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore
 
@@ -35,7 +35,7 @@ class Translator:
       model: The encoder-decoder.
       params: Its parameters.
       tokenizer: Of its run.
-      beams: Candidates at a time; 1 takes the likeliest token each time.
+      beams: Candidates at a time; 1 takes the most likely token each time.
       length_penalty: See `beam.shifted_power`.
     """
 
@@ -46,7 +46,7 @@ class Translator:
     length_penalty: float
 
     def translate(self, sources: Sequence[str], batch_size: int) -> list[str]:
-        """The likeliest target of every source, in their order."""
+        """The most likely target of every source, in their order."""
         ids = [[*ids, self.tokenizer.sep_id] for ids in self.tokenizer.encode_batch([*sources])]
         # Those of one length are together, so that little is padding.
         order = np.argsort([len(row) for row in ids], kind="stable")
@@ -111,13 +111,13 @@ def load(init: str, *, beams: int, length_penalty: float) -> Translator:
             "seq2seq, such as one of configs/transformer.py"
         )
     beam.check_width(beams, config.model.vocab_size)
-    pieces = tokenizer.load(finetune.tokenizer_folder(origin))
+    tokenizer = load_tokenizer(finetune.tokenizer_folder(origin))
     params = restore.load_numpy(origin.checkpoint, "params/encoder")
     model = build.encoder(config.model)
-    return Translator(model, jax.tree.map(jnp.asarray, params), pieces, beams, length_penalty)
+    return Translator(model, jax.tree.map(jnp.asarray, params), tokenizer, beams, length_penalty)
 
 
-def exact(said: Sequence[str], wanted: Sequence[str], pieces: Tokenizer) -> int:
-    """How many targets are what was wanted, in the spelling that the tokenizer gives both."""
-    spelled = [pieces.decode(ids) for ids in pieces.encode_batch([*wanted])]
+def exact(said: Sequence[str], wanted: Sequence[str], tokenizer: Tokenizer) -> int:
+    """How many targets are what was expected, in the spelling that the tokenizer gives both."""
+    spelled = [tokenizer.decode(ids) for ids in tokenizer.encode_batch([*wanted])]
     return sum(one == other for one, other in zip(said, spelled, strict=True))

@@ -1,0 +1,1 @@
+"""Files, buckets and file formats."""

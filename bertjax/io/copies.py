@@ -1,7 +1,7 @@
-"""Copies between a bucket and this machine; what is on a disk is its own copy.
+"""Copy between a bucket and local disk; a local path is used in place.
 
 fetched    a file or a folder -> its copy on this machine
-delivered  a folder that is made on this machine -> where a person wanted it; sent, a file
+delivered  a folder that is made on this machine -> where the user expected it; sent, a file
 bring      some files of a folder -> a folder of this machine
 """
 
@@ -72,7 +72,7 @@ def put(one: pathlib.Path, other: Any) -> None:
 
 
 def bring(bucket: Any, folder: pathlib.Path, wanted: Callable[[str], bool]) -> None:
-    """Copies what lies in a bucket, as far as it is wanted, over what lies in a folder."""
+    """Copies what lies in a bucket, as far as it is expected, over what lies in a folder."""
     names = [
         name
         for name in storage.with_retries(lambda: storage.listed(bucket), bucket)
@@ -83,13 +83,13 @@ def bring(bucket: Any, folder: pathlib.Path, wanted: Callable[[str], bool]) -> N
 
 @contextlib.contextmanager
 def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
-    """A folder on this machine that goes where a person wanted it once it is complete.
+    """A folder on this machine that goes where the user expected it once it is complete.
 
-    What is on a disk is made where it is wanted. For a bucket the folder is always the same one, so
-    that what was stopped goes on; what is there already is not sent again.
+    What is on a disk is made where it is expected. For a bucket the folder is always the same one,
+    so that what was stopped continues; what is there already is not sent again.
 
     Args:
-      name: Where it is wanted.
+      name: Where it is expected.
       last: The file without which the folder is none.
     """
     if not storage.is_remote(name):
@@ -113,7 +113,7 @@ def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def upload_file(name: Any) -> Iterator[pathlib.Path]:
-    """A file on this machine that goes where a person wanted it once it is complete."""
+    """A file on this machine that goes where the user expected it once it is complete."""
     if not storage.is_remote(name):
         yield storage.place(name)
         return
@@ -126,7 +126,7 @@ def upload_file(name: Any) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def sent_folder(name: Any) -> Iterator[pathlib.Path]:
-    """A folder on this machine whose files go where a person wanted them; a disk's is that one."""
+    """A local folder whose files are uploaded to the path of the user; a local path is kept."""
     if not storage.is_remote(name):
         yield storage.place(name)
         return

@@ -62,7 +62,7 @@ def write(path: pathlib.Path, text: str) -> None:
         write_whole(path, text.encode())
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written: {error.strerror}; mend that and run the same command "
+            f"{path} cannot be written: {error.strerror}; fix that and run the same command "
             "again: finished files and checkpoints are kept"
         ) from error
 
@@ -111,7 +111,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds a JSON {type(content).__name__}, wanted an object")
+        raise UserError(f"{path} holds a JSON {type(content).__name__}, expected an object")
     return content
 
 

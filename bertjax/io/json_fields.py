@@ -1,4 +1,4 @@
-"""JSON that users bring: a whole file, and the value of a key; an error names the place."""
+"""Read JSON of users: a whole file, and the value of a key; an error names the place."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ _MOST_KEYS = 8
 
 
 def load(path: pathlib.Path, layout: str, *, distinct_keys: bool = False) -> Any:
-    """Reads a JSON file, with or without a byte order mark; `layout` says what was wanted of it.
+    """Reads a JSON file, with or without a byte order mark; `layout` says what was expected of it.
 
     Raises:
       UserError: it cannot be read, is not UTF-8 or not JSON; or with `distinct_keys` an object has
@@ -33,7 +33,7 @@ def load(path: pathlib.Path, layout: str, *, distinct_keys: bool = False) -> Any
         text = whole(path)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read: {error.strerror}; wanted a JSON file in {layout}"
+            f"{path} cannot be read: {error.strerror}; expected a JSON file in {layout}"
         ) from None
     try:
         # Control characters as they stand are not JSON, but no reason to refuse a text.
@@ -41,7 +41,8 @@ def load(path: pathlib.Path, layout: str, *, distinct_keys: bool = False) -> Any
         return json.loads(text, strict=False, object_pairs_hook=made)
     except json.JSONDecodeError as error:
         raise UserError(
-            f"{path} line {error.lineno}: not JSON ({error.msg}, column {error.colno}); wanted one "
+            f"{path} line {error.lineno}: not JSON ({error.msg}, column {error.colno}); expected "
+            f"one "
             f"JSON object in {layout}"
         ) from None
 
@@ -64,13 +65,13 @@ def field(where: str, node: Any, key: str, kind: type, layout: str) -> Any:
       UserError: there is no such value, or it is text that no file can hold.
     """
     if type(node) is not dict:
-        raise UserError(f"{where} is {_NAMES[type(node)]}, wanted an object with {key!r}")
+        raise UserError(f"{where} is {_NAMES[type(node)]}, expected an object with {key!r}")
     if key not in node:
         keys = ", ".join(map(repr, list(node)[:_MOST_KEYS])) or "nothing"
-        raise UserError(f"{where} has no {key!r} (it has {keys}): wanted {layout}")
+        raise UserError(f"{where} has no {key!r} (it has {keys}): expected {layout}")
     value = node[key]
     if type(value) is not kind:
-        raise UserError(f"{where}: {key!r} is {_NAMES[type(value)]}, wanted {_NAMES[kind]}")
+        raise UserError(f"{where}: {key!r} is {_NAMES[type(value)]}, expected {_NAMES[kind]}")
     if kind is str:
         check_characters(f"{where}: {key!r}", value)
     return value
@@ -87,5 +88,5 @@ def check_characters(where: str, text: str) -> None:
     except UnicodeEncodeError as error:
         raise UserError(
             f"{where} has half of a surrogate pair (\\u{ord(text[error.start]):04x}) at character "
-            f"{error.start}: wanted whole characters; mend the file"
+            f"{error.start}: expected whole characters; fix the file"
         ) from None

@@ -1,4 +1,4 @@
-"""The lines of a file, whether it is compressed or not, and what is said of a damaged one."""
+"""Read the lines of a file, compressed or not; an error names the damaged line."""
 
 import bz2
 import contextlib
@@ -27,10 +27,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STANDARD_INPUT = "standard input"
 
 
-def lines(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
+def lines(path: str, max_length: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
     """Yields (byte offset, line) with line ends; offsets count decompressed bytes.
 
-    A line longer than `longest` comes in pieces, cut behind a space or else between characters:
+    A line longer than `max_length` comes in pieces, cut behind a space or else between characters:
     only such a piece, or the end of the file, lacks a line end. In a file whose first block has
     carriage returns and no newline, carriage returns are line ends and are given as newlines.
 
@@ -39,10 +39,10 @@ def lines(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]
         how far it was good).
     """
     offset, rest = 0, b""
-    with _errors_of(path, lambda: offset), _open(path, min(longest, _BUFFER)) as stream:
-        while line := rest + stream.readline(longest - len(rest)):
+    with _errors_of(path, lambda: offset), _open(path, min(max_length, _BUFFER)) as stream:
+        while line := rest + stream.readline(max_length - len(rest)):
             rest = b""
-            if len(line) >= longest and not line.endswith(b"\n"):
+            if len(line) >= max_length and not line.endswith(b"\n"):
                 line, rest = _cut(line)
             if offset == 0 and line.startswith(BYTE_ORDER_MARK):
                 line, offset = line[3:], 3

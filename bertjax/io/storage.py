@@ -1,6 +1,6 @@
-"""What lies in a bucket (gs://, s3://), beside what lies on a disk.
+"""Paths in buckets (gs://, s3://) next to local ones: list, read, retry.
 
-place      what a person wrote -> a path, of a disk or of a bucket
+place      what the user wrote -> a path, of a disk or of a bucket
 with_retries  repeats an operation of storage that failed, after a pause
 listed     what lies in a folder of a bucket, with sizes and versions
 make_folder, check_file, check_folder   refuse, before any work, a place that cannot be written
@@ -42,7 +42,7 @@ def is_remote(name: Any) -> bool:
 
 
 def place(name: Any) -> Any:
-    """The path that a person means.
+    """The path that the user means.
 
     Raises:
       UserError: it is empty, or a URL of a kind that is not known, or for which a package is
@@ -55,7 +55,7 @@ def place(name: Any) -> Any:
         return pathlib.Path(name)
     if scheme[1] not in _EXTRAS:
         known = ", ".join(f"{name}://" for name in _EXTRAS)
-        raise UserError(f"{name}: wanted a path, or one that begins with {known}")
+        raise UserError(f"{name}: expected a path, or one that begins with {known}")
     try:
         _forget_listings()
         from etils import epath
@@ -64,7 +64,8 @@ def place(name: Any) -> Any:
         with_retries(path.exists, path)
     except ImportError:
         raise UserError(
-            f"{name}: {scheme[1]}:// wants a package: pip install 'bertjax[{_EXTRAS[scheme[1]]}]'"
+            f"{name}: {scheme[1]}:// requires a package: pip install "
+            f"'bertjax[{_EXTRAS[scheme[1]]}]'"
         ) from None
     return path
 
@@ -83,19 +84,19 @@ def absolute(path: Any) -> Any:
 
 
 def with_retries(
-    function: Callable[[], Result], path: Any, say: Callable[[str], None] | None = None
+    function: Callable[[], Result], path: Any, log: Callable[[str], None] | None = None
 ) -> Result:
     """Calls a function, and again where storage failed for a moment: six times, over a minute.
 
     Args:
       function: Reads or writes; may be called several times.
-      path: What, for people.
-      say: Gets a line about every failure; standard error unless told.
+      path: What, for users.
+      log: Gets a line about every failure; standard error unless told.
 
     Raises:
       UserError: there is no right to it, or the last try failed as well.
     """
-    say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    log = log or (lambda line: print(line, file=sys.stderr, flush=True))
     for wait in (*_WAITS, None):
         try:
             return function()
@@ -107,7 +108,7 @@ def with_retries(
                 text = f"{path}: {_first_line(error)}; {tries} tries failed, start again later"
                 raise UserError(text) from error
             wait *= random.uniform(0.5, 1.5)
-            say(f"storage: {path}: {_first_line(error)}; trying again in {wait:.1f} s")
+            log(f"storage: {path}: {_first_line(error)}; trying again in {wait:.1f} s")
             time.sleep(wait)
     raise AssertionError("the last try returns or raises")
 

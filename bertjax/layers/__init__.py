@@ -1,1 +1,1 @@
-"""Pure layers: jax and flax, plain fields, no config object."""
+"""Layers in JAX and Flax with plain fields; they know no config object."""

@@ -1,4 +1,4 @@
-"""One block applied again and again, to each token until it has thought enough.
+"""Adaptive computation time: one block applied to each token until it halts.
 
 The recurrence in depth of the Universal Transformer (Dehghani et al. 2019, section 2), with
 adaptive computation time (Graves 2016) for each position, as in the paper's appendix C.

@@ -1,15 +1,11 @@
-"""Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2).
+"""Multi-head scaled dot-product attention, self and cross (Vaswani et al. 2017, section 3.2).
 
-What attention makes of its scores, keeping for the gradient one number of each instead of four.
+The scores are the largest arrays of a step. Autodiff of a softmax with mask and dropout would keep
+the scores, their exponentials, the dropped-out weights and zeros of the same shape as residuals,
+all but one in float32; the custom gradient keeps the weights alone.
 
-Attention's scores are the largest arrays of a step. Differentiated by itself, a softmax under a
-mask and dropout keeps the scores, their exponentials, what dropout left of them, and zeros in the
-same shape, all but the last in float32; the gradient needs the weights.
-
-Attention of one sequence to another, read once and asked as often as one likes.
-
-What is read, keys and values, is also what a decoder keeps of its own past: so the layer serves for
-both attentions of a decoder (Vaswani et al. 2017, section 3.2.3).
+Cross attention computes the keys and values of the source once; a decoder uses the same layer with
+the cached keys and values of its own past (section 3.2.3).
 """
 
 import functools
@@ -35,7 +31,7 @@ def masked_softmax_attention(
 ) -> Float[Array, "B L H K"]:
     """softmax(scores) of what the mask shows, after dropout, times the values.
 
-    Hidden tokens get a weight of exactly zero and pass no gradient, also where all are hidden.
+    Masked tokens get a weight of exactly zero and pass no gradient, also where all are hidden.
     """
     where, times = kept or (None, 1.0)
     return _attended(times, scores, mask, where, value)
@@ -162,7 +158,7 @@ def attend(
 ) -> Float[Array, "B L H K"]:
     """softmax(Q K^T / sqrt(K)) V over the tokens that the mask shows (equation 1).
 
-    Hidden tokens get a weight of exactly zero and pass no gradient.
+    Masked tokens get a weight of exactly zero and pass no gradient.
     """
     kernel = attention_kernels.find(query, key, mask, dropout.rate if train else 0.0)
     if kernel is not None:

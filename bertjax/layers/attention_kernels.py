@@ -1,4 +1,4 @@
-"""Attention in one kernel, whose weights [B H L M] never lie in memory (Dao et al. 2022).
+"""Fused attention kernels, which never materialise the weights [B H L M] (Dao et al. 2022).
 
 splash  JAX's kernel for TPUs, in Pallas; on CPUs it is interpreted, which is for tests
 cudnn   NVIDIA's for GPUs
@@ -114,19 +114,19 @@ def _missing(kernel: str, case: AttentionSpec) -> str:
     if case.dropout:
         return f"{kernel} draws no dropout, {case.dropout} of the weights are dropped"
     if case.cut:
-        return f"sequences are cut over devices, {kernel} wants them whole"
+        return f"sequences are cut over devices, {kernel} requires them whole"
     if kernel == "cudnn":
         if case.dtype not in ("bfloat16", "float16"):
             return f"cudnn is for bfloat16 and float16, not {case.dtype}"
         if case.head_width % 8 or case.head_width > _WIDEST_HEAD:
-            return f"cudnn wants heads of 8, 16, ... {_WIDEST_HEAD}, not {case.head_width}"
+            return f"cudnn requires heads of 8, 16, ... {_WIDEST_HEAD}, not {case.head_width}"
         if case.queries % 2 or case.keys % 2:
-            return f"cudnn wants even lengths, not {case.queries} and {case.keys}"
+            return f"cudnn requires even lengths, not {case.queries} and {case.keys}"
         return ""
     if case.pairs:
         return "splash is for padding, packs and causal masks, not for any pairs of tokens"
     if case.queries % _LANES or case.keys % _LANES:
-        return f"splash wants multiples of {_LANES} tokens, not {case.queries} and {case.keys}"
+        return f"splash requires multiples of {_LANES} tokens, not {case.queries} and {case.keys}"
     return ""
 
 
@@ -152,9 +152,9 @@ def kernel_scope(platform: str, asked: str = "") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def log_kernel_choice(say: Callable[[str], None]) -> Iterator[None]:
+def log_kernel_choice(log: Callable[[str], None]) -> Iterator[None]:
     """Says once of each kind of attention that is traced meanwhile what computes it, and why."""
-    token = _told.set(functools.cache(say))
+    token = _told.set(functools.cache(log))
     try:
         yield
     finally:
@@ -193,11 +193,11 @@ def find(
 
 
 def _tell(case: AttentionSpec, kernel: str, reason: str) -> None:
-    say = _told.get()
-    if say is None:
+    log = _told.get()
+    if log is None:
         return
     of = "" if case.platform not in KERNELS.values() else f" of {case.queries} tokens"
-    say(f"attention{of}: {kernel}: {reason}")
+    log(f"attention{of}: {kernel}: {reason}")
 
 
 def _parts(axes: str | tuple[str, ...], mesh: jax.sharding.AbstractMesh) -> int:
@@ -254,8 +254,11 @@ def _segments(
 ) -> tuple[Int[Array, "B L"], Int[Array, "B M"]]:
     """A mask as splash knows it: a query sees the keys of its own segment. Hidden keys have 0."""
     of_queries, of_keys = jnp.ones((2, batch, 1), jnp.int32)
-    if mask.packs is not None:
-        of_queries, of_keys = jnp.where(mask.packs == 0, -1, mask.packs), mask.packs
+    if mask.packed_segment_ids is not None:
+        of_queries, of_keys = (
+            jnp.where(mask.packed_segment_ids == 0, -1, mask.packed_segment_ids),
+            mask.packed_segment_ids,
+        )
     if mask.there is not None:
         of_keys = jnp.where(mask.there, of_keys, 0)
     return jnp.broadcast_to(of_queries, (batch, queries)), jnp.broadcast_to(of_keys, (batch, keys))

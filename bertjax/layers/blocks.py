@@ -1,12 +1,7 @@
-"""Transformer blocks: attention and a feed-forward net, each with a residual connection.
+"""Transformer blocks: post-norm, pre-norm, decoder, and XLNet's two-stream block.
 
-A block of a decoder: attention to what was said before, to the source, and a feed-forward net.
-
-It works on whole sequences, for training, or token by token with what it kept of the tokens before.
-
-The pre-norm block: LayerNorm before each part, and a residual path that nothing normalises.
-
-XLNet's block: relative attention and a feed-forward net for each of one or two streams.
+Each has attention and a feed-forward net with residual connections. The decoder block also attends
+to a source, and runs on whole sequences or token by token with a `LayerCache`.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Words from their characters: convolutions, the largest of each filter, highway layers.
+"""Character CNN for words: convolutions, max-pooling over characters, highway layers.
 
 Kim et al. 2016, as ELMo uses it (Peters et al. 2018, section 3.4). A word needs no place in any
 vocabulary.

@@ -1,13 +1,10 @@
-"""Linear maps whose kernels name their axes, so that one table of rules places them on a mesh.
+"""Linear layers with named kernel axes, activation functions, and matmul precision.
 
-Nonlinearities, by the names that published configs give them.
+Axis names let one table of rules shard the kernels over a mesh. Parameters are always float32, as
+are softmax, LayerNorm and losses; a precision sets the dtypes of matmul operands and results.
 
-For its gradient each keeps one array: the rest is computed again. What takes several operations is
-worked out in float32, for what is rounded in between costs time besides digits.
-
-Which types matrix products read and which types they give, and the one product that obeys.
-
-Parameters are always float32, and so are softmax, LayerNorm and losses.
+Activations have the names of published configs. Each keeps one residual and rematerialises the
+rest; those of several operations are computed in float32, which costs no time and keeps digits.
 """
 
 import dataclasses

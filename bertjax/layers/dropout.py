@@ -1,9 +1,8 @@
-"""Dropout from 16 random bits an element: half the cost of the usual 32.
+"""Dropout from 16 random bits an element, in half the time of the usual 32.
 
-Random bits for dropout: one block of Threefry for four elements, which a mesh can take in parts.
-
-`jax.random.bits` runs the cipher once for each element and keeps 16 of its 64 bits. On a TPU the
-cipher takes longer than attention itself, and CPUs run it there as a loop through memory.
+One block of Threefry gives the bits of four elements and can be sharded. `jax.random.bits` runs the
+cipher once an element and keeps 16 of its 64 bits; on TPUs the cipher then takes longer than
+attention, and on CPUs it is a loop through memory.
 """
 
 import contextlib
@@ -166,7 +165,7 @@ class Dropout(nn.Module):
         """
         threshold = round(self.rate * _LEVELS)
         if not 0 <= threshold < _LEVELS:
-            raise UserError(f"a dropout of {self.rate} came, wanted at least 0 and less than 1")
+            raise UserError(f"a dropout of {self.rate} came, expected at least 0 and less than 1")
         if not train or threshold == 0:
             return None
         return DropoutMask(self._bits(shape) >= threshold, _LEVELS / (_LEVELS - threshold))

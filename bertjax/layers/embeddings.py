@@ -1,8 +1,7 @@
-"""Token, segment and position embeddings (Devlin et al. 2019, section 3, figure 2).
+"""Token, segment and position embeddings (Devlin et al. 2019, section 3, figure 2); LayerNorm.
 
-LayerNorm, computed in float32 whatever flows through.
-
-Position signals: sinusoids, as such or as the start of learned positions.
+LayerNorm is computed in float32 for inputs of any dtype. Positions are learned, or sinusoids, or
+learned and initialised from sinusoids.
 """
 
 import functools

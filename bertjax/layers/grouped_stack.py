@@ -1,4 +1,4 @@
-"""A stack of groups of blocks, of which consecutive layers share a group (ALBERT's config).
+"""A stack in which groups of consecutive layers share a block (ALBERT's `num_hidden_groups`).
 
 `albert_config.json` describes this by `num_hidden_groups` and `inner_group_num`: a layer applies
 all blocks of its group, one after the other.

@@ -1,11 +1,8 @@
-"""What stands on top of an encoder: pooling, vocabulary scores, classes.
+"""Heads on an encoder: pooling, vocabulary scores, classifiers, weighted sums of layers.
 
-A sum of all layers of an encoder, weighted for a task (Peters et al. 2018, equation 1).
-
-What a task reads of an encoder's output: a vector for each token, or one for the whole text.
-
-Both may need parameters of their own, which become part of the module that calls: `mix`, the
-weights of layers that are there to be weighed, such as ELMo's, and `pooler`.
+`pooled_output` and `token_output` are the inputs of task heads. Their parameters belong to the
+calling module: `pooler`, and `mix`, the layer weights of models such as ELMo (Peters et al. 2018,
+equation 1).
 """
 
 from collections.abc import Callable, Sequence

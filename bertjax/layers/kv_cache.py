@@ -1,13 +1,9 @@
-"""Keys and values of what a decoder has read, so that a new token is read alone.
+"""Key-value cache of causal decoding: `prefill` reads prompts, `decode` the following tokens.
 
-Tokens lie in columns. All rows of a batch take a column at the same time, and those that have no
-token for it leave it empty: so texts of different lengths end in one column, and a new column is
-written in one piece, in place, for all layers at once.
-
-Reading a text from its beginning on: each token sees itself and what came before.
-
-Whole texts are read at once; or a part of one, of which the keys and values are kept, and then what
-follows it. Either way gives the same vectors.
+Tokens lie in columns. All rows of a batch take a column at the same time, and rows without a token
+leave it empty, so that prompts of different lengths end in the same column and a new column is
+written in place, in one piece, for all layers. Reading a text at once or in parts gives the same
+vectors.
 """
 
 import flax.linen as nn

@@ -1,6 +1,7 @@
-"""Layers of an encoder as features, by the names of the table (Devlin et al. 2019, table 7).
+"""Features of a frozen encoder, and the choice of its layers (Devlin et al. 2019, table 7).
 
-What is run but never trained: a teacher inside a model, or an encoder that gives features.
+A frozen module is applied and never trained: a teacher inside a model, or an encoder that gives
+features.
 """
 
 import dataclasses

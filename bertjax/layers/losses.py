@@ -1,9 +1,8 @@
-"""Summed losses with weights, in float32: what can be added up over microbatches.
+"""Weighted sums of losses in float32, which add up over microbatches, and chunked softmax.
 
-What every position of a sequence says of a vocabulary, without all of its scores.
-
-Scores exist for a few positions at a time, in the forward pass and in the backward pass, which
-computes them again. Positions are taken along the length, so that examples stay on their devices.
+`chunked_softmax` scores every position of a sequence against the vocabulary for a few positions at
+a time, in the forward pass and, rematerialised, in the backward pass. Chunks are taken along the
+length, so that examples stay on their devices.
 """
 
 import math
@@ -39,7 +38,7 @@ def divergence(
     weights: Float[Array, "*lead"],
     temperature: float,
 ) -> Float[Array, ""]:
-    """Weighted sum of KL(softmax(wanted / T) || softmax(logits / T)) T^2, in nats.
+    """Weighted sum of KL(softmax(expected / T) || softmax(logits / T)) T^2, in nats.
 
     The square keeps the gradient's size whatever the temperature (Hinton et al. 2015, section 2).
     """

@@ -1,12 +1,8 @@
-"""Long short-term memory in both directions, with projections (Sak et al. 2014), as in ELMo.
+"""Bidirectional LSTMs: with projections (Sak et al. 2014) for ELMo, and without for tasks.
 
-What is not there changes nothing: over padding, a state stays what it was, so that reading from the
-right begins at the last token of a text.
-
-Long short-term memory in both directions (Graves & Schmidhuber 2005), to be learned on features.
-
-Unlike ELMo's (`layers/lstm.py`) it has no projection and no limits, and each layer reads what
-both directions of the one below have made.
+Padding leaves the state unchanged, so that the backward direction begins at the last token of a
+text. The LSTM for tasks (Graves & Schmidhuber 2005) has no projection and no clipping, and each
+layer reads both directions of the layer below.
 """
 
 import math
@@ -222,7 +218,7 @@ class BidirectionalStack(nn.Module):
 
 
 class CarriedState(nn.Module):
-    """The state of a stack after a batch, for rows of the next one that go on.
+    """The state of a stack after a batch, for rows of the next one that continue.
 
     It is a carry (`pretrainer.py`): variables of the collection "carry", whose first axis is the
     batch. Without that collection every row begins its text.
@@ -258,7 +254,7 @@ class CarriedState(nn.Module):
         return "is_continuation" in batch and given
 
     def recall(self, batch, rows: int) -> State:
-        """The state that each row goes on with, which is zero at the beginning of a text."""
+        """The state that each row continues with, which is zero at the beginning of a text."""
         if not self.wanted(batch):
             lead = (rows, self.num_layers, 2)
             return State(
@@ -342,7 +338,7 @@ class BiLSTM(nn.Module):
         """Returns the last layer's output, forward then backward: G is 2 F."""
         if self.num_layers < 0 or self.cells < 1:
             raise UserError(
-                f"a BiLSTM of {self.num_layers} layers of {self.cells} cells: wanted 0 or more "
+                f"a BiLSTM of {self.num_layers} layers of {self.cells} cells: expected 0 or more "
                 "layers of 1 or more cells"
             )
         for layer in range(self.num_layers):

@@ -1,12 +1,11 @@
-"""Choosing what a masked language model predicts, and hiding it (Devlin et al. 2019, section 3.1).
+"""Sample the masked tokens of masked language models (Devlin et al. 2019, section 3.1).
 
-Every function takes one random key an example and works on the device, inside the jitted step.
+Every function takes one random key an example and runs inside the jitted step.
 
-N-grams and spans: consecutive words that are hidden together.
-
-A text is cut into groups of words, each as long as a draw says, anew for every key; then whole
-groups are chosen. So the lengths of what is chosen are distributed as the draws, groups never
-overlap, and words are equally likely to be chosen, but for the group that the budget cuts.
+N-grams and spans: a text is divided into groups of consecutive words with sampled lengths, anew for
+every key, and whole groups are chosen. The lengths of what is masked have the sampled distribution,
+groups never overlap, and words are equally likely to be masked, except in the group that the budget
+cuts.
 """
 
 import jax
@@ -116,8 +115,8 @@ def hide(
 ) -> Int[Array, "B L"]:
     """Replaces chosen tokens: by [MASK], by a random token that is not special, or not at all.
 
-    Which of the three is drawn for each token or, where `groups` are given, for each group: tokens
-    of one number below L. Random tokens are drawn one by one.
+    Which of the three is sampled for each token or, where `groups` are given, for each group:
+    tokens of one number below L. Random tokens are sampled one by one.
 
     BERT's own code draws special tokens too, where they are 5 of 30,522; RoBERTa's does not.
     """
@@ -156,18 +155,18 @@ def sample(keys: Key[Array, "B"], logits: Float[Array, "B P V"]) -> Int[Array, "
     return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
 
 
-def ngram_lengths(longest: int = 3) -> Float[np.ndarray, " n"]:
+def ngram_lengths(max_length: int = 3) -> Float[np.ndarray, " n"]:
     """ALBERT's lengths, 1 to 3 words with p(n) proportional to 1/n (Lan et al. 2020, 4.1)."""
-    shares = 1 / np.arange(1, longest + 1)
+    shares = 1 / np.arange(1, max_length + 1)
     return shares / shares.sum()
 
 
-def span_lengths(longest: int = 10, success: float = 0.2) -> Float[np.ndarray, " n"]:
+def span_lengths(max_length: int = 10, success: float = 0.2) -> Float[np.ndarray, " n"]:
     """SpanBERT's lengths, geometric and clipped at 10 words (Joshi et al. 2020, section 3.1).
 
     Longer draws are thrown away, as the mean of 3.8 shows; 10 does not collect them.
     """
-    shares = success * (1 - success) ** np.arange(longest)
+    shares = success * (1 - success) ** np.arange(max_length)
     return shares / shares.sum()
 
 

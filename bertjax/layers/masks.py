@@ -1,4 +1,4 @@
-"""The one place where attention masks are built. True means: may be attended to.
+"""Attention masks, all built here. True means: may be attended to.
 
 A mask says what it is made of, for a kernel of attention need not read what it can work out; masks
 are combined with `&`.
@@ -19,13 +19,13 @@ class Mask:
 
     Attributes:
       there: Which keys are there.
-      packs: Whose neighbours a token sees: those of its own number; 0 is padding.
+      packed_segment_ids: Whose neighbours a token sees: those of its own number; 0 is padding.
       pairs: Which query sees which key, whatever it follows from.
       causal: The length of a sequence whose tokens see none that come later; 0 for no such rule.
     """
 
     there: Bool[Array, "#B M"] | None = None
-    packs: Int[Array, "B L"] | None = None
+    packed_segment_ids: Int[Array, "B L"] | None = None
     pairs: Bool[Array, "#B L M"] | None = None
     causal: int = flax.struct.field(pytree_node=False, default=0)
 
@@ -35,23 +35,25 @@ class Mask:
         Raises:
           ValueError: both have packs, or sequences of two lengths are causal.
         """
-        if self.packs is not None and other.packs is not None:
+        if self.packed_segment_ids is not None and other.packed_segment_ids is not None:
             raise ValueError("two masks with packs: put the packs of both into one array")
         lengths = {self.causal, other.causal} - {0}
         if len(lengths) > 1:
             raise ValueError(f"causal masks of {self.causal} and of {other.causal} tokens")
-        packs = other.packs if self.packs is None else self.packs
+        packed_segment_ids = (
+            other.packed_segment_ids if self.packed_segment_ids is None else self.packed_segment_ids
+        )
         there, pairs = _both(self.there, other.there), _both(self.pairs, other.pairs)
-        return Mask(there, packs, pairs, max(self.causal, other.causal))
+        return Mask(there, packed_segment_ids, pairs, max(self.causal, other.causal))
 
     def array(self) -> Bool[Array, "#B 1 #L M"]:
         """The mask written out, with one row for all queries where these see the same keys."""
         shown = []
         if self.there is not None:
             shown.append(self.there[:, None, :])
-        if self.packs is not None:
-            same = self.packs[:, :, None] == self.packs[:, None, :]
-            shown.append(same & (self.packs[:, None, :] != 0))
+        if self.packed_segment_ids is not None:
+            same = self.packed_segment_ids[:, :, None] == self.packed_segment_ids[:, None, :]
+            shown.append(same & (self.packed_segment_ids[:, None, :] != 0))
         if self.pairs is not None:
             shown.append(self.pairs)
         if self.causal:
@@ -77,7 +79,7 @@ def visible_matrix(pairs: Bool[Array, "#B L M"]) -> Mask:
 
 def packed(pack_ids: Int[Array, "B L"]) -> Mask:
     """Neighbours packed into one row see only themselves; pack 0 is padding."""
-    return Mask(packs=pack_ids)
+    return Mask(packed_segment_ids=pack_ids)
 
 
 def causal(length: int) -> Mask:

@@ -1,11 +1,10 @@
-"""What each layer was given in the batches before: segment recurrence (Dai et al. 2019, 3.2).
+"""Segment recurrence (Dai et al. 2019, section 3.2) and prediction orders of permutation LMs.
 
 The memory is a carry (`pretrainer.py`): variables of the collection "carry", whose first axis is
 the batch. Without that collection every row begins its text.
 
-Choosing what a permutation language model predicts, and in which order (Yang et al. 2019).
-
-Every function takes one random key an example and works on the device, inside the jitted step.
+The functions for permutation language models (Yang et al. 2019) take one random key an example and
+run inside the jitted step.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ class MemoryState:
 
     Attributes:
       states: What every layer was given.
-      there: Which of the T places hold a token of the text that a row goes on with.
+      there: Which of the T places hold a token of the text that a row continues with.
     """
 
     states: Float[Array, "N B T D"] | None = None
@@ -65,7 +64,7 @@ class Memory(nn.Module):
         return self.length > 0 and "memory_mask" in batch and given
 
     def recall(self, batch: Mapping[str, Array], layers: int, width: int) -> MemoryState:
-        """What is remembered of the text that each row of the batch goes on with."""
+        """What is remembered of the text that each row of the batch continues with."""
         if not self.wanted(batch):
             return MemoryState()
         states, filled = self(len(batch["input_ids"]), layers, width)
@@ -101,11 +100,11 @@ def choose_spans(
     limit: int,
     *,
     context: float,
-    longest: int,
+    max_length: int,
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
-    """Chooses spans of 1 to `longest` words, each somewhere within a context of its own.
+    """Chooses spans of 1 to `max_length` words, each somewhere within a context of its own.
 
-    A length n is drawn with probability proportional to 1/n, and the span lies at random within
+    A length n is sampled with probability proportional to 1/n, and the span lies at random within
     `context` times as many tokens as it has (section 3.1). Contexts follow each other from the
     first token on. Then exactly `budget` tokens are taken: spans in random order, the last one cut
     if need be, or single random tokens where spans are too few. The published code instead stops at
@@ -115,14 +114,14 @@ def choose_spans(
       `limit` positions an example, and weights: 1 for the first `budget` of them, else 0.
     """
     length = maskable.shape[-1]
-    shares = 1 / np.arange(1, longest + 1)
+    shares = 1 / np.arange(1, max_length + 1)
     shares = np.cumsum(shares / shares.sum())[:-1].astype(np.float32)
 
     def rank_one(key, maskable, starts):
         starts = starts | (jnp.arange(length) == 0)
         begun = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(starts)])
-        start_of = jnp.full(length + longest + 1, length)
-        at = jnp.where(starts, begun[:-1], length + longest + 1)
+        start_of = jnp.full(length + max_length + 1, length)
+        at = jnp.where(starts, begun[:-1], length + max_length + 1)
         start_of = start_of.at[at].set(jnp.arange(length), mode="drop")
 
         def span(cursor, draws):

@@ -1,4 +1,4 @@
-"""Attention by content, by relative position and by relative segment, for one stream or for two.
+"""Relative attention of XLNet: content, position and segment terms, one stream or two.
 
 Transformer-XL's attention (Dai et al. 2019, section 3.3) with XLNet's relative segment encodings
 and its second stream (Yang et al. 2019, sections 2.3 and 2.5).
@@ -69,7 +69,7 @@ class RelativeAttention(nn.Module):
     A score is the sum of three products with the query, each with a bias of its own in place of an
     absolute position: with the key, with the signal of the distance, and with one of two vectors
     for "same segment" and "another segment". Where nothing is seen the result is the bias-free
-    image of zero, so that hidden tokens never count.
+    image of zero, so that masked tokens never count.
 
     Attributes:
       num_heads: H; divides the hidden width.
@@ -137,7 +137,7 @@ def by_distance(
     """Products of queries with the signals of their distances to the keys.
 
     Distances fall from key to key and rise from query to query. So a row of products with all
-    signals holds the wanted ones side by side, beginning one further left for the next query.
+    signals holds the expected ones side by side, beginning one further left for the next query.
     """
     products_BHQR = jnp.einsum("bqhk,rhk->bhqr", query, signal)
     batch, heads, queries, distances = products_BHQR.shape

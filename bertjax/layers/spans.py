@@ -1,4 +1,4 @@
-"""Spans of a text, each of which one token may stand for (Raffel et al. 2020; Lewis et al. 2020).
+"""Sample spans of a text, each replaced by one token (Raffel et al. 2020; Lewis et al. 2020).
 
 Every function takes one random key an example and works on the device, inside the jitted step.
 """
@@ -43,15 +43,15 @@ def text_of(
     return Text(begin, jnp.maximum(length - begin - last, 0).astype(jnp.int32))
 
 
-def share_of(size: Int[Array, " B"], share: float, longest: int) -> Int[Array, " B"]:
+def share_of(size: Int[Array, " B"], share: float, max_length: int) -> Int[Array, " B"]:
     """`share` of each size, rounded, at least 1 and at most all of it."""
     # In float64: in float32 a product such as 0.15 * 190 is a tie, and is none.
-    wanted = np.round(share * np.arange(longest + 1)).clip(1)
+    wanted = np.round(share * np.arange(max_length + 1)).clip(1)
     return jnp.minimum(jnp.asarray(wanted, jnp.int32)[size], size)
 
 
 def random_spans(
-    keys: Key[Array, "B"], text: Text, longest: int, *, share: float, mean: float
+    keys: Key[Array, "B"], text: Text, max_length: int, *, share: float, mean: float
 ) -> Spans:
     """Spans that a text alternates with, as T5 draws them (`random_spans_noise_mask`).
 
@@ -59,35 +59,35 @@ def random_spans(
     all ways to cut both into so many parts are equally likely. The text begins with what is in no
     span, and ends with a span. A text of one token has none.
     """
-    covered = jnp.minimum(share_of(text.size, share, longest), text.size - 1)
+    covered = jnp.minimum(share_of(text.size, share, max_length), text.size - 1)
     covered = jnp.maximum(covered, 0)
     count = jnp.maximum(jnp.round(covered / mean).astype(jnp.int32), 1)
     count = jnp.minimum(count, jnp.minimum(covered, text.size - covered))
-    most = most_spans(longest, share, mean)
+    most = most_spans(max_length, share, mean)
     first, second = jax.vmap(jax.random.split, out_axes=1)(keys)
-    sizes = _parts(first, covered, count, longest)[:, :most]
-    gaps = _parts(second, text.size - covered, count, longest)[:, :most]
+    sizes = _parts(first, covered, count, max_length)[:, :most]
+    gaps = _parts(second, text.size - covered, count, max_length)[:, :most]
     begin = text.begin[:, None] + jnp.cumsum(gaps + sizes, axis=1) - sizes
     return Spans(begin, sizes, jnp.arange(most) < count[:, None])
 
 
-def most_spans(longest: int, share: float, mean: float) -> int:
+def most_spans(max_length: int, share: float, mean: float) -> int:
     """How many spans a text of this length has in `random_spans`."""
-    return max(round(np.round(share * longest) / mean), 1)
+    return max(round(np.round(share * max_length) / mean), 1)
 
 
 def poisson_spans(
-    keys: Key[Array, "B"], text: Text, longest: int, *, share: float, mean: float
+    keys: Key[Array, "B"], text: Text, max_length: int, *, share: float, mean: float
 ) -> Spans:
     """Spans of Poisson lengths at random places, as BART draws them (Lewis et al. 2020, 2.2).
 
     Exactly `share` of the text is in spans: the last one is cut where this is reached. There are
     spans without a token, but never more spans than tokens in them. All places are equally likely.
     """
-    covered = share_of(text.size, share, longest)
+    covered = share_of(text.size, share, max_length)
     gaps = text.size - covered + 1
     limit = jnp.minimum(covered, gaps)[:, None]
-    most = max(round(share * longest), 1)
+    most = max(round(share * max_length), 1)
     chances = np.exp(-mean) * np.cumprod([1.0, *(mean / np.arange(1, most))])
     limits = np.cumsum(chances).astype(np.float32)
     drawing, placing = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -98,8 +98,10 @@ def poisson_spans(
     before = jnp.pad(ends, ((0, 0), (1, 0)))[:, :-1]
     there = (before < total) & (number < limit)
     sizes = jnp.where(there, ends - before, 0)
-    places = _choose(placing, gaps, there.sum(axis=1), longest + 1)
-    places = jnp.sort(jnp.where(places, jnp.arange(longest + 1), longest + 1), axis=1)[:, :most]
+    places = _choose(placing, gaps, there.sum(axis=1), max_length + 1)
+    places = jnp.sort(jnp.where(places, jnp.arange(max_length + 1), max_length + 1), axis=1)[
+        :, :most
+    ]
     begin = text.begin[:, None] + places + jnp.cumsum(sizes, axis=1) - sizes
     return Spans(begin, sizes, there)
 
@@ -161,20 +163,20 @@ def _inside(spans: Spans, length: int) -> Bool[Array, "B L"]:
 
 
 def _parts(
-    keys: Key[Array, "B"], total: Int[Array, " B"], count: Int[Array, " B"], longest: int
+    keys: Key[Array, "B"], total: Int[Array, " B"], count: Int[Array, " B"], max_length: int
 ) -> Int[Array, "B L"]:
     """Sizes of `count` parts, none of them empty, of `total` things in a row."""
-    cuts = _choose(keys, total - 1, count - 1, longest)
+    cuts = _choose(keys, total - 1, count - 1, max_length)
     number = jnp.cumsum(jnp.pad(cuts, ((0, 0), (1, 0)))[:, :-1], axis=1)
-    there = jnp.arange(longest) < total[:, None]
-    return jax.vmap(lambda at, n: jnp.zeros(longest, jnp.int32).at[at].add(n))(number, there)
+    there = jnp.arange(max_length) < total[:, None]
+    return jax.vmap(lambda at, n: jnp.zeros(max_length, jnp.int32).at[at].add(n))(number, there)
 
 
 def _choose(
-    keys: Key[Array, "B"], size: Int[Array, " B"], count: Int[Array, " B"], longest: int
+    keys: Key[Array, "B"], size: Int[Array, " B"], count: Int[Array, " B"], max_length: int
 ) -> Bool[Array, "B L"]:
     """Chooses `count` of the first `size` places, all of them equally likely."""
-    scores = jax.vmap(lambda key: jax.random.bits(key, (longest,), jnp.uint32))(keys)
-    ranking = jnp.where(jnp.arange(longest) < size[:, None], scores >> 1, jnp.uint32(1 << 31))
+    scores = jax.vmap(lambda key: jax.random.bits(key, (max_length,), jnp.uint32))(keys)
+    ranking = jnp.where(jnp.arange(max_length) < size[:, None], scores >> 1, jnp.uint32(1 << 31))
     order = jnp.argsort(jnp.argsort(ranking, axis=1), axis=1)
     return order < count[:, None]

@@ -1,6 +1,6 @@
 """A stack of equal blocks, scanned: one compiled block, parameters stacked along a layer axis.
 
-A stack of blocks of which some parts are the same in every layer (Lan et al. 2020, 3.1).
+`SharedStack` shares some parts of the parameters between all layers (Lan et al. 2020, section 3.1).
 """
 
 from collections.abc import Mapping

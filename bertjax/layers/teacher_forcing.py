@@ -1,4 +1,4 @@
-"""Teaching a decoder: it reads the true tokens so far, and predicts the next one."""
+"""Teacher forcing: the decoder reads the true tokens so far and predicts the next one."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -97,7 +97,7 @@ def is_text(target_ids: Int[Array, "B T"], special_ids: tuple[int, ...]) -> Bool
 def smoothed_share(label_smoothing: float, *, train: bool) -> float:
     """Smoothing is for learning: what is measured is the plain cross entropy."""
     if not 0 <= label_smoothing < 1:
-        raise UserError(f"label_smoothing={label_smoothing}: wanted at least 0 and less than 1")
+        raise UserError(f"label_smoothing={label_smoothing}: expected at least 0 and less than 1")
     return label_smoothing if train else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What predicted answers are worth, to the last digit as SQuAD's official scorers print it.
+"""Exact match and F1 of answers, digit for digit as SQuAD's official scorers.
 
 SQuAD 1.1 (`evaluate-v1.1`; Rajpurkar et al. 2016) and 2.0 (`evaluate-v2.0`; Rajpurkar et al. 2018)
 compare texts in lower case, without punctuation, articles and needless white space. Where nothing
@@ -178,7 +178,7 @@ def _check_odds(predictions: Mapping[str, str], odds: Mapping[str, float]) -> No
     if lacking:
         raise UserError(
             f"{len(lacking)} of {len(predictions)} predictions have no null odds, the first is of "
-            f"question {lacking[0]!r}: wanted one of each; score predictions with their own odds"
+            f"question {lacking[0]!r}: expected one of each; score predictions with their own odds"
         )
 
 

@@ -1,4 +1,4 @@
-"""What predictions are worth: the measures by which published results are compared.
+"""Classification and regression metrics: accuracy, F1, Matthews, Pearson, Spearman.
 
 Every function takes predictions first and references second, one of each an example, and returns a
 fraction (1 is perfect). Degenerate input, where a formula divides by zero, has the value 0: nothing

@@ -1,12 +1,12 @@
-"""Entities found in tagged words, counted as the script `conlleval` counts them.
+"""Entity-level precision, recall and F1, counted as by the script `conlleval`.
 
 A tag is O, outside of every entity, or a mark, a hyphen and a type: B-ORG. B begins an entity and I
-goes on with it; I begins one too where nothing of its type stands before it. So IOB1 and IOB2 need
-no word about which it is, and a broken sequence has a meaning: I behind O, or behind another type,
-begins an entity. The script knows no E (ends one) and S (is one) of BIOES: with these, sequences
-count as in seqeval and in the script's Python ports. An entity is found when its type and both its
-ends are right; none reaches over the end of a sentence. Measures are fractions, and 0 where they
-would divide by zero.
+continues with it; I begins one too where nothing of its type stands before it. So IOB1 and IOB2
+need no word about which it is, and a broken sequence has a meaning: I behind O, or behind another
+type, begins an entity. The script knows no E (ends one) and S (is one) of BIOES: with these,
+sequences count as in seqeval and in the script's Python ports. An entity is found when its type
+and both its ends are right; none reaches over the end of a sentence. Measures are fractions, and 0
+where they would divide by zero.
 """
 
 import dataclasses

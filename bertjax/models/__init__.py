@@ -1,1 +1,1 @@
-"""Forward passes: one file a distinct computation, each defining `Model`."""
+"""Models: one file for each distinct computation, which defines `Model`."""

@@ -1,4 +1,4 @@
-"""ALBERT's encoder (Lan et al. 2020): BERT with narrow embeddings and layers that share parameters.
+"""ALBERT's encoder (Lan et al. 2020): BERT with factorised embeddings and shared layers.
 
 Words, positions and segments have vectors of E numbers, which one linear map widens to D (section
 3.1, factorised embeddings); all layers, or their attention or feed-forward halves, are one and the

@@ -1,4 +1,4 @@
-"""ELMo (Peters et al. 2018): words read by their characters, LSTMs forward and backward.
+"""ELMo (Peters et al. 2018): a character CNN for words, forward and backward LSTMs.
 
 The two directions share the word encoder and nothing above it. The vector of a token is the forward
 one, then the backward one. Rows that a batch marks as continued (`is_continuation`) keep the states
@@ -92,7 +92,7 @@ class Model(nn.Module):
         ),
         Relation(
             ("filters", "max_chars_per_word"),
-            lambda filters, longest: all(width <= longest for width, _ in filters),
+            lambda filters, max_length: all(width <= max_length for width, _ in filters),
             "no filter wider than max_chars_per_word",
             "raise that or leave the filter out",
         ),

@@ -1,4 +1,4 @@
-"""GPT (Radford et al. 2018): a stack of post-norm blocks in which no token sees what follows it."""
+"""GPT (Radford et al. 2018): a causal stack of post-norm blocks."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float

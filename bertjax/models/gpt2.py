@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): a stack of pre-norm blocks in which no token sees what follows it.
+"""GPT-2 (Radford et al. 2019): a causal stack of pre-norm blocks.
 
 GPT-3 (Brown et al. 2020) is this module with other numbers.
 """

@@ -1,4 +1,4 @@
-"""Transformer (Vaswani et al. 2017): an encoder that reads, a decoder that says token by token.
+"""Transformer (Vaswani et al. 2017): an encoder, and a decoder that attends to it.
 
 One table of embeddings serves source, target and output (section 3.4). A batch without
 `decoder_input_ids` is read by the decoder too: so a task gets the vector of the last token, which
@@ -147,9 +147,9 @@ class Model(nn.Module):
         self, said: DecoderState, tokens: Int[Array, " B"]
     ) -> tuple[Float[Array, "B V"], DecoderState]:
         """Scores of what follows once one more token has been said."""
-        at, longest = said.length[0], said.kept[0].past.key.shape[1]
-        visible = masks.padding((jnp.arange(longest) <= at)[None])
-        x = self._embed(tokens[:, None], at[None, None], longest, train=False)
+        at, max_length = said.length[0], said.kept[0].past.key.shape[1]
+        visible = masks.padding((jnp.arange(max_length) <= at)[None])
+        x = self._embed(tokens[:, None], at[None, None], max_length, train=False)
         kept = []
         for block, own in zip(self._decoder_blocks(), said.kept, strict=True):
             x, past = block(x, own, at, visible, masks.padding(said.mask), method="step")
@@ -161,14 +161,14 @@ class Model(nn.Module):
         self,
         ids: Int[Array, "B L"],
         positions: Int[Array, "#B L"] | None = None,
-        longest: int = 0,
+        max_length: int = 0,
         *,
         train: bool,
     ) -> Float[Array, "B L D"]:
         """Words, as strong as their table is wide, and positions (sections 3.4 and 3.5)."""
         words = self.word_embeddings(ids) * self.hidden_size**0.5
-        longest = ids.shape[1] if positions is None else longest
-        signals = jnp.asarray(sinusoids(longest, self.hidden_size), words.dtype)
+        max_length = ids.shape[1] if positions is None else max_length
+        signals = jnp.asarray(sinusoids(max_length, self.hidden_size), words.dtype)
         signals = signals[None] if positions is None else signals[positions]
         return self.dropout(words + signals, train=train)
 

@@ -1,4 +1,4 @@
-"""The Universal Transformer's encoder (Dehghani et al. 2019): one block, as often as needed."""
+"""The Universal Transformer's encoder (Dehghani et al. 2019): one block with ACT halting."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): an image as a sequence of patches, after a token for the whole."""
+"""ViT (Dosovitskiy et al. 2021): an image as a sequence of patches after a class token."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -138,7 +138,7 @@ class Model(nn.Module):
         if images.shape[1:] != wanted:
             came = " x ".join(map(str, images.shape[1:3]))
             raise UserError(
-                f"images of {came} pixels with {images.shape[3]} channels came, wanted "
+                f"images of {came} pixels with {images.shape[3]} channels came, expected "
                 f"{self.image_size} x {self.image_size} with {self.num_channels}: resize them, or "
                 "set config.model.image_size and num_channels"
             )

@@ -1,4 +1,4 @@
-"""XLNet (Yang et al. 2019): relative positions and segments, a second stream, a memory.
+"""XLNet (Yang et al. 2019): relative positions and segments, two streams, a memory.
 
 As an encoder it is one stream. Where a batch says in which order tokens are predicted
 (`prediction_order`), a second stream starts at the predicted positions from a learned vector and

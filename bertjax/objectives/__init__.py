@@ -1,1 +1,1 @@
-"""What is learned: one file an objective, each defining `Objective`."""
+"""Training objectives: one file each, which defines `Objective`."""

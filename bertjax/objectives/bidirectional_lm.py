@@ -1,4 +1,4 @@
-"""Bidirectional language model (Peters et al. 2018, section 3.1): every word, from either side."""
+"""Bidirectional language model (Peters et al. 2018, section 3.1): both directions at every word."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""ELECTRA's generator (Clark et al. 2020, section 3.1): a small model fills in what it hid.
+"""ELECTRA's generator (Clark et al. 2020, section 3.1): samples replacements of masked tokens.
 
 It shares the embeddings of the encoder, which `rtd` trains to find what was filled in, and is left
 behind when that is fine-tuned.
@@ -106,7 +106,7 @@ class Objective(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the hidden tokens."""
+        """Cross entropy of the masked tokens."""
         logits_BPV, labels = batch["generator_logits"], batch["mlm_labels"]
         weights = batch["mlm_weights"]
         weight_sum = weights.sum()

@@ -1,4 +1,4 @@
-"""Cosine of hidden states (Sanh et al. 2019, section 2): a student aligns them with a teacher's.
+"""Cosine loss on hidden states (Sanh et al. 2019, section 2): student and teacher.
 
 The teacher is that of `soft_targets`, which reads the batch once for both.
 """

@@ -1,4 +1,4 @@
-"""Image classification (Dosovitskiy et al. 2021, section 3.1): which class an image is of."""
+"""Image classification (Dosovitskiy et al. 2021, section 3.1)."""
 
 import flax.linen as nn
 import jax.numpy as jnp

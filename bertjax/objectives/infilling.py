@@ -1,4 +1,4 @@
-"""Text infilling (Lewis et al. 2020, section 2.2): BART says a text of which spans were hidden."""
+"""Text infilling (Lewis et al. 2020, section 2.2): BART reconstructs a text with masked spans."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 class Objective(nn.Module):
     """Each span, even one without tokens, becomes one [MASK]; the target is the whole text.
 
-    Spans are drawn inside the jitted step, anew in every step.
+    Spans are sampled inside the jitted step, anew in every step.
 
     Attributes:
       mask_id: The [MASK] token.
@@ -22,7 +22,7 @@ class Objective(nn.Module):
       special_ids: Tokens that are no text.
       weight: Share in the total loss.
       masked_share: Share of the text that is in spans.
-      mean_span_length: Of the Poisson distribution that the spans' lengths are drawn from.
+      mean_span_length: Of the Poisson distribution that the spans' lengths are sampled from.
     """
 
     mask_id: TokenId

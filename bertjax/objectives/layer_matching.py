@@ -1,4 +1,4 @@
-"""TinyBERT's Transformer distillation (Jiao et al. 2020, section 3.1): layers match a teacher's."""
+"""TinyBERT's Transformer distillation (Jiao et al. 2020, section 3.1): layer-wise losses."""
 
 import flax.linen as nn
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Masked sequence to sequence (Song et al. 2019): MASS says a long fragment that was hidden."""
+"""Masked sequence to sequence (Song et al. 2019): MASS reconstructs a masked 50% fragment."""
 
 import math
 
@@ -17,13 +17,13 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 class Objective(nn.Module):
     """One fragment of the text is hidden from the encoder, and is all that the decoder sees.
 
-    The fragment is drawn inside the jitted step, anew in every step. The decoder is told where in
+    The fragment is sampled inside the jitted step, anew in every step. The decoder is told where in
     the text the fragment stands, and begins with [MASK] (section 3.2).
 
     Attributes:
       mask_id: The [MASK] token.
       special_ids: Tokens that are no text.
-      vocab_size: V, of which random replacements are drawn.
+      vocab_size: V, of which random replacements are sampled.
       weight: Share in the total loss.
       fragment_share: Share of the text that is the fragment (section 4.1).
       mask_share: Share of the fragment's tokens that become [MASK].
@@ -48,15 +48,15 @@ class Objective(nn.Module):
         if "target_ids" in batch:
             return batch
         ids, there = batch["input_ids"], batch["attention_mask"]
-        longest = ids.shape[1]
+        max_length = ids.shape[1]
         placing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
         text = spans.text_of(ids, there, self.special_ids)
-        size = spans.share_of(text.size, self.fragment_share, longest)
+        size = spans.share_of(text.size, self.fragment_share, max_length)
         draws = jax.vmap(jax.random.uniform)(placing)
         begin = text.begin + (draws * (text.size - size + 1)).astype(jnp.int32)
-        length = teacher_forcing.rounded_up(math.ceil(self.fragment_share * longest))
-        length = min(length, longest)
-        places = jnp.minimum(begin[:, None] + jnp.arange(length), longest - 1)
+        length = teacher_forcing.rounded_up(math.ceil(self.fragment_share * max_length))
+        length = min(length, max_length)
+        places = jnp.minimum(begin[:, None] + jnp.arange(length), max_length - 1)
         target_mask = teacher_forcing.length_mask(size, length)
         hidden = masking.hide(
             hiding,

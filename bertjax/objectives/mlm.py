@@ -1,4 +1,4 @@
-"""Masked language model (Devlin et al. 2019, section 3.1): predict hidden tokens."""
+"""Masked language model (Devlin et al. 2019, section 3.1): predict masked tokens."""
 
 import math
 from typing import Annotated
@@ -52,7 +52,7 @@ class Objective(nn.Module):
     Attributes:
       mask_id: The [MASK] token.
       special_ids: Tokens that are never predicted, and never drawn as a replacement.
-      vocab_size: V, of which random replacements are drawn.
+      vocab_size: V, of which random replacements are sampled.
       seed: Seed of static masks.
       weight: Share in the total loss.
       masked_lm_prob: Share of the tokens to predict.
@@ -89,7 +89,7 @@ class Objective(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the hidden tokens; only they meet the vocabulary."""
+        """Cross entropy of the masked tokens; only they meet the vocabulary."""
         logits_BPV, weights = self.scores(encoder, encoded, batch, train=train)
         labels = batch["mlm_labels"]
         weight_sum = weights.sum()

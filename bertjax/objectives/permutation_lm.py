@@ -1,4 +1,4 @@
-"""Permutation language model (Yang et al. 2019, sections 2.2 and 2.3): predict in random order."""
+"""Permutation language model (Yang et al. 2019, sections 2.2 and 2.3): random orders."""
 
 import math
 from typing import Annotated
@@ -20,7 +20,7 @@ AtLeastOne = Annotated[float, Number(1.0)]
 class Objective(nn.Module):
     """Predicts some tokens, each from those that are not predicted and those predicted before it.
 
-    Nothing is hidden by [MASK]: which tokens see which is drawn inside the jitted step, anew in
+    Nothing is hidden by [MASK]: which tokens see which is sampled inside the jitted step, anew in
     every step, and a model with two streams keeps to it.
 
     Attributes:
@@ -96,5 +96,5 @@ class Objective(nn.Module):
             masking.prediction_budget(maskable, share, limit),
             limit,
             context=self.partial_prediction,
-            longest=self.longest_span,
+            max_length=self.longest_span,
         )

@@ -1,4 +1,4 @@
-"""Ponder cost (Graves 2016, section 2.1): thinking longer than is worth it costs."""
+"""Ponder cost (Graves 2016, section 2.1): a penalty on the number of computation steps."""
 
 import flax.linen as nn
 import jax.numpy as jnp

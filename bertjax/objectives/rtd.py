@@ -1,4 +1,4 @@
-"""Replaced token detection (Clark et al. 2020, section 3.1): which tokens are not the text's."""
+"""Replaced token detection (Clark et al. 2020, section 3.1): original or replaced, per token."""
 
 import flax.linen as nn
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Span boundary objective (Joshi et al. 2020, section 3.2): hidden spans from their neighbours."""
+"""Span boundary objective (Joshi et al. 2020, section 3.2): predict spans from their boundaries."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ class Objective(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the hidden tokens that have two neighbours."""
+        """Cross entropy of the masked tokens that have two neighbours."""
         if "mlm_spans" not in batch:
             raise UserError(
                 "objective sbo needs hidden spans: put mlm before it, with "

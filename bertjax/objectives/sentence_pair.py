@@ -1,4 +1,4 @@
-"""Classifying pairs of segments: next sentence (BERT) or sentence order (ALBERT).
+"""Pair classification: next sentence prediction (BERT) or sentence order prediction (ALBERT).
 
 Which of the two it is was decided where examples were made (`data.pair`): both are two classes of
 the pooled output.

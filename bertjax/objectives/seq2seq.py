@@ -1,4 +1,4 @@
-"""Sources and their targets (Vaswani et al. 2017): saying what belongs to what was read."""
+"""Sequence to sequence (Vaswani et al. 2017): predict the target of a source."""
 
 import flax.linen as nn
 from jaxtyping import Array

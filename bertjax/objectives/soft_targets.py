@@ -1,4 +1,4 @@
-"""Soft targets (Hinton et al. 2015, section 2): a student's scores become those of a teacher.
+"""Soft targets (Hinton et al. 2015, section 2): cross-entropy with a teacher's distribution.
 
 With the masked language model's scores this is DistilBERT's distillation (Sanh et al. 2019, section
 2), with a task's the prediction layer of TinyBERT's (Jiao et al. 2020, section 3.1).

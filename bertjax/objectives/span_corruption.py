@@ -1,4 +1,4 @@
-"""Span corruption (Raffel et al. 2020, section 3.1.4): T5 says what was cut out of a text."""
+"""Span corruption (Raffel et al. 2020, section 3.1.4): T5 predicts the removed spans."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ SpanLength = Annotated[float, Number(1.0)]
 class Objective(nn.Module):
     """Each span of the text becomes a sentinel; the target is every sentinel with its span behind.
 
-    Spans are drawn inside the jitted step, anew in every step. Sentinels are the last ids of the
+    Spans are sampled inside the jitted step, anew in every step. Sentinels are the last ids of the
     vocabulary, behind the tokenizer's own, the first one last, as T5's `<extra_id_0>` is.
 
     Attributes:
@@ -50,18 +50,18 @@ class Objective(nn.Module):
         if "target_ids" in batch:
             return batch
         ids, there = batch["input_ids"], batch["attention_mask"]
-        longest = ids.shape[1]
+        max_length = ids.shape[1]
         shares = {"share": self.noise_density, "mean": self.mean_noise_span_length}
         text = spans.text_of(ids, there, self.special_ids)
-        drawn = spans.random_spans(batch["example_key"], text, longest, **shares)
+        drawn = spans.random_spans(batch["example_key"], text, max_length, **shares)
         count = drawn.begin.shape[1]
         self._check(count)
         sentinels = jnp.broadcast_to(self.vocab_size - 1 - jnp.arange(count), drawn.begin.shape)
         # Up to two special tokens of a full row are no text.
-        left = longest - round(self.noise_density * (longest - 2)) + count
-        left = min(teacher_forcing.rounded_up(left), longest)
+        left = max_length - round(self.noise_density * (max_length - 2)) + count
+        left = min(teacher_forcing.rounded_up(left), max_length)
         source = spans.replaced(ids, there, drawn, sentinels, left, self.pad_id)
-        length = teacher_forcing.rounded_up(round(self.noise_density * longest) + count + 1)
+        length = teacher_forcing.rounded_up(round(self.noise_density * max_length) + count + 1)
         target = spans.gathered(ids, drawn, sentinels, self.sep_id, length, self.pad_id)
         return teacher_forcing.replace_source(batch, *source, *target, self.pad_id)
 

@@ -1,4 +1,4 @@
-"""Unified language model (Dong et al. 2019): one encoder learns four ways to see a text."""
+"""Unified language model (Dong et al. 2019): one encoder with four kinds of attention masks."""
 
 import flax.linen as nn
 import jax
@@ -28,7 +28,7 @@ NUM_SEGMENTS = 6
 
 
 class Objective(nn.Module):
-    """Predicts hidden tokens from what each example's kind, drawn in the step, lets them see.
+    """Predicts masked tokens from what each example's kind, drawn in the step, lets them see.
 
     All tokens (bidirectional), those on one side, or of two segments the first whole and of the
     second what came before (section 2.3). Segments have numbers of their own for each kind, six
@@ -37,7 +37,7 @@ class Objective(nn.Module):
     Attributes:
       mask_id: The [MASK] token.
       special_ids: Tokens that are never predicted, and never drawn as a replacement.
-      vocab_size: V, of which random replacements are drawn.
+      vocab_size: V, of which random replacements are sampled.
       weight: Share in the total loss.
       shares: How likely each of `KINDS` is (section 2.3).
       masked_lm_prob: Share of the tokens to predict.
@@ -112,7 +112,7 @@ class Objective(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the hidden tokens, of all kinds and of each."""
+        """Cross entropy of the masked tokens, of all kinds and of each."""
         logits_BPV, weights = self.mlm.scores(encoder, encoded, batch, train=train)
         labels, weight_sum = batch["mlm_labels"], weights.sum()
         metrics = {"accuracy": (losses.correct(logits_BPV, labels, weights), weight_sum)}

@@ -1,0 +1,1 @@
+"""Ahead-of-time plans, HLO analysis, memory traffic and collectives."""

@@ -1,4 +1,4 @@
-"""What a compiled program sends between devices in a step: its collectives.
+"""Collectives of a compiled program: the bytes that devices exchange in a step.
 
 Counted from the program itself, since the compiler's own analysis counts the body of a loop once.
 """

@@ -1,4 +1,4 @@
-"""A config's own training step on random tokens, timed or planned before there is a corpus."""
+"""Training step of a config on random tokens, for timing and planning without a corpus."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Compiled programs as XLA prints them: computations, instructions, how often each runs."""
+"""Parse the HLO text of compiled programs: computations, instructions, trip counts."""
 
 import dataclasses
 import functools

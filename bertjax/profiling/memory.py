@@ -1,4 +1,4 @@
-"""What a compiled program moves between one device's main memory and the device.
+"""Memory traffic of a compiled program between a device and its main memory.
 
 Counted from the program itself, since the compiler's own analysis counts the body of a loop once.
 """

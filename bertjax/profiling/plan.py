@@ -1,4 +1,4 @@
-"""A run on a pod that is not here: its real step, compiled, and what that says of memory and time.
+"""Plan a run on hardware that is not present: compile its step, estimate memory and time.
 
 Times are a roofline (Williams et al. 2009): what the chips need at least, with every product at
 their peak, every byte at full bandwidth, and collectives on the two links of one dimension of the
@@ -30,7 +30,7 @@ _LINKS = 2
 _SHOWN = 5
 SECONDS_PER_DAY = 86_400
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def for_accelerator(config: ConfigDict) -> ConfigDict:
 
 
 def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
-    """The config with the mesh that a person wrote as "data=64,fsdp=4"; the rest is 1.
+    """The config with the mesh that the user wrote as "data=64,fsdp=4"; the rest is 1.
 
     Raises:
       UserError: it is written otherwise.
@@ -101,12 +101,12 @@ def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
             hint = nearest(axis, sharding.MESH_AXES)
             raise UserError(f"--mesh {text}: no mesh axis {axis!r}: {hint}")
         if not re.fullmatch(r"-1|[1-9]\d*", size):
-            raise UserError(f"--mesh {text}: wanted axes and sizes such as data=64,fsdp=4")
+            raise UserError(f"--mesh {text}: expected axes and sizes such as data=64,fsdp=4")
         sizes[axis] = int(size)
     return changed(config, {f"mesh.{axis}": size for axis, size in sizes.items()})
 
 
-def compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: Say) -> StepPlan:
+def compiled(config: ConfigDict, phase: build.Phase, topology: Topology, log: Log) -> StepPlan:
     """Compiles the step of a phase.
 
     Raises:
@@ -116,7 +116,7 @@ def compiled(config: ConfigDict, phase: build.Phase, topology: Topology, say: Sa
     settings = {axis: size for axis, size in mesh.shape.items() if size > 1}
     settings |= {"remat": config.model.remat, "microbatches": phase.microbatches}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items())
-    say(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.title}: {shown}")
+    log(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.title}: {shown}")
     trainer, rows = dummy.trainer(config, phase, mesh, teachers.shapes)
     place = sharding.batch_sharding(mesh)
     batch = {

@@ -1,4 +1,4 @@
-"""Which mesh, remat policy and microbatches a step takes: settings tried, compiled and ranked.
+"""Search mesh, remat policy and microbatches of a step: compile candidates and rank them.
 
 fitting     phases that do not fit -> the gentlest change with which they do
 search      all that makes sense -> the fastest first
@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from bertjax import build
 from bertjax.config import changed
 from bertjax.errors import UserError
-from bertjax.profiling.plan import Say, StepPlan
+from bertjax.profiling.plan import Log, StepPlan
 from bertjax.train.sharding import MESH_AXES
 
 _FROM_GENTLE_TO_HARSH = ("none", "dots", "dots_with_no_batch_dims", "full")
@@ -40,7 +40,7 @@ _Attempt = tuple[dict[str, Any], StepPlan]
 
 
 def fitting(
-    config: ConfigDict, steps: Sequence[StepPlan], compile_step: Compile, say: Say
+    config: ConfigDict, steps: Sequence[StepPlan], compile_step: Compile, log: Log
 ) -> list[StepPlan] | None:
     """The gentlest change with which all phases of a run fit, or None.
 
@@ -52,7 +52,7 @@ def fitting(
         found = []
         for step in steps:
             known = None if changes else step
-            fits = _in_more_parts(settings, step.phase, known, compile_step, say)
+            fits = _in_more_parts(settings, step.phase, known, compile_step, log)
             if fits is None:
                 break
             found.append(fits)
@@ -74,13 +74,13 @@ def _in_more_parts(
     phase: build.Phase,
     known: StepPlan | None,
     compile_step: Compile,
-    say: Say,
+    log: Log,
 ) -> StepPlan | None:
     """The step in as few microbatches as fit; `known` is what came of the phase as it is."""
     before = None
     for times in _TIMES:
         cut = dataclasses.replace(phase, microbatches=times * phase.microbatches)
-        step = known if known and times == 1 else _tried(config, cut, compile_step, say)
+        step = known if known and times == 1 else _tried(config, cut, compile_step, log)
         if not isinstance(step, StepPlan):
             continue
         if step.fits:
@@ -92,20 +92,20 @@ def _in_more_parts(
 
 
 def _tried(
-    config: ConfigDict, phase: build.Phase, compile_step: Compile, say: Say
+    config: ConfigDict, phase: build.Phase, compile_step: Compile, log: Log
 ) -> StepPlan | UserError:
     """A step, or why there is none; it is told where the settings could have been."""
     try:
         return compile_step(config, phase)
     except CompilerDiedError as error:
-        say(str(error))
+        log(str(error))
         return error
     except UserError as error:
         return error
 
 
 def search(
-    config: ConfigDict, phase: build.Phase, devices: int, compile_step: Compile, say: Say
+    config: ConfigDict, phase: build.Phase, devices: int, compile_step: Compile, log: Log
 ) -> list[StepPlan]:
     """What makes sense on so many devices; what fits comes first, fastest first.
 
@@ -121,7 +121,7 @@ def search(
     try:
         for changes, parts in _sensible(config, phase.microbatches, devices, tried):
             cut = dataclasses.replace(phase, microbatches=parts)
-            step = _tried(changed(config, changes), cut, compile_step, say)
+            step = _tried(changed(config, changes), cut, compile_step, log)
             if isinstance(step, StepPlan):
                 tried.append((changes, step))
             else:
@@ -129,7 +129,7 @@ def search(
     except KeyboardInterrupt:
         if not tried:
             raise
-        say("interrupted: this ranks what was compiled until then")
+        log("interrupted: this ranks what was compiled until then")
     if not tried:
         raise mistakes[0]
     return [step for _, step in sorted(tried, key=_rank)]

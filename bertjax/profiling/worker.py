@@ -1,4 +1,4 @@
-"""The compiler for TPUs in a process of its own, which it can end.
+"""Run the TPU compiler in a child process, which can crash or be killed.
 
 It is a library that aborts its process where it fails a check of its own, or runs out of stack.
 What was compiled before is not lost with it, and what comes next is compiled in a new process.
@@ -91,17 +91,17 @@ def _serve(calls: Connection, topology: str, slices: int) -> None:
     jax.config.update("jax_enable_compilation_cache", False)  # nothing is read back without a chip
     host.give_tpu_compiler_stack()
     described = chips.topology(topology, slices)
-    with log_kernel_choice(_say):
+    with log_kernel_choice(_log):
         while True:
             try:
                 config, phase = calls.recv()
             except EOFError:
                 return
             try:
-                calls.send(profiling_plan.compiled(config, phase, described, _say))
+                calls.send(profiling_plan.compiled(config, phase, described, _log))
             except UserError as mistake:
                 calls.send(mistake)
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

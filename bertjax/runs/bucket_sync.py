@@ -1,4 +1,4 @@
-"""The folder of a run in a bucket: its small files lie on this machine and are sent as they change.
+"""Synchronise the folder of a run with a bucket: small files are local and uploaded on change.
 
 Checkpoints of a pretraining are not among them: all of its processes write these into the bucket
 themselves. A fine-tuning is small in all, and so is a suite of them.
@@ -27,7 +27,7 @@ def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.
     """The folder in which a run works: its own, or one that has what its bucket has.
 
     Args:
-      workdir: What a person calls it.
+      workdir: What the user calls it.
       alone: Whether its checkpoints are also small, and no other machine takes part.
 
     Raises:
@@ -37,7 +37,7 @@ def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.
         return storage.place(workdir)
     if alone and _processes() > 1:
         raise UserError(
-            f"--workdir {workdir}: a job of {jax.process_count()} processes wants a folder that "
+            f"--workdir {workdir}: a job of {jax.process_count()} processes requires a folder that "
             "all of them see: mount the bucket and name the folder in it"
         )
     bucket = storage.place(workdir)
@@ -55,7 +55,7 @@ def synced(folder: pathlib.Path, workdir: str | os.PathLike) -> Iterator[None]:
 
     Args:
       folder: The run's folder on this machine.
-      workdir: What a person calls it.
+      workdir: What the user calls it.
     """
     if not storage.is_remote(workdir) or (_processes() > 1 and jax.process_index() != 0):
         yield

@@ -1,4 +1,4 @@
-"""What a model reads: how documents become examples, the characters of words, or images."""
+"""Make the examples of a run from its corpus: tokens, characters of words, or images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +46,7 @@ def examples(
       split: A corpus, or images.
       tokenizer: Of the run; none for images.
       length: Tokens of an example.
-      rows: Rows that go on from step to step, where the format has such.
+      rows: Rows that continue from step to step, where the format has such.
     """
     if tokenizer is None:
         return images.ImageExamples(split, config.seed)

@@ -1,4 +1,4 @@
-"""Fine-tuning: from a pretraining run and a task to the scores of several seeds.
+"""Fine-tuning: from a pretrained run and a task to the scores of several seeds.
 
 prepare    recipe, run, data -> Job: what all seeds share, checked before the first step
 fine_tune  Job, seed -> result: the loop and the step of pretraining, one task as objective
@@ -30,7 +30,7 @@ from bertjax.runs import teachers as runs_teachers
 from bertjax.runtime.chips import peak_flops_per_second
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.tasks.dataset import EncodingSpec
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train import epochs
 from bertjax.train import evaluate as train_evaluate
 from bertjax.train.checkpoint import folder as checkpoint_folder
@@ -158,9 +158,9 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     build.check(recipe)
     origin = checkpoint_origin.resolve(init)
     config = with_origin(recipe, origin)
-    pieces = tokenizer.load(tokenizer_folder(origin))
-    build.check_vocabulary(config, pieces, build.extra_ids(origin.config))
-    dataset = read(config, data, pieces)
+    tokenizer = load_tokenizer(tokenizer_folder(origin))
+    build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))
+    dataset = read(config, data, tokenizer)
     config = with_numbers(config, dataset)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     make_task = build.construct(
@@ -169,15 +169,15 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     sections = config.objectives if "objectives" in config else {}
     teachers = runs_teachers.find(sections)
     for teacher in teachers.values():
-        teacher.check(config, pieces, config.data.max_seq_length)
-    more = runs_teachers.objectives(sections, build.tokenizer_fields(config, pieces), teachers)
+        teacher.check(config, tokenizer, config.data.max_seq_length)
+    more = runs_teachers.objectives(sections, build.tokenizer_fields(config, tokenizer), teachers)
     heads = {config.task.name: make_task, **more}
     pretrainer = Pretrainer(build.encoder(config.model), heads, build.encode(config))
     job = Job(
         workdir=pathlib.Path(workdir),
         config=config,
         origin=origin,
-        tokenizer=pieces,
+        tokenizer=tokenizer,
         dataset=dataset,
         pretrainer=pretrainer,
         teachers=teachers,
@@ -189,7 +189,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
 
 
 def transferred_parts(job: Job) -> list[str]:
-    """What goes on as it was: the encoder, and objectives that the run before had as well."""
+    """What continues as it was: the encoder, and objectives that the run before had as well."""
     if job.origin.checkpoint is None:
         return []
     names = checkpoint_folder.read_record(job.origin.checkpoint).arrays
@@ -201,7 +201,7 @@ def transferred_parts(job: Job) -> list[str]:
 def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> results.Result | None:
     """Trains a seed to the end and scores it; None where it was interrupted.
 
-    A seed that was interrupted goes on from its newest checkpoint.
+    A seed that was interrupted continues from its newest checkpoint.
     """
     storage.make_folder(job.folder(seed))
     if jax.process_index() == 0 and not (job.workdir / "tokenizer").exists():
@@ -250,7 +250,7 @@ def fine_tune(job: Job, seed: int, interrupt: Interrupt) -> results.Result | Non
 def begin(
     job: Job, trainer: Trainer, checkpoints: Checkpoints
 ) -> tuple[TrainState, Mapping[str, Any]]:
-    """The state to go on from, and what the hooks remember of the way there."""
+    """The state to continue from, and what the hooks remember of the way there."""
     resumed = checkpoints.resume(trainer.shapes)
     if resumed is not None:
         state, record = resumed
@@ -290,12 +290,12 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
         config.init = origin.description()
         if extra := build.extra_ids(origin.config):
             config.init.extra_ids = extra
-    longest = build.positions(model)
-    if config.data.max_seq_length > longest:
+    max_length = build.positions(model)
+    if config.data.max_seq_length > max_length:
         raise UserError(
             f"config.data.max_seq_length={config.data.max_seq_length} exceeds "
             f"max_position_embeddings={model.max_position_embeddings} of {origin.run}, which holds "
-            f"{longest} tokens: lower it"
+            f"{max_length} tokens: lower it"
         )
     return config
 
@@ -325,7 +325,7 @@ def tokenizer_folder(origin: checkpoint_origin.PretrainedSource) -> pathlib.Path
     return found
 
 
-def read(config: ConfigDict, data: str, pieces: Tokenizer) -> Dataset:
+def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
     """The examples of the config's task, as its model reads them.
 
     Raises:
@@ -333,7 +333,7 @@ def read(config: ConfigDict, data: str, pieces: Tokenizer) -> Dataset:
     """
     fields = config.data
     wanted = EncodingSpec(
-        tokenizer=pieces,
+        tokenizer=tokenizer,
         max_seq_length=fields.max_seq_length,
         cls_last=build.cls_last(config.model),
         max_chars_per_word=examples.max_chars_per_word(config.model),

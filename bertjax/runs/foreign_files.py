@@ -1,4 +1,4 @@
-"""Whether a folder may become a run's: a run writes among nobody else's files.
+"""Refuse a workdir that contains files of anything but a run.
 
 `bertjax prepare` and `bertjax tokenizer` refuse every folder that holds something else. A run's may
 hold what schedulers and users put there before it starts: logs, scripts and notes.

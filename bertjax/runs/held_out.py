@@ -1,4 +1,4 @@
-"""What a model knows of text that it was not trained on, and what word frequencies know of it."""
+"""Held-out evaluation of a pretraining run, and its unigram baseline."""
 
 import itertools
 import math

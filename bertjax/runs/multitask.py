@@ -22,7 +22,7 @@ from bertjax.pretrainer import Pretrainer
 from bertjax.runs import finetune, results
 from bertjax.tasks.batches import TaskMixture
 from bertjax.tasks.glue.head import BETWEEN
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train import evaluate
 from bertjax.train.checkpoint import origin as checkpoint_origin
 
@@ -116,9 +116,9 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     names = recipe.task.dataset.split(BETWEEN)
     origin = checkpoint_origin.resolve(init)
     config = finetune.with_origin(recipe, origin)
-    pieces = tokenizer.load(finetune.tokenizer_folder(origin))
-    build.check_vocabulary(config, pieces, build.extra_ids(origin.config))
-    parts = {name: finetune.read(alone(config, name), data, pieces) for name in names}
+    tokenizer = load_tokenizer(finetune.tokenizer_folder(origin))
+    build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))
+    parts = {name: finetune.read(alone(config, name), data, tokenizer) for name in names}
     dataset = Tasks(recipe.task.dataset, parts, config.seed)
     config = finetune.with_numbers(config, dataset)
     heads = {name: _head(config, name, number) for number, name in enumerate(names)}
@@ -126,7 +126,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
         workdir=pathlib.Path(workdir),
         config=config,
         origin=origin,
-        tokenizer=pieces,
+        tokenizer=tokenizer,
         dataset=dataset,
         pretrainer=Pretrainer(build.encoder(config.model), heads, build.encode(config)),
         teachers={},

@@ -1,7 +1,7 @@
-"""A pretraining run before its first step: everything is made, checked, and can be told.
+"""Assemble a pretraining run, checked before the first step: tokenizer, corpus, model, trainer.
 
 prepare      config -> Job: text becomes a corpus where it must
-description  Job -> what a person wants to know before it runs
+description  Job -> what the user requires to know before it runs
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from bertjax.runs import bucket_sync
 from bertjax.runs import examples as runs_examples
 from bertjax.runs import teachers as runs_teachers
 from bertjax.runs.workdir import FREE_FIELDS
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.trainer import Trainer
 from bertjax.validation import config as validation_config
 
@@ -44,7 +44,7 @@ class Job:
 
     Attributes:
       workdir: Where everything goes, on this machine.
-      name: What a person calls it: the same folder, or one in a bucket, where checkpoints go.
+      name: What the user calls it: the same folder, or one in a bucket, where checkpoints go.
       config: Of the run.
       tokenizer: Its own copy lies in the workdir; none for images.
       corpus: The text or the images that are learned from.
@@ -86,7 +86,7 @@ class Job:
 def prepare(
     config: ConfigDict,
     workdir: str,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     progress: Callable[[Progress], None] | None = None,
 ) -> Job:
     """Makes what is missing and checks what is there.
@@ -99,18 +99,18 @@ def prepare(
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
     teachers = runs_teachers.find(config.objectives)
-    pieces, corpus, unseen = _learned_from(config, say, progress)
-    _warn_about_best(config, unseen, say)
-    _warn_about_predictions(config, phases, say)
+    tokenizer, corpus, unseen = _learned_from(config, log, progress)
+    _warn_about_best(config, unseen, log)
+    _warn_about_predictions(config, phases, log)
     longest = max(phase.max_seq_length for phase in phases)
     for teacher in teachers.values():
-        teacher.check(config, pieces, longest)
+        teacher.check(config, tokenizer, longest)
     last = phases[-1]
-    examples = runs_examples.examples(config, corpus, pieces, last.max_seq_length)
+    examples = runs_examples.examples(config, corpus, tokenizer, last.max_seq_length)
     rows = examples.build(0, np.zeros(1, np.int64))
     rows["example_weight"] = np.ones(1, np.float32)
     objectives = runs_teachers.objectives(
-        config.objectives, build.tokenizer_fields(config, pieces), teachers
+        config.objectives, build.tokenizer_fields(config, tokenizer), teachers
     )
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     frozen = runs_teachers.frozen(teachers)
@@ -119,7 +119,7 @@ def prepare(
         workdir=bucket_sync.on_this_machine(workdir),
         name=workdir,
         config=config,
-        tokenizer=pieces,
+        tokenizer=tokenizer,
         corpus=corpus,
         held_out=unseen,
         phases=phases,
@@ -206,7 +206,7 @@ def _description_of_data(job: Job) -> list[str]:
 
 
 def _learned_from(
-    config: ConfigDict, say: Callable[[str], None], progress: Callable[[Progress], None] | None
+    config: ConfigDict, log: Callable[[str], None], progress: Callable[[Progress], None] | None
 ) -> tuple[Tokenizer | None, Corpus | Images, Corpus | Images | None]:
     """The run's tokenizer if it reads text, what it learns from, and what is held out."""
     if config.data.format == images.FORMAT:
@@ -216,15 +216,15 @@ def _learned_from(
         for split in filter(None, (learned, unseen)):
             images.check_labels(split, config.objectives.image_class.num_labels)
         return None, learned, unseen
-    pieces, path = _text(config, say, progress)
+    tokenizer, path = _text(config, log, progress)
     corpus = open_corpus(path)
-    check_tokenizer(corpus, pieces)
+    check_tokenizer(corpus, tokenizer)
     splits = read_manifest(path)["splits"]
-    return pieces, corpus, open_corpus(path, "validation") if "validation" in splits else None
+    return tokenizer, corpus, open_corpus(path, "validation") if "validation" in splits else None
 
 
 def _text(
-    config: ConfigDict, say: Callable[[str], None], progress: Callable[[Progress], None] | None
+    config: ConfigDict, log: Callable[[str], None], progress: Callable[[Progress], None] | None
 ) -> tuple[Tokenizer, pathlib.Path]:
     """The run's tokenizer and the folder of its corpus, both made if need be."""
     data = config.data
@@ -238,8 +238,8 @@ def _text(
     if data.corpus and not config.tokenizer.path:
         path = copies.local_copy(data.corpus) / "tokenizer"
     else:
-        path = cache.tokenizer_of(data, config.tokenizer, say)
-    pieces = tokenizer.load(path)
+        path = cache.tokenizer_of(data, config.tokenizer, log)
+    tokenizer = load_tokenizer(path)
     # Before the corpus, which may take hours to prepare.
-    build.check_vocabulary(config, pieces, build.extra_ids(config))
-    return pieces, cache.corpus_of(data, path, pieces.fingerprint, say, progress)
+    build.check_vocabulary(config, tokenizer, build.extra_ids(config))
+    return tokenizer, cache.corpus_of(data, path, tokenizer.fingerprint, log, progress)

@@ -1,4 +1,4 @@
-"""Pretraining: from a job to a trained state, and to what a person wants to know of it."""
+"""Pretraining: train a prepared job to the end and write its summary."""
 
 import contextlib
 import functools
@@ -40,7 +40,7 @@ def finished(job: Job) -> dict[str, Any] | None:
 def pretrain(
     job: Job,
     interrupt: Interrupt,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     guesses: Callable[[Job, Params], list[dict[str, Any]]],
 ) -> dict[str, Any] | None:
     """Trains to the end of the run and writes `summary.json`; None if it was interrupted.
@@ -48,19 +48,19 @@ def pretrain(
     Args:
       job: The run.
       interrupt: Asks for a stop after the current step.
-      say: Logs one line.
+      log: Logs one line.
       guesses: Predictions of the trained model for the summary.
     """
     if jax.process_index() == 0 and job.tokenizer is not None:
         _keep_tokenizer(job)
     with synced(job.workdir, job.name):
-        return _pretrained(job, interrupt, say, guesses)
+        return _pretrained(job, interrupt, log, guesses)
 
 
 def _pretrained(
     job: Job,
     interrupt: Interrupt,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     guesses: Callable[[Job, Params], list[dict[str, Any]]],
 ) -> dict[str, Any] | None:
     config, trainer = job.config, job.trainer
@@ -68,7 +68,7 @@ def _pretrained(
         job.name,
         keep=Keep(config.keep_checkpoints, config.keep_best, config.best_metric, config.best_mode),
         provenance=job.provenance,
-        say=say,
+        log=log,
     )
     with contextlib.closing(checkpoints):
         resumed = checkpoints.resume(trainer.shapes)
@@ -76,7 +76,7 @@ def _pretrained(
         if resumed is not None:
             state, record = resumed
             restored = record.hooks
-            say(f"going on from step {record.step:,}")
+            log(f"resuming from step {record.step:,}")
         with _batches(job, int(state.step)) as batches:
             feed = Feed(batches, trainer.mesh, _flops(job))
             report = Report(config.log_every, feed.work, _peak(job))

@@ -1,4 +1,4 @@
-"""What fine-tuning comes to: scores of epochs, of seeds, of a task; and the prediction files."""
+"""Results of fine-tuning: scores of epochs and seeds, statistics, prediction files."""
 
 import pathlib
 import shutil

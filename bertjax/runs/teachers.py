@@ -1,4 +1,4 @@
-"""Teachers: trained models that objectives of a run learn from.
+"""Teachers for distillation: trained models that objectives of a run use.
 
 In a config, an objective's field `teacher` names a run; the objective gets what makes its model,
 and the trainer its parameters, which lie beside the state and not in it: they have no optimizer
@@ -21,7 +21,7 @@ from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.pretrainer import Pretrainer
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore, trees
 
@@ -58,23 +58,23 @@ class Teacher:
         """Of its parameters."""
         return trees.fingerprint(self.read())
 
-    def check(self, config: ConfigDict, pieces: Tokenizer | None, longest: int) -> None:
+    def check(self, config: ConfigDict, tokenizer: Tokenizer | None, max_length: int) -> None:
         """Refuses a teacher that cannot read what the student reads, or knows another task.
 
         Args:
           config: Of the student's run.
-          pieces: Its tokenizer; None where only the sizes of the vocabularies are compared.
-          longest: Tokens of its longest sequences.
+          tokenizer: Its tokenizer; None where only the sizes of the vocabularies are compared.
+          max_length: Tokens of its longest sequences.
 
         Raises:
           UserError: naming what differs.
         """
-        self._check_tokens(config, pieces)
+        self._check_tokens(config, tokenizer)
         room = build.positions(self.origin.config["model"])
-        if longest > room:
+        if max_length > room:
             raise UserError(
                 f"the teacher {self.origin.run} reads at most {room} tokens, this run's sequences "
-                f"have {longest}: shorten them to --config.data.max_seq_length={room}"
+                f"have {max_length}: shorten them to --config.data.max_seq_length={room}"
             )
         tasks = [each["task"] for each in (self.origin.config, config) if "task" in each]
         if len(tasks) == 2 and config.task.name == self.of:
@@ -85,12 +85,14 @@ class Teacher:
                     f"name one that was fine-tuned on {ours}"
                 )
 
-    def _check_tokens(self, config: ConfigDict, pieces: Tokenizer | None) -> None:
+    def _check_tokens(self, config: ConfigDict, tokenizer: Tokenizer | None) -> None:
         models = self.origin.config["model"], config.model
         theirs, ours = (model.get("vocab_size", 0) for model in models)
         folder = self.origin.run / "tokenizer"
-        known = pieces is not None and folder.exists()
-        if theirs != ours or (known and tokenizer.load(folder).fingerprint != pieces.fingerprint):
+        known = tokenizer is not None and folder.exists()
+        if theirs != ours or (
+            known and load_tokenizer(folder).fingerprint != tokenizer.fingerprint
+        ):
             raise UserError(
                 f"the teacher {self.origin.run} reads other tokens ({theirs:,} pieces) than this "
                 f"run ({ours:,}): set --config.tokenizer.path={folder}"
@@ -156,7 +158,7 @@ def _find(name: str, fields: Mapping[str, Any]) -> Teacher:
     except UserError as error:
         raise UserError(f"the teacher of objective {name}: {error}") from None
     if origin.checkpoint is None:
-        raise UserError(f"the teacher of objective {name} is {fields['teacher']}: wanted a run")
+        raise UserError(f"the teacher of objective {name} is {fields['teacher']}: expected a run")
     return Teacher(origin, fields["of"])
 
 

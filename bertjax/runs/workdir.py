@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, and what came out of it.
+"""The working directory of a run: its lock, its config, its summary.
 
 `config.json` says which config the folder belongs to; `checkpoints/`, `metrics.jsonl`,
 `tensorboard/` and `summary.json` are what the run writes into it.

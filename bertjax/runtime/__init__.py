@@ -1,0 +1,1 @@
+"""Processes, hosts, devices, signals and the compilation cache."""

@@ -1,8 +1,7 @@
-"""TPU chips that need not be here: what they can do, and devices to compile programs for.
+"""TPU chips and topologies: peak FLOP/s, memory, bandwidth; devices for ahead-of-time compiles.
 
-Figures are those of Google Cloud's pages on TPU versions; links count in one direction.
-
-What devices can do at most: floating-point operations a second, to measure a run against.
+Figures are from Google Cloud's pages on TPU versions; links are counted in one direction. Peak
+FLOP/s of the devices at hand are the denominator of model FLOPs utilisation.
 """
 
 import dataclasses
@@ -151,7 +150,7 @@ class Topology:
 
     @property
     def title(self) -> str:
-        """As a person calls it."""
+        """As the user calls it."""
         return self.name if self.slices == 1 else f"{self.slices} slices of {self.name}"
 
     @property
@@ -168,7 +167,7 @@ def topology(name: str, slices: int = 1) -> Topology:
     """
     chip, shape = _parsed(name)
     if slices < 1:
-        raise UserError(f"--slices {slices}: wanted 1 or more")
+        raise UserError(f"--slices {slices}: expected 1 or more")
     if slices > 1 and chip.network_bytes_per_second is None:
         raise UserError(
             f"--slices {slices}: no figure is published for the network between slices of "
@@ -206,7 +205,7 @@ def _parsed(name: str) -> tuple[Chip, str]:
     by_count = {str(_size(shape) * chip.names_count): shape for shape in _SHAPES[chip.dimensions]}
     if mark == "-" and rest in by_count:
         return chip, by_count[rest]
-    raise UserError(f"no topology {name!r}: wanted one such as {_usual(chip)}")
+    raise UserError(f"no topology {name!r}: expected one such as {_usual(chip)}")
 
 
 def _size(shape: str) -> int:

@@ -1,4 +1,4 @@
-"""What JAX compiled, kept from one process to the next, beside what else runs share."""
+"""Keep JAX's compilation cache on disk between processes."""
 
 import contextlib
 import os

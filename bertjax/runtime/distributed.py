@@ -1,9 +1,4 @@
-"""Who is there: the processes of a job call the first of them before JAX joins them.
-
-JAX itself ends a process in which a peer does not come, and does not say which it was.
-
-The processes of one job: how they find each other, and that they are about the same.
-"""
+"""Connect the processes of a job, and check that they run the same config."""
 
 import os
 import re
@@ -50,14 +45,14 @@ def join(distributed: bool) -> None:
 
 
 def _who(coordinator: str | None, count: str | None, number: str | None) -> dict:
-    """What the environment says, as JAX wants it; nothing where it says nothing."""
+    """What the environment says, as JAX requires it; nothing where it says nothing."""
     if coordinator is None:
         return {}
     try:
         who = {"num_processes": int(count or ""), "process_id": int(number or "")}
     except ValueError:
         raise UserError(
-            f"{PROCESSES}={count} and {PROCESS}={number}: wanted how many there are, and which "
+            f"{PROCESSES}={count} and {PROCESS}={number}: expected how many there are, and which "
             "this is, from 0"
         ) from None
     return {"coordinator_address": coordinator, **who}
@@ -69,7 +64,7 @@ def barrier(where: str) -> None:
     Whoever is late is named, where a collective operation would wait without a word.
 
     Args:
-      where: What all have reached, as a person is told.
+      where: What all have reached, as the user is told.
 
     Raises:
       UserError: not all came in time.
@@ -96,7 +91,7 @@ def check_same(**facts: str) -> None:
     """Compares what all processes of the job are about to do.
 
     Args:
-      **facts: What has to be the same, by the name that a person is told.
+      **facts: What has to be the same, by the name that the user is told.
 
     Raises:
       UserError: something differs, here and in every other process; or not all came in time.

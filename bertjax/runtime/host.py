@@ -1,8 +1,6 @@
-"""The processor and the memory of this machine, where JAX computes on the host itself.
+"""The host: its processor, memory and accelerators, and settings made before JAX is imported.
 
-Which devices this machine has, as far as its files tell, and what is set before JAX asks them.
-
-No driver is asked, and no jax imported.
+Accelerators are found from files of the system: no driver is called and JAX is not imported.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the step in progress: the same step on every host."""
+"""Stop a run after the current step on Ctrl-C or SIGTERM: at the same step on every host."""
 
 import collections
 import signal

@@ -1,4 +1,4 @@
-"""How far a command has come, on standard error: a bar in a terminal, plain lines elsewhere."""
+"""Progress of a command on standard error: a bar in a terminal, plain lines elsewhere."""
 
 import contextlib
 import datetime

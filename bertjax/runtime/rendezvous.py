@@ -35,9 +35,9 @@ def rendezvous(address: str, count: int, number: int) -> None:
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise UserError(f"coordinator {address!r}: wanted HOST:PORT")
+        raise UserError(f"coordinator {address!r}: expected HOST:PORT")
     if not 0 <= number < count:
-        raise UserError(f"process {number} of {count}: wanted a number from 0 to {count - 1}")
+        raise UserError(f"process {number} of {count}: expected a number from 0 to {count - 1}")
     seconds = timeout(_SECONDS_TO_JOIN, _USUAL_SECONDS)
     end = time.monotonic() + seconds
     if number == 0:
@@ -60,7 +60,7 @@ def timeout(variable: str, usual: float) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise UserError(f"{variable}={text}: wanted a number of seconds")
+        raise UserError(f"{variable}={text}: expected a number of seconds")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Signals that are noticed at once, also while the main thread compiles.
+"""Handle signals at once, also while the main thread compiles.
 
 Python runs a signal handler in the main thread, between two bytecodes: not before a call into XLA
 returns, which takes minutes for a large model. The file descriptor of `signal.set_wakeup_fd` gets

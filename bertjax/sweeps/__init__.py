@@ -1,0 +1,1 @@
+"""Many runs: grids, child processes, progress and tables."""

@@ -1,4 +1,4 @@
-"""All of GLUE from one encoder: which runs (`sweeps/processes.py` starts them), and what came out.
+"""The GLUE suite: the fine-tuning runs of one encoder on all tasks, and their scores.
 
 plan      tasks, grid -> Runs
 collect   finished Runs -> Scores of every task, the best point of the grid
@@ -105,7 +105,9 @@ def tasks_of(data: str, asked: str) -> list[str]:
         return order
     there = [name for name in order if (pathlib.Path(data) / glue_task(name).folder).is_dir()]
     if not there:
-        raise UserError(f"{data} holds no GLUE task: --data wants the folder that holds CoLA/ etc.")
+        raise UserError(
+            f"{data} holds no GLUE task: --data requires the folder that holds CoLA/ etc."
+        )
     return there
 
 

@@ -1,4 +1,4 @@
-"""The table of a GLUE suite: medians and spread beside published rows; Markdown, text and JSON."""
+"""The table of a GLUE suite: medians and spread next to published rows; Markdown, text, JSON."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""Which runs a sweep has, in plain Python: every run is a dict of dotted fields and their values.
+"""Build the runs of a sweep: every run is a dict of dotted config fields and their values.
 
     product({"optimizer.learning_rate": (1e-3, 3e-3), "seed": (0, 1)})         four runs
     zipped({"model.hidden_size": (128, 256), "model.num_attention_heads": (2, 4)})      two
     draws(20, {"optimizer.learning_rate": log_uniform(1e-4, 1e-2)}, seed=0)     twenty
 
-What they return are lists: `+` puts one behind the other, and a list that is written by hand is as
-good. `product` takes such lists as well as tables of values, so that grids nest.
+All return lists, which `+` concatenates; a list written by hand is as good. `product` accepts such
+lists as well as tables of values, so that grids nest.
 
-Names of a sweep's runs, which are their folders too: only what differs, short, readable.
+The name of a run, which is its folder, lists only the fields in which it differs.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def zipped(table: Mapping[str, Iterable[Any]]) -> list[Point]:
     columns = {name: tuple(values) for name, values in table.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise UserError(f"zipped wants equally many values of each field, got {lengths}")
+        raise UserError(f"zipped requires equally many values of each field, got {lengths}")
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -58,7 +58,7 @@ def draws(count: int, table: Mapping[str, Draw], *, seed: int) -> list[Point]:
 
     Args:
       count: How many.
-      table: How each field is drawn: `uniform`, `log_uniform`, `integers`, `choice`.
+      table: How each field is sampled: `uniform`, `log_uniform`, `integers`, `choice`.
       seed: Of the draws: the same seed gives the same runs.
     """
     generator = random.Random(seed)
@@ -110,7 +110,7 @@ NAME = "name"
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]*")
 _LONGEST = 150
-_LONGEST_LABEL = 40  # pods of GKE have 63, of which JobSet wants some for numbers
+_LONGEST_LABEL = 40  # pods of GKE have 63, of which JobSet requires some for numbers
 
 
 def names(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -199,7 +199,7 @@ def label(*names: str) -> str:
 def _check(name: str) -> None:
     if not isinstance(name, str) or not _SAFE.fullmatch(name):
         raise UserError(
-            f"the run {name!r} wants a name of letters, digits and . _ + = , - that can be a "
+            f"the run {name!r} requires a name of letters, digits and . _ + = , - that can be a "
             f"folder's: give it a {NAME!r}"
         )
     if len(name) > _LONGEST:

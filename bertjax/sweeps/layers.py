@@ -1,4 +1,4 @@
-"""Layers of one encoder as features for naming entities: a run for each row of a published table.
+"""The feature-based NER suite: a run for each row of BERT's table 7.
 
 plan      names of layers -> Runs (`sweeps/processes.py` starts them)
 collect   finished Runs -> Scores
@@ -104,7 +104,8 @@ def fine_tuned(workdir: str, init: str) -> Run:
     found = finished(run.workdir)
     if found is None or "dev/f1" not in found["over_seeds"] or found["task"] != "ner":
         raise UserError(
-            f"--finetuned {workdir}: wanted the --workdir of a finished bertjax finetune --config "
+            f"--finetuned {workdir}: expected the --workdir of a finished bertjax finetune "
+            f"--config "
             "configs/ner.py:conll2003"
         )
     if found["init"]["encoder"] != origin.resolve(init).description()["encoder"]:

@@ -1,4 +1,4 @@
-"""A sweep before its first run: which runs there are, and whether a folder is its own.
+"""Plan a sweep before its first run: its runs, and whether a folder belongs to it.
 
 load     sweep file -> Sweep: every run's name, fields and steps, checked against the config
 words    Sweep, Run -> the `bertjax` command that it is
@@ -50,7 +50,7 @@ class Sweep:
     Attributes:
       spec: The sweep file, and after a colon its argument.
       verb: `pretrain` or `finetune`.
-      options: What the verb wants beside config and workdir: `init`, `data`, `seeds`.
+      options: What the verb requires beside config and workdir: `init`, `data`, `seeds`.
       overrides: Of the command line, for all runs.
       config: What all runs begin with.
       runs: In the order in which they are begun.
@@ -102,7 +102,7 @@ def _points(spec: str, found: Any) -> list[dict[str, Any]]:
     points = list(found) if isinstance(found, Iterable) and not isinstance(found, Mapping) else None
     if not points or not all(isinstance(point, Mapping) for point in points):
         raise UserError(
-            f"{spec}: get_runs() wants a list of runs, each a dict of fields and values, as "
+            f"{spec}: get_runs() requires a list of runs, each a dict of fields and values, as "
             f"bertjax/sweeps/grid.py makes them; got {type(found).__name__} {str(found)[:60]!r}"
         )
     return [{name: _plain(value) for name, value in point.items()} for point in points]
@@ -126,10 +126,10 @@ def _check_options(
             raise UserError(f"{spec}: {INIT!r} is of fine-tuning; without a task it pretrains")
         return
     if options.get("data") is None:
-        raise UserError(f"{spec} fine-tunes: --data wants the folder of its task")
+        raise UserError(f"{spec} fine-tunes: --data requires the folder of its task")
     if options.get("init") is None and not all(INIT in point for point in points):
         raise UserError(
-            f"{spec} fine-tunes: --init wants the run to begin with, or every run an {INIT!r}"
+            f"{spec} fine-tunes: --init requires the run to begin with, or every run an {INIT!r}"
         )
 
 

@@ -1,11 +1,8 @@
-"""Commands as processes, so many at a time: each with its share of the cores and devices.
+"""Run commands as child processes, a limited number at a time, each with a share of the devices.
 
-What asks them to end asks all of them, and waits: a training run saves first.
-
-The runs of a suite: a `bertjax finetune` each, in a process and a folder of its own.
-
-They go one after the other or side by side. What is finished is not done again, and what was
-stopped goes on.
+An interrupt is forwarded to all children, which save before they exit. The runs of a suite are
+`bertjax finetune` processes, each with its own folder: finished ones are skipped, stopped ones
+resume.
 """
 
 import contextlib
@@ -36,7 +33,7 @@ class Job:
     """A command and where it works.
 
     Attributes:
-      name: For people.
+      name: For users.
       command: The words of the process.
       workdir: Made where it is absent.
       log: Gets what the process says, at its end.
@@ -203,7 +200,7 @@ def _gpus(variables: Mapping[str, str]) -> list[str]:
 
 
 def _one_chip(chip: str) -> dict[str, str]:
-    """What libtpu wants to know of a process that has one chip of its host."""
+    """What libtpu requires to know of a process that has one chip of its host."""
     return {
         "TPU_VISIBLE_DEVICES": chip,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
@@ -324,7 +321,7 @@ class Processes:
         watched = {"begun": begun, "ended": ended, "looked": self._looked}
         signal = run(jobs, self._parallel, **watched, devices_each=1)
         if signal:
-            self._display.log("stopped; the same command goes on from there")
+            self._display.log("stopped; the same command continues from there")
             raise SystemExit(128 + signal)
         return failed
 

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: a live table in a terminal, plain lines elsewhere."""
+"""Display a running sweep: a live table in a terminal, plain lines elsewhere."""
 
 import dataclasses
 import pathlib
@@ -39,22 +39,22 @@ class Lines:
     def begun(self, run: Run) -> None:
         self._running.add(run.name)
         number = self._sweep.runs.index(run) + 1
-        self._say(f"[{number}/{len(self._sweep.runs)}] {run.name}")
+        self._log(f"[{number}/{len(self._sweep.runs)}] {run.name}")
 
     def ended(self, run: Run, seconds: float) -> None:
         self._running.discard(run.name)
         now = progress.read_run(self._sweep, run, self._workdir / run.name)
         if now.state != "done":
-            self._say(f"{run.name}: failed ({now.error}); {now.log}")
+            self._log(f"{run.name}: failed ({now.error}); {now.log}")
         elif now.best is None:
-            self._say(f"{run.name}: done, without {self._sweep.metric}, {seconds:.0f} s")
+            self._log(f"{run.name}: done, without {self._sweep.metric}, {seconds:.0f} s")
         else:
-            self._say(f"{run.name}: {self._sweep.metric} {now.best:.4f}, {seconds:.0f} s")
+            self._log(f"{run.name}: {self._sweep.metric} {now.best:.4f}, {seconds:.0f} s")
 
     def looked(self) -> None:
         pass
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
@@ -91,7 +91,7 @@ class Table(Lines):
             now = dataclasses.replace(now, state="running")
         return now
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""The table of a sweep: a row for each run; as text, Markdown and JSON."""
+"""The table of a sweep: one row per run; as text, Markdown and JSON."""
 
 import time
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What is measured: one file a kind of task, each defining `Task`."""
+"""Downstream tasks: one folder each, with head, dataset, files and predictions."""

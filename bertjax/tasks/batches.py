@@ -1,12 +1,12 @@
-"""Fine-tuning's batches: every example once an epoch, little padding, few different shapes.
+"""Batches of fine-tuning: every example once an epoch, with little padding and few shapes.
 
 A batch is padded to the shortest of a few fixed lengths that holds it, since every shape is
-compiled once. Padding changes no output, but random batches of texts whose lengths differ are
-mostly padding: 78% of SST-2's in batches of 32. So examples are shuffled, sorted by length within
-groups of some batches, cut into batches, and the batches are shuffled; 1 batch a group is the plain
+compiled once. Padding changes no output, but random batches of texts of mixed length are mostly
+padding: 78% of SST-2 in batches of 32. So examples are shuffled, sorted by length within groups of
+a few batches and cut into batches, and the batches are shuffled; 1 batch a group is a plain
 shuffle.
 
-Several tasks learned together: batches of one task each, in random order (Liu et al. 2019).
+A mixture of tasks has batches of one task each, in random order (Liu et al. 2019).
 """
 
 import dataclasses
@@ -61,15 +61,15 @@ class PairBatches:
         if self.batch_size % self.together:
             raise UserError(
                 f"batch_size={self.batch_size} counts sequences, of which {self.together} belong "
-                f"together: wanted a multiple of {self.together}"
+                f"together: expected a multiple of {self.together}"
             )
-        longest = int(self.pairs.lengths.max())
+        max_length = int(self.pairs.lengths.max())
         if list(self.padded_lengths) != sorted(set(self.padded_lengths)):
             raise UserError(f"padded_lengths={self.padded_lengths} must ascend")
-        if self.padded_lengths[-1] < longest:
+        if self.padded_lengths[-1] < max_length:
             raise UserError(
                 f"padded_lengths={self.padded_lengths} must end with max_seq_length: a sequence "
-                f"has {longest} tokens"
+                f"has {max_length} tokens"
             )
 
     @property
@@ -108,7 +108,7 @@ class PairBatches:
 
         These batches have no labels: what is predicted is scored on the host.
         """
-        by_length = np.argsort(self._longest, kind="stable")
+        by_length = np.argsort(self._max_length, kind="stable")
         for groups in _cut(by_length, self.batch_size // self.together):
             examples = self._members(groups)
             yield examples, self._unlabelled(examples, rows)
@@ -117,19 +117,19 @@ class PairBatches:
         """The examples of each batch of an epoch: each number once, PADDING in a short batch."""
         # The raw bits of a bit generator stay the same in every release of numpy.
         bits = np.random.Philox(key=[self.seed, epoch])
-        shuffled = np.argsort(bits.random_raw(len(self._longest)), kind="stable")
+        shuffled = np.argsort(bits.random_raw(len(self._max_length)), kind="stable")
         per_batch = self.batch_size // self.together
         batches = []
         for start in range(0, len(shuffled), per_batch * self.batches_per_group):
             some = shuffled[start : start + per_batch * self.batches_per_group]
-            by_length = np.argsort(self._padded(self._longest[some]), kind="stable")
+            by_length = np.argsort(self._padded(self._max_length[some]), kind="stable")
             batches.append(_cut(some[by_length], per_batch))
         order = np.concatenate(batches)
         order = order[np.argsort(bits.random_raw(len(order)), kind="stable")]
         return np.stack([self._members(groups) for groups in order])
 
     @functools.cached_property
-    def _longest(self) -> Int[np.ndarray, " g"]:
+    def _max_length(self) -> Int[np.ndarray, " g"]:
         """The length of the longest of each of those that stay together."""
         return self.pairs.lengths.reshape(-1, self.together).max(axis=1)
 

@@ -1,6 +1,6 @@
-"""Lines in which a person asks a fine-tuned model: fields with tabs between them, or JSON.
+"""What the datasets of all tasks share: fields of `config.data`, encoding, inputs of prediction.
 
-How a model wants the examples of a task: what all kinds of tasks have in common.
+Inputs of prediction are lines with tabs between the fields, or JSON objects.
 """
 
 import dataclasses
@@ -33,19 +33,19 @@ def fields(line: Line, names: Sequence[str]) -> dict[str, str]:
         found = json_object(line, dict.fromkeys(names, "a text"))
         if all(isinstance(found[name], str) for name in names):
             return {name: found[name] for name in names}
-        raise UserError(f"{where}: wanted a text for each of {', '.join(names)}: mend the line")
+        raise UserError(f"{where}: expected a text for each of {', '.join(names)}: fix the line")
     parts = text.split("\t")
     if len(parts) != len(names):
         example = json.dumps(dict.fromkeys(names, "..."))
         raise UserError(
-            f"{where}: {len(parts)} field(s), wanted {len(names)} with tabs between them "
+            f"{where}: {len(parts)} field(s), expected {len(names)} with tabs between them "
             f"({', '.join(names)}), or {example}"
         )
     return dict(zip(names, parts, strict=True))
 
 
 def json_object(line: Line, wanted: dict[str, str]) -> dict:
-    """A JSON object with the wanted keys, of which the values tell what they hold.
+    """A JSON object with the expected keys, of which the values tell what they hold.
 
     Raises:
       UserError: it is none, or lacks one.
@@ -58,7 +58,7 @@ def json_object(line: Line, wanted: dict[str, str]) -> dict:
     if not isinstance(found, dict) or not wanted.keys() <= found.keys():
         keys = ", ".join(f'"{name}" ({what})' for name, what in wanted.items())
         raise UserError(
-            f"{where}: wanted a JSON object with {keys}, got {text[:_SHOWN]!r}: mend the line"
+            f"{where}: expected a JSON object with {keys}, got {text[:_SHOWN]!r}: fix the line"
         )
     return found
 
@@ -95,7 +95,7 @@ class Examples(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PredictionRequest:
-    """Examples that a person gives, of which nobody knows the answers.
+    """Examples that the user gives, of which nobody knows the answers.
 
     Attributes:
       batches: What the model reads.

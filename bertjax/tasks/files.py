@@ -1,4 +1,4 @@
-"""The files of the splits of a task, under their usual names or those that a recipe gives."""
+"""Locate the files of a task's splits, by their usual names or those of the config."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def find(
             found[split] = path
         elif named or split != "test":
             raise UserError(
-                f"{folder} has no {' or '.join(names)}: --data wants the folder of the task's "
+                f"{folder} has no {' or '.join(names)}: --data requires the folder of the task's "
                 f"files, or name yours with --config.data.{split}_file=FILE"
             )
     return found

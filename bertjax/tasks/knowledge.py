@@ -1,4 +1,4 @@
-"""Texts with knowledge in them: K-BERT's sentence trees (Liu et al. 2020, sections 3.2 and 3.3).
+"""K-BERT's sentence trees: triples injected into texts (Liu et al. 2020, sections 3.2 and 3.3).
 
 A graph of triples is asked for every entity that a text names (K-Query), and what it says of one is
 put behind it as branches of a tree (K-Inject): predicate and object. Read along the branches, a
@@ -61,14 +61,14 @@ def read(path: str | pathlib.Path) -> Graph:
             fields = line.rstrip("\r\n").split("\t")
             if len(fields) != 3 or not all(fields):
                 raise UserError(
-                    f"{path} line {number}: {len(fields)} fields, wanted subject, predicate and "
-                    "object separated by tabs; mend or remove the line"
+                    f"{path} line {number}: {len(fields)} fields, expected subject, predicate and "
+                    "object separated by tabs; fix or remove the line"
                 )
             graph.setdefault(fields[0], []).append((fields[1], fields[2]))
     return {subject: tuple(said) for subject, said in graph.items()}
 
 
-def find_names(text: str, graph: Graph, longest: int) -> Iterator[tuple[int, int]]:
+def find_names(text: str, graph: Graph, max_length: int) -> Iterator[tuple[int, int]]:
     """Where a text names subjects of a graph: (begin, end), the longest from left to right.
 
     The published code asks for every word that a segmenter finds instead.
@@ -76,7 +76,7 @@ def find_names(text: str, graph: Graph, longest: int) -> Iterator[tuple[int, int
     inside = {match.start() for match in _WITHIN_A_WORD.finditer(text)}
     begin = 0
     while begin < len(text):
-        ends = range(min(begin + longest, len(text)), begin + SHORTEST_NAME - 1, -1)
+        ends = range(min(begin + max_length, len(text)), begin + SHORTEST_NAME - 1, -1)
         free = begin not in inside
         found = (end for end in ends if free and end not in inside and text[begin:end] in graph)
         end = next(found, None)
@@ -137,9 +137,9 @@ class Injector:
 
     def __init__(self, graph: Graph, tokenizer, triples_per_entity: int):
         if triples_per_entity < 1:
-            raise UserError(f"triples_per_entity={triples_per_entity}: wanted 1 or more")
+            raise UserError(f"triples_per_entity={triples_per_entity}: expected 1 or more")
         self._graph, self._tokenizer, self._most = graph, tokenizer, triples_per_entity
-        self._longest = max(map(len, graph), default=0)
+        self._max_length = max(map(len, graph), default=0)
         self._branches: dict[str, list[list[int]]] = {}
 
     def tree(self, text: str, size: int, room: int) -> Tree:
@@ -148,7 +148,7 @@ class Injector:
         begins = {begin: number for number, (begin, _) in reversed([*enumerate(spans)])}
         ends = {end: number + 1 for number, (_, end) in enumerate(spans)}
         entities, branches = [], []
-        for begin, end in find_names(text, self._graph, self._longest):
+        for begin, end in find_names(text, self._graph, self._max_length):
             if begin in begins and ends.get(end, size + 1) <= size:
                 entities.append((begins[begin], ends[end]))
                 branches.append(self._said_of(text[begin:end]))

@@ -1,4 +1,4 @@
-"""The official measures of a task, for predictions that any model made, read from files.
+"""Official metrics of a task, for prediction files of any model.
 
 `SCORERS` has a function for each task; another task is another line there. Measures are fractions,
 1 is perfect, but for SQuAD's, which are percentages as its own scripts print them; counts are named
@@ -54,7 +54,7 @@ def _glue(task: GlueTask, references: str | None, predictions: str) -> Scores:
     examples = glue_files.read_file(_needed(task.name, references), task)
     if examples.labels is None:
         raise UserError(
-            f"{references} has no labels: wanted a file that has, such as the released dev split"
+            f"{references} has no labels: expected a file that has, such as the released dev split"
         )
     known = glue_predictions.read(predictions, task)
     found = np.array(_matched(references, examples.indices, predictions, known))
@@ -117,7 +117,7 @@ def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scor
     questions = squad_files.read(_needed(name, references), on_mismatch="keep")
     found = json_fields.load(pathlib.Path(predictions), "predictions of SQuAD", distinct_keys=True)
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise UserError(f'{predictions}: wanted {{"QUESTION_ID": "answer", ...}}; write it so')
+        raise UserError(f'{predictions}: expected {{"QUESTION_ID": "answer", ...}}; write it so')
     rules = answers.exact_match_and_f1
     if unanswerable:
         rules = answers.exact_match_and_f1_with_no_answers
@@ -138,7 +138,9 @@ SCORERS: Mapping[str, Scorer] = {
 
 def _needed(task: str, references: str | None) -> str:
     if references is None:
-        raise UserError(f"{task} wants --references: the released data that the predictions are of")
+        raise UserError(
+            f"{task} requires --references: the released data that the predictions are of"
+        )
     return references
 
 
@@ -160,14 +162,14 @@ def _matched(
             f"first of them {first!r}; remove them, or score another split"
         )
     if len(known) != len(wanted):
-        raise UserError(f"{references} calls two examples the same; wanted different indices")
+        raise UserError(f"{references} calls two examples the same; expected different indices")
     return [known[identity] for identity in wanted]
 
 
 def _right(references: str, choices: Choices, predictions: str) -> Bool[np.ndarray, " n"]:
     """Which questions were answered rightly."""
     if choices.answers is None:
-        raise UserError(f"{references} has no answers: wanted a split that has, such as dev")
+        raise UserError(f"{references} has no answers: expected a split that has, such as dev")
     known = multiple_choice_predictions.read(predictions)
     return np.array(_matched(references, choices.ids, predictions, known)) == choices.answers
 
@@ -177,7 +179,8 @@ def _tags_before_last(path: str, sentence: Sentence) -> list[str]:
     for line, columns in zip(sentence.lines, sentence.between, strict=True):
         if not columns or not ner_conll.is_tag(columns[-1]):
             raise UserError(
-                f"{path}:{line}: no tag before the last column: wanted the right tag and then the "
+                f"{path}:{line}: no tag before the last column: expected the right tag and then "
+                f"the "
                 "predicted one; or name the file of the right ones with --references"
             )
     return [columns[-1] for columns in sentence.between]
@@ -193,16 +196,17 @@ def _check_same_words(
                 line = wanted.lines[min(number, len(wanted) - 1)]
                 raise UserError(
                     f"{predictions}:{found.lines[number]}: {word!r}, where {references}:{line} has "
-                    f"{there}: wanted the same sentences in the same order"
+                    f"{there}: expected the same sentences in the same order"
                 )
         if len(found) < len(wanted):
             raise UserError(
                 f"{predictions}:{found.lines[-1]}: the sentence ends, where {references}:"
-                f"{wanted.lines[len(found)]} goes on with {wanted.words[len(found)]!r}: wanted the "
+                f"{wanted.lines[len(found)]} continues with {wanted.words[len(found)]!r}: "
+                f"expected the "
                 "same sentences in the same order"
             )
     if len(sentences) != len(predicted):
         raise UserError(
             f"{predictions} has {len(predicted)} sentences, {references} has {len(sentences)}: "
-            "wanted the same sentences in the same order"
+            "expected the same sentences in the same order"
         )

@@ -1,4 +1,4 @@
-"""One or two texts as a sequence: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
+"""Encode one or two texts as a sequence: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
 Between two texts stand as many [SEP] as the tokenizer says: RoBERTa has two. For models that want
 [CLS] last: a [SEP] [CLS], or a [SEP] b [SEP] [CLS], with [CLS] in segment 2.
@@ -123,11 +123,11 @@ def room(tokenizer, texts: int, max_seq_length: int) -> int:
       UserError: the tokenizer has no [CLS] or [SEP], or not even one token of each text would fit.
     """
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
-        raise UserError("the tokenizer has no [CLS] and [SEP] tokens: classification wants both")
+        raise UserError("the tokenizer has no [CLS] and [SEP] tokens: classification requires both")
     specials = 2 + (tokenizer.pair_separators if texts == 2 else 0)
     if max_seq_length - specials < texts:
         raise UserError(
-            f"max_seq_length={max_seq_length} leaves no room for {texts} text(s): wanted at "
+            f"max_seq_length={max_seq_length} leaves no room for {texts} text(s): expected at "
             f"least {specials + texts}"
         )
     return max_seq_length - specials

@@ -1,0 +1,1 @@
+"""Tokenizers: released vocabularies and trained ones."""

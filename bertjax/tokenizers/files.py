@@ -1,4 +1,4 @@
-"""Reads released vocabularies: `vocab.txt`, `encoder.json` + `vocab.bpe`, `tokenizer.json`."""
+"""Read released vocabularies: `vocab.txt`, `encoder.json` + `vocab.bpe`, `tokenizer.json`."""
 
 import json
 import pathlib
@@ -82,7 +82,7 @@ def read_byte_level(vocabulary_path: pathlib.Path, merges_path: pathlib.Path) ->
             continue
         pair = line.removesuffix("\r").split(" ")
         if len(pair) != 2:
-            raise UserError(f"{merges_path}, line {number}: wanted two pieces, got {line!r}")
+            raise UserError(f"{merges_path}, line {number}: expected two pieces, got {line!r}")
         for piece in (*pair, "".join(pair)):
             if piece not in vocabulary:
                 raise UserError(
@@ -105,7 +105,7 @@ def read_definition(path: pathlib.Path) -> Definition:
         raise UserError(f"{path} is no tokenizer.json: it has no model with a vocabulary")
     if model.get("type") not in _MODELS:
         raise UserError(
-            f"{path}: model type {model.get('type')!r} is unknown; wanted one of "
+            f"{path}: model type {model.get('type')!r} is unknown; expected one of "
             f"{', '.join(_MODELS)}"
         )
     unknown = model.get("unk_token", model.get("unk_id"))
@@ -160,12 +160,12 @@ def _read_text(path: pathlib.Path) -> str:
         raise UserError(f"{path} is missing")
     content = path.read_bytes()
     if not content.strip():
-        raise UserError(f"{path} is empty; a vocabulary was wanted")
+        raise UserError(f"{path} is empty; a vocabulary was expected")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path} is not UTF-8 at byte {error.start}; a vocabulary was wanted"
+            f"{path} is not UTF-8 at byte {error.start}; a vocabulary was expected"
         ) from None
 
 

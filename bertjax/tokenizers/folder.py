@@ -1,4 +1,4 @@
-"""A tokenizer's folder: written whole or not at all, and checked when it is read again."""
+"""Write the folder of a tokenizer atomically, and verify it when it is read."""
 
 import hashlib
 import json

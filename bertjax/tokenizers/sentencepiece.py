@@ -1,4 +1,4 @@
-"""SentencePiece models, run by the `sentencepiece` library: ALBERT's, XLNet's, T5's and our own."""
+"""SentencePiece tokenizers, run by the `sentencepiece` library: ALBERT, XLNet, T5, our own."""
 
 import hashlib
 import pathlib
@@ -116,7 +116,7 @@ def read_sentencepiece(path: pathlib.Path) -> SentencePieceTokenizer:
     """
     content = path.read_bytes()
     if not content:
-        raise UserError(f"{path} is empty; a SentencePiece model was wanted")
+        raise UserError(f"{path} is empty; a SentencePiece model was expected")
     try:
         return SentencePieceTokenizer(content)
     except ValueError:

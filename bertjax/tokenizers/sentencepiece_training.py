@@ -1,4 +1,4 @@
-"""Learns SentencePiece unigram and BPE models, the same ones at every run."""
+"""Train SentencePiece unigram and BPE models, reproducible between runs."""
 
 import io
 import pathlib
@@ -111,7 +111,7 @@ def _explain(message: str, settings: dict[str, str | int | float]) -> str:
     if too_small:
         return (
             f"vocab_size={settings['vocab_size']} has no room for the special tokens and the "
-            f"characters of this text: wanted {too_small[1]} or more, or a character_coverage "
+            f"characters of this text: expected {too_small[1]} or more, or a character_coverage "
             f"below {settings['character_coverage']}"
         )
     return f"sentencepiece cannot learn from this text: {' '.join(message.split())}"

@@ -1,9 +1,7 @@
-"""Which characters a token covers, without the spaces around them.
+"""Special tokens: their roles and spellings in vocabularies; character offsets of tokens.
 
-Special tokens: how vocabularies spell them, and what each one is for.
-
-Special tokens are control tokens. The library adds them to sequences by id; text that happens to
-spell one of them is text.
+Special tokens are control tokens, added to sequences by id; user text that spells one is text. The
+offsets of a token exclude the spaces around it.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""WordPiece, byte-level BPE and every other `tokenizer.json`, run by the `tokenizers` library."""
+"""WordPiece, byte-level BPE and other `tokenizer.json` files, run by the `tokenizers` library."""
 
 import hashlib
 import itertools

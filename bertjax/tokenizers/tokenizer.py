@@ -1,4 +1,4 @@
-"""Tokenizers: `load` reads one, ours or a released one as it is; `train` learns one from text.
+"""Tokenizers: `load` reads one, bertjax's or a released one; `train` trains one from text.
 
 What comes back is a `Tokenizer` of `bertjax/interfaces.py`, with its `kind`, and with
 `encode_with_offsets` for tasks that point at characters.
@@ -124,7 +124,7 @@ def _find_main_file(folder: pathlib.Path) -> pathlib.Path:
     if len(models) != 1:
         found = ", ".join(model.name for model in models) or "none"
         raise UserError(
-            f"{folder} is no tokenizer's folder: wanted {', '.join(_RELEASED)} or one *.model in "
+            f"{folder} is no tokenizer's folder: expected {', '.join(_RELEASED)} or one *.model in "
             f"it ({found} found)"
         )
     return models[0]
@@ -156,7 +156,7 @@ def _load_definition(file: pathlib.Path) -> "SubwordTokenizer":
             return SubwordTokenizer(with_settings(read_byte_level(*pair), file))
     if file.suffix != ".json":
         raise UserError(
-            f"{file} is no tokenizer file by its name; wanted {', '.join(_RELEASED)} or *.model"
+            f"{file} is no tokenizer file by its name; expected {', '.join(_RELEASED)} or *.model"
         )
     definition = with_settings(read_definition(file), file)
     try:
@@ -173,7 +173,7 @@ def _checked_coverage(coverage: float | None) -> float:
     if coverage is None:
         return CHARACTER_COVERAGE
     if not 0 < coverage <= 1:
-        raise UserError(f"character_coverage={coverage}: wanted more than 0 and at most 1")
+        raise UserError(f"character_coverage={coverage}: expected more than 0 and at most 1")
     return coverage
 
 

@@ -1,6 +1,6 @@
-"""Counts the words of a text, which is all that a vocabulary is learned from.
+"""Train vocabularies: WordPiece, byte-level BPE and words, reproducible between runs.
 
-Learns vocabularies of WordPiece, byte-level BPE and words, the same ones at every run.
+Trainers read the counts of the words of a text.
 """
 
 import functools
@@ -124,7 +124,7 @@ def train_wordpiece(
     if len(pieces) > vocab_size:
         raise UserError(
             f"vocab_size={vocab_size} has no room for the special tokens and the characters of "
-            f"this text: wanted {len(pieces)} or more, or a character_coverage below "
+            f"this text: expected {len(pieces)} or more, or a character_coverage below "
             f"{character_coverage}"
         )
     return define(_join_pairs(words, pieces, vocab_size))
@@ -148,7 +148,7 @@ def train_byte_level(
     if vocab_size < smallest:
         raise UserError(
             f"vocab_size={vocab_size} has no room for the special tokens and the 256 bytes: "
-            f"wanted {smallest} or more"
+            f"expected {smallest} or more"
         )
     define = functools.partial(
         definitions.byte_level,
@@ -191,7 +191,7 @@ def train_words(
     room = vocab_size - len(WORDPIECE_SPECIALS)
     if room < 1:
         raise UserError(
-            f"vocab_size={vocab_size} has no room for a word beside the special tokens: wanted "
+            f"vocab_size={vocab_size} has no room for a word beside the special tokens: expected "
             f"{len(WORDPIECE_SPECIALS) + 1} or more"
         )
     counts = count_words(texts, _splitter(define({"[UNK]": 0})))

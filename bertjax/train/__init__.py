@@ -1,1 +1,1 @@
-"""The trainer: knows no model and no task."""
+"""The trainer, independent of models and tasks."""

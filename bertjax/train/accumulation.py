@@ -1,4 +1,4 @@
-"""A batch in parts, one after the other, each cut over the data axis without a word between shards.
+"""Gradient accumulation over microbatches, with one reduction over the data axis at the end.
 
 Along the mesh's data axis every shard sums up a gradient of its own, and only the sums meet: once a
 step, whatever the number of parts.

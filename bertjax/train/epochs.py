@@ -1,4 +1,4 @@
-"""Measuring after every epoch, restored across restarts; and which epoch counts."""
+"""Evaluate after every epoch, keep the scores across restarts, choose the epoch that counts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

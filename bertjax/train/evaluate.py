@@ -1,7 +1,4 @@
-"""Measuring a state on held-out examples: every example counts once.
-
-Predictions for every example of a split, collected on the host.
-"""
+"""Evaluate a state on held-out examples and collect predictions; every example counts once."""
 
 import collections
 from collections.abc import Callable, Iterable, Mapping
@@ -88,11 +85,11 @@ def _even(values: list[Num[np.ndarray, "B *more"]]) -> list[Num[np.ndarray, "B *
     """Predictions of tokens as long as those of the longest batch, with -1 behind them."""
     if values[0].ndim == 1:
         return values
-    longest = max(rows.shape[1] for rows in values)
+    max_length = max(rows.shape[1] for rows in values)
 
     def lengthened(rows: np.ndarray) -> np.ndarray:
         missing = [(0, 0)] * rows.ndim
-        missing[1] = (0, longest - rows.shape[1])
+        missing[1] = (0, max_length - rows.shape[1])
         return np.pad(rows, missing, constant_values=-1)
 
     return [lengthened(rows) for rows in values]

@@ -1,4 +1,4 @@
-"""Host batches on their way to the devices, with the time that the loop waits for them."""
+"""Transfer host batches to the devices, and time how long the loop waits for them."""
 
 import math
 import time

@@ -1,8 +1,7 @@
-"""What a run does beside training: a hook is told of every step, and acts after some of them.
+"""Hooks of the training loop, called after every step: evaluation, checkpoints, watchdog.
 
-How many programs this process has compiled, or loaded as JAX had compiled them before.
-
-Says what every thread is doing when a run seems to hang.
+`Watchdog` prints the stacks of all threads if a step takes too long. The number of programs that
+were compiled, or loaded from JAX's compilation cache, is counted too.
 """
 
 import contextlib
@@ -126,7 +125,7 @@ class Hook:
         """Called with what another hook, or this one, has to report."""
 
     def due(self, step: int, ending: str | None) -> bool:
-        """Whether the hook wants to act on the state after this step.
+        """Whether the hook requires to act on the state after this step.
 
         `ending` is "complete" or "interrupted" after the last step of this process, else None.
         """
@@ -240,7 +239,7 @@ class Watchdog(Hook):
     """Writes the stacks of all threads to standard error when no step has ended for too long.
 
     Evaluating, saving and compiling count as waiting too. It does so in every process of a job, and
-    again each time that as much time has passed; the run goes on.
+    again each time that as much time has passed; the run continues.
 
     Args:
       minutes: How long is too long; 0 for never.

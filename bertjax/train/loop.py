@@ -1,4 +1,4 @@
-"""The loop: one for pretraining and fine-tuning. What differs lives in objectives and hooks.
+"""The training loop of pretraining and fine-tuning, which differ in objectives and hooks.
 
 A device works ahead of this loop: a step's metrics are read a few steps after it was begun, when
 they are there anyway, so that the device never waits for the host. Before a hook sees the state of
@@ -63,7 +63,7 @@ def train(
         for before, batch in batches if run.step < num_train_steps else ():
             run.fetched(in_flight[-1][1] if in_flight else {})
             if before != run.step:
-                raise ValueError(f"the batch of step {before} came, wanted that of {run.step}")
+                raise ValueError(f"the batch of step {before} came, expected that of {run.step}")
             with run.beginning_step():
                 state, metrics = train_step(state, batch)
             run.step = before + 1

@@ -37,7 +37,7 @@ def make(
     max_grad_norm: float = 1.0,
     layerwise_decay: float = 1.0,
     num_layers: int = 0,
-    still: Sequence[str] = (),
+    frozen_parts: Sequence[str] = (),
 ) -> optax.GradientTransformation:
     """The way from gradient to direction; the step goes against it by the learning rate.
 
@@ -50,7 +50,7 @@ def make(
       max_grad_norm: Longer gradients are scaled down to this norm; 0 clips nothing.
       layerwise_decay: By how much each layer's steps are shorter than those of the layer above.
       num_layers: N, of the stack whose layers these are; asked for by `layerwise_decay`.
-      still: Parts of the model that stay as they are, by their first name: nothing is restored
+      frozen_parts: Parts of the model that are not trained, by their first name: nothing is stored
         of them.
 
     Raises:
@@ -66,22 +66,22 @@ def make(
     last = OPTIMIZERS[name]()
     if layerwise_decay != 1.0:
         last.append(scale_by_depth(layerwise_decay, num_layers))
-    return _freeze(still, _with_gradient_mask(optax.chain(clip, adam, decay, *last)))
+    return _freeze(frozen_parts, _with_gradient_mask(optax.chain(clip, adam, decay, *last)))
 
 
 def _freeze(
-    still: Sequence[str], learned: optax.GradientTransformation
+    frozen_parts: Sequence[str], learned: optax.GradientTransformation
 ) -> optax.GradientTransformation:
     """The same for all parts but some, whose update is zero."""
-    if not still:
+    if not frozen_parts:
         return learned
 
     def of_parts(wanted: Callable[[str], bool]) -> Callable[[Params], Params]:
         return lambda params: {name: wanted(name) for name in params}
 
     return optax.chain(
-        optax.masked(learned, of_parts(lambda name: name not in still)),
-        optax.masked(optax.set_to_zero(), of_parts(lambda name: name in still)),
+        optax.masked(learned, of_parts(lambda name: name not in frozen_parts)),
+        optax.masked(optax.set_to_zero(), of_parts(lambda name: name in frozen_parts)),
     )
 
 
@@ -160,7 +160,7 @@ def scale_by_depth(decay: float, num_layers: int) -> optax.GradientTransformatio
       UserError: an impossible decay, or an encoder whose layers are not in a stack of their own.
     """
     if not 0 < decay <= 1:
-        raise UserError(f"layerwise_decay={decay}: wanted more than 0 and at most 1")
+        raise UserError(f"layerwise_decay={decay}: expected more than 0 and at most 1")
 
     def scaled(path: tuple, update: Array) -> Array:
         names = _names(path)

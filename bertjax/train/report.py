@@ -1,14 +1,8 @@
-"""What a run reports every so many steps: means of its metrics, speed, utilisation, stalls.
+"""Report training: metric means, throughput, model FLOPs utilisation, input stalls, goodput.
 
-Model FLOPs: what a computation needs, counted from its program rather than from a formula.
-
-Counted are the multiplications and additions of matrix products and convolutions, as is the
-convention of PaLM (Chowdhery et al. 2022, appendix B): "model FLOPs utilisation" is what the model
-needs, without recomputation, over what the devices could have done in that time.
-
-What lies in `metrics.jsonl`, read without jax: anybody may look at a run while it trains.
-
-What the time of a run went into: training, and everything else that it had to wait for.
+Model FLOPs are counted from the program: the multiplications and additions of matmuls and
+convolutions, without rematerialisation (PaLM, Chowdhery et al. 2022, appendix B). Goodput is the
+share of wall-clock time that is spent in training steps.
 """
 
 import math
@@ -171,7 +165,7 @@ class Goodput(Hook):
 
 
 def text(values: Values) -> str:
-    """As a person reads it: the share, and where the time went."""
+    """As the user reads it: the share, and where the time went."""
     causes = {name.removeprefix(f"{SHARE}/"): value for name, value in values.items()}
     share = causes.pop(SHARE)
     longest = sorted(causes.items(), key=lambda cause: -cause[1])

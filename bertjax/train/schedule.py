@@ -1,4 +1,4 @@
-"""Learning rates over optimizer steps: warmup from 0 to the peak, then a decay."""
+"""Learning rate schedules over optimizer steps: warmup from 0 to the peak, then decay."""
 
 from typing import Annotated
 
@@ -64,7 +64,7 @@ def make(
       UserError: an unknown name, a negative rate, or a warmup that does not fit the run.
     """
     if learning_rate < 0:
-        raise UserError(f"learning_rate={learning_rate}: wanted 0 or more, such as 1e-4")
+        raise UserError(f"learning_rate={learning_rate}: expected 0 or more, such as 1e-4")
     if not 0 <= warmup_steps <= num_train_steps:
         raise UserError(
             f"warmup_steps={warmup_steps} must lie between 0 and num_train_steps={num_train_steps}"

@@ -1,4 +1,4 @@
-"""Placing parameters, optimizer state and batches on a mesh of devices."""
+"""Shardings of parameters, optimizer state and batches on a mesh of devices."""
 
 import functools
 import math
@@ -279,7 +279,7 @@ def check_batch_size(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None
       UserError: it does not.
     """
     if microbatches < 1:
-        raise UserError(f"microbatches={microbatches}: wanted 1 or more")
+        raise UserError(f"microbatches={microbatches}: expected 1 or more")
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * microbatches
     if batch_size % parts:
         low = batch_size // parts * parts

@@ -1,4 +1,4 @@
-"""All that a training run remembers from one step to the next."""
+"""The state of a training run between two steps."""
 
 from typing import Any
 

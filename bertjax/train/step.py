@@ -1,4 +1,4 @@
-"""One optimizer step, and one step of evaluation, as pure functions to be jitted."""
+"""One optimizer step and one evaluation step, as pure functions to be jitted."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

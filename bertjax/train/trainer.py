@@ -1,6 +1,6 @@
-"""The compiled functions of a run, and where its state lies on the mesh.
+"""The compiled functions of a run, and the shardings of its state.
 
-Several seeds, one compilation: the seed is an argument of the programs, not a constant.
+Several seeds share one compilation: the seed is an argument of the programs, not a constant.
 """
 
 import dataclasses
@@ -126,7 +126,7 @@ def make_trainer(
       attention_kernel: "" for what is best on these devices (`layers/attention_kernels.py`).
 
     Raises:
-      UserError: an array does not divide over the mesh, or `frozen` is not what is wanted.
+      UserError: an array does not divide over the mesh, or `frozen` is not what is expected.
     """
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     template["example_key"] = _keys(1)
@@ -141,7 +141,7 @@ def make_trainer(
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
     wanted = jax.eval_shape(lambda: frozen_of(pretrainer, template))
     frozen = origin.place(frozen, sharding.placed_shapes(wanted, mesh, rules), "teacher")
-    still = jax.tree.map(lambda leaf: leaf.sharding, frozen)
+    frozen_parts = jax.tree.map(lambda leaf: leaf.sharding, frozen)
 
     def first(frozen: Params) -> TrainState:
         state = unboxed(boxed())
@@ -164,11 +164,11 @@ def make_trainer(
         train_step=held(
             train_step,
             donate_argnums=0,
-            in_shardings=(placed, rows, still),
+            in_shardings=(placed, rows, frozen_parts),
             out_shardings=(placed, None),
         ),
         eval_step=held(
-            make_eval_step(pretrainer, seed=seed), in_shardings=(placed.params, rows, still)
+            make_eval_step(pretrainer, seed=seed), in_shardings=(placed.params, rows, frozen_parts)
         ),
         step_options=options,
     )
@@ -207,7 +207,7 @@ def for_seeds(
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     template["example_key"] = jax.random.split(jax.random.key(0), 1)
     placed = jax.tree.map(lambda leaf: leaf.sharding, trainer.shapes)
-    still = jax.tree.map(lambda leaf: leaf.sharding, trainer.frozen)
+    frozen_parts = jax.tree.map(lambda leaf: leaf.sharding, trainer.frozen)
     rows = sharding.batch_sharding(trainer.mesh)
 
     def create_state(seed: Array, frozen: Params) -> TrainState:
@@ -226,7 +226,7 @@ def for_seeds(
     compiled_step = jax.jit(
         sharding.on_mesh(train_step, trainer.mesh, rules, attention_kernel),
         donate_argnums=0,
-        in_shardings=(placed, rows, None, still),
+        in_shardings=(placed, rows, None, frozen_parts),
         out_shardings=(placed, None),
     )
 

@@ -1,7 +1,4 @@
-"""What a person sees while it runs: a live line in a terminal, plain lines elsewhere.
-
-Measurements on disk: `metrics.jsonl`, one JSON object a line, and TensorBoard events.
-"""
+"""Write metrics: to the terminal, to `metrics.jsonl` (one JSON object a line), to TensorBoard."""
 
 import datetime
 import json
@@ -111,7 +108,7 @@ class MetricsFile(Hook):
     """Appends every record to `metrics.jsonl`.
 
     A run that was killed may have written about steps that its checkpoint knows nothing of, or half
-    a line: both are removed when it goes on, so that every step is told once. What is not finite
+    a line: both are removed when it continues, so that every step is told once. What is not finite
     is null.
     """
 
@@ -141,7 +138,7 @@ class MetricsFile(Hook):
                 raise
             raise UserError(
                 f"{self.path}: the disk is full at step {step}; free some space and start the "
-                f"same command to go on from the last checkpoint"
+                f"same command to continue from the last checkpoint"
             ) from error
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Validation of configs and of command-line options."""

@@ -1,4 +1,4 @@
-"""Checks a whole config against the declared constraints of its fields (`validation/schema.py`).
+"""Check a whole config against the declared constraints of its fields (`validation/schema.py`).
 
 It finds values that cannot be meant before anything is read, written or compiled, and touches no
 device.

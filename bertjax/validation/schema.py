@@ -1,4 +1,4 @@
-"""The fields of a config and the values that they may have.
+"""The fields of a config and their allowed values.
 
 Fields of models, objectives and tasks are declared by these modules, those of a task's data by
 `tasks/NAME/dataset.py`; all others are declared here. `validation/config.py` checks a config

@@ -1,4 +1,4 @@
-"""Options that a command accepts and does not read with some value of another one.
+"""Refuse options that have no effect with the value of another option.
 
 A config file may hold both, such as phases and one length. Who types an option expects it to do
 something: an override or a flag that nothing reads is refused in one line.

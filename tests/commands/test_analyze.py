@@ -76,8 +76,8 @@ def with_features(encoding, features):
 @pytest.mark.parametrize(
     ("words", "texts", "message"),
     [
-        (["--plot", "layers.txt"], "texts.txt", "layers.txt: wanted a file that ends in .png"),
-        ([], "nowhere.txt", "nowhere.txt: --input wants texts, one a line"),
+        (["--plot", "layers.txt"], "texts.txt", "layers.txt: expected a file that ends in .png"),
+        ([], "nowhere.txt", "nowhere.txt: --input requires texts, one a line"),
         (["--batch_size", "0"], "texts.txt", "--batch_size: got 0, expected an integer >= 1"),
     ],
 )

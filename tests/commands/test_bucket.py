@@ -70,7 +70,7 @@ def test_a_run_in_a_bucket_goes_on_where_another_machine_was_killed(
 
     done = learn(run_bertjax, "gs://bucket/runs/it", machine="two")
     assert done.returncode == 0, done.stderr
-    assert "going on from step" in done.stderr
+    assert "resuming from step" in done.stderr
     assert checkpoints() == {"8", "12"}
     summary = json.loads(bucket.objects["bucket", "runs/it/summary.json"][0])
 
@@ -82,7 +82,7 @@ def test_a_run_in_a_bucket_goes_on_where_another_machine_was_killed(
     together = ["launch", "--processes", "2", "--devices", "1", "--"]
     done = learn(run_bertjax, "gs://bucket/runs/it", "num_train_steps=16", before=together)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 12" in done.stderr
+    assert "resuming from step 12" in done.stderr
     assert checkpoints() == {"12", "16"}
 
     bucket.refused.add("bucket")

@@ -112,7 +112,7 @@ def test_parquet_says_the_same(run, tokens, tmp_path):
     ("options", "told"),
     [
         (["--layers", "3"], "the model has layers 0 .* to 2, or -3 to -1"),
-        (["--layers", "top"], "wanted numbers as in -1"),
+        (["--layers", "top"], "expected numbers as in -1"),
         (["--max_seq_length", "25"], "the model reads at most 24 tokens"),
         (["--max_seq_length", "12"], "texts.txt, line 1: 18 tokens, more than the 10"),
     ],

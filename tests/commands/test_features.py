@@ -1,4 +1,4 @@
-"""`bertjax features`: once with the runs of a person, else with a stand-in that writes results."""
+"""`bertjax features`: once with the runs of the user, else with a stand-in that writes results."""
 
 import itertools
 import json
@@ -114,7 +114,7 @@ def stand_in(tmp_path, monkeypatch):
 
 @pytest.fixture
 def deep(run_of_two_layers, tmp_path) -> pathlib.Path:
-    """The same with as many layers as every row wants."""
+    """The same with as many layers as every row requires."""
     content = json.loads((run_of_two_layers / "config.json").read_text())
     content["model"]["num_hidden_layers"] = 4
     (tmp_path / "deep").mkdir()
@@ -207,7 +207,10 @@ def test_a_fine_tuning_of_the_same_encoder_is_one_more_row(suite, tmp_path):
     assert out.splitlines()[3].split() == ["fine-tuning", "90.0", "80.0", "to", "95.0", "5", "96.4"]
     fine_tuning(tmp_path / "other", encoder="9c1d")
     fine_tuning(tmp_path / "rte", task="rte")
-    for name, message in (("other", "began with another encoder"), ("rte", "wanted the --workdir")):
+    for name, message in (
+        ("other", "began with another encoder"),
+        ("rte", "expected the --workdir"),
+    ):
         status, _, told = suite("--layers", "last", "--finetuned", tmp_path / name)
         assert (status, told.count("\n")) == (2, 1)
         assert message in told

@@ -110,7 +110,7 @@ def test_texts_come_from_the_line_or_from_standard_input(run, capsys, monkeypatc
     ("words", "message"),
     [
         (["a b"], "text 1 ('a b') hides nothing: write [MASK] for a token"),
-        (["a [MASK]", "--top", "99"], "--top 99: wanted 1 to 31, the vocabulary"),
+        (["a [MASK]", "--top", "99"], "--top 99: expected 1 to 31, the vocabulary"),
         (["[MASK] " + " ".join(LETTERS)], "text 1 has 29 tokens, the model reads 24: shorten it"),
         (["a [MASK]", "--batch_size", "0"], "--batch_size: got 0, expected an integer >= 1"),
     ],

@@ -199,9 +199,9 @@ def test_a_seed_that_kept_its_checkpoints_can_be_asked(finished, tmp_path, capsy
 @pytest.mark.parametrize(
     ("init", "line", "message"),
     [
-        ("seed_1", "one\ttwo", "asked.txt:1: 2 field(s), wanted 1 with tabs between them (sent"),
-        ("seed_1", '{"text": "a"}', 'asked.txt:1: wanted a JSON object with "sentence" (a text)'),
-        ("seed_1", '{"sentence": 1}', "asked.txt:1: wanted a text for each of sentence"),
+        ("seed_1", "one\ttwo", "asked.txt:1: 2 field(s), expected 1 with tabs between them (sent"),
+        ("seed_1", '{"text": "a"}', 'asked.txt:1: expected a JSON object with "sentence" (a text)'),
+        ("seed_1", '{"sentence": 1}', "asked.txt:1: expected a text for each of sentence"),
         ("pretrained", "one", "has learned no task: give a run of bertjax finetune"),
     ],
 )
@@ -403,6 +403,6 @@ def test_a_tokenizer_of_another_size_or_none_is_refused(data, pretrained, tmp_pa
 def test_mistakes_are_told_in_one_line_with_status_2(run_bertjax, data, pretrained, tmp_path):
     said = run_bertjax("finetune", *arguments(data, "random", tmp_path / "w"))
     assert said.returncode == 2
-    assert said.stderr.startswith("bertjax finetune: error: random wants a run")
+    assert said.stderr.startswith("bertjax finetune: error: random requires a run")
     assert said.stderr.count("\n") == 1
     assert not (tmp_path / "w").exists()

@@ -102,7 +102,7 @@ def test_what_failed_is_named_and_done_again_alone(suite, stand_in, tmp_path):
     assert "rte: failed (no such luck)" in told
     assert "1 of 2 runs failed, the others are done: " in told
     assert "average of 1" in out
-    assert "lacks what the server wants too: SST-2.tsv, MRPC.tsv" in told
+    assert "lacks what the server requires too: SST-2.tsv, MRPC.tsv" in told
     written = (tmp_path / "suite" / "cola" / "results.json").stat().st_mtime_ns
     stand_in["rte"] = 0.7
     status, out, _ = suite("--tasks", "cola,rte")
@@ -167,7 +167,7 @@ def test_small_tasks_may_begin_with_mnli(suite, tmp_path):
     [
         (["--tasks", "colla"], "no GLUE task 'colla': did you mean 'cola'?"),
         (["--seeds", "0"], "--seeds: got 0, expected an integer >= 1"),
-        (["--tasks", "rte", "--from_mnli"], "--from_mnli wants mnli among the tasks"),
+        (["--tasks", "rte", "--from_mnli"], "--from_mnli requires mnli among the tasks"),
         (["--recipe", "smal"], "no 'smal': did you mean 'small'?"),
         (["--config.modle.x=1"], "no field 'modle'"),
     ],

@@ -1,4 +1,4 @@
-"""`bertjax launch`: real processes on this machine, which join, are killed, stopped and go on."""
+"""`bertjax launch`: real processes on this machine that join, are killed, stop and continue."""
 
 import json
 import os
@@ -151,7 +151,7 @@ def test_another_number_of_processes_goes_on_with_the_same_data(
     (workdir / "metrics.jsonl").unlink()
     done = run_bertjax(*launched(processes, 1, *words(corpus, workdir)))
     assert done.returncode == 0, done.stderr
-    assert "going on from step 4" in done.stderr
+    assert "resuming from step 4" in done.stderr
     wanted = {step: loss for step, loss in alone.items() if step > 4}
     assert losses(workdir) == pytest.approx(wanted, rel=1e-5)
 
@@ -212,7 +212,7 @@ def test_after_a_kill_the_same_job_goes_on_bit_for_bit(
     assert not (workdir / "summary.json").exists()
     done = run_bertjax(*launched(2, 4, *words(corpus, workdir)))
     assert done.returncode == 0, done.stderr
-    assert "going on from step" in done.stderr
+    assert "resuming from step" in done.stderr
     assert losses(workdir) == losses(two)
 
 
@@ -293,7 +293,7 @@ def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertja
     ("arguments", "said"),
     [
         (["--processes", "0", "--", "pretrain"], "--processes: got 0, expected an integer >= 1"),
-        (["--processes", "2"], "wanted `-- VERB ...`"),
+        (["--processes", "2"], "expected `-- VERB ...`"),
         (["--", "extract"], "with a VERB of pretrain, finetune"),
     ],
 )

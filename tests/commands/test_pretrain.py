@@ -1,4 +1,4 @@
-"""`bertjax pretrain`, as a person runs, kills, extends and misuses it."""
+"""`bertjax pretrain`, as the user runs, kills, extends and misuses it."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corpus(text, tmp_path_factory, run_bertjax):
-    """A tokenizer and a corpus made by the commands a person types."""
+    """A tokenizer and a corpus made by the commands the user types."""
     folder = tmp_path_factory.mktemp("corpus")
     made = run_bertjax(
         "tokenizer", "--input", text, "--kind", "wordpiece", "--vocab_size", 600,
@@ -197,7 +197,7 @@ def test_a_finished_run_is_extended_in_other_parts(corpus, tmp_path, run_bertjax
     fields |= {"data.microbatches": 4, "model.remat": "full", "model.unroll": 1}
     done = run_bertjax(*words(corpus, parted, num_train_steps=12, **fields))
     assert done.returncode == 0, done.stderr
-    assert "going on from step 6" in done.stderr
+    assert "resuming from step 6" in done.stderr
     assert json.loads((parted / "summary.json").read_text())["steps"] == 12
     assert losses(parted) == pytest.approx(losses(whole), rel=1e-4)
 

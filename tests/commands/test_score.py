@@ -1,4 +1,4 @@
-"""bertjax score, as a person types it."""
+"""bertjax score, as the user types it."""
 
 import contextlib
 import io

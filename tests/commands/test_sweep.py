@@ -212,7 +212,7 @@ def test_a_sweep_that_is_asked_to_end_lets_its_runs_save(home, command_environme
     out, told = process.communicate(timeout=60)
     assert process.returncode == 128 + number, told
     assert all((folder / "saved").exists() for folder in waiting)
-    assert told.splitlines()[-1] == "stopped; the same command goes on from there"
+    assert told.splitlines()[-1] == "stopped; the same command continues from there"
     states = [run["state"] for run in home.results["runs"].values()]
     assert states == ["done", "begun", "begun", "waiting"]
     home.orders({})
@@ -316,12 +316,12 @@ def one_line(ended: tuple[int, str, str]) -> str:
     ("runs", "message"),
     [
         ('product({"optimizer.learning_rat": (1, 2)})', "did you mean 'learning_rate'?"),
-        ('product({"seed": (1, "x")})', "run seed=x: config.seed wants int, got 'x'"),
+        ('product({"seed": (1, "x")})', "run seed=x: config.seed requires int, got 'x'"),
         ('[{"seed": 1}, {"seed": 1}]', "runs 1 and 2 are both named 'base'"),
         ('[{"seed": 0}, {"seed": 1}, {"seed": 1}]', "runs 2 and 3 are both named 'seed=1'"),
-        ('[{"name": "a/b"}]', "the run 'a/b' wants a name of letters, digits"),
-        ("[]", "get_runs() wants a list of runs, each a dict"),
-        ('{"seed": (1, 2)}', "get_runs() wants a list of runs, each a dict"),
+        ('[{"name": "a/b"}]', "the run 'a/b' requires a name of letters, digits"),
+        ("[]", "get_runs() requires a list of runs, each a dict"),
+        ('{"seed": (1, 2)}', "get_runs() requires a list of runs, each a dict"),
         ("1 / 0", "get_runs() failed: line 13: ZeroDivisionError"),
         ('product({"seed": (1,)}, {"seed": (2,)})', "product: seed is in two parts"),
         ('[{"init": "runs/a"}]', "'init' is of fine-tuning"),
@@ -340,7 +340,7 @@ def test_a_mistake_in_the_file_is_one_line_before_anything_is_written(home, runs
         (["--config.seed=3"], "--config.seed is set by"),
         (["--config.sed=3"], "no field 'sed' in config: did you mean 'seed'?"),
         (["--seeds", "3"], "--seeds is of fine-tuning"),
-        (["--", "--gpus", "8"], "words behind -- are of a launcher: '--gpus' wants --emit"),
+        (["--", "--gpus", "8"], "words behind -- are of a launcher: '--gpus' requires --emit"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(home, words, message):
@@ -353,15 +353,15 @@ def test_a_config_file_is_no_sweep_file_and_a_run_no_sweep(home, tmp_path):
     assert "defines no get_runs(): is it a sweep file?" in one_line(home.sweep())
     (tmp_path / "config.json").write_text("{}")
     assert "is no folder of a sweep" in one_line(home.type("--status", tmp_path))
-    assert "--config is wanted, or --status WORKDIR" in one_line(home.type())
+    assert "--config is expected, or --status WORKDIR" in one_line(home.type())
 
 
 def test_fine_tuning_is_told_from_its_task(home):
     home.runs("", FINETUNING)
     spec = f"{home.file}:rte"
     words = ("--config", spec, "--workdir", home.workdir, "--data", "glue")
-    assert "--init wants the run" in one_line(home.type(*words))
-    assert "--data wants" in one_line(home.type(*words[:4]))
+    assert "--init requires the run" in one_line(home.type(*words))
+    assert "--data requires" in one_line(home.type(*words[:4]))
     home.orders({"one": 8.0})
     status, out, told = home.type(*words, "--init", "runs/b", "--seeds", 2)
     assert status == 0, told

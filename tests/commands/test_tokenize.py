@@ -1,4 +1,4 @@
-"""`bertjax tokenize`, typed as a person types it."""
+"""`bertjax tokenize`, typed as the user types it."""
 
 import io
 import json
@@ -111,7 +111,7 @@ def test_ids_are_read_in_three_forms(tokenize, folder, form):
         ("[5, 6", "got '\\[5, 6'"),
         ("[5, true]", "got '\\[5, true\\]'"),
         ("[5, 6.5]", "got '\\[5, 6.5\\]'"),
-        ('{"ids": 5}', 'wanted {"ids": \\[7592, 2088\\]}'),
+        ('{"ids": 5}', 'expected {"ids": \\[7592, 2088\\]}'),
         ("5 99999", "id 99999 is not in the vocabulary: ids are 0 to 2"),
         ("-1", "id -1 is not in the vocabulary"),
     ],

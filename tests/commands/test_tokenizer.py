@@ -1,4 +1,4 @@
-"""`bertjax tokenizer`, typed as a person types it."""
+"""`bertjax tokenizer`, typed as the user types it."""
 
 import pydoc_data.topics
 import sys

@@ -227,7 +227,9 @@ def test_options_of_beam_want_beam(run_bertjax, vocabulary, tmp_path):
     words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
     done = run_bertjax(*words, "--", "--runner=FlinkRunner")
     assert done.returncode == 2
-    assert "words behind -- are Beam's: '--runner=FlinkRunner' wants --runner beam" in done.stderr
+    assert (
+        "words behind -- are Beam's: '--runner=FlinkRunner' requires --runner beam" in done.stderr
+    )
 
 
 def test_workers_are_of_one_machine(run_bertjax, vocabulary, tmp_path):

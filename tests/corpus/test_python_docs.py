@@ -17,8 +17,8 @@ from bertjax.corpus.sources import unwrapped
             "A paragraph that is wrapped.|Another one.",
         ),
         (
-            "Args:\n  first: a number\n    that goes on\n  second (int, optional): two\n",
-            "Args:|first: a number that goes on|second (int, optional): two",
+            "Args:\n  first: a number\n    that continues\n  second (int, optional): two\n",
+            "Args:|first: a number that continues|second (int, optional): two",
         ),
         ("x : int\n    What x is\n    in full.\ny : int", "x : int|What x is in full.|y : int"),
         ("- one item\n  of two lines\n- two\n\n1. three", "- one item of two lines|- two|1. three"),

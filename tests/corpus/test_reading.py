@@ -94,7 +94,7 @@ def test_what_was_read_may_not_change(change):
 
 
 def test_what_was_not_read_may_change():
-    """A damaged file is replaced, and the work goes on."""
+    """A damaged file is replaced, and the work continues."""
     stream = Stream(SOURCES, ("train",))
     block = next(blocks(stream, {"train": START}, read))
 

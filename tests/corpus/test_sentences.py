@@ -18,7 +18,7 @@ from bertjax.corpus.sentences import paragraphs, sentences, split_line
         ["See No. 5 and Fig. 3, pp. 3-5, i.e. Nothing.", "No.", "Never."],
         ["1. An item with a number", "2. Another"],
         ["It rose to 3.5 percent, e.g. in May.", "Prices fell to 0.53.", "Sales rose."],
-        ["He said it... and went on."],
+        ["He said it... and continued."],
         ["What about www.example.com.", "It is gone."],
         ["\u201cStop.\u201d", "\u2018Why?\u2019", "She asked."],
         ["\u4f60\u597d\u3002", "\u4f60\u597d\u5417\uff1f", "\u597d\uff01"],

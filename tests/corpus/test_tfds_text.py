@@ -69,7 +69,7 @@ def test_two_strings_are_a_pair_in_the_order_that_they_are_learned_in(keys, tmp_
 
 def test_one_string_is_no_pair(tmp_path):
     prepare(str(tmp_path), {"a": tfds.features.Text()}, [{"a": "One."}])
-    with pytest.raises(UserError, match="has no pairs: wanted two string features, it has a"):
+    with pytest.raises(UserError, match="has no pairs: expected two string features, it has a"):
         list(documents(["tfds:small:train"], format="source-target", tfds_data_dir=str(tmp_path)))
 
 

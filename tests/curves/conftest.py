@@ -63,7 +63,7 @@ OWN = {
         "optimizer.restarts": "((0.005, 2),)",
         "data.microbatches": "1",
     },
-    # Unlike byte pairs, SentencePiece's unigrams do not go on to whole sentences.
+    # Unlike byte pairs, SentencePiece's unigrams do not continue to whole sentences.
     "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
     # Likewise; and sentinels behind the pieces.
     "t5.py:tiny": {
@@ -96,7 +96,7 @@ OWN = {
         "model.vocab_size": "300",
         "tokenizer.vocab_size": "300",
     },
-    # Words that are read and not predicted; rows that go on with the same document.
+    # Words that are read and not predicted; rows that continue with the same document.
     "elmo.py:tiny": {
         "model.vocab_size": "30",
         "tokenizer.vocab_size": "30",
@@ -123,13 +123,13 @@ def nouns() -> list[str]:
 def sentences():
     """`sentences(seed)` says sentences of a few words, the same on any machine, without end."""
 
-    def say(seed: int):
+    def log(seed: int):
         chance = random.Random(seed)
         while True:
             subject, thing = chance.choice(NOUNS), chance.choice(NOUNS)
             yield f"The {subject} {chance.choice(VERBS)} a {thing} {chance.choice(PLACES)}."
 
-    return say
+    return log
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def pretrain(text):
         if load_config(str(ROOT / "configs" / recipe)).data.text_format == "source-target":
             fields["data.input"] = f"({str(text.with_suffix('.tsv'))!r},)"
         config = load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())
-        job = prepare.prepare(config, str(workdir), say=lambda _: None)
+        job = prepare.prepare(config, str(workdir), log=lambda _: None)
         workdir.mkdir(exist_ok=True)
         (workdir / "config.json").write_text(to_json(config))
         assert runs_pretrain.pretrain(job, Interrupt(), lambda _: None, lambda *_: [])

@@ -57,5 +57,5 @@ def test_words_of_no_vocabulary_are_spelled(words):
 
 
 def test_too_short_words_are_one_line():
-    with pytest.raises(UserError, match="max_chars_per_word=2: wanted 3 or more"):
+    with pytest.raises(UserError, match="max_chars_per_word=2: expected 3 or more"):
         characters.spell(["a"], 2)

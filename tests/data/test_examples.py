@@ -184,7 +184,7 @@ def test_doc_sentences_take_what_fits_of_one_document(memory_corpus, varied_docu
 
 
 def test_segment_pairs_are_whole_sentences(memory_corpus, varied_documents):
-    corpus = memory_corpus(varied_documents(53, longest=20), record_tokens=300)
+    corpus = memory_corpus(varied_documents(53, max_length=20), record_tokens=300)
     spans = corpus.sentence_spans()
     begins = {begin for begin, _, _ in spans}
     ends = {end for _, end, _ in spans}

@@ -49,12 +49,12 @@ def test_bytes_become_numbers_around_zero(file):
 
 
 def test_what_is_wrong_is_one_line(file, tmp_path):
-    with pytest.raises(UserError, match=r"absent.npz: wanted digits, or an .npz"):
+    with pytest.raises(UserError, match=r"absent.npz: expected digits, or an .npz"):
         read(str(tmp_path / "absent.npz"))
     with pytest.raises(UserError, match=r"images \[2, 3\] and labels \[2\]"):
         read(file(images=np.zeros((2, 3)), labels=np.zeros(2, int)))
-    with pytest.raises(UserError, match="wanted one name"):
+    with pytest.raises(UserError, match="expected one name"):
         images.read(("a", "b"), validation_input=(), validation_fraction=0)
     learned, _ = read("digits")
-    with pytest.raises(UserError, match="labels from 0 to 9, wanted 0 to 4"):
+    with pytest.raises(UserError, match="labels from 0 to 9, expected 0 to 4"):
         images.check_labels(learned, 5)

@@ -7,21 +7,21 @@ from bertjax.data.next_sentence import couples, draw_elsewhere
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 100, 1003])
 def test_couples_are_mutual_and_split_alike(size):
     everyone = np.arange(size)
-    apart, mate, split = couples(2, everyone, size, seed=1)
-    coupled = np.flatnonzero(mate >= 0)
-    assert apart[coupled].all()
-    assert np.array_equal(mate[mate[coupled]], coupled)
-    assert (mate[coupled] != coupled).all()
-    assert np.array_equal(split[mate[coupled]], split[coupled])
+    is_random, partner, split = couples(2, everyone, size, seed=1)
+    coupled = np.flatnonzero(partner >= 0)
+    assert is_random[coupled].all()
+    assert np.array_equal(partner[partner[coupled]], coupled)
+    assert (partner[coupled] != coupled).all()
+    assert np.array_equal(split[partner[coupled]], split[coupled])
     assert len(set(split[coupled].tolist())) == len(coupled) // 2
     # Of every four, two are apart; at most one finds no mate.
-    assert abs(apart.sum() - size / 2) <= 1
-    assert apart.sum() - len(coupled) <= 1
+    assert abs(is_random.sum() - size / 2) <= 1
+    assert is_random.sum() - len(coupled) <= 1
 
 
 def test_couples_are_others_in_each_epoch():
     everyone = np.arange(1000)
-    first, second = (couples(epoch, everyone, 1000, 1).mate for epoch in (0, 1))
+    first, second = (couples(epoch, everyone, 1000, 1).partner for epoch in (0, 1))
     assert ((first == second) & (first >= 0)).sum() < 20
 
 

@@ -13,7 +13,7 @@ SEP, PAD = 90_000, 90_001
 
 @pytest.fixture
 def corpus(memory_corpus, varied_documents):
-    return memory_corpus(varied_documents(7, longest=8), record_tokens=50)
+    return memory_corpus(varied_documents(7, max_length=8), record_tokens=50)
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ def test_an_example_is_its_own_whatever_is_built_with_it(corpus):
 def test_documents_that_are_kept_apart_begin_anew_with_their_separator(corpus):
     windows = make(corpus, format="packed-apart", max_seq_length=40)
     batch = windows.build(0, np.arange(windows.num_examples))
-    for ids, packs, positions in zip(
+    for ids, packed_segment_ids, positions in zip(
         batch["input_ids"], batch["pack_ids"], batch["position_ids"], strict=True
     ):
         pack, position = 1, 0
         for at, token in enumerate(ids):
             if token == SEP:
                 pack, position = pack + 1, 0
-            assert (packs[at], positions[at]) == (pack, position)
+            assert (packed_segment_ids[at], positions[at]) == (pack, position)
             position += 1
 
 

@@ -86,11 +86,11 @@ def test_json_lines_are_the_same_pairs(tmp_path):
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("a.tsv", "only a source", r"a\.tsv:2: 1 field\(s\), wanted 2"),
-        ("a.tsv", "a\tb\tc", r"a\.tsv:2: 3 field\(s\), wanted 2"),
+        ("a.tsv", "only a source", r"a\.tsv:2: 1 field\(s\), expected 2"),
+        ("a.tsv", "a\tb\tc", r"a\.tsv:2: 3 field\(s\), expected 2"),
         ("a.tsv", "a\t ", r"a\.tsv:2: an empty source or target"),
-        ("a.jsonl", '{"source": "a"}', r'a\.jsonl:2: wanted {"source": "\.\.\."'),
-        ("a.jsonl", '{"source": "a", "target": 3}', r"a\.jsonl:2: wanted"),
+        ("a.jsonl", '{"source": "a"}', r'a\.jsonl:2: expected {"source": "\.\.\."'),
+        ("a.jsonl", '{"source": "a", "target": 3}', r"a\.jsonl:2: expected"),
     ],
 )
 def test_what_is_no_pair_is_told_with_its_line(name, line, message, tmp_path):

@@ -1,4 +1,4 @@
-"""Streams: every token once, rows that go on, any step without the steps before it."""
+"""Streams: every token once, rows that continue, any step without the steps before it."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_an_epoch_has_every_token_once(corpus, format, epoch):
 
 
 def test_rows_go_on_where_they_were(corpus):
-    """The pieces of a row, joined while it goes on, are stretches of the corpus."""
+    """The pieces of a row, joined while it continues, are stretches of the corpus."""
     streams = make(corpus)
     seen, before = np.zeros(streams.batch_size, int), np.zeros(streams.batch_size, int)
     for step in range(streams.steps_per_epoch):
@@ -57,7 +57,7 @@ def test_rows_go_on_where_they_were(corpus):
         first = [tokens[0] for tokens in text_of(batch)]
         last = [tokens[-1] for tokens in text_of(batch)]
         if step:
-            # The corpus numbers its tokens: what goes on begins with the next number.
+            # The corpus numbers its tokens: what continues begins with the next number.
             follows = np.array(first) == before + 1
             assert follows[batch["is_continuation"]].all()
             seen += batch["is_continuation"]

@@ -61,5 +61,5 @@ def test_draws_follow_the_probabilities():
     [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"no_repeat_ngram": -2}],
 )
 def test_an_impossible_choice_is_one_line(fields):
-    with pytest.raises(UserError, match=rf"{next(iter(fields))}=.*: wanted"):
+    with pytest.raises(UserError, match=rf"{next(iter(fields))}=.*: expected"):
         Choice(**fields)

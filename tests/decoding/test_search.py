@@ -36,7 +36,7 @@ def log_probability(before, tokens):
 
 
 def follow(before, length=NEW, choose=np.argmax):
-    """The likeliest tokens one by one, up to the end, then -1."""
+    """The most likely tokens one by one, up to the end, then -1."""
     tokens, (a, b) = [], before
     while len(tokens) < length and END not in tokens:
         tokens.append(int(choose(TABLE[a, b])))

@@ -96,8 +96,8 @@ def test_what_does_not_fit_is_a_table():
     first, *rows = str(caught.value).splitlines()
     assert first.startswith("somewhere/model: 3 of 12 arrays do not fit")
     assert [row.split() for row in rows] == [
-        ["missing", "layer.1.q.bias", "wanted", "[35]"],
-        ["wrong", "shape", "ln.weight", "came", "[4],", "wanted", "[3]"],
+        ["missing", "layer.1.q.bias", "expected", "[35]"],
+        ["wrong", "shape", "ln.weight", "came", "[4],", "expected", "[3]"],
         ["unexpected", "adapter", "came", "[2,", "2]"],
     ]
 

@@ -199,10 +199,10 @@ def theirs(pretrained_case, request):
 def batches():
     """Rows of 11 tokens of which 11, 5 and 8 are there; one token; as many as fit."""
     random = np.random.default_rng(0)
-    for lengths, longest in (([11, 5, 8], 11), ([1, 1], 1), ([LONGEST], LONGEST)):
-        mask = np.arange(longest) < np.array(lengths)[:, None]
+    for lengths, max_length in (([11, 5, 8], 11), ([1, 1], 1), ([LONGEST], LONGEST)):
+        mask = np.arange(max_length) < np.array(lengths)[:, None]
         input_ids = np.where(mask, random.integers(5, V, mask.shape), 0)
-        segments = (np.arange(longest) >= longest // 2) & mask
+        segments = (np.arange(max_length) >= max_length // 2) & mask
         yield {"input_ids": input_ids, "attention_mask": mask, "segment_ids": segments}
 
 

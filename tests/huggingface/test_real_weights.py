@@ -48,9 +48,9 @@ def run(released, tmp_path_factory) -> pathlib.Path:
 def rows(pieces, sentences):
     """[CLS] and [SEP] around each sentence, padded to the longest."""
     texts = [[pieces.cls_id, *ids, pieces.sep_id] for ids in pieces.encode_batch(sentences)]
-    longest = max(map(len, texts))
-    input_ids = np.array([ids + [pieces.pad_id] * (longest - len(ids)) for ids in texts])
-    mask = np.arange(longest) < np.array([len(ids) for ids in texts])[:, None]
+    max_length = max(map(len, texts))
+    input_ids = np.array([ids + [pieces.pad_id] * (max_length - len(ids)) for ids in texts])
+    mask = np.arange(max_length) < np.array([len(ids) for ids in texts])[:, None]
     return input_ids, mask
 
 

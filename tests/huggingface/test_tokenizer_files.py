@@ -46,7 +46,7 @@ def exported(request, tmp_path_factory):
     kind, options = request.param
     folder = tmp_path_factory.mktemp("exported")
     trained = tokenizer.train(TEXTS, kind=kind, vocab_size=500, **options)
-    huggingface_tokenizer.write(folder, trained, longest=77, has_segments=True, cls_last=False)
+    huggingface_tokenizer.write(folder, trained, max_length=77, has_segments=True, cls_last=False)
     return trained, folder
 
 
@@ -81,7 +81,7 @@ def test_transformers_agrees(exported):
     for text in PROBES:
         assert_same(opened(text)["input_ids"], with_ends(trained, text), text)
     assert opened.model_max_length == 77
-    filler = Filler(None, None, trained, longest=77, cls_last=False, top=1)
+    filler = Filler(None, None, trained, max_length=77, cls_last=False, top=1)
     for text in MASKED:
         found = opened(text.replace("[MASK]", opened.mask_token))["input_ids"]
         assert found == filler._encode(1, text), text
@@ -102,7 +102,7 @@ def test_only_what_transformers_reads_is_there(exported):
 def test_a_model_that_reads_cls_last(kind, tmp_path):
     trained = tokenizer.train(TEXTS, kind=kind, vocab_size=500)
     huggingface_tokenizer.write(
-        tmp_path, trained, longest=float("inf"), has_segments=True, cls_last=True
+        tmp_path, trained, max_length=float("inf"), has_segments=True, cls_last=True
     )
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     a, b = trained.encode_batch(["the name", "a value"])
@@ -121,7 +121,7 @@ def test_a_model_that_reads_cls_last(kind, tmp_path):
 def test_a_mask_has_the_ids_that_fill_gives_it(exported):
     """A space before it is part of what it hides."""
     trained, folder = exported
-    filler = Filler(None, None, trained, longest=77, cls_last=False, top=1)
+    filler = Filler(None, None, trained, max_length=77, cls_last=False, top=1)
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     (mask,) = trained.pieces([trained.mask_id])
     for text in MASKED:

@@ -73,7 +73,7 @@ def test_a_broken_index(tmp_path, damage, told):
 
 
 def test_no_weights(tmp_path):
-    with pytest.raises(UserError, match=r"has no model.safetensors: wanted a folder"):
+    with pytest.raises(UserError, match=r"has no model.safetensors: expected a folder"):
         weights.read(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(UserError, match=r"has its weights in pytorch_model.bin only: load it"):

@@ -28,7 +28,7 @@ def model():
         return -np.asarray(ids)[:, 1:].astype(float), None
 
     return types.SimpleNamespace(
-        tokenizer=Letters(), end_id=1, longest=60, params=None, predictions=predictions
+        tokenizer=Letters(), end_id=1, max_length=60, params=None, predictions=predictions
     )
 
 
@@ -57,7 +57,7 @@ def test_shots_are_other_questions_with_their_answers():
 
 
 def test_a_question_that_is_too_long_is_refused(model):
-    model.longest = 11
+    model.max_length = 11
     with pytest.raises(UserError, match="question 1 has 13 tokens, the model reads 11"):
         multiple_choice.choose(model, QUESTIONS, ["", "", ""])
 
@@ -69,7 +69,7 @@ def test_a_file_of_questions(tmp_path):
     assert multiple_choice.read(str(path)) == QUESTIONS
     for line in ("{", "[]", json.dumps(rows[0] | {"answer": 2}), '{"question": "x"}'):
         path.write_text(line)
-        with pytest.raises(UserError, match=r'jsonl:1: wanted \{"question"'):
+        with pytest.raises(UserError, match=r'jsonl:1: expected \{"question"'):
             multiple_choice.read(str(path))
-    with pytest.raises(UserError, match=r"no file .*absent: wanted JSON lines"):
+    with pytest.raises(UserError, match=r"no file .*absent: expected JSON lines"):
         multiple_choice.read(str(tmp_path / "absent"))

@@ -46,7 +46,7 @@ def model():
     return types.SimpleNamespace(
         tokenizer=Letters(),
         end_id=1,
-        longest=6,
+        max_length=6,
         learned=6,
         params=None,
         predictions=predictions,
@@ -82,7 +82,7 @@ def test_line_breaks_that_a_corpus_lacks_are_no_bytes(model):
     ("options", "message"),
     [
         ({"length": 9}, "a window has 9 tokens, the model reads 6"),
-        ({"stride": 6}, "stride=6: wanted at least 1 and less than the window's 6"),
+        ({"stride": 6}, "stride=6: expected at least 1 and less than the window's 6"),
     ],
 )
 def test_windows_that_do_not_fit_are_one_line(model, options, message):

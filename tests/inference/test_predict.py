@@ -35,10 +35,10 @@ def scores(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "positions", "longest"),
+    ("data", "positions", "max_length"),
     [({"max_seq_length": 17}, 40, 17), ({"max_seq_length": 40}, 19, 19), ({}, 23, 23)],
     ids=["recipe", "model", "no recipe"],
 )
-def test_texts_are_cut_where_the_recipe_or_the_model_ends(scores, data, positions, longest):
+def test_texts_are_cut_where_the_recipe_or_the_model_ends(scores, data, positions, max_length):
     lines = [(" ".join(LETTERS), " ".join(LETTERS)), ("a b", "c d e")]
-    assert scores(lines, data, positions) == [(longest, True), (8, False)]
+    assert scores(lines, data, positions) == [(max_length, True), (8, False)]

@@ -1,4 +1,4 @@
-"""Saying targets: the likeliest tokens, whatever stands in the same batch."""
+"""Saying targets: the most likely tokens, whatever stands in the same batch."""
 
 import jax
 import jax.numpy as jnp

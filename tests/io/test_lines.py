@@ -74,7 +74,7 @@ def test_a_long_line_comes_in_pieces_cut_behind_spaces(tmp_path):
     path = tmp_path / "text"
     content = b"abc defg " * 10 + b"\n" + b"short\n"
     path.write_bytes(content)
-    found = list(lines(str(path), longest=25))
+    found = list(lines(str(path), max_length=25))
     assert [offset for offset, _ in found] == [
         sum(len(line) for _, line in found[:number]) for number in range(len(found))
     ]
@@ -87,7 +87,7 @@ def test_pieces_never_part_a_character(tmp_path):
     path = tmp_path / "text"
     text = "\u4f60\u597d\U0001f600\u00e9" * 50
     path.write_text(text)
-    pieces = [line.decode() for _, line in lines(str(path), longest=17)]
+    pieces = [line.decode() for _, line in lines(str(path), max_length=17)]
     assert "".join(pieces) == text
     assert len(pieces) > 30
 

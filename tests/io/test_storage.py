@@ -65,7 +65,7 @@ def test_a_path_of_a_disk_stays_one():
 
 
 def test_another_kind_of_url_is_one_line():
-    with pytest.raises(UserError, match="az://c/x: wanted a path, or one that begins with gs://"):
+    with pytest.raises(UserError, match="az://c/x: expected a path, or one that begins with gs://"):
         storage.place("az://c/x")
 
 

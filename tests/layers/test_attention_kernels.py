@@ -40,7 +40,13 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
         (TPU, {"dtype": "float32"}, "", "splash", "no weights in memory"),
         (TPU, {"queries": 128}, "", "xla", "splash is for 256 tokens or more"),
         (TPU, {"queries": 128}, "splash", "splash", "as asked"),
-        (TPU, {"queries": 500}, "splash", "xla", "splash wants multiples of 128 tokens, not 500"),
+        (
+            TPU,
+            {"queries": 500},
+            "splash",
+            "xla",
+            "splash requires multiples of 128 tokens, not 500",
+        ),
         (TPU, {"keys": 700}, "", "xla", "multiples of 128 tokens, not 512 and 700"),
         (TPU, {"dropout": 0.1}, "", "xla", "splash draws no dropout, 0.1 of the weights"),
         (TPU, {"pairs": True}, "", "xla", "padding, packs and causal masks, not for any pairs"),
@@ -49,9 +55,9 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
         (GPU, {}, "", "cudnn", "no weights in memory"),
         (GPU, {"pairs": True}, "", "cudnn", "no weights in memory"),
         (GPU, {"dtype": "float32"}, "", "xla", "cudnn is for bfloat16 and float16, not float32"),
-        (GPU, {"head_width": 20}, "", "xla", "cudnn wants heads of 8, 16, ... 128, not 20"),
-        (GPU, {"head_width": 136}, "", "xla", "cudnn wants heads of 8, 16, ... 128, not 136"),
-        (GPU, {"keys": 513}, "", "xla", "cudnn wants even lengths, not 512 and 513"),
+        (GPU, {"head_width": 20}, "", "xla", "cudnn requires heads of 8, 16, ... 128, not 20"),
+        (GPU, {"head_width": 136}, "", "xla", "cudnn requires heads of 8, 16, ... 128, not 136"),
+        (GPU, {"keys": 513}, "", "xla", "cudnn requires even lengths, not 512 and 513"),
         (GPU, {"dropout": 0.1}, "cudnn", "xla", "cudnn draws no dropout"),
         (GPU, {"queries": 128}, "", "xla", "cudnn is for 256 tokens or more"),
         (TPU, {"platform": "cpu"}, "", "xla", "no kernel is for cpu"),
@@ -80,9 +86,12 @@ def test_a_kernel_that_cannot_be_is_one_line(case, asked, said):
 def masks_of_every_kind():
     """Of four rows the last sees nothing: not a key is there, or none is of a pack."""
     there = np.random.default_rng(3).random((B, L)) < 0.7
-    packs = 1 + (np.arange(L) + 30 * np.arange(B)[:, None]) // 100
-    there[-1], packs[-1] = False, 0
-    padding, packed = masks.padding(jnp.asarray(there)), masks.packed(jnp.asarray(packs))
+    packed_segment_ids = 1 + (np.arange(L) + 30 * np.arange(B)[:, None]) // 100
+    there[-1], packed_segment_ids[-1] = False, 0
+    padding, packed = (
+        masks.padding(jnp.asarray(there)),
+        masks.packed(jnp.asarray(packed_segment_ids)),
+    )
     return {
         "padding": padding,
         "packed": packed,
@@ -162,10 +171,10 @@ def test_splash_on_a_mesh_works_on_own_rows_and_heads(arrays):
     axes = ("data", "fsdp", "tensor", "sequence")
     mesh = jax.make_mesh((2, 2, 2, 1), axes, axis_types=(AxisType.Auto,) * 4)
     wanted = products(*arrays, MASKS["all"])
-    arrays = (*arrays, MASKS["all"].there, MASKS["all"].packs)
+    arrays = (*arrays, MASKS["all"].there, MASKS["all"].packed_segment_ids)
 
-    def kernel(query, key, value, there, packs):
-        mask = masks.causal(L) & masks.padding(there) & masks.packed(packs)
+    def kernel(query, key, value, there, packed_segment_ids):
+        mask = masks.causal(L) & masks.padding(there) & masks.packed(packed_segment_ids)
         return splash(query, key, value, mask, interpret=True)
 
     def by_rows(*arrays):
@@ -234,7 +243,7 @@ def test_a_cut_sequence_is_seen(arrays):
         nn.logical_axis_rules([("length", "sequence")]),
     ):
         assert find(*arrays[:2], MASKS["padding"], 0.0) is None
-    assert "sequences are cut over devices, splash wants them whole" in lines[0]
+    assert "sequences are cut over devices, splash requires them whole" in lines[0]
 
 
 def test_cudnn_takes_what_the_rule_gives_it(monkeypatch, random):

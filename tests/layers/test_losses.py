@@ -47,9 +47,9 @@ def test_yes_or_no_by_hand():
 
 
 def test_divergence_by_hand():
-    """At a temperature of 2: probabilities 1/3, 2/3 of what is wanted, 1/2, 1/2 of what came.
+    """At a temperature of 2: probabilities 1/3, 2/3 of what is expected, 1/2, 1/2 of what came.
 
-    The second token adds nothing to the sum, for it is as wanted.
+    The second token adds nothing to the sum, for it is as expected.
     """
     wanted, logits = 2 * jnp.log(jnp.array([[1.0, 2.0], [1.0, 1.0]])), jnp.zeros((2, 2))
     by_hand = np.log(2 / 3) / 3 + 2 * np.log(4 / 3) / 3

@@ -90,7 +90,7 @@ def test_a_mask_keeps_what_it_is_made_of():
     mask = masks.causal(3) & masks.padding(TOKENS) & masks.packed(PACKS[:, :3])
     assert (mask.causal, mask.pairs) == (3, None)
     np.testing.assert_array_equal(mask.there, TOKENS)
-    np.testing.assert_array_equal(mask.packs, PACKS[:, :3])
+    np.testing.assert_array_equal(mask.packed_segment_ids, PACKS[:, :3])
     parts = [masks.padding(TOKENS), masks.packed(PACKS[:, :3]), masks.causal(3)]
     wanted = np.logical_and.reduce(np.broadcast_arrays(*(part.array() for part in parts)))
     np.testing.assert_array_equal(mask.array(), wanted)

@@ -1,4 +1,4 @@
-"""The memory: the newest tokens of the text that a row goes on with, and of no other."""
+"""The memory: the newest tokens of the text that a row continues with, and of no other."""
 
 import flax.linen as nn
 import jax

@@ -15,12 +15,14 @@ def keys(count, seed=0):
     return jax.random.split(jax.random.key(seed), count)
 
 
-def choose(maskable, starts, *, context=6.0, longest=5, seed=0, limit=LIMIT):
+def choose(maskable, starts, *, context=6.0, max_length=5, seed=0, limit=LIMIT):
     maskable, starts = jnp.asarray(maskable), jnp.asarray(starts)
     limit = min(limit, maskable.shape[1])
     budget = prediction_budget(maskable, 1 / context, limit)
     positions, weights = jax.jit(
-        lambda k: choose_spans(k, maskable, starts, budget, limit, context=context, longest=longest)
+        lambda k: choose_spans(
+            k, maskable, starts, budget, limit, context=context, max_length=max_length
+        )
     )(keys(len(maskable), seed))
     return np.asarray(positions), np.asarray(weights), np.asarray(budget)
 
@@ -75,7 +77,7 @@ def test_spans_are_of_whole_words_in_published_proportions():
 def test_a_span_lies_anywhere_within_its_context_and_nowhere_else():
     """Of each text the first span alone; of three words, it may leave up to three before it."""
     every = np.ones((501, 29), bool)
-    positions, weights, _ = choose(every, every, context=2.0, longest=3, limit=1)
+    positions, weights, _ = choose(every, every, context=2.0, max_length=3, limit=1)
     assert weights.all()
     assert set(positions[:, 0].tolist()) == {0, 1, 2, 3}
 

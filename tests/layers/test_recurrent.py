@@ -1,4 +1,4 @@
-"""The recurrence against a loop over numbers; padding, clipping and what goes on."""
+"""The recurrence against a loop over numbers; padding, clipping and what continues."""
 
 import flax.linen as nn
 import jax

@@ -65,7 +65,7 @@ def test_one_point_one_by_hand():
 
 
 def test_words_count_as_often_as_in_both():
-    # 2 of 3 predicted and 2 of 4 wanted: 2 * 2/3 * 1/2 / (2/3 + 1/2) = 4/7
+    # 2 of 3 predicted and 2 of 4 expected: 2 * 2/3 * 1/2 / (2/3 + 1/2) = 4/7
     scores = exact_match_and_f1({"q": "b b c"}, {"q": ["b b b d"]})
     assert scores["f1"] == pytest.approx(400 / 7)
 

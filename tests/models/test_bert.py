@@ -278,9 +278,11 @@ def slopes(batch, variables, **fields):
 
 def test_no_gradient_flows_from_padding_nor_between_packed_neighbours(batch, variables):
     """Some padding is of no pack, some of that of a text: there the attention mask hides it."""
-    packs = jnp.array([[1, 1, 1, 2, 2, 3, 3], [4, 4, 4, 4, 4, 0, 4], [1, 2, 1, 2, 1, 0, 1]])
-    got = slopes(batch | {"pack_ids": packs}, variables)
-    same = np.asarray(packs[:, :, None] == packs[:, None, :])
+    packed_segment_ids = jnp.array(
+        [[1, 1, 1, 2, 2, 3, 3], [4, 4, 4, 4, 4, 0, 4], [1, 2, 1, 2, 1, 0, 1]]
+    )
+    got = slopes(batch | {"pack_ids": packed_segment_ids}, variables)
+    same = np.asarray(packed_segment_ids[:, :, None] == packed_segment_ids[:, None, :])
     there = np.asarray(batch["attention_mask"])
     seen = same & there[:, None, :]
     assert np.all(got[seen & there[:, :, None]] > 0)

@@ -1,4 +1,4 @@
-"""ELMo's laws: neither direction sees the other side, padding is nothing, states go on."""
+"""ELMo's laws: neither direction sees the other side, padding is nothing, states continue."""
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ def test_padding_changes_nothing(apply, batch):
 
 
 def test_rows_go_on_and_others_begin(apply, variables, batch):
-    """The forward direction of two pieces that go on is that of one text."""
+    """The forward direction of two pieces that continue is that of one text."""
     whole = batch | {"attention_mask": jnp.ones((B, L), bool)}
     joined = np.asarray(apply(whole).sequence)
     lead = (B, N, 2)
@@ -74,7 +74,7 @@ def test_rows_go_on_and_others_begin(apply, variables, batch):
         parts.append(np.asarray(sequence))
     forward = np.concatenate(parts, axis=1)[..., : D // 2]
     np.testing.assert_allclose(forward[0], joined[0, :, : D // 2], atol=1e-6)
-    # A row that does not go on reads as if the first piece were padding.
+    # A row that does not continue reads as if the first piece were padding.
     begun = {"attention_mask": whole["attention_mask"].at[:, 3:].set(False)}
     moved = whole | {"char_ids": jnp.roll(whole["char_ids"], -3, axis=1)} | begun
     np.testing.assert_allclose(parts[1][1], apply(moved).sequence[1, :3], atol=1e-6)

@@ -44,16 +44,16 @@ def rows(sentences, width):
         np.concatenate([begin, characters.spell(sentence.split(), width), end])
         for sentence in sentences
     ]
-    longest = 66
-    there = np.arange(longest) < np.array([len(row) for row in spelled])[:, None]
-    char_ids = np.zeros((len(spelled), longest, width), np.int16)
+    max_length = 66
+    there = np.arange(max_length) < np.array([len(row) for row in spelled])[:, None]
+    char_ids = np.zeros((len(spelled), max_length, width), np.int16)
     char_ids[there] = np.concatenate(spelled)
     return {"char_ids": jnp.asarray(char_ids), "attention_mask": jnp.asarray(there)}
 
 
 @pytest.fixture(scope="module")
 def outputs(folder, loaded):
-    """All layers of all sentences of all streams, read as three rows that go on: [N, tokens, D]."""
+    """All layers of all sentences of all streams, as three rows that continue: [N, tokens, D]."""
     model, params = loaded
     streams = json.loads((folder / "sentences.json").read_text())
     width = model.max_chars_per_word

@@ -210,7 +210,7 @@ def test_the_query_stream_is_equal(reference, params, model, drawn):
 
 
 def test_three_segments_with_memory_are_equal(reference, params, model):
-    """Every row goes on twice; the memory of 7 holds less than a segment of 11."""
+    """Every row continues twice; the memory of 7 holds less than a segment of 11."""
     generator = np.random.default_rng(3)
     carry, mems = None, None
     for step in range(3):

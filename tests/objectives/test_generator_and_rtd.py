@@ -154,8 +154,8 @@ def test_no_gradient_flows_through_the_sampling(name, params, make_batch):
         "generator": optax.tree.norm(gradient["generator"]),
         "rtd": optax.tree.norm(gradient["rtd"]),
     }
-    still = {"generator": {"layers", "rtd"}, "rtd": {"generator"}}[name]
-    assert {part for part, norm in size.items() if norm == 0} == still
+    frozen_parts = {"generator": {"layers", "rtd"}, "rtd": {"generator"}}[name]
+    assert {part for part, norm in size.items() if norm == 0} == frozen_parts
 
 
 def test_the_generator_shares_embeddings_and_has_a_share_of_the_width(params):

@@ -1,4 +1,4 @@
-"""Plans for pods that are not here: what a person asks, what is tried, what the compiler says."""
+"""Plans for pods that are not here: what the user asks, what is tried, what the compiler says."""
 
 import dataclasses
 import json
@@ -43,8 +43,8 @@ def test_a_mesh_as_a_person_writes_it(config):
     ("text", "said"),
     [
         ("dta=3", "no mesh axis 'dta': did you mean 'data'"),
-        ("data=0", "wanted axes and sizes such as data=64,fsdp=4"),
-        ("data", "wanted axes and sizes"),
+        ("data=0", "expected axes and sizes such as data=64,fsdp=4"),
+        ("data", "expected axes and sizes"),
     ],
 )
 def test_another_mesh_is_one_line(config, text, said):
@@ -56,7 +56,7 @@ def test_another_mesh_is_one_line(config, text, said):
     ("name", "said"),
     [
         ("v5f-4", "no TPU 'v5f': did you mean"),
-        ("v5e-7", "no topology 'v5e-7': wanted one such as v5e:2x2"),
+        ("v5e-7", "no topology 'v5e-7': expected one such as v5e:2x2"),
         ("v5e", "no topology 'v5e'"),
         ("v5e:4by4", "no topology 'v5e:4by4'"),
     ],
@@ -69,7 +69,7 @@ def test_another_topology_is_one_line(name, said):
 @pytest.mark.parametrize(
     ("name", "slices", "said"),
     [
-        ("v5e:2x2", 0, "--slices 0: wanted 1 or more"),
+        ("v5e:2x2", 0, "--slices 0: expected 1 or more"),
         ("v4-8", 2, "--slices 2: no figure is published for the network between slices of v4"),
     ],
 )
@@ -193,8 +193,8 @@ def test_splash_attention_is_compiled_for_chips(tpu_compiler):
 
     class Attend(nn.Module):
         @nn.compact
-        def __call__(self, query, key, value, packs):
-            mask = masks.packed(packs) & masks.causal(512)
+        def __call__(self, query, key, value, packed_segment_ids):
+            mask = masks.packed(packed_segment_ids) & masks.causal(512)
             return attend(query, key, value, mask, Dropout(0.1), train=False)
 
     def gradients(*arrays):
@@ -205,10 +205,10 @@ def test_splash_attention_is_compiled_for_chips(tpu_compiler):
 
     place = sharding.batch_sharding(mesh)
     heads = jax.ShapeDtypeStruct((4, 512, 2, 64), jnp.bfloat16, sharding=place)
-    packs = jax.ShapeDtypeStruct((4, 512), jnp.int32, sharding=place)
+    packed_segment_ids = jax.ShapeDtypeStruct((4, 512), jnp.int32, sharding=place)
     with log_kernel_choice(lines.append):
         function = jax.jit(sharding.on_mesh(gradients, mesh, sharding.RULES))
-        program = function.lower(heads, heads, heads, packs).compile().as_text()
+        program = function.lower(heads, heads, heads, packed_segment_ids).compile().as_text()
     assert lines == ["attention of 512 tokens: splash: no weights in memory"]
     assert program.count('custom_call_target="tpu_custom_call"') == 2
     assert not re.search(r"(bf16|f32)\[[\d,]*512,512\]", program)

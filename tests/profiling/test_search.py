@@ -1,4 +1,4 @@
-"""What `bertjax plan` tries: in which order, what it ranks, and what it goes on after."""
+"""What `bertjax plan` tries: in which order, what it ranks, and what it continues after."""
 
 import dataclasses
 import shlex
@@ -27,7 +27,7 @@ def not_fitting(config, needed=4.0):
 
 
 def test_a_phase_that_does_not_fit_is_cut_into_more_parts(config):
-    """Here: the second phase wants eight, for all that another policy could do."""
+    """Here: the second phase requires eight, for all that another policy could do."""
     config = changed(config, {"data.phases": ((900, 128, 256), (100, 512, 256, 2))})
     config = changed(config, {"num_train_steps": 1000})
     tried = []
@@ -67,7 +67,7 @@ def test_what_no_cut_makes_fit_keeps_less_then_is_spread(config):
 
 
 def test_phases_fit_in_one_mesh_and_one_policy(config):
-    """Here: the long phase wants `full`, so that the short one, which fits as it is, has it too."""
+    """The long phase requires `full`, so the short one, which fits without it, has it too."""
     config = changed(config, {"data.phases": ((900, 128, 256), (100, 512, 256))})
     config = changed(config, {"num_train_steps": 1000})
 

@@ -61,7 +61,7 @@ def home(tmp_path_factory) -> pathlib.Path:
 def job_of(home, recipe, name, fields) -> prepare.Job:
     shared = {"data.input": f"({str(home / 'text.txt')!r},)", "data.cache": str(home / "cache")}
     config = load_config(f"{ROOT}/configs/{recipe}", (SHRUNK | shared | fields).items())
-    return prepare.prepare(config, str(home / name), say=lambda _: None)
+    return prepare.prepare(config, str(home / name), log=lambda _: None)
 
 
 def pretrain(home, recipe, name, fields) -> prepare.Job:
@@ -171,7 +171,7 @@ def teacher_flops(job, shape):
     [
         ({"teacher": ""}, "objective soft_targets has no teacher: set --config.objectives.soft_"),
         ({"teacher": "nowhere"}, "the teacher of objective soft_targets: nowhere is no run"),
-        ({"teacher": "random:teacher"}, "wanted a run"),
+        ({"teacher": "random:teacher"}, "expected a run"),
         ({"of": "'sbo'"}, "got mlm before it, expected 'sbo'; add that before soft_targets"),
     ],
 )
@@ -221,7 +221,7 @@ SMALL = {"data.max_seq_length": "16", "data.padded_lengths": "(8, 16)", "num_tra
 
 
 def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
-    """General distillation, layers, prediction: what a person types, and what each one leaves."""
+    """General distillation, layers, prediction: what the user types, and what each one leaves."""
     keep = {"keep_checkpoints": "true"}
     fine_tune(home, glue, "glue.py:cola,tiny", "cola", "teacher", **SMALL, **keep)
     assert (home / "cola" / "tokenizer").is_dir()
@@ -234,7 +234,7 @@ def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     assert set(result["scores"]) == {"dev/matthews", "dev/score"}
     before, after = (newest(home / name, "encoder") for name in ("tiny", "layers/seed_0"))
     assert any(np.any(before[name] != after[name]) for name in after)
-    # The maps of the width go on too: what follows the text is still the same objective.
+    # The maps of the width continue too: what follows the text is still the same objective.
     assert finetune.transferred_parts(job) == ["encoder", "layer_matching"]
     with Checkpoints(home / "begun") as checkpoints:
         begun, _ = finetune.begin(job, job.trainer(0), checkpoints)

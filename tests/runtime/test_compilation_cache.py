@@ -1,4 +1,4 @@
-"""What runs of a person share: where it lies, and that compiled programs are found again."""
+"""What runs of the user share: where it lies, and that compiled programs are found again."""
 
 import os
 import pathlib

@@ -75,5 +75,7 @@ def test_one_process_waits_for_nobody(monkeypatch):
 def test_a_time_that_is_none(monkeypatch):
     monkeypatch.setenv("BERTJAX_SECONDS_TO_MEET", "soon")
     monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
-    with pytest.raises(UserError, match="BERTJAX_SECONDS_TO_MEET=soon: wanted a number of seconds"):
+    with pytest.raises(
+        UserError, match="BERTJAX_SECONDS_TO_MEET=soon: expected a number of seconds"
+    ):
         distributed.barrier("anywhere")

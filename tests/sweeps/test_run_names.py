@@ -38,8 +38,8 @@ def test_only_what_differs_is_said_and_no_more_of_a_field_than_tells_it():
     ("points", "message"),
     [
         ([{"a": "x/b"}, {"a": "y/b"}], "runs 1 and 2 are both named 'a=b'"),
-        ([{"name": ".."}], "wants a name of letters"),
-        ([{"name": 3}], "wants a name of letters"),
+        ([{"name": ".."}], "requires a name of letters"),
+        ([{"name": 3}], "requires a name of letters"),
         ([{"a": "x" * 200}], "has 202 characters, 150 is the most"),
     ],
 )

@@ -26,7 +26,7 @@ results = {"status": "complete", "seeds": 2, "over_seeds": {"dev/score": score}}
 
 
 class Display:
-    """Lets the run of `folder` go on once it was shown in its second seed."""
+    """Lets the run of `folder` continue once it was shown in its second seed."""
 
     def __init__(self, folder: pathlib.Path):
         self.seen, self.lines, self._folder = [], [], folder

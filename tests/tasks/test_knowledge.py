@@ -101,7 +101,7 @@ def test_a_name_that_is_cut_off_is_no_name():
 
 def test_the_number_of_triples_is_kept_to():
     assert rows((["Beijing"],), 12, each=1)["branch_ids"].max() == 1
-    with pytest.raises(UserError, match="triples_per_entity=0: wanted 1 or more"):
+    with pytest.raises(UserError, match="triples_per_entity=0: expected 1 or more"):
         rows((["Beijing"],), 12, each=0)
 
 
@@ -125,7 +125,7 @@ def test_a_graph_is_read_in_order(tmp_path):
     path.write_text("a\tp\tx\nb\tq\ty\r\na\tr\tz\n", encoding="utf-8")
     assert knowledge.read(path) == {"a": (("p", "x"), ("r", "z")), "b": (("q", "y"),)}
     path.write_text("a\tp\tx\nb\tq\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"small.spo line 2: 2 fields, wanted subject"):
+    with pytest.raises(UserError, match=r"small.spo line 2: 2 fields, expected subject"):
         knowledge.read(path)
     with pytest.raises(UserError, match="no graph at"):
         knowledge.read(tmp_path / "absent.spo")
@@ -139,8 +139,8 @@ def test_no_room_is_one_line():
 def test_hownet(shared_data):
     graph = knowledge.read(shared_data / "kbert" / "kgs" / "HowNet.spo")
     assert sum(map(len, graph.values())) == 52576
-    longest = max(map(len, graph))
-    assert list(knowledge.find_names("每个自己都会有自己的地下室和有意识", graph, longest)) == [
+    max_length = max(map(len, graph))
+    assert list(knowledge.find_names("每个自己都会有自己的地下室和有意识", graph, max_length)) == [
         (10, 13),
         (14, 17),
     ]

@@ -83,10 +83,14 @@ def test_released_files_of_glue(shared_data, tmp_path, name, file):
         (
             RTE,
             ANSWERS[len("index") :],
-            r"predictions:1: '\\tprediction', wanted the header line of",
+            r"predictions:1: '\\tprediction', expected the header line of",
         ),
-        (RTE, "", r"predictions:1: '', wanted the header line of GLUE's server"),
-        (RTE, ANSWERS + "4 entailment\n", r"predictions:6: '4 entailment', wanted index and pred"),
+        (RTE, "", r"predictions:1: '', expected the header line of GLUE's server"),
+        (
+            RTE,
+            ANSWERS + "4 entailment\n",
+            r"predictions:6: '4 entailment', expected index and pred",
+        ),
         (RTE, ANSWERS + "4\tentailment\n", r"predictions:6: index '4' is at .*predictions:3 alrea"),
         (RTE, ANSWERS + "1\tyes\n", r"predictions:6: prediction 'yes' is not one of entailment, n"),
         (
@@ -112,11 +116,17 @@ def test_predictions_of_glue_that_do_not_fit(put, references, predictions, messa
 
 def test_files_of_glue_that_are_no_references(put, tmp_path):
     predictions = put("predictions", ANSWERS)
-    with pytest.raises(UserError, match=r"test.tsv has no labels: wanted a file that has, such as"):
+    with pytest.raises(
+        UserError, match=r"test.tsv has no labels: expected a file that has, such as"
+    ):
         official.score("rte", put("test.tsv", RTE.replace("label", "x")), predictions)
-    with pytest.raises(UserError, match=r"no file .*absent.tsv: wanted a released TSV file of rte"):
+    with pytest.raises(
+        UserError, match=r"no file .*absent.tsv: expected a released TSV file of rte"
+    ):
         official.score("rte", str(tmp_path / "absent.tsv"), predictions)
-    with pytest.raises(UserError, match=r"rte wants --references: the released data that the pred"):
+    with pytest.raises(
+        UserError, match=r"rte requires --references: the released data that the pred"
+    ):
         official.score("rte", None, predictions)
     with pytest.raises(UserError, match=r"absent.tsv cannot be read"):
         official.score("rte", put("dev.tsv", RTE), str(tmp_path / "absent.tsv"))
@@ -177,16 +187,24 @@ def test_references_decide_which_rules_of_squad_count(put, version, marks, rules
 @pytest.mark.parametrize(
     ("references", "predictions", "message"),
     [
-        (None, TAGGED, r"predictions:3: no tag before the last column: wanted the right tag and"),
+        (None, TAGGED, r"predictions:3: no tag before the last column: expected the right tag and"),
         (None, "a O\n", r"predictions:1: no tag before the last column"),
-        (TAGGED, "Ann O\nsat O\n", r"predictions:2: 'sat', where .*references:4 has 'ran': wanted"),
+        (
+            TAGGED,
+            "Ann O\nsat O\n",
+            r"predictions:2: 'sat', where .*references:4 has 'ran': expected",
+        ),
         (TAGGED, "Ann O\nran O\nin O\n", r"predictions:3: 'in', where .*:4 has a sentence's end"),
         (
             TAGGED,
             "Ann O\n\nran O\n",
-            r"predictions:1: the sentence ends, where .*:4 goes on with 'r",
+            r"predictions:1: the sentence ends, where .*:4 continues with 'r",
         ),
-        (TAGGED, "Ann O\nran O\n", r"predictions has 1 sentences, .*references has 2: wanted the"),
+        (
+            TAGGED,
+            "Ann O\nran O\n",
+            r"predictions has 1 sentences, .*references has 2: expected the",
+        ),
         (TAGGED, "Ann O\nran\n", r"predictions:2: 'ran' stands alone"),
         (TAGGED, "", r"predictions holds no sentence"),
     ],
@@ -267,19 +285,22 @@ def test_swag_and_the_way_back(put, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"p: '', wanted \{\"ID\": \"B\", ...\} or lines of"),
-        ("[]", r"p: '\[\]', wanted"),
-        ('{"a": ', r"p: '.\"a\": ', wanted"),
-        (lines(GIVEN) + "{}\n", r"p:6: '\{\}', wanted"),
-        (lines(GIVEN) + "x\n", r"p:6: 'x', wanted"),
+        ("", r"p: '', expected \{\"ID\": \"B\", ...\} or lines of"),
+        ("[]", r"p: '\[\]', expected"),
+        ('{"a": ', r"p: '.\"a\": ', expected"),
+        (lines(GIVEN) + "{}\n", r"p:6: '\{\}', expected"),
+        (lines(GIVEN) + "x\n", r"p:6: 'x', expected"),
         (lines(GIVEN) * 2, r"p:6: question 'high1.txt-0' comes twice; leave one answer"),
         ('{"q": "A", "q": "A"}', r"p: question 'q' comes twice; leave one answer"),
-        ('{"q": "E"}', r"p: question 'q' has the answer 'E': wanted a letter from A to D or a num"),
-        ('{"q": 4}', r"p: question 'q' has the answer '4': wanted a letter"),
-        ('{"q": -1}', r"p: question 'q' has the answer '-1': wanted a letter"),
-        ('{"q": true}', r"p: question 'q' has the answer 'True': wanted a letter"),
-        ('{"q": ""}', r"p: question 'q' has the answer '': wanted a letter"),
-        ('{"q": {"a": 1}}', r"p: question 'q' has the answer .*: wanted a letter"),
+        (
+            '{"q": "E"}',
+            r"p: question 'q' has the answer 'E': expected a letter from A to D or a num",
+        ),
+        ('{"q": 4}', r"p: question 'q' has the answer '4': expected a letter"),
+        ('{"q": -1}', r"p: question 'q' has the answer '-1': expected a letter"),
+        ('{"q": true}', r"p: question 'q' has the answer 'True': expected a letter"),
+        ('{"q": ""}', r"p: question 'q' has the answer '': expected a letter"),
+        ('{"q": {"a": 1}}', r"p: question 'q' has the answer .*: expected a letter"),
         (
             json.dumps({name: GIVEN[name] for name in list(GIVEN)[1:3]}),
             r"p has no prediction for 3 of 5 examples of .*dev, the first of them 'middle1.txt-0'",
@@ -298,10 +319,12 @@ def test_answers_that_do_not_fit(put, text, message):
 
 def test_references_without_answers(put):
     folder = race_folder(put, answers=[None] * 2, questions=["why?"] * 2, options=[["a"] * 4] * 2)
-    with pytest.raises(UserError, match="dev has no answers: wanted a split that has, such as dev"):
+    with pytest.raises(
+        UserError, match="dev has no answers: expected a split that has, such as dev"
+    ):
         official.score("race", folder, put("p", json.dumps(GIVEN)))
     for task in ("race", "swag"):
-        with pytest.raises(UserError, match=f"{task} wants --references"):
+        with pytest.raises(UserError, match=f"{task} requires --references"):
             official.score(task, None, put("p", "{}"))
 
 
@@ -332,5 +355,5 @@ def test_squad_with_no_answers(put):
     assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (50.0, 100.0, 0.0)
     with pytest.raises(UserError, match=r"predictions: got the key 'a' 2 times, expected each "):
         scored(put, "squad2", references, '{"a": "two", "b": "", "a": ""}')
-    with pytest.raises(UserError, match=r'predictions: wanted \{"QUESTION_ID": "answer"'):
+    with pytest.raises(UserError, match=r'predictions: expected \{"QUESTION_ID": "answer"'):
         scored(put, "squad2", references, {"a": 1})

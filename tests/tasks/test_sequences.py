@@ -39,7 +39,7 @@ def test_two_separators_between_texts():
     assert encoded.rows(np.array([0]), 8)["input_ids"].tolist() == [[1, 10, 11, 2, 2, 13, 14, 2]]
     alone = sequences.encode((["abc"],), letters(pair_separators=2), 5)
     assert alone.rows(np.array([0]), 5)["input_ids"].tolist() == [[1, 10, 11, 12, 2]]
-    with pytest.raises(UserError, match="wanted at least 6"):
+    with pytest.raises(UserError, match="expected at least 6"):
         sequences.encode((["abc"], ["de"]), letters(pair_separators=2), 5)
 
 
@@ -117,7 +117,7 @@ def test_too_short_sequences_are_refused(texts, least):
     columns = tuple(["abc"] for _ in range(texts))
     assert len(sequences.encode(columns, letters(), least)) == 1
     with pytest.raises(
-        UserError, match=f"no room for {texts} text\\(s\\): wanted at least {least}"
+        UserError, match=f"no room for {texts} text\\(s\\): expected at least {least}"
     ):
         sequences.encode(columns, letters(), least - 1)
 

@@ -321,7 +321,7 @@ NO_UNKNOWN = whitespace_wordpiece(model=whitespace_wordpiece()["model"] | {"voca
     ("write", "path", "message"),
     [
         (files(), "absent", "no tokenizer at .*absent; `bertjax tokenizer"),
-        (files(), "", "is no tokenizer's folder: wanted tokenizer.json"),
+        (files(), "", "is no tokenizer's folder: expected tokenizer.json"),
         (files(a__model=b"x", b__model=b"y"), "", "a.model, b.model found"),
         (files(notes__md="x"), "notes.md", "no tokenizer file by its name"),
         (files(vocab__txt=""), "", "vocab.txt is empty"),
@@ -333,7 +333,7 @@ NO_UNKNOWN = whitespace_wordpiece(model=whitespace_wordpiece()["model"] | {"voca
         (files(encoder__json='{"a": 0}'), "", "vocab.bpe is missing"),
         (files(encoder__json="[1]", vocab__bpe="a b"), "", "no JSON object of piece to id"),
         (files(encoder__json='{"a": 0, "b": 0}', vocab__bpe="a b"), "", "piece to id"),
-        (files(vocab__json='{"a": 0}', merges__txt="a\n"), "", "merges.txt, line 1: wanted two"),
+        (files(vocab__json='{"a": 0}', merges__txt="a\n"), "", "merges.txt, line 1: expected two"),
         (
             files(vocab__json='{"a": 0, "b": 1}', merges__txt="#version: 0.2\na b\n"),
             "",

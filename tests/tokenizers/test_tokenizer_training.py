@@ -102,15 +102,15 @@ def test_the_first_pieces_are_those_of_a_smaller_vocabulary():
     ("settings", "message"),
     [
         ({"kind": "wordpeace"}, "no kind of tokenizer 'wordpeace': did you mean 'wordpiece'"),
-        ({"vocab_size": 20}, "vocab_size=20 has no room .* wanted [0-9]+ or more"),
-        ({"kind": "bpe", "vocab_size": 260}, "no room .* the 256 bytes: wanted 261 or more"),
-        ({"kind": "unigram", "vocab_size": 20}, "vocab_size=20 has no room .* wanted [0-9]+"),
+        ({"vocab_size": 20}, "vocab_size=20 has no room .* expected [0-9]+ or more"),
+        ({"kind": "bpe", "vocab_size": 260}, "no room .* the 256 bytes: expected 261 or more"),
+        ({"kind": "unigram", "vocab_size": 20}, "vocab_size=20 has no room .* expected [0-9]+"),
         ({"kind": "sentencepiece_bpe", "vocab_size": 20}, "vocab_size=20 has no room"),
         ({"normalization": "nfx"}, "normalization='nfx' is unknown"),
         ({"kind": "unigram", "normalization": "nfd"}, "not known to SentencePiece"),
         ({"kind": "bpe", "character_coverage": 0.9}, "not for kind='bpe'"),
-        ({"character_coverage": 1.5}, "character_coverage=1.5: wanted"),
-        ({"character_coverage": 0.0}, "character_coverage=0.0: wanted"),
+        ({"character_coverage": 1.5}, "character_coverage=1.5: expected"),
+        ({"character_coverage": 0.0}, "character_coverage=0.0: expected"),
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(settings, message):

@@ -154,7 +154,7 @@ def test_a_skipped_update_keeps_the_carry(made, steps):
 
 
 def test_evaluation_begins_every_text_anew(made):
-    """It is given no carry, and does not mind that rows say they go on."""
+    """It is given no carry, and does not mind that rows say they continue."""
     state = made.create_state()
     batch = batch_of(1)
     alone = {

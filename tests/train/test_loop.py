@@ -127,7 +127,7 @@ def test_no_more_than_a_few_steps_are_in_flight():
 
 
 def test_a_batch_of_another_step_is_a_defect():
-    with pytest.raises(ValueError, match="the batch of step 5 came, wanted that of 0"):
+    with pytest.raises(ValueError, match="the batch of step 5 came, expected that of 0"):
         train(start(), Ones(5, 9), count, [], num_train_steps=9)
     with pytest.raises(ValueError, match="batches ended after step 3 of 9"):
         train(start(), Ones(0, 3), count, [], num_train_steps=9)

@@ -157,8 +157,8 @@ def test_an_unknown_optimizer():
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_what_no_loss_reaches_stays_as_it_was(kind):
     start, gradient = draws(0), draws(1)
-    still = "mlm/transform/dense/kernel"
-    gradient[still] = np.zeros(SHAPES[still])
+    frozen_parts = "mlm/transform/dense/kernel"
+    gradient[frozen_parts] = np.zeros(SHAPES[frozen_parts])
     params = nested(start)
     transform = optimizer.make(kind, weight_decay=0.3)
     state = transform.init(params)
@@ -166,7 +166,7 @@ def test_what_no_loss_reaches_stays_as_it_was(kind):
         updates, state = transform.update(nested(gradient), state, params)
         params = optax.apply_updates(params, jax.tree.map(lambda x: -0.1 * x, updates))
     after = flat(params)
-    np.testing.assert_array_equal(after.pop(still), np.float32(start[still]))
+    np.testing.assert_array_equal(after.pop(frozen_parts), np.float32(start[frozen_parts]))
     assert all(np.all(value != start[name]) for name, value in after.items())
 
 
@@ -192,7 +192,7 @@ def test_lower_layers_take_shorter_steps():
 @pytest.mark.parametrize(
     ("decay", "layers", "message"),
     [
-        (0.0, LAYERS, "layerwise_decay=0.0: wanted more than 0 and at most 1"),
+        (0.0, LAYERS, "layerwise_decay=0.0: expected more than 0 and at most 1"),
         (0.8, LAYERS + 1, "needs an encoder with one stack of 4 layers of their own"),
     ],
 )

@@ -216,7 +216,7 @@ def two_steps(batch, start):
     ],
 )
 def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
-    """With dropout: its bits do not depend on where they are drawn either."""
+    """With dropout: its bits do not depend on where they are sampled either."""
     _, alone, metrics_alone = two_steps("one")
     _, state, metrics = two_steps(name)
     # The compiler says so where it must gather an array that no rule spreads well.

@@ -1,4 +1,4 @@
-"""One file for each `model_type` of Hugging Face: what its config and its arrays are in ours.
+"""One file for each `model_type` of Hugging Face: its config and array names as bertjax's.
 
 A file defines
 

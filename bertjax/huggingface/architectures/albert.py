@@ -1,4 +1,4 @@
-"""ALBERT (`AlbertModel` and its heads): narrow embeddings, layers that share their parameters.
+"""ALBERT (`AlbertModel` and its heads): factorised embeddings, layers with shared parameters.
 
 Their layers are divided into groups, each with one copy of all parameters: one group is our sharing
 "all", a group for each layer our "none", and other numbers are our `num_hidden_groups` and

@@ -1,4 +1,4 @@
-"""BERT (`BertModel` and its heads); so are SpanBERT, BERT-wwm, K-BERT and TinyBERT."""
+"""BERT (`BertModel` and its heads); also SpanBERT, BERT-wwm, K-BERT and TinyBERT."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

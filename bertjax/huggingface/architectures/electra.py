@@ -1,4 +1,4 @@
-"""ELECTRA (`ElectraModel` and its heads): BERT with narrow embeddings and without a pooler.
+"""ELECTRA (`ElectraModel` and its heads): BERT with factorised embeddings and without a pooler.
 
 Theirs is one tower: the discriminator with the head that finds replaced tokens, or the generator
 with a head for masked tokens.

@@ -1,4 +1,4 @@
-"""GPT-2 (`GPT2Model`, `GPT2LMHeadModel`); so is GPT-3.
+"""GPT-2 (`GPT2Model`, `GPT2LMHeadModel`); also GPT-3.
 
 Their linear maps are Conv1Ds, with the inputs first, and query, key and value are one array. The
 scores of the vocabulary are products with the word embeddings: a head without arrays of its own.

@@ -1,4 +1,4 @@
-"""GPT (`OpenAIGPTModel`, `OpenAIGPTLMHeadModel`): the arrays of GPT-2 but for the last norm."""
+"""GPT (`OpenAIGPTModel`, `OpenAIGPTLMHeadModel`): the arrays of GPT-2 without the final norm."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -48,7 +48,7 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
     theirs = absent | dict(theirs)
     if theirs["afn"] not in _ACTIVATIONS:
         raise UserError(
-            f"config.json says afn={theirs['afn']!r}: wanted one of {', '.join(_ACTIVATIONS)}"
+            f"config.json says afn={theirs['afn']!r}: expected one of {', '.join(_ACTIVATIONS)}"
         )
     act = {"activation_function": _ACTIVATIONS[theirs["afn"]]}
     taken = gpt2.one_dropout(take(theirs | act, gpt2.WORDS))

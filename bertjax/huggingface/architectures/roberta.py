@@ -1,4 +1,4 @@
-"""RoBERTa (`RobertaModel` and its heads): BERT whose positions begin after that of padding."""
+"""RoBERTa (`RobertaModel` and its heads): BERT with positions that start at padding_idx + 1."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

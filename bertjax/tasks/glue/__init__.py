@@ -1,0 +1,1 @@
+"""Tasks of one or two sentences: GLUE and others in its file format."""

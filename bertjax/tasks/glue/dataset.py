@@ -1,4 +1,4 @@
-"""Tasks of one or two sentences: those of GLUE, and others in the same kind of files."""
+"""The dataset of single-sentence and sentence-pair tasks: GLUE, and others in its file format."""
 
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Dataset:
           data: See `tasks/glue/files.py`; the graph's path begins there too.
           task: `config.task`.
           fields: `config.data`.
-          read: What the model wants.
+          read: What the model requires.
 
         Raises:
           UserError: something is missing or does not fit.

@@ -1,9 +1,7 @@
-"""GLUE as it was released: a folder of tab-separated files for each task.
+"""Read GLUE as it was released, a folder of tab-separated files for each task, or from TFDS.
 
-Quotes mean nothing in these files, a line ends at a newline and nowhere else, and some begin with a
+Quotes have no meaning in these files, a line ends at a newline only, and some files begin with a
 byte order mark or end their lines with a carriage return too.
-
-Where GLUE comes from: the released files in a folder, or a prepared tensorflow-datasets one.
 """
 
 import dataclasses
@@ -66,7 +64,7 @@ def read_file(path: str | pathlib.Path, task: GlueTask) -> GlueExamples:
     """
     path = pathlib.Path(path)
     if not path.is_file():
-        raise UserError(f"no file {path}: wanted a released TSV file of {task.name}")
+        raise UserError(f"no file {path}: expected a released TSV file of {task.name}")
     evaluated_first = sorted(task.splits, key=lambda split: not split.server)
     named = [split for split in evaluated_first if path.name in split.files]
     return _read_split(path, task, named[0] if named else task.split("dev"))
@@ -74,11 +72,11 @@ def read_file(path: str | pathlib.Path, task: GlueTask) -> GlueExamples:
 
 def _refuse_folder(directory: pathlib.Path, task: GlueTask) -> None:
     if not directory.is_dir():
-        raise UserError(f"no folder {directory}: --data wants the one that holds {task.folder}/")
+        raise UserError(f"no folder {directory}: --data requires the one that holds {task.folder}/")
     known = [other.folder for other in TASKS if (directory / other.folder).is_dir()]
     raise UserError(
         f"{directory} has no {task.folder}/ (it has {', '.join(known) or 'no GLUE task'}): "
-        f"--data wants the folder that holds {task.folder}/"
+        f"--data requires the folder that holds {task.folder}/"
     )
 
 
@@ -93,7 +91,7 @@ def _read_split(path: pathlib.Path, task: GlueTask, split: GlueSplit) -> GlueExa
     if path.name == PARAPHRASE_TRAIN:
         lines = _paraphrases(table, lines, dev=split.name == "dev")
     if not lines:
-        raise UserError(f"{path} holds no examples: wanted one a line")
+        raise UserError(f"{path} holds no examples: expected one a line")
     return GlueExamples(
         texts=tuple([fields[text] for _, fields in lines] for text in texts),
         labels=None if label is None else _labels(path, lines, label, task),
@@ -117,7 +115,7 @@ class _Table:
         if name not in self.names:
             raise UserError(
                 f"{self.path} line 1: no column {name!r} among {', '.join(self.names)}; "
-                "wanted the header line of the released file"
+                "expected the header line of the released file"
             )
         return self.names.index(name)
 
@@ -135,8 +133,8 @@ class _Table:
         if broken and not (may_be_broken and len(broken) <= MOST_BROKEN * len(self.lines) + 1):
             number, fields = broken[0]
             raise UserError(
-                f"{self.path} line {number}: {len(fields)} fields, wanted {width} separated by "
-                "tabs; mend or remove the line"
+                f"{self.path} line {number}: {len(fields)} fields, expected {width} separated by "
+                "tabs; fix or remove the line"
             )
         return complete, tuple(f"line {number}" for number, _ in broken)
 
@@ -149,7 +147,7 @@ def _read_table(path: pathlib.Path, *, header: bool) -> _Table:
         if line.strip("\r")
     ]
     if not numbered:
-        raise UserError(f"{path} is empty: wanted tab-separated examples")
+        raise UserError(f"{path} is empty: expected tab-separated examples")
     names = numbered.pop(0)[1] if header else []
     return _Table(path, names, numbered)
 

@@ -1,4 +1,4 @@
-"""Classifying or rating one or two sentences (GLUE): a linear map of the pooled output."""
+"""Classification or regression head for one or two sentences: linear on the pooled output."""
 
 from typing import Annotated, Any
 
@@ -78,7 +78,7 @@ class Task(nn.Module):
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Num[Array, " B"]:
-        """The number of the likeliest class, or the score."""
+        """The number of the most likely class, or the score."""
         logits_BC, _ = self.scores(encoder, encoded, batch, train=False)
         if not glue_task(self.dataset).labels:
             return logits_BC[:, 0]

@@ -1,4 +1,4 @@
-"""Predictions as GLUE's evaluation server wants them: a file a test set, two columns, a header."""
+"""Write predictions in the format of GLUE's evaluation server."""
 
 import math
 import pathlib
@@ -44,7 +44,7 @@ def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
     where, header = next(rows, (f"{path}:1", ""))
     if header != HEADER:
         raise UserError(
-            f"{where}: {header[:60]!r}, wanted the header line of GLUE's server, "
+            f"{where}: {header[:60]!r}, expected the header line of GLUE's server, "
             "index and prediction parted by a tab"
         )
     for where, line in rows:
@@ -52,7 +52,9 @@ def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
             continue
         index, tab, spelled = line.partition("\t")
         if not tab or "\t" in spelled:
-            raise UserError(f"{where}: {line[:60]!r}, wanted index and prediction parted by a tab")
+            raise UserError(
+                f"{where}: {line[:60]!r}, expected index and prediction parted by a tab"
+            )
         if index in places:
             raise UserError(
                 f"{where}: index {index!r} is at {places[index]} already; remove one of the lines"
@@ -74,5 +76,5 @@ def _value(where: str, spelled: str, task: GlueTask) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UserError(f"{where}: prediction {spelled!r} is no number; wanted one from 0 to 5")
+        raise UserError(f"{where}: prediction {spelled!r} is no number; expected one from 0 to 5")
     return value

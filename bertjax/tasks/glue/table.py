@@ -1,19 +1,16 @@
-"""GLUE (Wang et al. 2019) as one table: where each task's examples lie and how they are scored.
+"""GLUE (Wang et al. 2019) as one table: the files of each task, its metrics, published results.
 
-Other tasks of one or two sentences in the same kind of files are further rows.
+Other tasks of one or two sentences in the same file format are further rows. A row is a `GlueTask`,
+a split of it a `GlueSplit`. Labels have the order of their integers in tensorflow-datasets and the
+spelling of the evaluation server. A task without labels is a regression, scored 0 to 5. If the
+labels are numbers, `names` are the class names of tensorflow-datasets.
 
-A row is a `GlueTask`, a split of it a `GlueSplit`. Labels stand in the order of their integers in
-tensorflow-datasets and are spelled as the evaluation server spells them. A task without labels is
-a regression, scored 0 to 5. Where the labels are numbers, `names` are the classes in words, as
-tensorflow-datasets has them.
-
-What was published of GLUE, to be shown beside one's own: dev sets, single models, in percent.
-
-CoLA Matthews, STS-B Pearson (ELECTRA: Spearman), MRPC and QQP accuracy (of the first and last row
-the source does not say), MNLI matched. Of: the released code of Sanh et al. 2019 (BERT-base and
-DistilBERT, uncased; the paper's table 1 has other figures for MNLI, which contradict its averages);
-Liu et al. 2019, table 5 (BERT-large and RoBERTa); Lan et al. 2020, table 9 (ALBERT, 1.5 M steps);
-Clark et al. 2020, table 3 (ELECTRA, 1.75 M steps).
+Published results are of dev sets, single models, in percent: CoLA Matthews, STS-B Pearson (ELECTRA:
+Spearman), MRPC and QQP accuracy (not stated by the source for the first and last row), MNLI
+matched. Sources: the released code of Sanh et al. 2019 (BERT-base and DistilBERT, uncased; table 1
+of the paper has other figures for MNLI, which contradict its averages); Liu et al. 2019, table 5
+(BERT-large and RoBERTa); Lan et al. 2020, table 9 (ALBERT, 1.5 M steps); Clark et al. 2020, table 3
+(ELECTRA, 1.75 M steps).
 """
 
 import dataclasses
@@ -41,7 +38,7 @@ class GlueSplit:
       name: `train`, `dev`, `test`, or another evaluation split.
       files: File names to look for, in order of preference; the first that exists is read.
       tfds: The split's name in tensorflow-datasets; `CONFIG:SPLIT` if it is another config's.
-      server: Stem of the prediction file that the evaluation server wants; empty for `train`.
+      server: Stem of the prediction file that the evaluation server requires; empty for `train`.
       texts: Columns of the one or two sentences.
       label: Column of the label.
       header: Whether the first line names the columns.

@@ -1,4 +1,4 @@
-"""GLUE as tensorflow-datasets prepares it, read without TensorFlow."""
+"""Read GLUE as prepared by tensorflow-datasets, without TensorFlow."""
 
 import pathlib
 
@@ -47,7 +47,7 @@ def _builder(directory: pathlib.Path, config: str):
     builder = tfds.builder_from_directory(newest)
     if builder.info.file_format is not tfds.core.FileFormat.ARRAY_RECORD:
         raise UserError(
-            f"{newest} is stored as {builder.info.file_format.value}, wanted array_record: "
+            f"{newest} is stored as {builder.info.file_format.value}, expected array_record: "
             "prepare it again with --file_format array_record"
         )
     return builder

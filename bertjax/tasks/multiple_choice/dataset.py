@@ -1,4 +1,4 @@
-"""Questions with several answers, of which one is right: RACE and SWAG."""
+"""The dataset of multiple-choice questions: RACE and SWAG."""
 
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +45,7 @@ class Dataset:
           data: Folder of the files as they were released.
           task: `config.task`, which says whether these are RACE's or SWAG's.
           fields: `config.data`.
-          read: What the model wants.
+          read: What the model requires.
 
         Raises:
           UserError: something is missing or does not fit.
@@ -60,7 +60,7 @@ class Dataset:
             drawn = read.drawn(split, choices)
             if drawn.num_choices != task["num_choices"]:
                 raise UserError(
-                    f"{data} has questions of {drawn.num_choices} answers, the recipe wants "
+                    f"{data} has questions of {drawn.num_choices} answers, the recipe requires "
                     f"{task['num_choices']}: set --config.task.num_choices={drawn.num_choices}"
                 )
             self.batches[split] = read.batches(
@@ -141,7 +141,7 @@ def _question(line: Line, num_choices: int) -> dict[str, Any]:
     row = tasks_dataset.json_object(line, wanted)
     texts = [row["context"], row["question"], *row["choices"]]
     if len(row["choices"]) != num_choices or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{line[0]}: wanted texts, and {num_choices} choices: mend the line")
+        raise UserError(f"{line[0]}: expected texts, and {num_choices} choices: fix the line")
     return {name: row[name] for name in wanted}
 
 

@@ -1,13 +1,8 @@
-"""Questions with options, of which one is right: what RACE and SWAG have in common.
+"""Read RACE (Lai et al. 2017) and SWAG (Zellers et al. 2018) in their released formats.
 
-RACE (Lai et al. 2017) as it was released: a file for each article with its questions.
-
-The folder holds `SPLIT/LEVEL/*.txt`, each a JSON object, with splits train, dev and test and levels
-middle and high.
-
-SWAG (Zellers et al. 2018) as it was released: a table for each split.
-
-A row has a sentence, the beginning of the next one, and four endings of that.
+RACE: `SPLIT/LEVEL/*.txt`, a JSON object for each article with its questions; splits train, dev and
+test, levels middle and high. SWAG: a CSV file for each split; a row has a sentence, the beginning
+of the next one, and four endings.
 """
 
 import csv
@@ -75,7 +70,7 @@ class Row:
     """One question, as a reader of files finds it.
 
     Attributes:
-      where: Its place, for a person.
+      where: Its place, for the user.
       context: See `Choices`.
       question: See `Choices`.
       options: See `Choices`.
@@ -105,7 +100,7 @@ def collected(rows: Sequence[Row]) -> Choices:
         if (row.answer is None) != (answers[0] is None):
             raise UserError(
                 f"{row.where}: {'no' if row.answer is None else 'an'} answer, unlike "
-                f"{rows[0].where}: wanted answers to all questions or to none"
+                f"{rows[0].where}: expected answers to all questions or to none"
             )
         if row.identity in places:
             raise UserError(
@@ -136,7 +131,7 @@ def read_race(directory: str | pathlib.Path) -> dict[str, Choices]:
     directory = pathlib.Path(directory)
     found = [split for split in SPLITS if (directory / split).is_dir()]
     if not found:
-        raise UserError(f"{directory} has no folder {', '.join(SPLITS)}: wanted RACE's own")
+        raise UserError(f"{directory} has no folder {', '.join(SPLITS)}: expected RACE's own")
     return {split: read_race_split(directory / split) for split in found}
 
 
@@ -152,7 +147,7 @@ def read_race_split(folder: str | pathlib.Path) -> Choices:
     rows = [row for level in LEVELS for row in _level(folder / level)]
     if not rows:
         levels = " or ".join(f"{level}/*.txt" for level in LEVELS)
-        raise UserError(f"{folder} holds no article: wanted {levels}, one for each article")
+        raise UserError(f"{folder} holds no article: expected {levels}, one for each article")
     return collected(rows)
 
 
@@ -165,7 +160,8 @@ def _level(folder: pathlib.Path) -> Iterator[Row]:
         sizes = [len(column) for column in (*columns, answers)]
         if len(set(sizes)) > 1:
             raise UserError(
-                f"{path}: {sizes[0]} questions, options of {sizes[1]}, {sizes[2]} answers: wanted "
+                f"{path}: {sizes[0]} questions, options of {sizes[1]}, {sizes[2]} answers: "
+                f"expected "
                 "as many of each"
             )
         for number, (question, options, answer) in enumerate(zip(*columns, answers, strict=True)):
@@ -197,7 +193,7 @@ def _article(path: pathlib.Path) -> dict[str, Any]:
     )
     if not fits or not all(isinstance(question, str) for question in read_race["questions"]):
         raise UserError(
-            f'{path}: wanted a JSON object of "article", "questions", "options", "answers", "id"; '
+            f'{path}: expected an object of "article", "questions", "options", "answers", "id"; '
             "copy the released file again"
         )
     return read_race
@@ -205,15 +201,17 @@ def _article(path: pathlib.Path) -> dict[str, Any]:
 
 def _options(where: str, options: Any) -> tuple[str, ...]:
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise UserError(f"{where}: options {str(options)[:60]!r} are no list of texts: wanted four")
+        raise UserError(
+            f"{where}: options {str(options)[:60]!r} are no list of texts: expected four"
+        )
     if len(options) != len(LETTERS):
-        raise UserError(f"{where}: {len(options)} options, wanted {len(LETTERS)}; mend the file")
+        raise UserError(f"{where}: {len(options)} options, expected {len(LETTERS)}; fix the file")
     return tuple(options)
 
 
 def _letter(where: str, answer: Any) -> int:
     if not isinstance(answer, str) or len(answer) != 1 or answer not in LETTERS:
-        raise UserError(f"{where}: answer {answer!r}, wanted A, B, C or D; mend the file")
+        raise UserError(f"{where}: answer {answer!r}, expected A, B, C or D; fix the file")
     return LETTERS.index(answer)
 
 
@@ -234,7 +232,7 @@ def read_swag(directory: str | pathlib.Path) -> dict[str, Choices]:
     found = {name: directory / file for name, file in FILES.items()}
     found = {name: path for name, path in found.items() if path.is_file()}
     if not found:
-        raise UserError(f"{directory} has no {', '.join(FILES.values())}: wanted SWAG's own")
+        raise UserError(f"{directory} has no {', '.join(FILES.values())}: expected SWAG's own")
     return {name: read_swag_file(path, labelled=name != "test") for name, path in found.items()}
 
 
@@ -257,7 +255,8 @@ def read_swag_file(path: str | pathlib.Path, *, labelled: bool = True) -> Choice
     for name in needed:
         if name not in names:
             raise UserError(
-                f"{path} line 1: no column {name!r} among {', '.join(names) or 'none'}; wanted the "
+                f"{path} line 1: no column {name!r} among {', '.join(names) or 'none'}; expected "
+                f"the "
                 "header line of the released file"
             )
     rows = [
@@ -265,7 +264,7 @@ def read_swag_file(path: str | pathlib.Path, *, labelled: bool = True) -> Choice
         for number, (line, fields) in enumerate(table)
     ]
     if not rows:
-        raise UserError(f"{path} holds no questions: wanted one a line behind the header line")
+        raise UserError(f"{path} holds no questions: expected one a line behind the header line")
     return collected(rows)
 
 
@@ -280,7 +279,7 @@ def _table(path: str | pathlib.Path) -> Iterator[tuple[int, list[str]]]:
             begin = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{path} line {begin}: {error}; wanted fields parted by commas, in quotes where they "
+            f"{path} line {begin}: {error}; expected fields parted by commas, in quotes where they "
             "hold some"
         ) from None
 
@@ -288,12 +287,12 @@ def _table(path: str | pathlib.Path) -> Iterator[tuple[int, list[str]]]:
 def _row(where: str, number: int, names: list[str], fields: list[str]) -> Row:
     if len(fields) != len(names):
         raise UserError(
-            f"{where}: {len(fields)} fields, wanted {len(names)} parted by commas; mend the line"
+            f"{where}: {len(fields)} fields, expected {len(names)} parted by commas; fix the line"
         )
     row = dict(zip(names, fields, strict=True))
     label = row.get(_LABEL)
     if label is not None and label not in ("0", "1", "2", "3"):
-        raise UserError(f"{where}: label {label!r}, wanted 0, 1, 2 or 3; mend the line")
+        raise UserError(f"{where}: label {label!r}, expected 0, 1, 2 or 3; fix the line")
     return Row(
         where=where,
         context=row[_CONTEXT],

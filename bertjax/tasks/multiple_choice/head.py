@@ -1,4 +1,4 @@
-"""Choosing one of several answers: a score for each, and a softmax over those of a question."""
+"""Multiple-choice head: one score per option, softmax over the options of a question."""
 
 from typing import Annotated
 

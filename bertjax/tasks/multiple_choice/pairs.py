@@ -1,4 +1,4 @@
-"""Every option of every question as a sequence: question i with option c is number i * C + c.
+"""Encode every option of every question as a sequence: option c of question i is row i * C + c.
 
 RACE is [CLS] article [SEP] question with option [SEP], SWAG [CLS] sentence [SEP] beginning and
 ending [SEP], as published systems have them.

@@ -1,4 +1,4 @@
-"""Answers to questions with options, in JSON: an object of ids, or an object on each line.
+"""Write answers of multiple-choice questions as JSON or JSON lines.
 
 An answer is a letter from A or a number from 0.
 """
@@ -58,7 +58,7 @@ def _answers(path: str | pathlib.Path, lines: list[tuple[str, str]]) -> list[tup
     if whole is not None:
         return [(str(path), identity, answer) for identity, answer in whole]
     where, line = lines[len(rows)] if rows else (str(path), lines[0][1] if lines else "")
-    raise UserError(f"{where}: {line[:60]!r}, wanted {_FORMS}")
+    raise UserError(f"{where}: {line[:60]!r}, expected {_FORMS}")
 
 
 def _object(text: str) -> _Pairs | None:
@@ -78,6 +78,7 @@ def _option(where: str, identity: str, answer: Any) -> int:
     if type(answer) is int and 0 <= answer < len(LETTERS):
         return answer
     raise UserError(
-        f"{where}: question {identity!r} has the answer {str(answer)[:20]!r}: wanted a letter from "
+        f"{where}: question {identity!r} has the answer {str(answer)[:20]!r}: expected a letter "
+        f"from "
         f"A to {LETTERS[-1]} or a number from 0 to {len(LETTERS) - 1}"
     )

@@ -1,4 +1,4 @@
-"""Columns as the CoNLL shared tasks have them: a word a line, its tag last, a blank line between.
+"""Read and write the column format of the CoNLL shared tasks: a word a line, its tag last.
 
 `-DOCSTART-` begins a document; it is no word. A file without that line is one document. Columns are
 parted by spaces or tabs, and there may be any number of them between word and tag.
@@ -60,7 +60,7 @@ def read(path: str | pathlib.Path, scheme: str = "auto") -> list[Sentence]:
         raise UserError(f"no scheme {scheme!r} of tags: {nearest(scheme, SCHEMES)}")
     sentences = _sentences(path)
     if not sentences:
-        raise UserError(f"{path} holds no sentence: wanted a word and its tag on each line")
+        raise UserError(f"{path} holds no sentence: expected a word and its tag on each line")
     if scheme == AS_IT_IS:
         return sentences
     found = scheme_of(path, sentences) if scheme == "auto" else scheme
@@ -85,7 +85,7 @@ def scheme_of(path: str | pathlib.Path, sentences: Iterable[Sentence]) -> str:
     if len(first_of) == 2:
         raise UserError(
             f"{path}:{first_of['iob1']}: an entity begins with I, and with B at line "
-            f"{first_of['iob2']} where IOB1 has I: wanted IOB1 or IOB2; mend the tags"
+            f"{first_of['iob2']} where IOB1 has I: expected IOB1 or IOB2; fix the tags"
         )
     return next(iter(first_of), "iob2")
 
@@ -123,7 +123,7 @@ def check_tags(
             if tag not in allowed:
                 raise UserError(
                     f"{path}:{line}: tag {tag!r} does not occur in the training data, which has "
-                    f"{', '.join(known)}; mend the tag or add such sentences to training"
+                    f"{', '.join(known)}; fix the tag or add such sentences to training"
                 )
 
 
@@ -177,12 +177,13 @@ def _sentences(path: str | pathlib.Path) -> list[Sentence]:
 def _checked(where: str, fields: list[str]) -> list[str]:
     if len(fields) == 1:
         raise UserError(
-            f"{where}: {fields[0]!r} stands alone: wanted a word first and its tag last, parted by "
+            f"{where}: {fields[0]!r} stands alone: expected a word first and its tag last, "
+            f"parted by "
             "spaces or tabs"
         )
     if not is_tag(fields[-1]):
         raise UserError(
-            f"{where}: the last column is {fields[-1]!r}: wanted a tag, which is O, or B-TYPE or "
+            f"{where}: the last column is {fields[-1]!r}: expected a tag, which is O, or B-TYPE or "
             "I-TYPE with a type such as PER"
         )
     return fields
@@ -208,6 +209,6 @@ def _refuse_other_schemes(path: str | pathlib.Path, sentence: Sentence, scheme: 
         wrong = split_tag(tag)[0] in ("E", "S") or _speaks_for(before, tag) not in (None, scheme)
         if scheme != "bioes" and wrong:
             raise UserError(
-                f"{path}:{line}: {tag!r} behind {before!r} is not {scheme.upper()}; mend the tag, "
+                f"{path}:{line}: {tag!r} behind {before!r} is not {scheme.upper()}; fix the tag, "
                 "or name another scheme"
             )

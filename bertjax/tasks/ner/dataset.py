@@ -1,4 +1,4 @@
-"""Words with tags, in CoNLL's columns: entities, found word by word."""
+"""The dataset of named entity recognition: tagged words in CoNLL's columns."""
 
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +67,7 @@ class Dataset:
           task: `config.task`.
           fields: `config.data`: the names of the files (`train_file` and so on, empty for the usual
             ones), `scheme` of the tags, and `document_context`.
-          read: What the model wants.
+          read: What the model requires.
 
         Raises:
           UserError: something is missing or does not fit.
@@ -158,7 +158,7 @@ def _words(line: Line) -> tuple[str, ...]:
     if text.lstrip().startswith("{"):
         words = dataset.json_object(line, {"words": "a list of texts"})["words"]
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
-        raise UserError(f'{where}: wanted {{"words": ["...", "..."]}}: mend the line')
+        raise UserError(f'{where}: expected {{"words": ["...", "..."]}}: fix the line')
     return tuple(words)
 
 

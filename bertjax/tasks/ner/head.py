@@ -1,4 +1,4 @@
-"""Naming what words are: a class for the first token of each word."""
+"""Token classification head for NER: a class for the first token of each word."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ class Task(nn.Module):
         return word_loss(*self.scores(encoder, encoded, batch, train=train), batch)
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Int[Array, "B L"]:
-        """The likeliest class of every token."""
+        """The most likely class of every token."""
         return jnp.argmax(self.scores(encoder, encoded, batch, train=False)[0], axis=-1)
 
     @nn.compact

@@ -1,4 +1,4 @@
-"""Tagged sentences as sequences: [CLS] pieces [SEP], and where each word is predicted.
+"""Encode tagged sentences: [CLS] tokens [SEP], and the position of each word's prediction.
 
 A word is predicted at its first piece (Devlin et al. 2019, section 5.3). A sentence that is too
 long is cut between words into several sequences, so that every word of it is predicted once. With
@@ -115,21 +115,21 @@ class _Words:
 
     @classmethod
     def of(
-        cls, sentences: Sequence[Sentence], tokenizer, longest: int, max_chars_per_word: int
+        cls, sentences: Sequence[Sentence], tokenizer, max_length: int, max_chars_per_word: int
     ) -> "_Words":
         """Tokenizes every different word once, as it is tokenized inside a text: behind a space."""
         words = [word for sentence in sentences for word in sentence.words]
         texts = {word: f" {word}" for word in words}
         encoded = tokenizer.encode_batch(list(texts.values()))
         stand_in = _stand_in(tokenizer, dict(zip(texts, encoded, strict=True)))
-        known = _cut_words(texts, encoded, stand_in, longest)
+        known = _cut_words(texts, encoded, stand_in, max_length)
         pieces = _end_to_end(words, known)
         ends = np.cumsum([0, *(len(known[word]) for word in words)]).tolist()
         if not max_chars_per_word:
             return cls(pieces, ends)
         spelling = Spelling(tokenizer, max_chars_per_word)
         spelled = _cut_words(
-            texts, spelling.numbers(list(texts.values())), spelling.number(stand_in), longest
+            texts, spelling.numbers(list(texts.values())), spelling.number(stand_in), max_length
         )
         specials = spelling.number(tokenizer.cls_id), spelling.number(tokenizer.sep_id)
         return cls(pieces, ends, _end_to_end(words, spelled), spelling.table(), specials)
@@ -149,10 +149,10 @@ def _stand_in(tokenizer, encoded: dict[str, list[int]]) -> int:
     return tokenizer.pad_id  # never read
 
 
-def _cut_words(words, encoded: list[list[int]], stand_in: int, longest: int):
-    """The numbers of each word by the word, at least one and at most `longest`."""
+def _cut_words(words, encoded: list[list[int]], stand_in: int, max_length: int):
+    """The numbers of each word by the word, at least one and at most `max_length`."""
     pairs = zip(words, encoded, strict=True)
-    return {word: numbers[:longest] or [stand_in] for word, numbers in pairs}
+    return {word: numbers[:max_length] or [stand_in] for word, numbers in pairs}
 
 
 def _end_to_end(words: list[str], numbers: dict[str, list[int]]) -> Int32[np.ndarray, " t"]:

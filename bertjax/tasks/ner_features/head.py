@@ -1,4 +1,4 @@
-"""Naming what words are by features: a BiLSTM on layers of an encoder that is not trained."""
+"""Feature-based NER head: a BiLSTM on layers of a frozen encoder."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ class Task(nn.Module):
         return ner_head.word_loss(*self.scores(encoder, encoded, batch, train=train), batch)
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Int[Array, "B L"]:
-        """The likeliest class of every token."""
+        """The most likely class of every token."""
         return jnp.argmax(self.scores(encoder, encoded, batch, train=False)[0], axis=-1)
 
     @nn.compact

@@ -1,0 +1,1 @@
+"""Extractive question answering: SQuAD and others in its file format."""

@@ -1,4 +1,4 @@
-"""From scores of places to answers: the best spans of each question, and files that hold them.
+"""Select answers from start and end scores: the best spans of each question, and their files.
 
 The rules are those of BERT's released `run_squad.py` (Devlin et al. 2019, sections 4.2 and 4.3).
 Where we differ: an answer is cut out of the context as it is written there, and a question for
@@ -55,7 +55,7 @@ class FoundAnswers:
 
         Args:
           threshold: Of SQuAD 2.0 a question whose null odds are above this is answered with "".
-            Infinity always answers with text, which is what a search for the threshold wants.
+            Infinity always answers with text, which is what a search for the threshold requires.
         """
         texts = [_best_text(candidates) for candidates in self.n_best]
         if self.null_odds is not None:
@@ -104,7 +104,7 @@ def find(
     """
     for name, value in (("n_best_size", n_best_size), ("max_answer_length", max_answer_length)):
         if value < 1:
-            raise UserError(f"{name}={value}: wanted 1 or more")
+            raise UserError(f"{name}={value}: expected 1 or more")
     scores = [start_scores, end_scores]
     if null_scores is not None:
         scores.append(null_scores[:, None])
@@ -185,12 +185,12 @@ def _check_scores(
 ) -> None:
     for array in scores:
         if len(array) != len(windows):
-            raise ValueError(f"scores of {len(array)} windows, wanted {len(windows)}")
+            raise ValueError(f"scores of {len(array)} windows, expected {len(windows)}")
         # Minus infinity is what some models score padding with.
         wrong = np.flatnonzero(~(array < np.inf).all(axis=1))
         if len(wrong):
             raise UserError(
                 f"question {questions.ids[windows.question[wrong[0]]]!r}: the model's scores are "
-                "not finite numbers: wanted a model that has not diverged; train it again with a "
+                "not finite numbers: expected a model that has not diverged; train it again with a "
                 "lower learning rate"
             )

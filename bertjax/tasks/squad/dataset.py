@@ -1,4 +1,4 @@
-"""Questions about contexts, in SQuAD's layout: answers are spans of the context, or none."""
+"""The dataset of extractive question answering in SQuAD's format: spans of a context, or none."""
 
 import dataclasses
 import pathlib
@@ -23,7 +23,7 @@ from bertjax.tasks.squad import windows as squad_windows
 from bertjax.tasks.squad.files import SquadQuestions
 
 _SHOWN = 3
-"""Candidates that a person is shown."""
+"""Candidates that the user is shown."""
 
 Fields = Mapping[str, Any]
 
@@ -90,14 +90,14 @@ class Dataset:
           fields: `config.data`: the names of the files (`train_file` and so on, empty for those
             that were released), `unanswerable`, `on_mismatch`, `doc_stride`, `max_query_length`,
             `max_answer_length`, and `null_threshold`, None for the one that is best on dev.
-          read: What the model wants.
+          read: What the model requires.
 
         Raises:
           UserError: something is missing or does not fit.
         """
         if read.max_chars_per_word:
             raise UserError(
-                "answering questions wants a model that reads pieces of words, this one reads "
+                "answering questions requires a model that reads pieces of words, this one reads "
                 "characters: give --init another run"
             )
         self.name = "squad2" if fields["unanswerable"] else "squad1"

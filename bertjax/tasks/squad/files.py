@@ -1,9 +1,6 @@
-"""Questions about paragraphs, as columns.
+"""Read the JSON files of SQuAD 1.1 and 2.0, and of data sets in the same format, as columns.
 
-SQuAD's files: questions about paragraphs, and where in these their answers stand.
-
-The same layout serves SQuAD 1.1 and 2.0 and their kin in any language. Texts stay as they are,
-character by character, for answers are found by counting characters.
+Texts are kept character by character, since answers are located by character offsets.
 """
 
 import dataclasses
@@ -54,7 +51,7 @@ class SquadQuestions:
         return len(self.ids)
 
     def references(self) -> dict[str, tuple[str, ...]]:
-        """The accepted answers by question id, as `bertjax.metrics.answers` wants them."""
+        """The accepted answers by question id, as `bertjax.metrics.answers` requires them."""
         return dict(zip(self.ids, self.answers, strict=True))
 
     def first_answers(self) -> Int64[np.ndarray, "n 2"]:
@@ -140,7 +137,7 @@ def read(
     contexts: list[str] = []
     questions = list(_walk(str(path), load(pathlib.Path(path), _LAYOUT), contexts, labelled))
     if not questions:
-        raise UserError(f"{path} holds no questions: wanted data[].paragraphs[].qas[]")
+        raise UserError(f"{path} holds no questions: expected data[].paragraphs[].qas[]")
     misplaced = [question for question in questions if question.misplaced]
     if misplaced and on_mismatch == "stop":
         _refuse_misplaced(str(path), contexts, misplaced, len(questions))
@@ -149,7 +146,7 @@ def read(
     if len(misplaced) == len(questions):
         raise UserError(
             f"{path}: an answer of each of its {len(questions)} questions does not stand at its "
-            "answer_start, so that none is left: wanted some that do; mend the file"
+            "answer_start, so that none is left: expected some that do; fix the file"
         )
     kept = [question for question in questions if not question.misplaced]
     return _columns(kept, contexts, left_out=tuple(question.identity for question in misplaced))
@@ -197,15 +194,15 @@ def _walk(path: str, content: Any, contexts: list[str], labelled: bool) -> Itera
             identity = _field(f"{path}: {at}", raw, "id", str)
             if identity in seen:
                 raise UserError(
-                    f"{path}: {at} has the id {identity!r} of {seen[identity]}: wanted each id "
+                    f"{path}: {at} has the id {identity!r} of {seen[identity]}: expected each id "
                     "once; rename or remove one"
                 )
             seen[identity] = at
             where = f"{path}: question {identity!r}"
             if not context.strip():
                 raise UserError(
-                    f"{where}: its context, {place}.context, holds no text: wanted a paragraph; "
-                    "mend or remove it"
+                    f"{where}: its context, {place}.context, holds no text: expected a paragraph; "
+                    "fix or remove it"
                 )
             yield _question(where, raw, title, context, len(contexts) - 1, labelled)
 
@@ -253,17 +250,18 @@ def _check_answers(where: str, answers: list[str], impossible: bool, labelled: b
     for number, answer in enumerate(answers):
         if not answer.strip():
             raise UserError(
-                f"{where}: answers[{number}].text is empty: wanted text of the context; a question "
+                f"{where}: answers[{number}].text is empty: expected text of the context; a "
+                f"question "
                 'without an answer has "answers": [] and "is_impossible": true'
             )
     if answers and impossible:
         raise UserError(
-            f"{where} has is_impossible and {len(answers)} answer(s): wanted one or the other; "
-            "mend the file"
+            f"{where} has is_impossible and {len(answers)} answer(s): expected one or the other; "
+            "fix the file"
         )
     if labelled and not answers and not impossible:
         raise UserError(
-            f'{where} has no answers: wanted one or more, or "is_impossible": true; only a test '
+            f'{where} has no answers: expected one or more, or "is_impossible": true; only a test '
             "split may lack them"
         )
 
@@ -285,8 +283,8 @@ def _refuse_misplaced(
     standing = _standing(contexts[first.context], start, len(answer))
     raise UserError(
         f"{path}: {len(misplaced)} of {total} questions have an answer that does not stand at its "
-        f"answer_start, the first is {first.identity!r}: {_quoted(answer)} is wanted at {start}, "
-        f"where {_quoted(standing)} stands; mend the file, or leave such questions out of training "
+        f"answer_start, the first is {first.identity!r}: {_quoted(answer)} is expected at {start}, "
+        f"where {_quoted(standing)} stands; fix the file, or leave such questions out of training "
         "with on_mismatch='skip'"
     )
 

@@ -1,4 +1,4 @@
-"""Answering a question by a span of its context: where it begins, and where it ends."""
+"""Extractive QA head: start and end scores for every token."""
 
 import flax.linen as nn
 import jax

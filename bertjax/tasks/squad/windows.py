@@ -1,10 +1,9 @@
-"""Questions and windows of their contexts as sequences: [CLS] question [SEP] window [SEP].
+"""Encode questions with windows of their contexts, and find answer spans from start and end scores.
 
-A context that is too long for a sequence is read in windows that overlap (Devlin et al. 2019, the
-released `run_squad.py`). Between question and window stand as many [SEP] as the tokenizer says. For
-models that want [CLS] last: question [SEP] window [SEP] [CLS].
-
-Spans of a context that may be answers, by the scores of where they begin and end.
+A sequence is [CLS] question [SEP] window [SEP], or question [SEP] window [SEP] [CLS] for models
+with [CLS] last; between question and window are as many [SEP] as the tokenizer uses for pairs. A
+context that is too long is split into overlapping windows (Devlin et al. 2019, the released
+`run_squad.py`).
 """
 
 import dataclasses
@@ -195,23 +194,24 @@ def _cut(
 def _check(tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int) -> None:
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
         raise UserError(
-            "the tokenizer has no [CLS] and [SEP] tokens: answering questions wants both; take one "
+            "the tokenizer has no [CLS] and [SEP] tokens: answering questions requires both; "
+            "take one "
             "that has"
         )
     if max_query_length < 1:
-        raise UserError(f"max_query_length={max_query_length}: wanted 1 or more tokens")
+        raise UserError(f"max_query_length={max_query_length}: expected 1 or more tokens")
     taken = 2 + tokenizer.pair_separators + max_query_length
     room = max_seq_length - taken
     if room < 1:
         raise UserError(
             f"max_seq_length={max_seq_length} leaves no room for a context beside "
-            f"max_query_length={max_query_length}: wanted {taken + 1} or more"
+            f"max_query_length={max_query_length}: expected {taken + 1} or more"
         )
     if not 1 <= doc_stride <= room:
         raise UserError(
             f"doc_stride={doc_stride}: windows of max_seq_length={max_seq_length} hold {room} "
             f"tokens of a context beside max_query_length={max_query_length}, so that more would "
-            f"pass over some: wanted 1 to {room}"
+            f"pass over some: expected 1 to {room}"
         )
 
 
@@ -221,8 +221,8 @@ def _refuse_nothing(questions: SquadQuestions, sizes: Int64[np.ndarray, " c"], s
         place = f"{source}: " if source else ""
         raise UserError(
             f"{place}question {questions.ids[empty[0]]!r}: the tokenizer finds no token in its "
-            f"context, nor in that of {len(empty) - 1} other question(s): wanted text that it "
-            "can read; mend the file or take another tokenizer"
+            f"context, nor in that of {len(empty) - 1} other question(s): expected text that it "
+            "can read; fix the file or take another tokenizer"
         )
 
 

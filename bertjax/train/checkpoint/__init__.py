@@ -1,0 +1,1 @@
+"""Checkpoints: save, verify, keep, restore, and load into other runs."""

@@ -1,4 +1,4 @@
-"""A checkpoint on disk, without jax: what makes it whole, and what is wrong with one that is not.
+"""Checkpoints on disk, without JAX: completeness and integrity.
 
 `checkpoints/300/` holds `state/`, the arrays as orbax writes them; `checkpoint.json`, see `Record`;
 and `integrity.json`, the size and SHA-256 of every other file, which is written last. In a bucket,
@@ -62,7 +62,7 @@ def read_record(checkpoint: pathlib.Path) -> Record:
     except TypeError:
         known = ", ".join(field.name for field in dataclasses.fields(Record))
         raise UserError(
-            f"{checkpoint / RECORD} holds {', '.join(content)}; wanted {known}: it was written "
+            f"{checkpoint / RECORD} holds {', '.join(content)}; expected {known}: it was written "
             f"by bertjax {content.get('version', 'of an unknown version')}"
         ) from None
 
@@ -101,7 +101,7 @@ def defect(checkpoint: pathlib.Path) -> str | None:
         if name not in found:
             return f"{name} is missing"
         if found[name][0] != entry["size"]:
-            return f"{name} has {found[name][0]} bytes, wanted {entry['size']}"
+            return f"{name} has {found[name][0]} bytes, expected {entry['size']}"
         if None not in (found[name][1], entry["sha256"]) and found[name][1] != entry["sha256"]:
             return f"{name} has other content than was written"
     return None

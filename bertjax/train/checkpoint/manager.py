@@ -1,4 +1,4 @@
-"""Saving while training goes on, keeping the newest and the best, resuming from the newest whole.
+"""Save checkpoints during training, keep the newest and the best, resume from the newest.
 
 One process of a run writes the small files and decides; the others follow it. All of them take
 part in writing and reading the arrays.
@@ -42,7 +42,7 @@ def _to_stderr(line: str) -> None:
 def _check_room(folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
     """Raises the error of a full disk before it comes to that.
 
-    Compression may well make the arrays smaller, but a disk this full is no place to go on with,
+    Compression may well make the arrays smaller, but a disk this full is no place to continue with,
     and half-written arrays make orbax print what it raises.
     """
     if storage.is_remote(folder):
@@ -62,7 +62,7 @@ class Checkpoints:
       keep: what is kept.
       provenance: fingerprints of what a state depends on, by what it is ("corpus", "tokenizer",
         "config"). A checkpoint with others is refused.
-      say: gets one line about every damaged checkpoint that is passed over.
+      log: gets one line about every damaged checkpoint that is passed over.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Checkpoints:
         *,
         keep: Keep | None = None,
         provenance: Mapping[str, str] | None = None,
-        say: Callable[[str], None] = _to_stderr,
+        log: Callable[[str], None] = _to_stderr,
     ):
         self.directory = storage.absolute(storage.place(workdir)) / "checkpoints"
         if str(self.directory).startswith("s3://"):
@@ -81,7 +81,7 @@ class Checkpoints:
             )
         self._keep = keep or Keep()
         self._provenance = dict(provenance or {})
-        self._say = say
+        self._log = log
         self._decides = jax.process_index() == 0
         self._orbax = None
         self._finisher = concurrent.futures.ThreadPoolExecutor(1, "finish-checkpoint")
@@ -154,7 +154,7 @@ class Checkpoints:
         Checkpoints that are damaged are set aside, with a line that says so.
 
         Args:
-          target: the wanted tree; see `restore.load`.
+          target: the expected tree; see `restore.load`.
 
         Raises:
           UserError: there are checkpoints but none is whole, or the newest does not fit this run.
@@ -218,7 +218,7 @@ class Checkpoints:
             last = "no checkpoint is there yet" if last is None else f"the last whole one is {last}"
             raise UserError(
                 f"the disk is full: checkpoint {folder.name} could not be saved in "
-                f"{self.directory}; {last}; free some space and start the same command to go on"
+                f"{self.directory}; {last}; free some space and start the same command to continue"
             ) from error
 
     def _drop_superfluous(self) -> None:
@@ -248,10 +248,10 @@ class Checkpoints:
         return whole
 
     def _set_aside(self, reasons: Mapping[int, str], whole: int | None) -> None:
-        going_on = "beginning again" if whole is None else f"going on from checkpoint {whole}"
+        going_on = "beginning again" if whole is None else f"continuing from checkpoint {whole}"
         for step, reason in sorted(reasons.items()):
             moved = checkpoint_folder.set_aside(self.directory / str(step))
-            self._say(f"checkpoint {step} is damaged ({reason}): moved to {moved}; {going_on}")
+            self._log(f"checkpoint {step} is damaged ({reason}): moved to {moved}; {going_on}")
 
     def _agreed(self, decide: Callable[[], int | None]) -> int | None:
         """The first process's decision, on every process."""

@@ -1,4 +1,4 @@
-"""Orbax, imported where it is needed and silent: what fails is raised, not logged."""
+"""Import Orbax lazily and silence its logging; errors are raised."""
 
 import functools
 import logging

@@ -1,4 +1,4 @@
-"""A trained encoder as the beginning of another run: found, checked, and taken over whole."""
+"""Resolve a pretrained run as the source of another one, verify it and load its encoder."""
 
 import dataclasses
 import pathlib
@@ -40,7 +40,7 @@ class PretrainedSource:
 
 
 def resolve(name: str) -> PretrainedSource:
-    """Finds what a person means by RUN, RUN@STEP, RUN@best or random:RUN.
+    """Finds what the user means by RUN, RUN@STEP, RUN@best or random:RUN.
 
     RUN is the newest checkpoint of a run's folder, `RUN@best` the best by the run's own
     `best_metric`, `random:RUN` its model and tokenizer with fresh parameters. Of a fine-tuning run
@@ -52,7 +52,8 @@ def resolve(name: str) -> PretrainedSource:
     """
     if name == "random":
         raise UserError(
-            "random wants a run whose model and tokenizer it takes: write random:RUN, where RUN is "
+            "random requires a run whose model and tokenizer it takes: write random:RUN, where "
+            "RUN is "
             "a run's folder"
         )
     fresh = name.startswith("random:")
@@ -61,7 +62,7 @@ def resolve(name: str) -> PretrainedSource:
     run = holder.parent if holder.name.startswith("seed_") else holder
     if not (run / "config.json").is_file():
         raise UserError(
-            f"{run} is no run: it has no config.json; wanted the --workdir of a pretraining run"
+            f"{run} is no run: it has no config.json; expected the --workdir of a pretraining run"
         )
     config = read_json(run / "config.json")
     refuse_released(run, config)
@@ -88,7 +89,7 @@ def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> 
     steps = checkpoint_folder.steps(directory)
     if not steps and "task" in config:
         raise UserError(
-            f"{directory} holds no finished checkpoint: wanted the folder of a seed, as in "
+            f"{directory} holds no finished checkpoint: expected the folder of a seed, as in "
             "runs/mrpc/seed_0, of a fine-tuning with --config.keep_checkpoints=true"
         )
     if not steps:
@@ -160,7 +161,7 @@ def place(arrays: PyTree, shapes: PyTree, owner: str) -> PyTree:
 
     Args:
       arrays: What there is; shapes stay shapes, for a program that is compiled and not run.
-      shapes: What is wanted, each with its sharding.
+      shapes: What is expected, each with its sharding.
       owner: Whose arrays they are.
 
     Raises:
@@ -179,7 +180,7 @@ def _compare(found: Mapping, wanted: Mapping, sentence: str, owner: str) -> None
         rows = [_row(name, found.get(name), wanted.get(name)) for name in differing[:_SHOWN_ROWS]]
         hidden = len(differing) - len(rows)
         told = (
-            f"{len(differing)} of {len(names)} arrays of the {owner} do not match; wanted a "
+            f"{len(differing)} of {len(names)} arrays of the {owner} do not match; expected a "
             "checkpoint of the same model"
         )
         rows += [f"  and {hidden} more"] if hidden else []
@@ -217,5 +218,5 @@ def _row(name: str, found: dict | None, wanted: dict | None) -> str:
         return f"  unexpected  {name}  {found['dtype']}{found['shape']}"
     return (
         f"  differs     {name}  came {found['dtype']}{found['shape']}, "
-        f"wanted {wanted['dtype']}{wanted['shape']}"
+        f"expected {wanted['dtype']}{wanted['shape']}"
     )

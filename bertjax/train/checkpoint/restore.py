@@ -1,4 +1,4 @@
-"""Reads the arrays of a checkpoint: onto any mesh, or as numpy arrays without any device."""
+"""Restore the arrays of a checkpoint onto any mesh, or as numpy arrays without a device."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ def describe(leaves: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def check(
     checkpoint: pathlib.Path, found: Mapping[str, Mapping], wanted: Mapping[str, Any]
 ) -> None:
-    """Refuses a checkpoint whose arrays are not the wanted ones.
+    """Refuses a checkpoint whose arrays are not the expected ones.
 
     Raises:
       UserError: with a table of the first differing names.

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept: the newest few, and the best few by a metric."""
+"""Choose the checkpoints to keep: the newest few, and the best few by a metric."""
 
 import dataclasses
 import math
@@ -33,10 +33,10 @@ class Keep:
     def __post_init__(self):
         if self.latest < 1:
             raise UserError(
-                f"keep_checkpoints={self.latest}: a run resumes from the newest; wanted 1 or more"
+                f"keep_checkpoints={self.latest}: a run resumes from the newest; expected 1 or more"
             )
         if self.mode not in DIRECTIONS:
-            raise UserError(f"best_mode={self.mode!r}: wanted 'min' (less is better) or 'max'")
+            raise UserError(f"best_mode={self.mode!r}: expected 'min' (less is better) or 'max'")
 
 
 def ranked(metrics: Mapping[int, Metrics], metric: str, mode: str) -> list[int]:

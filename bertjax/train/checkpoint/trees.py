@@ -1,4 +1,4 @@
-"""A tree as named arrays: what checkpoints store, compare and fingerprint.
+"""Parameter trees as named arrays, which checkpoints store, compare and fingerprint.
 
 A name is the path to a leaf, joined by slashes: `params/encoder/embeddings/word/embedding`.
 Checkpoints hold these names instead of the classes of an optimizer's state, so that they can be

@@ -166,7 +166,7 @@ def test_broken_lines_of_quora_are_left_out_and_counted(official):
     assert len(qqp["train"]) == 2000
     assert qqp["train"].left_out == ("line 2002", "line 2003")
     path.write_text("\n".join([head, *rows, *broken]))
-    with pytest.raises(UserError, match=r"QQP/train.tsv line 4: 4 fields, wanted 6"):
+    with pytest.raises(UserError, match=r"QQP/train.tsv line 4: 4 fields, expected 6"):
         glue_files.read(str(official), glue_task("qqp"))
 
 
@@ -183,15 +183,33 @@ def change(official, name, old, new):
         ("rte", "RTE/dev.tsv", b"sentence2", b"sentence", r"RTE/dev.tsv line 1: no column 'sent"),
         ("rte", "RTE/dev.tsv", b"\tlabel", b"\tgold", r"no column 'label' among index, sentence1"),
         ("cola", "CoLA/test.tsv", b"index\tsentence\n", b"", r"line 1: no column 'sentence'"),
-        ("rte", "RTE/dev.tsv", b"\ty\t", b"\t", r"dev.tsv line 2: 3 fields, wanted 4 separated by"),
-        ("cola", "CoLA/train.tsv", b"\t*\t", b"\t*\ta\t", r"train.tsv line 2: 5 fields, wanted 4"),
+        (
+            "rte",
+            "RTE/dev.tsv",
+            b"\ty\t",
+            b"\t",
+            r"dev.tsv line 2: 3 fields, expected 4 separated by",
+        ),
+        (
+            "cola",
+            "CoLA/train.tsv",
+            b"\t*\t",
+            b"\t*\ta\t",
+            r"train.tsv line 2: 5 fields, expected 4",
+        ),
         ("rte", "RTE/dev.tsv", b"not_entailment", b"", r"dev.tsv line 2: label '' is not one of"),
         ("mrpc", "MRPC/dev.tsv", b"\n0\t", b"\n2\t", r"dev.tsv line 2: label '2' is not one of 0"),
         ("stsb", "STS-B/dev.tsv", b"5.000", b"5.001", r"line 2: score '5.001' is not a number fr"),
         ("stsb", "STS-B/dev.tsv", b"5.000", b"high", r"line 2: score 'high' is not a number from"),
         ("stsb", "STS-B/dev.tsv", b"5.000", b"nan", r"line 2: score 'nan' is not a number from 0"),
         ("rte", "RTE/dev.tsv", b"\n0\tx", b"\n0\t\xe9x", r"line 2: byte 34 \(0xe9\) is not UTF-8"),
-        ("rte", "RTE/dev.tsv", OFFICIAL["RTE/dev.tsv"].encode(), b"", r"dev.tsv is empty: wanted"),
+        (
+            "rte",
+            "RTE/dev.tsv",
+            OFFICIAL["RTE/dev.tsv"].encode(),
+            b"",
+            r"dev.tsv is empty: expected",
+        ),
         ("sst2", "SST-2/dev.tsv", b"fine \t1\n", b"\r\n\n", r"SST-2/dev.tsv holds no examples"),
     ],
 )
@@ -211,7 +229,7 @@ def test_what_is_missing_is_named(official, tmp_path):
     (official / "SST-2").rmdir()
     with pytest.raises(UserError, match=r"has no SST-2/ \(it has CoLA, MRPC, STS-B, QQP, MNLI"):
         glue_files.read(str(official), glue_task("sst2"))
-    with pytest.raises(UserError, match=r"no folder .*nowhere: --data wants the one that holds"):
+    with pytest.raises(UserError, match=r"no folder .*nowhere: --data requires the one that holds"):
         glue_files.read(str(tmp_path / "nowhere"), glue_task("sst2"))
 
 

@@ -130,5 +130,7 @@ def test_what_is_wrong_is_named(rte, tmp_path):
 def test_another_storage_format_is_refused(rte):
     path = rte / "glue" / "rte" / "2.0.0" / "dataset_info.json"
     path.write_text(path.read_text().replace("array_record", "tfrecord"))
-    with pytest.raises(UserError, match=r"stored as tfrecord, wanted array_record: prepare it ag"):
+    with pytest.raises(
+        UserError, match=r"stored as tfrecord, expected array_record: prepare it ag"
+    ):
         glue_files.read(f"tfds:{rte}", glue_task("rte"))

@@ -43,8 +43,8 @@ def test_a_split_without_answers():
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (0, None, "FILE line 2: no answer, unlike FILE line 1: wanted answers to all questions"),
-        (None, 0, "FILE line 2: an answer, unlike FILE line 1: wanted answers to all questions"),
+        (0, None, "FILE line 2: no answer, unlike FILE line 1: expected answers to all questions"),
+        (None, 0, "FILE line 2: an answer, unlike FILE line 1: expected answers to all questions"),
     ],
 )
 def test_all_questions_have_answers_or_none(first, second, message):

@@ -59,18 +59,24 @@ def test_one_level_alone_and_no_answers(put):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"options": [["a"] * 4, ["a"] * 5]}, "1.txt question 2: 5 options, wanted 4; mend the"),
+        ({"options": [["a"] * 4, ["a"] * 5]}, "1.txt question 2: 5 options, expected 4; fix the"),
         ({"options": [["a"] * 4, "abcd"]}, "1.txt question 2: options 'abcd' are no list of text"),
         ({"options": [[1, 2, 3, 4], ["a"] * 4]}, "question 1: options '.1, 2, 3, 4.' are no list"),
-        ({"answers": ["A", "E"]}, "1.txt question 2: answer 'E', wanted A, B, C or D; mend the"),
-        ({"answers": ["A", ""]}, "1.txt question 2: answer '', wanted A, B, C or D"),
-        ({"answers": ["AB", "A"]}, "1.txt question 1: answer 'AB', wanted A, B, C or D"),
-        ({"answers": ["A", 1]}, "1.txt question 2: answer 1, wanted A, B, C or D"),
-        ({"answers": ["A"]}, "1.txt: 2 questions, options of 2, 1 answers: wanted as many of each"),
-        ({"options": []}, "1.txt: 2 questions, options of 0, 2 answers: wanted as many of each"),
-        ({"article": None}, '1.txt: wanted a JSON object of "article", "questions", "options"'),
-        ({"answers": "AB"}, '1.txt: wanted a JSON object of "article", "questions", "options"'),
-        ({"questions": [1, 2]}, '1.txt: wanted a JSON object of "article", "questions", "options"'),
+        ({"answers": ["A", "E"]}, "1.txt question 2: answer 'E', expected A, B, C or D; fix the"),
+        ({"answers": ["A", ""]}, "1.txt question 2: answer '', expected A, B, C or D"),
+        ({"answers": ["AB", "A"]}, "1.txt question 1: answer 'AB', expected A, B, C or D"),
+        ({"answers": ["A", 1]}, "1.txt question 2: answer 1, expected A, B, C or D"),
+        (
+            {"answers": ["A"]},
+            "1.txt: 2 questions, options of 2, 1 answers: expected as many of each",
+        ),
+        ({"options": []}, "1.txt: 2 questions, options of 0, 2 answers: expected as many of each"),
+        ({"article": None}, '1.txt: expected an object of "article", "questions", "options"'),
+        ({"answers": "AB"}, '1.txt: expected an object of "article", "questions", "options"'),
+        (
+            {"questions": [1, 2]},
+            '1.txt: expected an object of "article", "questions", "options"',
+        ),
     ],
 )
 def test_an_article_that_is_not_what_it_should_be(put, changes, message):
@@ -108,16 +114,17 @@ def test_files_that_are_no_articles(put):
     put("train/high/1.txt", "{")
     with pytest.raises(UserError, match=r"1.txt is no JSON: .*; copy the released file again"):
         multiple_choice_files.read_race(put("train/high/1.txt", "{"))
-    with pytest.raises(UserError, match=r"1.txt: wanted a JSON object of"):
+    with pytest.raises(UserError, match=r"1.txt: expected an object of"):
         multiple_choice_files.read_race(put("train/high/1.txt", "[]"))
 
 
 def test_empty_folders(tmp_path):
-    with pytest.raises(UserError, match=r"has no folder train, dev, test: wanted RACE's own"):
+    with pytest.raises(UserError, match=r"has no folder train, dev, test: expected RACE's own"):
         multiple_choice_files.read_race(tmp_path)
     (tmp_path / "dev" / "high").mkdir(parents=True)
     with pytest.raises(
-        UserError, match=r"dev holds no article: wanted middle/\*.txt or high/\*.txt, one for each"
+        UserError,
+        match=r"dev holds no article: expected middle/\*.txt or high/\*.txt, one for each",
     ):
         multiple_choice_files.read_race(tmp_path)
 

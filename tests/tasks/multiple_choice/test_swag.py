@@ -68,21 +68,27 @@ def test_lines_are_counted_where_quotes_hold_line_ends(put):
     broken = '2,v,36,x,"two\nlines",She,gen,a.,b.,c.,d.,0'
     found = multiple_choice_files.read_swag_file(put(HEADER, broken, *ROWS))
     assert found.contexts[0] == "two\nlines"
-    with pytest.raises(UserError, match=r"val.csv line 4: label '4', wanted 0, 1, 2 or 3"):
+    with pytest.raises(UserError, match=r"val.csv line 4: label '4', expected 0, 1, 2 or 3"):
         multiple_choice_files.read_swag_file(put(HEADER, broken, ROWS[0][:-1] + "4"))
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([], r"val.csv line 1: no column 'sent1' among none; wanted the header line"),
-        ([HEADER], r"val.csv holds no questions: wanted one a line behind the header line"),
+        ([], r"val.csv line 1: no column 'sent1' among none; expected the header line"),
+        ([HEADER], r"val.csv holds no questions: expected one a line behind the header line"),
         ([ROWS[0]], r"val.csv line 1: no column 'sent1' among 0, anetv_1, 34"),
         ([HEADER.replace("ending2", "x"), *ROWS], r"val.csv line 1: no column 'ending2' among"),
-        ([HEADER, ROWS[0], ROWS[1] + ",9"], r"val.csv line 3: 13 fields, wanted 12 parted by comm"),
-        ([HEADER, "0,1"], r"val.csv line 2: 2 fields, wanted 12 parted by commas; mend the line"),
-        ([HEADER, ROWS[0][:-1]], r"val.csv line 2: label '', wanted 0, 1, 2 or 3; mend the line"),
-        ([HEADER, ROWS[0], '1,"v'], r"val.csv line 3: .*; wanted fields parted by commas, in quot"),
+        (
+            [HEADER, ROWS[0], ROWS[1] + ",9"],
+            r"val.csv line 3: 13 fields, expected 12 parted by comm",
+        ),
+        ([HEADER, "0,1"], r"val.csv line 2: 2 fields, expected 12 parted by commas; fix the line"),
+        ([HEADER, ROWS[0][:-1]], r"val.csv line 2: label '', expected 0, 1, 2 or 3; fix the line"),
+        (
+            [HEADER, ROWS[0], '1,"v'],
+            r"val.csv line 3: .*; expected fields parted by commas, in quot",
+        ),
     ],
 )
 def test_mistakes_are_one_line_that_names_the_place(put, lines, message):
@@ -92,5 +98,7 @@ def test_mistakes_are_one_line_that_names_the_place(put, lines, message):
 
 
 def test_an_empty_folder(tmp_path):
-    with pytest.raises(UserError, match=r"has no train.csv, val.csv, test.csv: wanted SWAG's own"):
+    with pytest.raises(
+        UserError, match=r"has no train.csv, val.csv, test.csv: expected SWAG's own"
+    ):
         multiple_choice_files.read_swag(tmp_path)

@@ -129,20 +129,29 @@ def test_predictions_are_written_as_conlleval_reads_them(read, tmp_path):
 @pytest.mark.parametrize(
     ("text", "scheme", "message"),
     [
-        ("a O\nb\n", "auto", r"words.txt:2: 'b' stands alone: wanted a word first and its tag las"),
-        ("a O\nb X-Y\n", "auto", r"words.txt:2: the last column is 'X-Y': wanted a tag, which is"),
-        ("a O\nb B-\n", "auto", r"words.txt:2: the last column is 'B-': wanted a tag"),
-        ("a B\n", "as-it-is", r"words.txt:1: the last column is 'B': wanted a tag"),
-        ("", "auto", r"words.txt holds no sentence: wanted a word and its tag on each line"),
+        (
+            "a O\nb\n",
+            "auto",
+            r"words.txt:2: 'b' stands alone: expected a word first and its tag las",
+        ),
+        (
+            "a O\nb X-Y\n",
+            "auto",
+            r"words.txt:2: the last column is 'X-Y': expected a tag, which is",
+        ),
+        ("a O\nb B-\n", "auto", r"words.txt:2: the last column is 'B-': expected a tag"),
+        ("a B\n", "as-it-is", r"words.txt:1: the last column is 'B': expected a tag"),
+        ("", "auto", r"words.txt holds no sentence: expected a word and its tag on each line"),
         ("\n-DOCSTART- O\n", "auto", r"words.txt holds no sentence"),
         ("a O", "iob3", r"no scheme 'iob3' of tags: did you mean 'iob[12]'\?"),
         (
             "a B-X\nb O\nc I-X\n",
             "auto",
-            r"words.txt:3: an entity begins with I, and with B at line 1 where IOB1 has I: wanted",
+            r"words.txt:3: an entity begins with I, and with B at line 1 where IOB1 has I: "
+            r"expected",
         ),
-        ("a O\nb I-X\n", "iob2", r"words.txt:2: 'I-X' behind 'O' is not IOB2; mend the tag, or"),
-        ("a B-X\n", "iob1", r"words.txt:1: 'B-X' behind 'O' is not IOB1; mend the tag, or name"),
+        ("a O\nb I-X\n", "iob2", r"words.txt:2: 'I-X' behind 'O' is not IOB2; fix the tag, or"),
+        ("a B-X\n", "iob1", r"words.txt:1: 'B-X' behind 'O' is not IOB1; fix the tag, or name"),
         ("a S-X\n", "iob2", r"words.txt:1: 'S-X' behind 'O' is not IOB2"),
         (b"a O\n\xff O\n", "auto", r"words.txt:2: byte 0 is not UTF-8"),
     ],

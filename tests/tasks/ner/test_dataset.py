@@ -97,14 +97,17 @@ def test_words_that_a_person_gives(pieces, reading):
     assert second["entities"] == [{"type": "LOC", "text": "New York", "words": [0, 1]}]
     assert second["probabilities"] == pytest.approx([1.0], abs=1e-3)
     for line in ('{"words": "a"}', '{"words": []}', "{"):
-        with pytest.raises(UserError, match="stdin:3: wanted"):
+        with pytest.raises(UserError, match="stdin:3: expected"):
             ner_dataset.from_inputs([("stdin:3", line)], "", {"labels": labels}, FIELDS, read)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dev_file": "mine.txt"}, "has no mine.txt: --data wants the folder of the task's files"),
+        (
+            {"dev_file": "mine.txt"},
+            "has no mine.txt: --data requires the folder of the task's files",
+        ),
         ({"scheme": "iob3"}, "no scheme 'iob3'"),
     ],
 )

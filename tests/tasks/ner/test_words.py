@@ -137,9 +137,9 @@ def drawn(seed, count=40):
     return [sentence(*each, n // 7) for n, each in enumerate(zip(texts, tags, strict=True))]
 
 
-def pieces(word, longest):
+def pieces(word, max_length):
     (ids,) = letters().encode_batch([f" {word}"])
-    return ids[:longest] or [UNKNOWN]
+    return ids[:max_length] or [UNKNOWN]
 
 
 @pytest.mark.parametrize("document_context", [False, True])

@@ -94,7 +94,7 @@ def test_parts_that_stay_take_no_part_in_clipping():
         {part: {"kernel": jnp.float32(generator.normal(size=(3, 5)))} for part in ("a", "b")}
         for _ in range(2)
     )
-    both, alone = optimizer.make("adamw", still=("a",)), optimizer.make("adamw")
+    both, alone = optimizer.make("adamw", frozen_parts=("a",)), optimizer.make("adamw")
     found, _ = both.update(gradients, both.init(params), params)
     own = {"b": params["b"]}
     wanted, _ = alone.update({"b": gradients["b"]}, alone.init(own), own)
@@ -116,8 +116,8 @@ def variables(rows):
 def test_it_reads_what_an_encoder_that_learns_reads_without_dropout(variables, rows):
     plain = pretrainer(apply_encoder)
     wanted, _ = plain.apply(variables, rows, train=False)
-    still = pretrainer(encoder=ENCODER.clone(hidden_dropout_prob=0.9), lstm_dropout=0.0)
-    found, _ = still.apply(variables, rows, train=True)
+    frozen_parts = pretrainer(encoder=ENCODER.clone(hidden_dropout_prob=0.9), lstm_dropout=0.0)
+    found, _ = frozen_parts.apply(variables, rows, train=True)
     np.testing.assert_allclose(found["ner_features"], wanted["ner_features"], rtol=1e-6)
 
 

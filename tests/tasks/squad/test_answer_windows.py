@@ -188,11 +188,11 @@ def test_a_question_may_be_empty():
     [
         (
             {"max_seq_length": 5},
-            "max_seq_length=5 leaves no room for a context beside .*: wanted 6",
+            "max_seq_length=5 leaves no room for a context beside .*: expected 6",
         ),
         ({"doc_stride": 5}, "doc_stride=5: windows of max_seq_length=9 hold 4 tokens .* 1 to 4"),
-        ({"doc_stride": 0}, "doc_stride=0: .* pass over some: wanted 1 to 4"),
-        ({"max_query_length": 0}, "max_query_length=0: wanted 1 or more tokens"),
+        ({"doc_stride": 0}, "doc_stride=0: .* pass over some: expected 1 to 4"),
+        ({"max_query_length": 0}, "max_query_length=0: expected 1 or more tokens"),
     ],
 )
 def test_impossible_sizes_are_refused(change, message):

@@ -247,9 +247,9 @@ def test_what_is_wrong_is_named():
             with pytest.raises(UserError, match=r"question 'q1': .* not finite .*; train it again"):
                 squad_answers.find(questions, windows, *arguments)
     for name in ("n_best_size", "max_answer_length"):
-        with pytest.raises(UserError, match=f"{name}=0: wanted 1 or more"):
+        with pytest.raises(UserError, match=f"{name}=0: expected 1 or more"):
             squad_answers.find(questions, windows, *good, *good, **{name: 0})
-    with pytest.raises(ValueError, match="scores of 1 windows, wanted 2"):
+    with pytest.raises(ValueError, match="scores of 1 windows, expected 2"):
         squad_answers.find(questions, windows, *scored({3: 1.0}), *good)
 
 

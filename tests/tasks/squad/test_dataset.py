@@ -126,7 +126,10 @@ def test_a_context_without_tokens_is_named_with_its_file(dataset, data):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dev_file": "mine.json"}, r"has no mine\.json: --data wants .* --config\.data\.dev_file"),
+        (
+            {"dev_file": "mine.json"},
+            r"has no mine\.json: --data requires .* --config\.data\.dev_file",
+        ),
         (
             {"unanswerable": False, "train_file": "train-v2.0.json"},
             r"train-v2\.0\.json: 1 questions have no answer, the first is 'q3': .*squad2",

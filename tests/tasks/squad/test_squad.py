@@ -124,7 +124,7 @@ def test_a_misplaced_answer_stops(tmp_path):
     place = CONTEXT.index("two") + 1
     line = (
         "set.json: 1 of 3 questions have an answer that does not stand at its answer_start, the "
-        f"first is 'q1': 'two' is wanted at {place}, where 'wo\\xa0' stands; mend the file, or "
+        f"first is 'q1': 'two' is expected at {place}, where 'wo\\xa0' stands; fix the file, or "
         "leave such questions out of training with on_mismatch='skip'"
     )
     with pytest.raises(UserError) as caught:
@@ -136,7 +136,7 @@ def test_a_misplaced_answer_stops(tmp_path):
 def test_a_place_outside_the_context_is_no_place(tmp_path, start):
     data = content()
     data["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = start
-    with pytest.raises(UserError, match=rf"'q3': '北京' is wanted at {start}, where '' stands"):
+    with pytest.raises(UserError, match=rf"'q3': '北京' is expected at {start}, where '' stands"):
         squad_files.read(written(tmp_path, data))
 
 
@@ -144,7 +144,7 @@ def test_counting_from_the_end_is_no_place(tmp_path):
     data = content()
     qas = data["data"][1]["paragraphs"][0]["qas"]
     qas[0] = question("q3", "?", [("首都。", -3)])
-    with pytest.raises(UserError, match="'q3': '首都。' is wanted at -3, where '' stands"):
+    with pytest.raises(UserError, match="'q3': '首都。' is expected at -3, where '' stands"):
         squad_files.read(written(tmp_path, data))
 
 
@@ -152,7 +152,7 @@ def test_a_long_misplaced_answer_is_shortened(tmp_path):
     data = content()
     text = "x" * 50
     data["data"][1]["paragraphs"][0]["qas"][0] = question("q3", "?", [(text, 0)])
-    with pytest.raises(UserError, match=f"'{'x' * 37}...' is wanted at 0"):
+    with pytest.raises(UserError, match=f"'{'x' * 37}...' is expected at 0"):
         squad_files.read(written(tmp_path, data))
 
 
@@ -197,19 +197,19 @@ ANSWER = (*ASKED, "answers", 1)
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("data",), ..., r"the file has no 'data' \(it has 'version'\): wanted SQuAD's layout"),
-        (("data",), {}, r"the file: 'data' is an object, wanted a list"),
-        (("data",), [], r"holds no questions: wanted data\[\]\.paragraphs\[\]\.qas\[\]"),
-        (ARTICLE, 3, r"data\[0\] is a whole number, wanted an object with 'paragraphs'"),
+        (("data",), ..., r"the file has no 'data' \(it has 'version'\): expected SQuAD's layout"),
+        (("data",), {}, r"the file: 'data' is an object, expected a list"),
+        (("data",), [], r"holds no questions: expected data\[\]\.paragraphs\[\]\.qas\[\]"),
+        (ARTICLE, 3, r"data\[0\] is a whole number, expected an object with 'paragraphs'"),
         ((*ARTICLE, "paragraphs"), ..., r"data\[0\] has no 'paragraphs' \(it has 'title'\)"),
-        ((*ARTICLE, "title"), None, r"data\[0\]: 'title' is null, wanted text"),
-        (PARAGRAPH, [], r"data\[0\]\.paragraphs\[1\] is a list, wanted an object with 'context'"),
+        ((*ARTICLE, "title"), None, r"data\[0\]: 'title' is null, expected text"),
+        (PARAGRAPH, [], r"data\[0\]\.paragraphs\[1\] is a list, expected an object with 'context'"),
         ((*PARAGRAPH, "context"), ..., r"data\[0\]\.paragraphs\[1\] has no 'context'"),
         ((*PARAGRAPH, "context"), "\r\n \u00a0", r"question 'q1': its context, data\[0\]\.parag"),
         ((*PARAGRAPH, "qas"), ..., r"data\[0\]\.paragraphs\[1\] has no 'qas' \(it has 'context'\)"),
-        (ASKED, "q", r"paragraphs\[1\]\.qas\[0\] is text, wanted an object with 'id'"),
+        (ASKED, "q", r"paragraphs\[1\]\.qas\[0\] is text, expected an object with 'id'"),
         ((*ASKED, "id"), ..., r"qas\[0\] has no 'id' \(it has 'question', 'answers'\)"),
-        ((*ASKED, "id"), 7, r"qas\[0\]: 'id' is a whole number, wanted text"),
+        ((*ASKED, "id"), 7, r"qas\[0\]: 'id' is a whole number, expected text"),
         (
             (*ASKED, "id"),
             "q3",
@@ -217,16 +217,40 @@ ANSWER = (*ASKED, "answers", 1)
         ),
         ((*ASKED, "question"), ..., r"question 'q1' has no 'question'"),
         ((*ASKED, "question"), "\ud83d", r"'question' has half of a surrogate pair \(\\ud83d\) at"),
-        ((*ASKED, "answers"), None, r"question 'q1': 'answers' is null, wanted a list"),
-        ((*ASKED, "answers"), [], r"question 'q1' has no answers: wanted one or more, or \"is_imp"),
-        ((*ASKED, "is_impossible"), True, r"'q1' has is_impossible and 2 answer\(s\): wanted one"),
-        ((*ASKED, "is_impossible"), 1, r"'q1': 'is_impossible' is a whole number, wanted true or"),
-        (ANSWER, "two", r"question 'q1': answers\[1\] is text, wanted an object with 'text'"),
+        ((*ASKED, "answers"), None, r"question 'q1': 'answers' is null, expected a list"),
+        (
+            (*ASKED, "answers"),
+            [],
+            r"question 'q1' has no answers: expected one or more, or \"is_imp",
+        ),
+        (
+            (*ASKED, "is_impossible"),
+            True,
+            r"'q1' has is_impossible and 2 answer\(s\): expected one",
+        ),
+        (
+            (*ASKED, "is_impossible"),
+            1,
+            r"'q1': 'is_impossible' is a whole number, expected true or",
+        ),
+        (ANSWER, "two", r"question 'q1': answers\[1\] is text, expected an object with 'text'"),
         ((*ANSWER, "text"), ..., r"question 'q1': answers\[1\] has no 'text' \(it has 'answer_st"),
-        ((*ANSWER, "text"), " ", r"'q1': answers\[1\]\.text is empty: wanted text of the context"),
-        ((*ANSWER, "answer_start"), "3", r"answers\[1\]: 'answer_start' is text, wanted a whole n"),
-        ((*ANSWER, "answer_start"), True, r"'answer_start' is true or false, wanted a whole numb"),
-        ((*ANSWER, "answer_start"), 3.0, r"'answer_start' is a number, wanted a whole number"),
+        (
+            (*ANSWER, "text"),
+            " ",
+            r"'q1': answers\[1\]\.text is empty: expected text of the context",
+        ),
+        (
+            (*ANSWER, "answer_start"),
+            "3",
+            r"answers\[1\]: 'answer_start' is text, expected a whole n",
+        ),
+        (
+            (*ANSWER, "answer_start"),
+            True,
+            r"'answer_start' is true or false, expected a whole numb",
+        ),
+        ((*ANSWER, "answer_start"), 3.0, r"'answer_start' is a number, expected a whole number"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, path, value, message):
@@ -247,11 +271,14 @@ def test_keys_of_a_large_object_are_not_all_listed(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'{"data":\n[\n}', r"set.json line 3: not JSON \(.*, column 1\); wanted one JSON object"),
+        (
+            b'{"data":\n[\n}',
+            r"set.json line 3: not JSON \(.*, column 1\); expected one JSON object",
+        ),
         (b'{"data": []}\n{"data": []}', r"line 2: not JSON \(Extra data, column 1\)"),
         (b"", r"line 1: not JSON \(Expecting value, column 1\)"),
         (b'{"data":\n"\xe9"}', r"line 2: byte 10 \(0xe9\) is not UTF-8; convert the file"),
-        (b"[1]", r"the file is a list, wanted an object with 'data'"),
+        (b"[1]", r"the file is a list, expected an object with 'data'"),
     ],
 )
 def test_what_is_no_json_is_named_with_its_line(tmp_path, data, message):
@@ -262,7 +289,7 @@ def test_what_is_no_json_is_named_with_its_line(tmp_path, data, message):
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(
-        UserError, match=r"none.json cannot be read: No such file .*; wanted a JSON"
+        UserError, match=r"none.json cannot be read: No such file .*; expected a JSON"
     ):
         squad_files.read(tmp_path / "none.json")
     with pytest.raises(UserError, match=r"cannot be read: Is a directory"):

@@ -44,7 +44,7 @@ def said() -> list[str]:
 @pytest.fixture
 def resume(tmp_path, said):
     def resume(target=TARGET, **options):
-        options = {"provenance": PROVENANCE, "say": said.append} | options
+        options = {"provenance": PROVENANCE, "log": said.append} | options
         with Checkpoints(tmp_path, **options) as checkpoints:
             return checkpoints.resume(target)
 
@@ -170,7 +170,7 @@ def test_a_damaged_newest_falls_back_and_says_so(tmp_path, resume, said, damage)
     assert fingerprint(state) == fingerprint(state_at(1))
     (line,) = said
     assert line.startswith("checkpoint 2 is damaged (")
-    assert line.endswith("going on from checkpoint 1")
+    assert line.endswith("continuing from checkpoint 1")
     assert (tmp_path / "checkpoints" / "damaged-2").is_dir()
     save(tmp_path, [2])
     assert resume()[1].step == 2
@@ -256,7 +256,7 @@ def test_a_record_of_another_format_is_named(tmp_path):
     save(tmp_path, [1])
     record = tmp_path / "checkpoints" / "1" / "checkpoint.json"
     record.write_text(json.dumps({"step": 1, "version": "9.9"}))
-    with pytest.raises(UserError, match=r"holds step, version; wanted .* by bertjax 9\.9"):
+    with pytest.raises(UserError, match=r"holds step, version; expected .* by bertjax 9\.9"):
         checkpoint_folder.read_record(record.parent)
 
 

@@ -88,7 +88,7 @@ def test_descriptions_tell_encoders_apart(run):
         ({"extra": jnp.zeros(2)}, ["missing     extra  float32[2]"]),
         (
             {"bias": jnp.zeros(7)},
-            ["differs     bias  came float32[5], wanted float32[7]"],
+            ["differs     bias  came float32[5], expected float32[7]"],
         ),
         (
             {"embeddings": {"rows": jnp.zeros((8, 3))}},
@@ -119,7 +119,7 @@ def test_a_long_table_is_cut(run):
     ("name", "message"),
     [
         ("random", r"write random:RUN, where RUN is a run's folder"),
-        ("{run}/nowhere", r"nowhere is no run: it has no config.json; wanted the --workdir"),
+        ("{run}/nowhere", r"nowhere is no run: it has no config.json; expected the --workdir"),
         ("{run}@15", r"no checkpoint '15' in .*: it has 10, 20, 30, best"),
         ("{run}@newest", r"no checkpoint 'newest' in"),
     ],
