@@ -56,7 +56,7 @@ def run(words: Sequence[str]) -> None:
     path = out / f"{config}_{arguments.chip}_{arguments.length}.json"
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     points = []
-    for asked in wanted(arguments, dict(overrides)):
+    for asked in requested_points(arguments, dict(overrides)):
         made = next((each for each in kept if asked.items() <= each.items()), None)
         if made is None:
             made = asked | point(arguments, asked)
@@ -83,11 +83,11 @@ def check(arguments: argparse.Namespace) -> None:
     for name in ("chips", "per_chip", "batch_size", "length"):
         value = getattr(arguments, name)
         if min(value) < 1 if name == "chips" else value < 1:
-            raise UserError(f"--{name}: wanted 1 or more")
+            raise UserError(f"--{name}: expected 1 or more")
     layer_analysis.check_can_draw()
 
 
-def wanted(arguments: argparse.Namespace, overrides: dict[str, str]) -> Iterator[Asked]:
+def requested_points(arguments: argparse.Namespace, overrides: dict[str, str]) -> Iterator[Asked]:
     """What is asked, scaling by scaling, from few chips to many."""
     shared = {"overrides": overrides}
     counts = sorted(set(arguments.chips))

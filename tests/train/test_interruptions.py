@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pty
-import random
 import shutil
 import signal
 import subprocess
@@ -87,22 +86,6 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, start_toy):
     assert process.returncode in (-signal.SIGINT, 130)
     # The step was neither finished nor saved.
     assert not checkpoint_folder.steps(tmp_path / "checkpoints")
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_it_ends_as_if_nothing_had_happened(
-    tmp_path, start_toy, uninterrupted
-):
-    moments = random.Random(0)
-    for _ in range(6):
-        process = start_toy(tmp_path, "--steps", 60, "--checkpoint_every", 1, "--pause", 0.02)
-        wait_for_output(process)
-        time.sleep(moments.random() * 0.5)
-        process.kill()
-        process.communicate()
-    result = finished(start_toy(tmp_path, "--steps", 60))
-    assert (result["step"], result["sha256"]) == (60, uninterrupted["sha256"])
-    assert told(tmp_path) == uninterrupted["metrics"]
 
 
 def test_a_step_that_fails_loses_no_save_that_was_begun(tmp_path, start_toy):
