@@ -23,6 +23,7 @@ LAYERS = (
     ("overrides",),
     ("config",),
     ("build",),
+    ("pretrained",),
     ("runs",),
     ("sweeps",),
     ("huggingface", "profiling"),

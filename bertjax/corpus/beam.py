@@ -40,7 +40,7 @@ from bertjax.corpus.text import Document
 from bertjax.corpus.writer import CorpusWriter, final_name
 from bertjax.errors import UserError
 from bertjax.io import copies, storage
-from bertjax.io.files import write_whole
+from bertjax.io.files import write_atomic
 from bertjax.tokenizers import tokenizer as tokenizers
 
 Place = tuple[int, int]
@@ -226,7 +226,7 @@ class _Write(beam.DoFn):
             writer.add(piece.packed, dropped=dropped, replaced=piece.replaced)
         writer.end_shard(START)
         state.shards = state.shards[number:]
-        write_whole(_said(folder, split, number), json.dumps(state.to_json()).encode())
+        write_atomic(_said(folder, split, number), json.dumps(state.to_json()).encode())
 
 
 def _said(folder: pathlib.Path, split: str, number: int) -> pathlib.Path:

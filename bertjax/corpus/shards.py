@@ -20,7 +20,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from bertjax.corpus.encoding import Packed
 from bertjax.corpus.reader import INDEX_DTYPE, hash_file
 from bertjax.errors import UserError
-from bertjax.io.files import sync, write_whole
+from bertjax.io.files import sync, write_atomic
 
 # One record a chunk makes random reads fast; compression would halve their speed again, and tie
 # the bytes of a corpus to one version of a compressor.
@@ -188,7 +188,7 @@ def write_array(path: pathlib.Path, array: np.ndarray) -> None:
     """Writes a `.npy` file whole or not at all."""
     buffer = io.BytesIO()
     np.save(buffer, array)
-    write_whole(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue())
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from bertjax.corpus.shards import (
 from bertjax.corpus.sources import Source
 from bertjax.errors import UserError
 from bertjax.io import storage
-from bertjax.io.files import write_whole
+from bertjax.io.files import write_atomic
 
 _TOTALS = ("documents", "records", "sentences", "tokens", "characters")
 
@@ -179,7 +179,7 @@ class CorpusWriter:
             "sources": [_rows(stream.sources) for stream in self._streams],
             "states": {split: state.to_json() for split, state in self.states.items()},
         }
-        write_whole(self.folder / "progress.json", json.dumps(progress).encode())
+        write_atomic(self.folder / "progress.json", json.dumps(progress).encode())
 
     def finish(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """Gives everything its name and writes the manifest; may be stopped and called again."""
@@ -199,7 +199,7 @@ class CorpusWriter:
             "source": self._recipe | {"files": self._files()},
         }
         manifest["fingerprint"] = content_fingerprint(manifest)
-        write_whole(self.path / "manifest.json", json.dumps(manifest, indent=1).encode())
+        write_atomic(self.path / "manifest.json", json.dumps(manifest, indent=1).encode())
         self.manifest = manifest
         shutil.rmtree(self.folder)
         return manifest

@@ -26,7 +26,7 @@ from bertjax.huggingface.model_card import Card
 from bertjax.io import storage
 from bertjax.io.files import read_json, write_text
 from bertjax.objectives.generator import Objective, narrower
-from bertjax.runs.finetune import tokenizer_folder
+from bertjax.pretrained import tokenizer_folder
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import origin as checkpoint_origin

@@ -6,7 +6,6 @@ extract   Encoding, texts -> chunks and their features, with the memory of one c
 
 import collections
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,19 +15,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Float32
 
-from bertjax import build
-from bertjax import config as configs
+from bertjax import build, pretrained
 from bertjax.data.pipeline import prefetch_items
 from bertjax.errors import UserError
 from bertjax.inference.feature_files import Chunk, Reader
 from bertjax.interfaces import Batch, Tokenizer
 from bertjax.runs import examples
-from bertjax.runs.finetune import tokenizer_folder
 from bertjax.tasks.batches import PairBatches
-from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train import sharding
-from bertjax.train.checkpoint import origin as checkpoint_origin
-from bertjax.train.checkpoint import restore
 
 POOLS = ("none", "mean", "cls")
 
@@ -82,16 +76,11 @@ def open_run(
     Raises:
       UserError: something is missing or does not fit.
     """
-    origin = checkpoint_origin.resolve(init)
-    if origin.checkpoint is None:
-        raise UserError(f"--init {init}: features of random parameters tell nothing; name a run")
-    model = configs.from_json(json.dumps(origin.config["model"]))
-    if precision:
-        model["precision"] = precision
-    tokenizer = load_tokenizer(tokenizer_folder(origin))
+    run = pretrained.load(init)
+    model, tokenizer = run.config.model, run.tokenizer
     chosen = _layers(layers, model["num_hidden_layers"])
     if pool == "cls" and tokenizer.cls_id is None:
-        raise UserError(f"--pool cls: the tokenizer of {origin.run} has no [CLS]; use mean")
+        raise UserError(f"--pool cls: the tokenizer of {run.source.run} has no [CLS]; use mean")
     reader = Reader(
         tokenizer=tokenizer,
         max_seq_length=_length(max_seq_length, model),
@@ -100,7 +89,7 @@ def open_run(
         max_chars_per_word=examples.max_chars_per_word(model),
     )
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
-    forward = _compiled(model, origin, chosen, pool, mesh)
+    forward = _compiled(run, precision, chosen, pool, mesh)
     return Encoding(tokenizer, reader, chosen, pool, mesh, forward)
 
 
@@ -169,18 +158,18 @@ def _put(
 
 
 def _compiled(
-    model: Mapping[str, Any],
-    origin: checkpoint_origin.PretrainedSource,
+    run: pretrained.Pretrained,
+    precision: str,
     layers: list[int],
     pool: str,
     mesh: Mesh,
 ) -> Callable[[Batch], jax.Array]:
     """The forward pass as far as features, on the devices."""
-    last = model["num_hidden_layers"]
+    last = run.config.model.num_hidden_layers
     every = {"output_hidden_states": True} if set(layers) != {last} else {}
-    encoder = build.encoder({**model, **every})
+    encoder = run.encoder(precision, **every)
     whole = NamedSharding(mesh, PartitionSpec())
-    params = jax.device_put(restore.load_numpy(origin.checkpoint, "params/encoder"), whole)
+    params = jax.device_put(run.params("encoder")["encoder"], whole)
 
     def forward(params: Any, batch: Batch) -> Array:
         encoded = encoder.apply({"params": params}, batch, train=False)

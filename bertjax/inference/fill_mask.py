@@ -6,7 +6,6 @@ Filler    in texts that the user writes, with [MASK] in them
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,16 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax import build
-from bertjax import config as configs
+from bertjax import build, pretrained
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
-from bertjax.runs.finetune import tokenizer_folder
 from bertjax.runs.prepare import Job
-from bertjax.tokenizers.tokenizer import load as load_tokenizer
-from bertjax.train.checkpoint import origin as checkpoint_origin
-from bertjax.train.checkpoint import restore
 from bertjax.train.step import evaluation_keys
 
 MASK = "[MASK]"
@@ -192,27 +186,18 @@ def load(init: str, top: int, precision: str = "") -> Filler:
     Raises:
       UserError: it is none, or more candidates are asked for than there are tokens.
     """
-    origin = checkpoint_origin.resolve(init)
-    if origin.checkpoint is None:
-        raise UserError(f"{init} has fresh parameters, which believe nothing: name the run itself")
-    config = configs.from_json(json.dumps(origin.config))
-    if "mlm" not in origin.config.get("objectives", {}):
+    run = pretrained.load(init)
+    config, tokenizer = run.config, run.tokenizer
+    if "mlm" not in run.source.config.get("objectives", {}):
         raise UserError(
-            f"{origin.run} has no objective mlm, and fills nothing in: expected a run of a config "
-            "such as configs/bert.py, or an imported masked language model"
+            f"{run.source.run} has no objective mlm: expected a run of a config such as "
+            "configs/bert.py, or an imported masked language model"
         )
     if not 1 <= top <= config.model.vocab_size:
         raise UserError(f"--top {top}: expected 1 to {config.model.vocab_size:,}, the vocabulary")
-    tokenizer = load_tokenizer(tokenizer_folder(origin))
-    facts = build.tokenizer_fields(config, tokenizer)
-    objectives = build.objectives({"mlm": config.objectives.mlm}, facts)
-    chosen = {"precision": precision} if precision else {}
-    params = {
-        part: restore.load_numpy(origin.checkpoint, f"params/{part}") for part in ("encoder", "mlm")
-    }
     return Filler(
-        Pretrainer(build.encoder({**config.model, **chosen}), objectives),
-        jax.tree.map(jnp.asarray, params),
+        Pretrainer(run.encoder(precision), {"mlm": run.objective("mlm", tokenizer)}),
+        jax.tree.map(jnp.asarray, run.params("encoder", "mlm")),
         tokenizer,
         build.positions(config.model),
         build.cls_last(config.model),

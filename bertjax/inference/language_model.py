@@ -6,7 +6,6 @@ LanguageModel   scores of what follows, all at once or token by token
 
 import dataclasses
 import functools
-import json
 import math
 from typing import Any
 
@@ -14,17 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax import build
-from bertjax import config as configs
+from bertjax import build, pretrained
 from bertjax.decoding.search import Cache, Decoder
 from bertjax.errors import UserError
 from bertjax.interfaces import Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
-from bertjax.runs.finetune import tokenizer_folder
 from bertjax.tokenizers.special_tokens import end_of_text
-from bertjax.tokenizers.tokenizer import load as load_tokenizer
-from bertjax.train.checkpoint import origin as checkpoint_origin
-from bertjax.train.checkpoint import restore
 
 OBJECTIVE = "causal_lm"
 
@@ -118,30 +112,23 @@ def load(name: str, precision: str = "auto") -> LanguageModel:
     Raises:
       UserError: there is no such run, or it has not learned to continue with texts.
     """
-    origin = checkpoint_origin.resolve(name)
-    if OBJECTIVE not in origin.config.get("objectives", {}):
+    run = pretrained.load(name)
+    if OBJECTIVE not in run.source.config.get("objectives", {}):
         raise UserError(
-            f"{origin.run} has no objective {OBJECTIVE}, and cannot continue with a text: "
-            f"expected a "
+            f"{run.source.run} has no objective {OBJECTIVE}, and cannot generate text: expected a "
             "run of a config such as configs/gpt2.py, or an imported GPT"
         )
-    if origin.checkpoint is None:
-        raise UserError(f"{name} has fresh parameters, which know no text: name the run itself")
-    config = configs.from_json(json.dumps(origin.config))
-    tokenizer = load_tokenizer(tokenizer_folder(origin))
+    tokenizer = run.tokenizer
     if precision == "auto" and jax.default_backend() == "cpu":
         precision = "float32"
-    encoder = build.encoder({**config.model, "precision": precision})
-    sections = {OBJECTIVE: config.objectives[OBJECTIVE]}
-    objectives = build.objectives(sections, build.tokenizer_fields(config, tokenizer))
-    params = {"encoder": restore.load_numpy(origin.checkpoint, "params/encoder")}
+    objectives = {OBJECTIVE: run.objective(OBJECTIVE, tokenizer)}
     return LanguageModel(
-        Pretrainer(encoder, objectives),
-        jax.tree.map(jnp.asarray, params),
+        Pretrainer(run.encoder(precision), objectives),
+        jax.tree.map(jnp.asarray, run.params("encoder")),
         tokenizer,
-        build.positions(config.model),
+        build.positions(run.config.model),
         end_of_text(tokenizer),
-        config,
+        run.config,
     )
 
 

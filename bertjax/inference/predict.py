@@ -1,7 +1,6 @@
 """Predict with a fine-tuned run: lines of the user in, one prediction a line out."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,19 +8,14 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog
-from bertjax import config as configs
+from bertjax import build, catalog, pretrained
 from bertjax.errors import UserError
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, multitask
-from bertjax.runs.finetune import tokenizer_folder
 from bertjax.tasks.dataset import EncodingSpec, Line
-from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train import evaluate, sharding
-from bertjax.train.checkpoint import origin as checkpoint_origin
-from bertjax.train.checkpoint import restore
 
 _LONGEST = 512
 """Of models that have no longest sequence, where no recipe tells one."""
@@ -77,35 +71,26 @@ def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> P
     Raises:
       UserError: it is none, or did not keep its checkpoint.
     """
-    origin = checkpoint_origin.resolve(init)
-    if "task" not in origin.config:
+    run = pretrained.load(init)
+    if "task" not in run.source.config:
         raise UserError(
-            f"{origin.run} has learned no task: give a run of bertjax finetune that kept its "
+            f"{run.source.run} has learned no task: give a run of bertjax finetune that kept its "
             "checkpoints (--config.keep_checkpoints=true), as in runs/mrpc/seed_0"
         )
-    if origin.checkpoint is None:
-        raise UserError(f"{init} has fresh parameters, which know nothing: name the run itself")
-    config = configs.from_json(json.dumps(origin.config))
-    head, config = _of_one_task(config, task)
+    head, config = _of_one_task(run.config, task)
     if data and not ("knowledge" in config.data and config.data.knowledge):
         raise UserError(
             f"--data: got {data}, expected none, since the run's recipe has no knowledge graph; "
             "leave it out"
         )
-    make = catalog.load("tasks", config.task.name, "head").Task
-    fields = {name: value for name, value in config.task.items() if name != "name"}
-    encoder = build.encoder({**config.model, **({"precision": precision} if precision else {})})
-    pretrainer = Pretrainer(encoder, {head: build.construct(make, fields, "config.task")})
+    pretrainer = Pretrainer(run.encoder(precision), {head: run.task(config)})
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
     whole = NamedSharding(mesh, PartitionSpec())
-    arrays = {
-        part: restore.load_numpy(origin.checkpoint, f"params/{part}") for part in ("encoder", head)
-    }
     return Predictor(
         config,
-        load_tokenizer(tokenizer_folder(origin)),
+        run.tokenizer,
         data,
-        jax.device_put(arrays, whole),
+        jax.device_put(run.params("encoder", head), whole),
         _compiled(
             pretrainer, head, catalog.load("tasks", config.task.name, "dataset").OUTPUT, mesh
         ),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,15 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import build
-from bertjax import config as configs
+from bertjax import pretrained
 from bertjax.decoding import beam, search
 from bertjax.errors import UserError
 from bertjax.interfaces import Params, Tokenizer
-from bertjax.runs import finetune
-from bertjax.tokenizers.tokenizer import load as load_tokenizer
-from bertjax.train.checkpoint import origin as checkpoint_origin
-from bertjax.train.checkpoint import restore
 
 LONGER = 50
 """A target has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
@@ -101,20 +95,15 @@ def load(init: str, *, beams: int, length_penalty: float) -> Translator:
     Raises:
       UserError: it is none, or the beam is wider than its vocabulary.
     """
-    origin = checkpoint_origin.resolve(init)
-    if origin.checkpoint is None:
-        raise UserError(f"{init} has learned nothing: give a trained run")
-    config = configs.from_json(json.dumps(origin.config))
-    if "seq2seq" not in origin.config.get("objectives", {}):
+    run = pretrained.load(init)
+    if "seq2seq" not in run.source.config.get("objectives", {}):
         raise UserError(
-            f"{origin.run} has not learned from sources and targets: give a run with the objective "
-            "seq2seq, such as one of configs/transformer.py"
+            f"{run.source.run} has no objective seq2seq: expected a run of a config such as "
+            "configs/transformer.py"
         )
-    beam.check_width(beams, config.model.vocab_size)
-    tokenizer = load_tokenizer(finetune.tokenizer_folder(origin))
-    params = restore.load_numpy(origin.checkpoint, "params/encoder")
-    model = build.encoder(config.model)
-    return Translator(model, jax.tree.map(jnp.asarray, params), tokenizer, beams, length_penalty)
+    beam.check_width(beams, run.config.model.vocab_size)
+    params = jax.tree.map(jnp.asarray, run.params("encoder")["encoder"])
+    return Translator(run.encoder(), params, run.tokenizer, beams, length_penalty)
 
 
 def exact(said: Sequence[str], wanted: Sequence[str], tokenizer: Tokenizer) -> int:

@@ -10,13 +10,6 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.io import storage
 
-
-def write_hf_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-    """Writes an object as transformers does."""
-    text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
-
-
 ENVIRONMENT = "BERTJAX_CACHE"
 """Names another folder."""
 
@@ -27,9 +20,17 @@ def directory(named: str = "") -> pathlib.Path:
     return pathlib.Path(named or os.environ.get(ENVIRONMENT) or home)
 
 
-def write_whole(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file so that a crash leaves the old one or the new one, never a part."""
-    temporary = path.with_name(path.name + ".tmp")
+def write_atomic(path: pathlib.Path, content: bytes) -> None:
+    """Replaces a file so that a crash leaves the old content or the new one, never a part.
+
+    Raises:
+      OSError: it cannot be written; what stood there stands there still.
+    """
+    if storage.is_remote(path):
+        # A bucket shows an object only once it is complete.
+        storage.with_retries(lambda: path.write_bytes(content), path)
+        return
+    temporary = path.with_name(f".{path.name}.part")
     try:
         with open(temporary, "wb") as stream:
             stream.write(content)
@@ -59,7 +60,7 @@ def write(path: pathlib.Path, text: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode())
+        write_atomic(path, text.encode())
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror}; fix that and run the same command "
@@ -72,29 +73,25 @@ _FULL_TEXTS = tuple(os.strerror(code) for code in _FULL)
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file that is there whole, also after a loss of power, or not at all."""
+    """Writes a JSON file atomically, also in case of a power loss."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
+def write_hf_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file atomically, in the format of transformers."""
+    text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
+    write_text(path, text + "\n")
+
+
 def write_text(path: pathlib.Path, text: str) -> None:
-    """Replaces a text file in one step.
+    """Replaces a text file atomically.
 
     Raises:
-      UserError: the disk is full, and the file is as it was; or there is no right to write it.
+      UserError: the disk is full.
     """
-    if storage.is_remote(path):
-        # A bucket shows a file once it is whole.
-        storage.with_retries(lambda: path.write_text(text), path)
-        return
-    temporary = path.with_name(f".{path.name}.part")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_atomic(path, text.encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         if is_disk_full(error):
             raise UserError(f"{path}: the disk is full; free some space and start again") from error
         raise

@@ -24,6 +24,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Dataset, Tokenizer
 from bertjax.io import copies, storage
 from bertjax.layers.dense import NAMED
+from bertjax.pretrained import tokenizer_folder
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, results
 from bertjax.runs import teachers as runs_teachers
@@ -298,31 +299,6 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
             f"{max_length} tokens: lower it"
         )
     return config
-
-
-def tokenizer_folder(origin: checkpoint_origin.PretrainedSource) -> pathlib.Path:
-    """The run's own copy of its tokenizer, or the one that its config names.
-
-    Raises:
-      UserError: it is in neither place, or the run's model reads images.
-    """
-    if "vocab_size" not in origin.config["model"]:
-        raise UserError(
-            f"{origin.run} has a model of images, {origin.config['model']['name']}: expected a run "
-            "whose model reads text"
-        )
-    own = origin.run / "tokenizer"
-    if "task" in origin.config or own.exists():
-        return own
-    corpus, path = origin.config["data"]["corpus"], origin.config["tokenizer"]["path"]
-    places = [path and storage.place(path), corpus and storage.place(corpus) / "tokenizer"]
-    found = next((place for place in places if place and place.exists()), None)
-    if found is None:
-        raise UserError(
-            f"the tokenizer of {origin.run} is neither in {own} nor at "
-            f"config.tokenizer.path={path!r}: copy it to {own}"
-        )
-    return found
 
 
 def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:

@@ -18,6 +18,7 @@ from bertjax import build, catalog
 from bertjax.config import changed
 from bertjax.errors import UserError
 from bertjax.interfaces import Dataset
+from bertjax.pretrained import tokenizer_folder
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import finetune, results
 from bertjax.tasks.batches import TaskMixture
@@ -116,7 +117,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     names = recipe.task.dataset.split(BETWEEN)
     origin = checkpoint_origin.resolve(init)
     config = finetune.with_origin(recipe, origin)
-    tokenizer = load_tokenizer(finetune.tokenizer_folder(origin))
+    tokenizer = load_tokenizer(tokenizer_folder(origin))
     build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))
     parts = {name: finetune.read(alone(config, name), data, tokenizer) for name in names}
     dataset = Tasks(recipe.task.dataset, parts, config.seed)

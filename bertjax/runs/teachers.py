@@ -8,7 +8,6 @@ is refused beside another teacher.
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,14 +15,13 @@ import jax
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog
-from bertjax import config as configs
+from bertjax import build, catalog, pretrained
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
-from bertjax.train.checkpoint import restore, trees
+from bertjax.train.checkpoint import trees
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +39,15 @@ class Teacher:
     @property
     def make(self) -> Callable[[], Pretrainer]:
         """What makes the model: its encoder keeps hidden states, its objective gives scores."""
-        config = configs.from_json(json.dumps(self.origin.config))
-        encoder = build.encoder({**config.model, "output_hidden_states": True})
-        objectives = {self.of: _objective(config, self.of, self.origin)} if self.of else {}
+        run = pretrained.Pretrained(self.origin)
+        encoder = run.encoder(output_hidden_states=True)
+        objectives = {self.of: run.objective(self.of)} if self.of else {}
         return functools.partial(Pretrainer, encoder, objectives, parent=None)
 
     def read(self) -> PyTree:
         """Its parameters, as numpy arrays."""
         parts = ["encoder", self.of] if self.of else ["encoder"]
-        return {
-            part: restore.load_numpy(self.origin.checkpoint, f"params/{part}") for part in parts
-        }
+        return pretrained.Pretrained(self.origin).params(*parts)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -165,20 +161,3 @@ def _find(name: str, fields: Mapping[str, Any]) -> Teacher:
 def _subject(task: Mapping[str, Any]) -> str:
     """What a task is about: one of several data sets, or the task itself."""
     return task.get("dataset", task["name"])
-
-
-def _objective(
-    config: ConfigDict, name: str, origin: checkpoint_origin.PretrainedSource
-) -> Callable[[], Any]:
-    """What makes an objective, or the task, of the teacher's own run."""
-    if "task" in config and config.task.name == name:
-        fields = {field: value for field, value in config.task.items() if field != "name"}
-        return build.construct(catalog.load("tasks", name, "head").Task, fields, "config.task")
-    sections = config.objectives if "objectives" in config else {}
-    if name not in sections:
-        there = [*sections, *([config.task.name] if "task" in config else [])]
-        raise UserError(
-            f"the teacher {origin.run} has no {name!r}: it has {', '.join(there)}; name a run that "
-            f"learned {name}"
-        )
-    return build.objectives({name: sections[name]}, build.tokenizer_fields(config))[name]

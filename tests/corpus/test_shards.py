@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.corpus.shards import write_array
-from bertjax.io.files import write_whole
+from bertjax.io.files import write_atomic
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, full_
     path = tmp_path / "manifest.json"
     path.write_bytes(b"old")
     with pytest.raises(OSError, match="No space left"):
-        write_whole(path, b"a longer new one")
+        write_atomic(path, b"a longer new one")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -35,8 +35,8 @@ def test_a_first_write_that_fails_leaves_no_file(tmp_path, full_disk):
 
 def test_an_open_file_keeps_its_old_content_while_a_new_one_takes_its_name(tmp_path):
     path = tmp_path / "progress.json"
-    write_whole(path, b"old")
+    write_atomic(path, b"old")
     with path.open("rb") as stream:
-        write_whole(path, b"new")
+        write_atomic(path, b"new")
         assert stream.read() == b"old"
     assert path.read_bytes() == b"new"

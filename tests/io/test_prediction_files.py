@@ -28,12 +28,12 @@ def test_a_full_disk_is_one_line_and_loses_nothing(name, tmp_path):
     path = tmp_path / "predictions" / name
     WRITERS[name](path)
     before = path.read_bytes()
-    path.with_name(f"{name}.tmp").symlink_to("/dev/full")
+    path.with_name(f".{name}.part").symlink_to("/dev/full")
     with pytest.raises(UserError, match=rf"{name} cannot be written: No space left") as caught:
         WRITERS[name](path)
     assert "\n" not in str(caught.value)
     assert path.read_bytes() == before
-    assert not path.with_name(f"{name}.tmp").is_symlink()
+    assert not path.with_name(f".{name}.part").is_symlink()
     WRITERS[name](path)
 
 

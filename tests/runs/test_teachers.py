@@ -267,7 +267,7 @@ def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     with pytest.raises(UserError, match="was taught cola, this run learns book_review"):
         fine_tune(home, glue, recipe, "never", "layers/seed_0", **SMALL, **of, **sections)
     of = {"objectives.soft_targets.teacher": str(home / "teacher")}
-    with pytest.raises(UserError, match="has no 'glue': it has mlm, sentence_pair; name a run"):
+    with pytest.raises(UserError, match="not trained with 'glue': got mlm, sentence_pair; pass"):
         fine_tune(home, glue, recipe, "never", "layers/seed_0", **SMALL, **of)
 
 

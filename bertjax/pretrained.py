@@ -1,0 +1,131 @@
+"""Load trained models: the config, tokenizer, modules and parameters of a run.
+
+The only loader: inference commands, teachers of distillation and the export use it.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+
+from bertjax import build, catalog
+from bertjax import config as configs
+from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
+from bertjax.io import storage
+from bertjax.tokenizers.tokenizer import load as load_tokenizer
+from bertjax.train.checkpoint import origin as checkpoint_origin
+from bertjax.train.checkpoint import restore
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A trained run.
+
+    Attributes:
+      source: Its folder, one of its checkpoints and its config as plain values.
+    """
+
+    source: checkpoint_origin.PretrainedSource
+
+    @functools.cached_property
+    def config(self) -> ConfigDict:
+        """The config of the run."""
+        return configs.from_json(json.dumps(self.source.config))
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the run.
+
+        Raises:
+          UserError: it is missing, or the model reads images.
+        """
+        return load_tokenizer(tokenizer_folder(self.source))
+
+    def encoder(self, precision: str = "", **fields: Any) -> nn.Module:
+        """The encoder as a module.
+
+        Args:
+          precision: As `config.model.precision`; empty for that of the run.
+          fields: Of the module, instead of those of the run.
+        """
+        chosen = {"precision": precision} if precision else {}
+        return build.encoder({**self.config.model, **chosen, **fields})
+
+    def objective(self, name: str, tokenizer: Tokenizer | None = None) -> Callable[[], nn.Module]:
+        """A function that makes an objective, or the task, of the run.
+
+        Args:
+          name: As in `config.objectives` or `config.task.name`.
+          tokenizer: Of the run, for objectives that depend on its special ids.
+
+        Raises:
+          UserError: the run has neither.
+        """
+        config = self.config
+        if "task" in config and config.task.name == name:
+            return self.task(config)
+        sections = config.objectives if "objectives" in config else {}
+        if name not in sections:
+            found = [*sections, *([config.task.name] if "task" in config else [])]
+            raise UserError(
+                f"{self.source.run} was not trained with {name!r}: got {', '.join(found)}; pass a "
+                f"run with {name}"
+            )
+        fields = build.tokenizer_fields(config, tokenizer)
+        return build.objectives({name: sections[name]}, fields)[name]
+
+    @staticmethod
+    def task(config: ConfigDict) -> Callable[[], nn.Module]:
+        """A function that makes the head of a config's task."""
+        make = catalog.load("tasks", config.task.name, "head").Task
+        fields = {name: value for name, value in config.task.items() if name != "name"}
+        return build.construct(make, fields, "config.task")
+
+    def params(self, *parts: str) -> PyTree:
+        """Parameters as nested dicts of numpy arrays, by part, such as "encoder" and "mlm"."""
+        checkpoint = self.source.checkpoint
+        return {part: restore.load_numpy(checkpoint, f"params/{part}") for part in parts}
+
+
+def load(name: str) -> Pretrained:
+    """Opens RUN, RUN@STEP or RUN@best; see `train/checkpoint/origin.py`.
+
+    Raises:
+      UserError: there is no such run or checkpoint, or its parameters are untrained.
+    """
+    source = checkpoint_origin.resolve(name)
+    if source.checkpoint is None:
+        raise UserError(f"{name} has untrained parameters: pass the run itself, {source.run}")
+    return Pretrained(source)
+
+
+def tokenizer_folder(source: checkpoint_origin.PretrainedSource) -> pathlib.Path:
+    """The folder of a run's tokenizer: its own copy, or the one that its config names.
+
+    Raises:
+      UserError: it is in neither place, or the model of the run reads images.
+    """
+    if "vocab_size" not in source.config["model"]:
+        raise UserError(
+            f"{source.run} has a model of images, {source.config['model']['name']}: expected a run "
+            "whose model reads text"
+        )
+    own = source.run / "tokenizer"
+    if "task" in source.config or own.exists():
+        return own
+    corpus, path = source.config["data"]["corpus"], source.config["tokenizer"]["path"]
+    places = [path and storage.place(path), corpus and storage.place(corpus) / "tokenizer"]
+    found = next((place for place in places if place and place.exists()), None)
+    if found is None:
+        raise UserError(
+            f"the tokenizer of {source.run} is neither in {own} nor at "
+            f"config.tokenizer.path={path!r}: copy it to {own}"
+        )
+    return found
