@@ -26,7 +26,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "tools" / "faults.toml"
-NOT_COPIED = (".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "runs", "*.egg-info")
+NOT_COPIED = (".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "*.egg-info")
 DEFAULT, ALL, SURVIVED, ERROR = "default", "--all", "survived", "error"
 """What caught a fault: the default run, or only `tools/test --all`; or why nothing did."""
 PASSED, FAILED, NO_TESTS = 0, 1, 5
