@@ -90,3 +90,10 @@ def test_ids_of_sentences_are_those_of_their_line(shared_data, kind):
     ]
     assert len(found) == 6
     assert sees_spaces(reference) == (kind == "gpt2")
+
+
+@pytest.mark.parametrize(("vocab_size", "size"), [(1 << 16, 2), ((1 << 16) + 1, 4)])
+def test_the_largest_id_fits_into_as_few_bytes_as_hold_it(vocab_size, size):
+    dtype = encoding.id_dtype(vocab_size)
+    assert dtype.itemsize == size
+    assert np.array(vocab_size - 1).astype(dtype) == vocab_size - 1

@@ -96,6 +96,15 @@ def test_a_beam_of_one_is_greedy_and_wider_ones_are_no_worse():
     assert (np.asarray(scores[1]) >= np.asarray(scores[0]) - 1e-6).all()
 
 
+def test_a_beam_reads_on_after_its_own_tokens():
+    """Candidates change their rows from step to step, and their caches with them."""
+    options = {"width": V, "max_new_tokens": NEW, "penalty": beam.power(0.0)}
+    tokens, scores = beam.search(DECODER, CACHE, HISTORY, **options)
+    for row, before in enumerate(((3, 1), (4, 4))):
+        wanted = log_probability(before, np.asarray(tokens)[row].tolist())
+        assert float(scores[row]) == pytest.approx(wanted, rel=1e-5)
+
+
 def test_a_beam_wider_than_the_vocabulary_is_refused():
     with pytest.raises(UserError, match="a beam of 6 came, the vocabulary has 5 tokens"):
         beam.search(DECODER, CACHE, HISTORY, width=V + 1, max_new_tokens=2)

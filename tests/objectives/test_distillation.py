@@ -111,6 +111,18 @@ def test_soft_targets_and_cosine_by_hand(batch, drawn):
     assert losses_found["hidden_cosine"][1] == there.sum()
 
 
+def test_the_teacher_drops_nothing(batch):
+    def prepared(**dropout):
+        make = teacher(2, **dropout)
+        made = {"mlm": predict, "soft_targets": functools.partial(soft_targets.Objective, make)}
+        module = Pretrainer(model(2), made)
+        return module.apply(draws(module, batch), batch, train=True, method="prepare")
+
+    keeping, dropping = prepared(), prepared(hidden_dropout_prob=0.5)
+    for name in ("teacher_sequence", "teacher_scores"):
+        np.testing.assert_array_equal(keeping[name], dropping[name])
+
+
 def test_the_weights_are_the_published_ones():
     assert distilbert().loss_weights() == {"mlm": 2.0, "soft_targets": 5.0, "hidden_cosine": 1.0}
 

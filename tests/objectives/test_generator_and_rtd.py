@@ -93,11 +93,15 @@ def test_replacements_change_with_the_step_alone(params, make_batch):
     np.testing.assert_array_equal(turned[::-1], first)
 
 
-def test_masks_and_samples_come_of_different_keys(make_batch):
-    key = make_batch()["example_key"][0]
-    sampling = jax.random.key_data(jax.random.fold_in(key, generator._SAMPLING))
-    for count in (2, 3, 5):
-        assert not np.any(np.all(jax.random.key_data(jax.random.split(key, count)) == sampling, -1))
+def test_masks_and_samples_come_of_different_keys(params, make_batch, monkeypatch):
+    used, sample = [], masking.sample
+    monkeypatch.setattr(masking, "sample", lambda keys, x: used.append(keys) or sample(keys, x))
+    batch = make_batch(2, 8)
+    pretrainer().apply({"params": params}, batch, train=False, method="prepare")
+    (sampling,) = map(jax.random.key_data, used)
+    for key, own in zip(batch["example_key"], sampling, strict=True):
+        for others in (key[None], *(jax.random.split(key, count) for count in (2, 3, 5))):
+            assert not np.any(np.all(jax.random.key_data(others) == own, axis=-1))
 
 
 class Loss(nn.Module):
