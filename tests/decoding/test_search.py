@@ -98,11 +98,14 @@ def test_a_beam_of_one_is_greedy_and_wider_ones_are_no_worse():
 
 def test_a_beam_reads_on_after_its_own_tokens():
     """Candidates change their rows from step to step, and their caches with them."""
-    options = {"width": V, "max_new_tokens": NEW, "penalty": beam.power(0.0)}
-    tokens, scores = beam.search(DECODER, CACHE, HISTORY, **options)
-    for row, before in enumerate(((3, 1), (4, 4))):
-        wanted = log_probability(before, np.asarray(tokens)[row].tolist())
-        assert float(scores[row]) == pytest.approx(wanted, rel=1e-5)
+    pairs = np.array(list(itertools.product(range(V), repeat=2)))
+    options = {"width": 3, "max_new_tokens": 2 * NEW, "penalty": beam.power(0.0)}
+    tokens, scores = beam.search(DECODER, pairs[:, 0], jnp.asarray(pairs), **options)
+    expected = [
+        log_probability(before, row)
+        for before, row in zip(pairs.tolist(), np.asarray(tokens).tolist(), strict=True)
+    ]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
 def test_a_beam_wider_than_the_vocabulary_is_refused():

@@ -73,6 +73,22 @@ def test_replacements_stand_where_tokens_were_chosen(params, make_batch):
     assert np.mean(np.asarray(found["input_ids"])[chosen] == MASK) < 0.2
 
 
+def test_the_generator_does_not_read_the_tokens_that_it_predicts(params, make_batch):
+    def logits(batch):
+        module = pretrainer(mask_share=1.0)
+        found = module.apply({"params": params}, batch, train=False, method="prepare")
+        return found["generator_logits"], found["mlm_positions"], found["mlm_weights"]
+
+    batch = make_batch(2, 12)
+    wanted, positions, weights = logits(batch)
+    rows = np.arange(2)[:, None]
+    own = batch["input_ids"][rows, positions]
+    others = jnp.where(weights > 0, 5 + (own - 4) % (V - 5), own)
+    changed = batch | {"input_ids": batch["input_ids"].at[rows, positions].set(others)}
+    assert np.any(changed["input_ids"] != batch["input_ids"])
+    np.testing.assert_array_equal(logits(changed)[0], wanted)
+
+
 def test_replacements_are_draws_from_what_the_generator_believes():
     logits = jnp.log(jnp.array([[[0.5, 0.3, 0.2]], [[0.1, 0.1, 0.8]]]))
     keys = jax.vmap(lambda i: jax.random.split(jax.random.key(i), 2))(jnp.arange(4000))
