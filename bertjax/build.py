@@ -117,6 +117,21 @@ def objectives(
     return made
 
 
+def task(section: Mapping[str, Any], **fields: Any) -> Callable[[], Any]:
+    """A function that makes the head of a task.
+
+    Args:
+      section: `config.task`.
+      fields: Fields of the head, instead of those of the section.
+
+    Raises:
+      UserError: no such task, or a field that it does not have.
+    """
+    module = catalog.load("tasks", section["name"], "head").Task
+    values = {name: value for name, value in section.items() if name != "name"}
+    return construct(module, {**values, **fields}, "config.task")
+
+
 def construct(module: type, values: Mapping[str, Any], where: str) -> functools.partial:
     """`module(**values)`, to be called, once every field is known to be one of the module's.
 

@@ -10,15 +10,15 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import flax.linen as nn
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog
+from bertjax import build
 from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.io import storage
+from bertjax.pretrainer import Encoder, Objective
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore
@@ -48,7 +48,7 @@ class Pretrained:
         """
         return load_tokenizer(tokenizer_folder(self.source))
 
-    def encoder(self, precision: str = "", **fields: Any) -> nn.Module:
+    def encoder(self, precision: str = "", **fields: Any) -> Encoder:
         """The encoder as a module.
 
         Args:
@@ -58,7 +58,7 @@ class Pretrained:
         chosen = {"precision": precision} if precision else {}
         return build.encoder({**self.config.model, **chosen, **fields})
 
-    def objective(self, name: str, tokenizer: Tokenizer | None = None) -> Callable[[], nn.Module]:
+    def objective(self, name: str, tokenizer: Tokenizer | None = None) -> Callable[[], Objective]:
         """A function that makes an objective, or the task, of the run.
 
         Args:
@@ -70,7 +70,7 @@ class Pretrained:
         """
         config = self.config
         if "task" in config and config.task.name == name:
-            return self.task(config)
+            return build.task(config.task)
         sections = config.objectives if "objectives" in config else {}
         if name not in sections:
             found = [*sections, *([config.task.name] if "task" in config else [])]
@@ -80,13 +80,6 @@ class Pretrained:
             )
         fields = build.tokenizer_fields(config, tokenizer)
         return build.objectives({name: sections[name]}, fields)[name]
-
-    @staticmethod
-    def task(config: ConfigDict) -> Callable[[], nn.Module]:
-        """A function that makes the head of a config's task."""
-        make = catalog.load("tasks", config.task.name, "head").Task
-        fields = {name: value for name, value in config.task.items() if name != "name"}
-        return build.construct(make, fields, "config.task")
 
     def params(self, *parts: str) -> PyTree:
         """Parameters as nested dicts of numpy arrays, by part, such as "encoder" and "mlm"."""

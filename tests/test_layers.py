@@ -37,7 +37,7 @@ its own folder."""
 LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
 
 MAY_IMPORT_FLAX = {"layers", "models", "objectives", "tasks", "pretrainer"}
-MAY_IMPORT_FLAX_TOO = {"train/state.py", "train/sharding.py", "pretrained.py"}
+MAY_IMPORT_FLAX_TOO = {"train/state.py", "train/sharding.py"}
 
 
 def part(path: pathlib.Path) -> str:

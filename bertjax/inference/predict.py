@@ -83,7 +83,7 @@ def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> P
             f"--data: got {data}, expected none, since the run's recipe has no knowledge graph; "
             "leave it out"
         )
-    pretrainer = Pretrainer(run.encoder(precision), {head: run.task(config)})
+    pretrainer = Pretrainer(run.encoder(precision), {head: build.task(config.task)})
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
     whole = NamedSharding(mesh, PartitionSpec())
     return Predictor(

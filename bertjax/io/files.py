@@ -24,7 +24,7 @@ def write_atomic(path: pathlib.Path, content: bytes) -> None:
     """Replaces a file so that a crash leaves the old content or the new one, never a part.
 
     Raises:
-      OSError: it cannot be written; what stood there stands there still.
+      OSError: the file cannot be written; the old content stays.
     """
     if storage.is_remote(path):
         # A bucket shows an object only once it is complete.

@@ -163,16 +163,12 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))
     dataset = read(config, data, tokenizer)
     config = with_numbers(config, dataset)
-    fields = {name: value for name, value in config.task.items() if name != "name"}
-    make_task = build.construct(
-        catalog.load("tasks", config.task.name, "head").Task, fields, "config.task"
-    )
     sections = config.objectives if "objectives" in config else {}
     teachers = runs_teachers.find(sections)
     for teacher in teachers.values():
         teacher.check(config, tokenizer, config.data.max_seq_length)
     more = runs_teachers.objectives(sections, build.tokenizer_fields(config, tokenizer), teachers)
-    heads = {config.task.name: make_task, **more}
+    heads = {config.task.name: build.task(config.task), **more}
     pretrainer = Pretrainer(build.encoder(config.model), heads, build.encode(config))
     job = Job(
         workdir=pathlib.Path(workdir),

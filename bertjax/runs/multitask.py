@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog
+from bertjax import build
 from bertjax.config import changed
 from bertjax.errors import UserError
 from bertjax.interfaces import Dataset
@@ -122,7 +122,10 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     parts = {name: finetune.read(alone(config, name), data, tokenizer) for name in names}
     dataset = Tasks(recipe.task.dataset, parts, config.seed)
     config = finetune.with_numbers(config, dataset)
-    heads = {name: _head(config, name, number) for number, name in enumerate(names)}
+    heads = {
+        name: build.task(config.task, dataset=name, task_id=number)
+        for number, name in enumerate(names)
+    }
     job = Job(
         workdir=pathlib.Path(workdir),
         config=config,
@@ -137,14 +140,6 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     for part in finetune.transferred_parts(job):
         checkpoint_origin.check(origin.checkpoint, job.shapes, part)
     return job
-
-
-def _head(config: ConfigDict, name: str, number: int) -> Callable[[], Any]:
-    fields = {field: value for field, value in config.task.items() if field != "name"}
-    fields |= {"dataset": name, "task_id": number}
-    return build.construct(
-        catalog.load("tasks", config.task.name, "head").Task, fields, "config.task"
-    )
 
 
 def alone(config: ConfigDict, name: str) -> ConfigDict:

@@ -18,6 +18,7 @@ from bertjax import config as configs
 from bertjax.commands import finetune
 from bertjax.errors import UserError
 from bertjax.pretrainer import Pretrainer
+from bertjax.profiling import dummy
 from bertjax.runs import finetune as runs_finetune
 from bertjax.runs import results as runs_results
 from bertjax.runtime.interrupt import Interrupt
@@ -74,14 +75,7 @@ def beginning(recipe: str, run: pathlib.Path) -> pathlib.Path:
         [(f"model.{name}", str(value)) for name, value in SMALL.items()]
         + [("model.vocab_size", str(pieces.vocab_size)), ("data.phases", "()"), ("seed", "11")],
     )
-    shape = (8, 8)
-    rows = {
-        "input_ids": np.zeros(shape, np.int32),
-        "segment_ids": np.zeros(shape, np.int32),
-        "attention_mask": np.ones(shape, bool),
-        "example_id": np.arange(8, dtype=np.uint32),
-        "pair_label": np.zeros(8, np.int32),
-    }
+    rows = dummy.random_rows(config, build.Phase(1, 8, 8))
     objectives = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
@@ -334,10 +328,7 @@ def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            {"choose_epoch": "first"},
-            r"config.choose_epoch: got 'first', expected one of 'last', 'best'",
-        ),
+        ({"choose_epoch": "first"}, r"choose_epoch: got 'first', expected one of 'last', 'best'"),
         ({"data.max_seq_length": 32}, r"max_seq_length=32 exceeds max_position_embeddings=24 of"),
         ({"num_train_epochs": 0}, r"config.num_train_epochs: got 0, expected an integer >= 1"),
         ({"data.batch_size": 12}, r"batch_size=12 does not divide into data=8"),

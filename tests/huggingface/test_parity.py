@@ -65,52 +65,19 @@ FIELDS = {
     "GPT2": GPT | {"n_inner": F},
     "OpenAIGPT": GPT,
 }
+HEADS = ("MaskedLM", "SequenceClassification", "MultipleChoice", "QuestionAnswering")
+HEADS += ("TokenClassification",)
 CLASSES = [
-    "BertModel",
-    "BertForMaskedLM",
-    "BertForPreTraining",
-    "BertForNextSentencePrediction",
-    "BertForSequenceClassification",
-    "BertForMultipleChoice",
-    "BertForQuestionAnswering",
-    "BertForTokenClassification",
-    "RobertaModel",
-    "RobertaForMaskedLM",
-    "RobertaForSequenceClassification",
-    "RobertaForMultipleChoice",
-    "RobertaForQuestionAnswering",
-    "RobertaForTokenClassification",
-    "DistilBertModel",
-    "DistilBertForMaskedLM",
-    "DistilBertForSequenceClassification",
-    "DistilBertForMultipleChoice",
-    "DistilBertForQuestionAnswering",
-    "DistilBertForTokenClassification",
-    "AlbertModel",
-    "AlbertForMaskedLM",
-    "AlbertForPreTraining",
-    "AlbertForSequenceClassification",
-    "AlbertForMultipleChoice",
-    "AlbertForQuestionAnswering",
-    "AlbertForTokenClassification",
-    "ElectraModel",
-    "ElectraForMaskedLM",
-    "ElectraForPreTraining",
-    "ElectraForSequenceClassification",
-    "ElectraForMultipleChoice",
-    "ElectraForQuestionAnswering",
-    "ElectraForTokenClassification",
-    "XLNetModel",
-    "XLNetLMHeadModel",
-    "XLNetForSequenceClassification",
-    "XLNetForMultipleChoice",
-    "XLNetForQuestionAnsweringSimple",
-    "XLNetForTokenClassification",
-    "GPT2Model",
-    "GPT2LMHeadModel",
-    "OpenAIGPTModel",
-    "OpenAIGPTLMHeadModel",
+    name
+    for family in ("Bert", "Roberta", "DistilBert", "Albert", "Electra")
+    for name in (f"{family}Model", *(f"{family}For{head}" for head in HEADS))
 ]
+CLASSES += ["BertForPreTraining", "BertForNextSentencePrediction"]
+CLASSES += ["AlbertForPreTraining", "ElectraForPreTraining"]
+CLASSES += ["XLNetModel", "XLNetLMHeadModel", "XLNetForSequenceClassification"]
+CLASSES += ["XLNetForMultipleChoice", "XLNetForQuestionAnsweringSimple"]
+CLASSES += ["XLNetForTokenClassification", "GPT2Model", "GPT2LMHeadModel"]
+CLASSES += ["OpenAIGPTModel", "OpenAIGPTLMHeadModel"]
 CASES = {name: (name, {}) for name in CLASSES} | {
     "AlbertForMaskedLM-nothing_shared": ("AlbertForMaskedLM", {"num_hidden_groups": N}),
     "AlbertForMaskedLM-groups": (

@@ -1,22 +1,40 @@
-"""Files are replaced as a whole or not at all."""
+"""Atomic writing: a file has its old content or its new one, never a part."""
 
 import errno
 import os
 
 import pytest
 
-from bertjax.io import files
+from bertjax.io.files import write_atomic
 
 
-def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
-    path = tmp_path / "summary.json"
-    files.write_atomic(path, b"old")
+@pytest.fixture
+def full_disk(monkeypatch):
+    def fsync(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", fsync)
 
-    monkeypatch.setattr(os, "fsync", full)
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, full_disk):
+    path = tmp_path / "manifest.json"
+    path.write_bytes(b"old")
     with pytest.raises(OSError, match="No space left"):
-        files.write_atomic(path, b"new")
+        write_atomic(path, b"a longer new one")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_first_write_that_fails_leaves_no_file(tmp_path, full_disk):
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(tmp_path / "train.index.npy", b"new")
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_open_file_keeps_its_old_content_while_a_new_one_takes_its_name(tmp_path):
+    path = tmp_path / "progress.json"
+    write_atomic(path, b"old")
+    with path.open("rb") as stream:
+        write_atomic(path, b"new")
+        assert stream.read() == b"old"
+    assert path.read_bytes() == b"new"

@@ -111,7 +111,7 @@ def test_soft_targets_and_cosine_by_hand(batch, drawn):
     assert losses_found["hidden_cosine"][1] == there.sum()
 
 
-def test_the_teacher_drops_nothing(batch):
+def test_the_teacher_has_no_dropout(batch):
     def prepared(**dropout):
         make = teacher(2, **dropout)
         made = {"mlm": predict, "soft_targets": functools.partial(soft_targets.Objective, make)}
