@@ -87,7 +87,7 @@ class BoundStep:
     def __call__(self, *arguments):
         return self.function(*arguments, *self.arguments)
 
-    def compile(self, *arguments) -> "Held":
+    def compile(self, *arguments) -> "BoundStep":
         """The same for arguments of these shapes alone; `function` then tells what it needs."""
         return BoundStep(self.function.lower(*arguments, *self.arguments).compile(), self.arguments)
 
