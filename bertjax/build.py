@@ -86,7 +86,7 @@ def precision(name: str) -> str:
     if name == "auto":
         if jax.default_backend() != "cpu":
             return "bfloat16"
-        return "bfloat16_operands" if host.multiplies_bfloat16() else "float32"
+        return "bfloat16_operands" if host.has_bfloat16_matmul() else "float32"
     if name not in NAMED:
         raise UserError(f"config.model.precision={name!r}: {nearest(name, [*NAMED, 'auto'])}")
     return name

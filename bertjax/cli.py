@@ -44,10 +44,10 @@ def main(argv: list[str] | None = None) -> int:
         hint = nearest(verb, catalog.names("commands"))
         print(f"bertjax: error: no command {verb!r}: {hint}", file=sys.stderr)
         return _MISTAKE
-    compilation_cache.keep()
-    runtime_host.leave_out_absent_tpus()
-    runtime_host.give_tpu_compiler_stack()
-    if verb in _TRAINING and not runtime_host.gpus() and not runtime_host.tpu_chips():
+    compilation_cache.enable()
+    runtime_host.skip_absent_tpus()
+    runtime_host.enlarge_tpu_compiler_stack()
+    if verb in _TRAINING and not runtime_host.list_gpus() and not runtime_host.list_tpu_chips():
         runtime_host.keep_freed_memory()
     status = _quietly(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
     if status == signals.INTERRUPTED and argv is None:
@@ -88,11 +88,11 @@ def _quietly(run, name: str) -> int:
     with signals.ControlC(name) as control_c:
         try:
             status = _status(run, name)
-            if not control_c.came:
+            if not control_c.pressed:
                 return status
         except (KeyboardInterrupt, Exception) as error:
             # A library may turn the interrupt into an error of its own.
-            if not (control_c.came or isinstance(error, KeyboardInterrupt)):
+            if not (control_c.pressed or isinstance(error, KeyboardInterrupt)):
                 raise
         print(f"{name}: interrupted", file=sys.stderr)
         return signals.INTERRUPTED

@@ -114,7 +114,7 @@ def tokenizer_folder(source: checkpoint_origin.PretrainedSource) -> pathlib.Path
     if "task" in source.config or own.exists():
         return own
     corpus, path = source.config["data"]["corpus"], source.config["tokenizer"]["path"]
-    places = [path and storage.place(path), corpus and storage.place(corpus) / "tokenizer"]
+    places = [path and storage.to_path(path), corpus and storage.to_path(corpus) / "tokenizer"]
     found = next((place for place in places if place and place.exists()), None)
     if found is None:
         raise UserError(

@@ -77,7 +77,7 @@ def planned(config: str, pod: str, out: pathlib.Path) -> Plan:
 
 def microbatches(config: str, pod: str) -> int:
     """The power of two that leaves a chip as many tokens at a time as it holds, and one row."""
-    topology = chips.topology(pod)
+    topology = chips.get_topology(pod)
     longest = max(build.phases(load_config(config, ())), key=lambda phase: phase.max_seq_length)
     rows = longest.batch_size // len(topology.devices)
     tokens = TOKENS.get(config, min(TOKENS.values())) * topology.chip.memory_bytes / 16e9

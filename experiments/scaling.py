@@ -118,8 +118,8 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
     fields |= asked["overrides"]
     overrides = [(name, str(value)) for name, value in fields.items()]
     config = profiling_plan.for_accelerator(load_config(arguments.config, overrides))
-    count = asked["chips"] * chips.CHIPS[arguments.chip].names_count
-    topology = chips.topology(f"{arguments.chip}-{count}")
+    count = asked["chips"] * chips.CHIPS[arguments.chip].name_units_per_chip
+    topology = chips.get_topology(f"{arguments.chip}-{count}")
     (phase,) = build.phases(config)
     with CompilerProcess(topology.name, topology.slices) as compile_step:
         step = compile_step(config, phase)

@@ -61,7 +61,7 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
 
     step()
     begun, written, alone, beside = [], [], [], []
-    folder = storage.place(arguments.workdir) / "measured"
+    folder = storage.to_path(arguments.workdir) / "measured"
     checkpoint_folder.clear(folder)
     with Checkpoints(folder, keep=Keep(latest=1)) as checkpoints:
         for number in range(arguments.repeats):

@@ -20,7 +20,7 @@ from collections.abc import Callable
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax.errors import UserError
 from bertjax.inference import feature_files
-from bertjax.io.lines import texts
+from bertjax.io.lines import read_text_lines
 
 
 def main() -> None:
@@ -83,7 +83,7 @@ def whole(encoding: object, source: str) -> int:
     from bertjax.inference import features as inference_features
 
     count = 0
-    lines = (text for _, text in texts(source))
+    lines = (text for _, text in read_text_lines(source))
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "features.npz"
         with feature_files.writer(out, encoding.layers, encoding.tokenizer) as file:

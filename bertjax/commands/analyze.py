@@ -22,19 +22,19 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     from bertjax.io import copies, storage
 
-    if not storage.place(arguments.input).is_file():
+    if not storage.to_path(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input requires texts, one a line")
     from bertjax.inference import features, layer_analysis
-    from bertjax.io.lines import texts
+    from bertjax.io.lines import read_text_lines
 
-    out = storage.place(arguments.plot) if arguments.plot else None
+    out = storage.to_path(arguments.plot) if arguments.plot else None
     if out:
         layer_analysis.check_plot(out)
-    texts(arguments.input, tables=())  # checks the file before a model is loaded
+    read_text_lines(arguments.input, tables=())  # checks the file before a model is loaded
     measured = []
     for init in arguments.init:
         encoding = features.open_run(init, layers="all", truncate=True)
-        lines = (text for _, text in texts(arguments.input, tables=()))
+        lines = (text for _, text in read_text_lines(arguments.input, tables=()))
         found = layer_analysis.measure(
             encoding, lines, arguments.input, batch_size=arguments.batch_size
         )

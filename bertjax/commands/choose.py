@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     from bertjax.io import copies, storage
 
     if arguments.out:
-        storage.check_file(storage.place(arguments.out))
+        storage.check_file(storage.to_path(arguments.out))
     questions = multiple_choice.read(arguments.input)
     examples = multiple_choice.read(arguments.shots_from) if arguments.shots_from else questions
     before = multiple_choice.preambles(questions, examples, arguments.shots, arguments.seed)

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
     from bertjax.huggingface import exporting
     from bertjax.io import storage
 
-    target = storage.place(arguments.target)
+    target = storage.to_path(arguments.target)
     source = exporting.find(arguments.source)
     made = exporting.write(source, target, arguments.scores, generator=arguments.generator)
     for reason in dict.fromkeys(made.left_behind.values()):

@@ -38,13 +38,13 @@ def main(argv: list[str]) -> None:
     from bertjax.inference import feature_files
     from bertjax.inference import features as inference_features
     from bertjax.io import copies, storage
-    from bertjax.io.lines import texts
+    from bertjax.io.lines import read_text_lines
     from bertjax.runtime.progress import progress_display
 
-    source, out = arguments.input, storage.place(arguments.out)
+    source, out = arguments.input, storage.to_path(arguments.out)
     feature_files.check(out)
     reading = _Reading(source)
-    lines = reading.count(text for _, text in texts(source, tables=()))
+    lines = reading.count(text for _, text in read_text_lines(source, tables=()))
     encoding = inference_features.open_run(
         arguments.init,
         layers=arguments.layers,

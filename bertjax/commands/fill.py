@@ -23,10 +23,10 @@ def main(argv: list[str]) -> None:
     """Prints what the model puts in each place."""
     arguments = _parser().parse_args(argv)
     from bertjax.inference import fill_mask
-    from bertjax.io.lines import texts
+    from bertjax.io.lines import read_text_lines
 
     filler = fill_mask.load(arguments.init, arguments.top, arguments.precision)
-    asked = iter(arguments.texts or (text for _, text in texts(None) if text.strip()))
+    asked = iter(arguments.texts or (text for _, text in read_text_lines(None) if text.strip()))
     while group := list(itertools.islice(asked, arguments.batch_size)):
         for text, places in zip(group, filler.fill(group), strict=True):
             if arguments.json:

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
 
     build.check(recipe)
 
-    distributed.join(arguments.distributed)
+    distributed.connect(arguments.distributed)
     results = run(recipe, arguments, argv)
     if _is_first_host():
         _print_table(results)
@@ -73,7 +73,7 @@ def run(recipe, arguments: argparse.Namespace, argv: list[str]) -> list[dict[str
     from bertjax.runtime import distributed
     from bertjax.runtime.interrupt import Interrupt
 
-    distributed.check_same(config=configs.fingerprint(recipe), workdir=arguments.workdir)
+    distributed.check_identical(config=configs.fingerprint(recipe), workdir=arguments.workdir)
     start = time.monotonic()
     folder = bucket_sync.on_this_machine(arguments.workdir, alone=True)
     prepare = multitask.prepare if multitask.asked(recipe) else finetune.prepare
@@ -187,7 +187,7 @@ def _outcome(
     workdir = arguments.workdir.rstrip("/")
     seed = f"{workdir}/seed_{runs_results.median_seed(results)}"
     results_line = f"results  {workdir}/results.json, summary.json, predictions/, seed_N/"
-    if storage.place(f"{seed}/checkpoints").exists():
+    if storage.to_path(f"{seed}/checkpoints").exists():
         task = recipe.task.dataset.partition(BETWEEN)[0] if multitask.asked(recipe) else ""
         predict = ["bertjax", "predict", "--init", seed, *(["--task", task] if task else [])]
         return f"{results_line}\nnext     {shlex.join(predict)} --input TEXTS"

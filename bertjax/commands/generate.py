@@ -142,9 +142,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _lines() -> list[str]:
-    from bertjax.io.lines import texts
+    from bertjax.io.lines import read_text_lines
 
-    prompts = [text for _, text in texts(None)]
+    prompts = [text for _, text in read_text_lines(None)]
     if not prompts:
         raise UserError("no prompt: name one, or give one a line on standard input")
     return prompts

@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     from bertjax.io import copies, storage
     from bertjax.train.checkpoint.trees import num_parameters
 
-    source, target = copies.local_copy(arguments.source), storage.place(arguments.target)
+    source, target = copies.local_copy(arguments.source), storage.to_path(arguments.target)
     made = importing.read(
         source,
         task=arguments.task,

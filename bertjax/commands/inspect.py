@@ -70,7 +70,7 @@ def describe(what: str, num_examples: int = 3) -> dict[str, Any]:
     from bertjax.train.checkpoint import folder as checkpoint_folder
     from bertjax.train.checkpoint import origin
 
-    path = storage.place(what)
+    path = storage.to_path(what)
     if not path.exists() and "@" in what:
         return _checkpoint(origin.resolve(what).checkpoint)
     if not path.is_dir():

@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
     if arguments.mesh:
         config = profiling_plan.with_mesh(config, arguments.mesh)
     build.check(config)
-    topology = chips.topology(arguments.topology, arguments.slices)
+    topology = chips.get_topology(arguments.topology, arguments.slices)
     steps, fit = _compiled(config, topology, arguments.search)
     if arguments.json:
         print(json.dumps(_content(arguments, topology, steps, fit), indent=2))

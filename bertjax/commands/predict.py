@@ -37,13 +37,13 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     from bertjax.io import storage
 
-    if arguments.input is not None and not storage.place(arguments.input).is_file():
+    if arguments.input is not None and not storage.to_path(arguments.input).is_file():
         raise UserError(f"no file {arguments.input}: --input requires one example a line")
     from bertjax.inference import predict
     from bertjax.io.file_kinds import JSON_LINES, TSV
-    from bertjax.io.lines import texts
+    from bertjax.io.lines import read_text_lines
 
-    found = texts(arguments.input, tables=(TSV, JSON_LINES))
+    found = read_text_lines(arguments.input, tables=(TSV, JSON_LINES))
     predictor = predict.load(
         arguments.init,
         task=arguments.task,

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
 
     build.check(config)
 
-    distributed.join(arguments.distributed)
+    distributed.connect(arguments.distributed)
     run(config, arguments, argv)
 
 
@@ -88,7 +88,7 @@ def run(config, arguments: argparse.Namespace, argv: list[str]) -> None:
     from bertjax.runtime import distributed
     from bertjax.runtime.interrupt import Interrupt
 
-    distributed.check_same(config=configs.fingerprint(config), workdir=arguments.workdir)
+    distributed.check_identical(config=configs.fingerprint(config), workdir=arguments.workdir)
     held = contextlib.nullcontext()
     if _is_first_host():
         folder = bucket_sync.on_this_machine(arguments.workdir)

@@ -207,7 +207,7 @@ def _words(sweep, run, name: str) -> list[str]:
     from bertjax.io import storage
     from bertjax.sweeps import plan as sweeps_plan
 
-    return sweeps_plan.words(sweep, run, str(storage.place(name) / run.name))
+    return sweeps_plan.words(sweep, run, str(storage.to_path(name) / run.name))
 
 
 def _emit(sweep, arguments: argparse.Namespace, workdir: pathlib.Path, more: list[str]) -> None:

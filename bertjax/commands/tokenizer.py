@@ -144,7 +144,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from bertjax.io import storage
     from bertjax.tokenizers.folder import METADATA, refuse_occupied
 
-    out = storage.place(arguments.out)
+    out = storage.to_path(arguments.out)
     if not (out / METADATA).is_file():
         refuse_occupied(out)
 

@@ -96,9 +96,9 @@ def _parser() -> argparse.ArgumentParser:
 def _sources(path: str | None) -> Iterator[str]:
     """The lines of a file, compressed or not, or of standard input."""
     from bertjax.io.file_kinds import TSV
-    from bertjax.io.lines import texts
+    from bertjax.io.lines import read_text_lines
 
-    return map(_checked, texts(path, tables=(TSV,)))
+    return map(_checked, read_text_lines(path, tables=(TSV,)))
 
 
 def _checked(line: tuple[str, str]) -> str:

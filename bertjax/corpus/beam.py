@@ -98,7 +98,7 @@ def fill(
     unfinished = corpus.folder
     if bucket is not None:
         unfinished = bucket / UNFINISHED
-        storage.clear(unfinished)
+        storage.remove_folder(unfinished)
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
     packed = (
         pipeline
@@ -132,7 +132,9 @@ def fill(
     except (grpc.FutureTimeoutError, grpc.RpcError) as error:
         raise UserError(_line_of_server(error, pipeline.options)) from error
     if bucket is not None:
-        copies.bring(unfinished, corpus.folder, wanted=lambda name: not name.endswith(SHARD))
+        copies.download_files(
+            unfinished, corpus.folder, wanted=lambda name: not name.endswith(SHARD)
+        )
     for split, state in corpus.states.items():
         _take_over(corpus.folder, split, state)
     if bucket is not None:
@@ -210,7 +212,7 @@ class _Write(beam.DoFn):
 
     def process(self, shard: tuple[tuple[str, int], Iterable[Piece]]) -> None:
         (split, number), pieces = shard
-        with disk_errors(self._folder), copies.sent_folder(self._folder) as folder:
+        with disk_errors(self._folder), copies.upload_folder(self._folder) as folder:
             self._write(folder, split, number, pieces)
 
     def _write(
@@ -252,7 +254,7 @@ def _name_shards(bucket: Any, states: Mapping[str, SplitState]) -> None:
         for number in range(count):
             made = bucket / UNFINISHED / shard_name(split, number)
             storage.move(made, bucket / final_name(split, number, count))
-    storage.clear(bucket / UNFINISHED)
+    storage.remove_folder(bucket / UNFINISHED)
 
 
 def _line_of_server(error: Exception, options: PipelineOptions) -> str:

@@ -21,7 +21,7 @@ from bertjax.corpus.prepare import Progress, prepare
 from bertjax.corpus.sources import find_sources, repeated
 from bertjax.errors import UserError
 from bertjax.io import copies, storage
-from bertjax.io.files import directory
+from bertjax.io.files import cache_directory
 from bertjax.tokenizers import tokenizer
 
 
@@ -39,7 +39,7 @@ def tokenizer_of(
         return copies.local_copy(wanted["path"])
     settings = {name: value for name, value in wanted.items() if name != "path"}
     made_of = {"input": _identity(data["input"]), **_layout(data), **settings}
-    folder = directory(data["cache"]) / f"tokenizer-{_digest(made_of)}"
+    folder = cache_directory(data["cache"]) / f"tokenizer-{_digest(made_of)}"
     with _one_at_a_time(folder, log):
         if folder.is_dir():
             log(f"tokenizer: {folder} (made by an earlier start)")
@@ -84,7 +84,7 @@ def corpus_of(
         "tokenizer": fingerprint,
         **held_out,
     }
-    folder = directory(data["cache"]) / f"corpus-{_digest(made_of)}"
+    folder = cache_directory(data["cache"]) / f"corpus-{_digest(made_of)}"
     with _one_at_a_time(folder, log):
         if (folder / "manifest.json").is_file():
             log(f"corpus: {folder} (made by an earlier start)")

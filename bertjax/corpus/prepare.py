@@ -118,7 +118,7 @@ def prepare(
     with delivered as folder, CorpusWriter(folder, recipe, streams) as corpus:
         if corpus.manifest is None:
             if beam is not None:
-                bucket = storage.place(out) if storage.is_remote(out) else None
+                bucket = storage.to_path(out) if storage.is_remote(out) else None
                 _beam().fill(corpus, streams, read, packing, shard_size, beam, bucket)
             else:
                 with Workers(DocumentEncoder, packing, workers) as pool:

@@ -20,7 +20,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from bertjax.corpus.encoding import Packed
 from bertjax.corpus.reader import INDEX_DTYPE, hash_file
 from bertjax.errors import UserError
-from bertjax.io.files import sync, write_atomic
+from bertjax.io.files import fsync, write_atomic
 
 # One record a chunk makes random reads fast; compression would halve their speed again, and tie
 # the bytes of a corpus to one version of a compressor.
@@ -151,7 +151,7 @@ class SplitWriter:
         if self._writer is not None:
             name = shard_name(self._split, len(self.state.shards))
             self._writer.close()
-            sync(self._part)
+            fsync(self._part)
             index = np.concatenate(self._index)
             write_array(self._folder / f"{name}.index.npy", index)
             write_array(self._folder / f"{name}.counts.npy", self._counts)
@@ -161,7 +161,7 @@ class SplitWriter:
                 "sha256": hash_file(self._part),
             }
             os.replace(self._part, self._folder / name)
-            sync(self._folder)
+            fsync(self._folder)
             self.state.shards.append(shard)
         self.state.position = position
         self.state.totals += self._totals

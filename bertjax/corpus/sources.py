@@ -102,15 +102,15 @@ def _key(name: str) -> str:
 
 def _size_and_time(path: str) -> tuple[int, int]:
     if storage.is_remote(path):
-        place = storage.place(path)
-        size, version = storage.with_retries(lambda: storage.listed(place), path)[""]
+        place = storage.to_path(path)
+        size, version = storage.with_retries(lambda: storage.list_files(place), path)[""]
         return size, zlib.crc32(version.encode())
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 
 
 def _files_in_bucket(pattern: str) -> list[str]:
-    place = storage.place(pattern)
+    place = storage.to_path(pattern)
     if not glob.has_magic(place.name):
         matches = [place] if storage.with_retries(place.exists, place) else []
     else:

@@ -15,7 +15,7 @@ from bertjax.corpus.sources import PYTHON_DOCS, Source, find_sources, is_dataset
 from bertjax.errors import UserError, nearest
 from bertjax.io import file_kinds, storage
 from bertjax.io.file_kinds import FileKind
-from bertjax.io.lines import LONGEST_LINE, head, lines, texts
+from bertjax.io.lines import MAX_LINE_BYTES, read_head, read_lines, read_text_lines
 
 FORMAT = "source-target"
 """Of text, and of the examples that are made of it."""
@@ -35,7 +35,7 @@ def pairs(path: str) -> Iterator[tuple[str, str]]:
     Raises:
       UserError: a line is no pair, or one of its texts is empty.
     """
-    for where, line in texts(path):
+    for where, line in read_text_lines(path):
         if not line.strip():
             continue
         is_json = path.partition(".")[2].startswith(("json", "ndjson")) or line.startswith("{")
@@ -70,7 +70,7 @@ def _of_json(line: str, where: str) -> tuple[str, str]:
     return tuple(text.encode("utf-8", "replace").decode() for text in (source, target))
 
 
-LONGEST_DOCUMENT = LONGEST_LINE
+LONGEST_DOCUMENT = MAX_LINE_BYTES
 """Bytes or characters; a longer document becomes several, so that memory stays bounded."""
 
 LONGEST_JSON = 1 << 26
@@ -190,7 +190,7 @@ def check(sources: Sequence[Source], *, format: str = "auto", text_field: str = 
             has_fields = has_fields or source.name != PYTHON_DOCS
         elif storage.is_remote(source.name):
             has_fields = True
-            _refuse_kind(source.name, file_kinds.by_name(source.name), format)
+            _refuse_kind(source.name, file_kinds.detect_by_name(source.name), format)
         else:
             has_fields = _layout(source.name, format) == JSON_LINES or has_fields
     has_layout = format in ("auto", FORMAT)
@@ -213,8 +213,8 @@ def _layout(path: str, format: str) -> str:
     Raises:
       UserError: the file is of a kind that is no text.
     """
-    start = head(path)
-    _refuse_kind(path, file_kinds.by_content(path, start), format)
+    start = read_head(path)
+    _refuse_kind(path, file_kinds.detect_by_content(path, start), format)
     if format != "auto":
         return format
     first = next((line for line in start.split(b"\n") if line.strip()), b"")
@@ -224,21 +224,21 @@ def _layout(path: str, format: str) -> str:
         _refuse_kind(path, file_kinds.JSON_ARRAY, format)
     if _is_json(path) or re.match(rb'\s*\{\s*"[^"]*"\s*:', first):
         return JSON_LINES
-    _refuse_kind(path, file_kinds.by_name(path) or file_kinds.table(start), format)
+    _refuse_kind(path, file_kinds.detect_by_name(path) or file_kinds.detect_table(start), format)
     if b"\0" in start:
         _refuse_kind(path, file_kinds.NUL_BYTES, format)
     return "text"
 
 
 def _is_json(path: str) -> bool:
-    return file_kinds.by_name(path) is file_kinds.JSON_LINES
+    return file_kinds.detect_by_name(path) is file_kinds.JSON_LINES
 
 
 def _refuse_kind(path: str, kind: FileKind | None, format: str) -> None:
     """Refuses a kind that is no text; a format that was chosen allows all but binary kinds."""
-    if kind is None or kind is file_kinds.JSON_LINES or (format != "auto" and not kind.binary):
+    if kind is None or kind is file_kinds.JSON_LINES or (format != "auto" and not kind.is_binary):
         return
-    chosen = "" if kind.binary else "; or --format text (in a config: data.text_format)"
+    chosen = "" if kind.is_binary else "; or --format text (in a config: data.text_format)"
     raise UserError(
         f"{path} is {kind.name}, expected text: {file_kinds.remedy(kind, path)}{chosen}"
     )
@@ -247,7 +247,7 @@ def _refuse_kind(path: str, kind: FileKind | None, format: str) -> None:
 def _plain_text(path: str, errors: str) -> Iterator[Document]:
     """Blank lines stand between documents."""
     start, size, gathered = 0, 0, []
-    for offset, line in lines(path):
+    for offset, line in read_lines(path):
         blank = not line.strip()
         if gathered and (blank or size + len(line) > LONGEST_DOCUMENT):
             yield _decode(path, start, b"".join(gathered), errors)
@@ -262,13 +262,13 @@ def _plain_text(path: str, errors: str) -> Iterator[Document]:
 
 def _one_a_line(path: str, errors: str) -> Iterator[Document]:
     """Every line is a document."""
-    for offset, line in lines(path):
+    for offset, line in read_lines(path):
         yield _decode(path, offset, line, errors)
 
 
 def _json_lines(path: str, errors: str, field: str = TEXT_FIELD) -> Iterator[Document]:
     """Every line is a JSON object, of which one field holds the text."""
-    for number, (offset, line) in enumerate(lines(path, LONGEST_JSON), start=1):
+    for number, (offset, line) in enumerate(read_lines(path, LONGEST_JSON), start=1):
         if not line.strip():
             continue
         if len(line) >= LONGEST_JSON // 2 and not line.endswith(b"\n"):
@@ -317,7 +317,7 @@ def _wikiextractor(path: str, errors: str) -> Iterator[Document]:
     One of nothing but a title is empty.
     """
     inside, has_body, start, size, gathered = False, False, 0, 0, []
-    for number, (offset, line) in enumerate(lines(path), start=1):
+    for number, (offset, line) in enumerate(read_lines(path), start=1):
         opens = line.startswith(b"<doc ") and _DOCUMENT_TAG.match(line) is not None
         closes = line.startswith(b"</doc>")
         if inside and (opens or closes or size + len(line) > LONGEST_DOCUMENT):

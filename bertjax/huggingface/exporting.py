@@ -112,7 +112,7 @@ def find(name: str) -> Source:
     if name.startswith("random:"):
         raise UserError(f"{name}: fresh parameters are not worth an export; name a run's folder")
     folder, _, which = name.partition("@")
-    run = storage.place(folder)
+    run = storage.to_path(folder)
     is_seed = run.name.startswith("seed_") and (run.parent / "results.json").is_file()
     workdir = run.parent if is_seed else run
     if not (workdir / "results.json").is_file():
@@ -237,7 +237,7 @@ def _facts(source: Source, fingerprint: str) -> dict[str, str]:
 
 def _results_of(name: str, source: Source) -> Mapping[str, Any]:
     """What a fine-tuning came to, which must be one of this very encoder."""
-    path = storage.place(name) / "results.json"
+    path = storage.to_path(name) / "results.json"
     if not path.is_file():
         raise UserError(
             f"--scores {name}: it has no results.json; expected a fine-tuning's --workdir"

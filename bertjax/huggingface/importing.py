@@ -223,10 +223,10 @@ def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
         with tempfile.TemporaryDirectory(prefix="bertjax-") as parent:
             folder = pathlib.Path(parent) / target.name
             folder.mkdir()
-            if storage.with_retries(lambda: storage.listed(target), target):
+            if storage.with_retries(lambda: storage.list_files(target), target):
                 raise _not_new(target)
             yield folder
-            copies.send(folder, target, "config.json")
+            copies.upload_tree(folder, target, "config.json")
         return
     if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):
         raise _not_new(target)

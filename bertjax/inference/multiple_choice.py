@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.inference.language_model import LanguageModel, check_length
 from bertjax.inference.perplexity import padded
 from bertjax.io import storage
-from bertjax.io.lines import texts
+from bertjax.io.lines import read_text_lines
 
 _BETWEEN = "\n\n"
 """Between examples."""
@@ -48,10 +48,10 @@ def read(path: str) -> list[Question]:
     Raises:
       UserError: there is no such file, or a line is not of that form.
     """
-    file = storage.place(path)
+    file = storage.to_path(path)
     if not file.is_file():
         raise UserError(f"no file {file}: expected JSON lines of question, choices, answer")
-    found = [_question(line, where) for where, line in texts(path) if line.strip()]
+    found = [_question(line, where) for where, line in read_text_lines(path) if line.strip()]
     if not found:
         raise UserError(f"{file} is empty: expected JSON lines of question, choices, answer")
     return found

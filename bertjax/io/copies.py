@@ -20,16 +20,16 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.io import storage
-from bertjax.io.files import directory
+from bertjax.io.files import cache_directory
 
 _AT_ONCE = 16
 _STAMP = ".fetched.json"
 
 
-def beside(purpose: str, path: Any) -> pathlib.Path:
+def cache_path(purpose: str, path: Any) -> pathlib.Path:
     """Where this machine keeps what belongs to a path of a bucket."""
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    return directory() / purpose / digest / path.name
+    return cache_directory() / purpose / digest / path.name
 
 
 def local_copy(name: Any) -> pathlib.Path:
@@ -42,11 +42,11 @@ def local_copy(name: Any) -> pathlib.Path:
     """
     if not storage.is_remote(name):
         return pathlib.Path(name)
-    source = storage.place(name)
-    files = storage.with_retries(lambda: storage.listed(source), source)
+    source = storage.to_path(name)
+    files = storage.with_retries(lambda: storage.list_files(source), source)
     if not files:
         raise UserError(f"{source} does not exist, or is empty")
-    target = beside("fetched", source)
+    target = cache_path("fetched", source)
     holder = target.parent
     with _alone(holder):
         stamp = holder / _STAMP
@@ -61,21 +61,21 @@ def local_copy(name: Any) -> pathlib.Path:
     return target
 
 
-def for_arrays(checkpoint: Any) -> Any:
+def orbax_path(checkpoint: Any) -> Any:
     """Where orbax reads a checkpoint: it does so on a disk and in gs://."""
     return local_copy(checkpoint) if str(checkpoint).startswith("s3://") else checkpoint
 
 
-def put(one: pathlib.Path, other: Any) -> None:
+def upload(one: pathlib.Path, other: Any) -> None:
     """Copies a file of this machine to another place."""
     storage.with_retries(lambda: _put(one, other), other)
 
 
-def bring(bucket: Any, folder: pathlib.Path, wanted: Callable[[str], bool]) -> None:
+def download_files(bucket: Any, folder: pathlib.Path, wanted: Callable[[str], bool]) -> None:
     """Copies what lies in a bucket, as far as it is expected, over what lies in a folder."""
     names = [
         name
-        for name in storage.with_retries(lambda: storage.listed(bucket), bucket)
+        for name in storage.with_retries(lambda: storage.list_files(bucket), bucket)
         if wanted(name)
     ]
     _copy([(bucket / name, folder / name) for name in names], _put_whole)
@@ -93,10 +93,10 @@ def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
       last: The file without which the folder is none.
     """
     if not storage.is_remote(name):
-        yield storage.place(name)
+        yield storage.to_path(name)
         return
-    target = storage.place(name)
-    folder = beside("delivered", target)
+    target = storage.to_path(name)
+    folder = cache_path("delivered", target)
     folder.mkdir(parents=True, exist_ok=True)
     known = storage.with_retries((target / last).exists, target) and not (folder / last).exists()
     if known:
@@ -107,7 +107,7 @@ def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
         if known:
             (folder / last).unlink(missing_ok=True)
         raise
-    send(folder, target, last)
+    upload_tree(folder, target, last)
     shutil.rmtree(folder.parent)
 
 
@@ -115,30 +115,30 @@ def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
 def upload_file(name: Any) -> Iterator[pathlib.Path]:
     """A file on this machine that goes where the user expected it once it is complete."""
     if not storage.is_remote(name):
-        yield storage.place(name)
+        yield storage.to_path(name)
         return
-    target = storage.place(name)
+    target = storage.to_path(name)
     with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
         file = pathlib.Path(folder) / target.name
         yield file
-        put(file, target)
+        upload(file, target)
 
 
 @contextlib.contextmanager
-def sent_folder(name: Any) -> Iterator[pathlib.Path]:
+def upload_folder(name: Any) -> Iterator[pathlib.Path]:
     """A local folder whose files are uploaded to the path of the user; a local path is kept."""
     if not storage.is_remote(name):
-        yield storage.place(name)
+        yield storage.to_path(name)
         return
     with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
         yield pathlib.Path(folder)
         files = [path for path in sorted(pathlib.Path(folder).iterdir()) if path.is_file()]
-        _copy([(path, storage.place(name) / path.name) for path in files], _put)
+        _copy([(path, storage.to_path(name) / path.name) for path in files], _put)
 
 
-def send(folder: pathlib.Path, target: Any, last: str) -> None:
+def upload_tree(folder: pathlib.Path, target: Any, last: str) -> None:
     """Copies a folder of this machine into a bucket, and one of its files behind all others."""
-    there = storage.with_retries(lambda: storage.listed(target), target)
+    there = storage.with_retries(lambda: storage.list_files(target), target)
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = {str(path.relative_to(folder)): path for path in files}
     missing = {
@@ -148,7 +148,7 @@ def send(folder: pathlib.Path, target: Any, last: str) -> None:
     }
     print(f"storage: sending {len(missing) + 1} files to {target}", file=sys.stderr, flush=True)
     _copy([(path, target / name) for name, path in missing.items()], _put)
-    put(names[last], target / last)
+    upload(names[last], target / last)
 
 
 def _put(one: Any, other: Any) -> None:

@@ -31,17 +31,17 @@ class FileKind:
         `{stem}` for its name without endings; `{{` is a brace.
       endings: Name endings, in lower case.
       magic: A pattern of the first bytes.
-      binary: Whether such a file is never text, whatever the caller says of it. Its magic bytes
+      is_binary: Whether such a file is never text, whatever the caller says of it. Its magic bytes
         count only where they cannot begin a text.
-      table: Whether it is text whose lines have fields, so that some readers take it.
+      is_table: Whether it is text whose lines have fields, so that some readers take it.
     """
 
     name: str
     remedy: str
     endings: tuple[str, ...] = ()
     magic: re.Pattern[bytes] | None = None
-    binary: bool = False
-    table: bool = False
+    is_binary: bool = False
+    is_table: bool = False
 
 
 def _starts(pattern: bytes) -> re.Pattern[bytes]:
@@ -73,16 +73,16 @@ _ICONV = "{read}iconv -f UTF-{bits} -t UTF-8{from_file} > {stem}.converted.txt"
 _PANDOC = "{read}pandoc -f {format} -t plain{from_file} > {stem}.converted.txt"
 _NO_TEXT = "leave it out, for it holds no text"
 
-CSV = FileKind("a CSV table", _CSV, (".csv",), table=True)
+CSV = FileKind("a CSV table", _CSV, (".csv",), is_table=True)
 TSV = FileKind(
     "a table with tabs (TSV)",
     "{read}cut -f COLUMN_NUMBER{from_file} > {stem}.converted.txt" + _ONE_PER_LINE,
     (".tsv", ".tab"),
-    table=True,
+    is_table=True,
 )
 JSON_ARRAY = FileKind("one JSON value over many lines", _JSON_VALUES)
 JSON_LINES = FileKind(
-    "a file of JSON lines", _JSON_TEXTS, (".jsonl", ".ndjson", ".json"), table=True
+    "a file of JSON lines", _JSON_TEXTS, (".jsonl", ".ndjson", ".json"), is_table=True
 )
 NUL_BYTES = FileKind(
     "binary data or UTF-16 (it has NUL bytes)",
@@ -192,7 +192,7 @@ KINDS = (
         "{from_file} > {stem}.converted.txt",
         (".conll", ".conllu"),
         _starts(rb"-DOCSTART-\s"),
-        table=True,
+        is_table=True,
     ),
     FileKind("an HDF5 file", _NO_TEXT, (".h5", ".hdf5"), _starts(b"\x89HDF\r\n\x1a\n"), True),
     FileKind("a pickle", _NO_TEXT, (".pkl", ".pickle"), _starts(rb"\x80[\x02-\x05]"), True),
@@ -250,7 +250,7 @@ def split_name(path: str) -> tuple[str, str]:
     return (name, ending.lower()) if ending.lower() in COMPRESSIONS else (path, "")
 
 
-def by_content(path: str, head: bytes) -> FileKind | None:
+def detect_by_content(path: str, head: bytes) -> FileKind | None:
     """The kind whose magic bytes a file begins with.
 
     Binary magic that is readable text, such as PAR1, counts only where control characters follow.
@@ -258,12 +258,12 @@ def by_content(path: str, head: bytes) -> FileKind | None:
     found = []
     for kind in KINDS:
         match = kind.magic.match(head) if kind.magic else None
-        if match and (not kind.binary or _is_binary(match[0]) or _CONTROL.search(head)):
+        if match and (not kind.is_binary or _is_binary(match[0]) or _CONTROL.search(head)):
             found.append(kind)
     return next((kind for kind in found if _has_ending(path, kind)), next(iter(found), None))
 
 
-def by_name(path: str) -> FileKind | None:
+def detect_by_name(path: str) -> FileKind | None:
     """The kind whose name ending a file has."""
     return next((kind for kind in KINDS if _has_ending(path, kind)), None)
 
@@ -275,7 +275,7 @@ def _is_binary(magic: bytes) -> bool:
     return _CONTROL.search(magic) is not None or not magic.isascii()
 
 
-def table(head: bytes) -> FileKind | None:
+def detect_table(head: bytes) -> FileKind | None:
     """CSV or TSV if the first lines of a file can be nothing else.
 
     TSV: at least 10 lines, none blank, all with the same number of tabs, and text before the first.

@@ -10,14 +10,14 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.io import storage
 
-ENVIRONMENT = "BERTJAX_CACHE"
+CACHE_VARIABLE = "BERTJAX_CACHE"
 """Names another folder."""
 
 
-def directory(named: str = "") -> pathlib.Path:
+def cache_directory(named: str = "") -> pathlib.Path:
     """The folder: the one named, else the environment's, else the user's."""
     home = pathlib.Path.home() / ".cache" / "bertjax"
-    return pathlib.Path(named or os.environ.get(ENVIRONMENT) or home)
+    return pathlib.Path(named or os.environ.get(CACHE_VARIABLE) or home)
 
 
 def write_atomic(path: pathlib.Path, content: bytes) -> None:
@@ -40,10 +40,10 @@ def write_atomic(path: pathlib.Path, content: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    fsync(path.parent)
 
 
-def sync(path: pathlib.Path) -> None:
+def fsync(path: pathlib.Path) -> None:
     """Brings a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -52,7 +52,7 @@ def sync(path: pathlib.Path) -> None:
         os.close(descriptor)
 
 
-def write(path: pathlib.Path, text: str) -> None:
+def write_output(path: pathlib.Path, text: str) -> None:
     """Writes a file and makes the folders above it.
 
     Raises:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.io.lines import whole
+from bertjax.io.lines import read_text
 
 _NAMES = {
     dict: "an object",
@@ -22,7 +22,7 @@ _MOST_KEYS = 8
 """Keys that an error lists of an object that lacks the right one."""
 
 
-def load(path: pathlib.Path, layout: str, *, distinct_keys: bool = False) -> Any:
+def load_json(path: pathlib.Path, layout: str, *, distinct_keys: bool = False) -> Any:
     """Reads a JSON file, with or without a byte order mark; `layout` says what was expected of it.
 
     Raises:
@@ -30,7 +30,7 @@ def load(path: pathlib.Path, layout: str, *, distinct_keys: bool = False) -> Any
         a key twice, of which JSON readers take the last.
     """
     try:
-        text = whole(path)
+        text = read_text(path)
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}; expected a JSON file in {layout}"
@@ -58,7 +58,7 @@ def _distinct(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def field(where: str, node: Any, key: str, kind: type, layout: str) -> Any:
+def get_field(where: str, node: Any, key: str, kind: type, layout: str) -> Any:
     """The value of a key, of the kind that it has to be; `where` names the object.
 
     Raises:

@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.io import file_kinds, storage
 from bertjax.io.file_kinds import HEAD_BYTES, FileKind
 
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """Bytes; a longer line comes in pieces, so that no input needs more memory than this."""
 
 _BUFFER = 1 << 20
@@ -27,7 +27,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STANDARD_INPUT = "standard input"
 
 
-def lines(path: str, max_length: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: str, max_length: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yields (byte offset, line) with line ends; offsets count decompressed bytes.
 
     A line longer than `max_length` comes in pieces, cut behind a space or else between characters:
@@ -50,7 +50,7 @@ def lines(path: str, max_length: int = LONGEST_LINE) -> Iterator[tuple[int, byte
             offset += len(line)
 
 
-def head(path: str) -> bytes:
+def read_head(path: str) -> bytes:
     """The first 64 KiB of a file, decompressed: all that comes before damage, if there is some.
 
     Raises:
@@ -74,7 +74,7 @@ def _errors_of(path: str, good: Callable[[], int]) -> Iterator[None]:
         ) from error
 
 
-def texts(
+def read_text_lines(
     path: str | None, *, tables: Sequence[FileKind] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Returns (where, text) of every line of a file, or of standard input, without line ends.
@@ -89,8 +89,8 @@ def texts(
     """
     if path is None:
         return _decoded(_STANDARD_INPUT, _checked(iter(sys.stdin.buffer), tables))
-    _check_kind(path, head(path), tables)
-    return _decoded(path, (raw for _, raw in lines(path)))
+    _check_kind(path, read_head(path), tables)
+    return _decoded(path, (raw for _, raw in read_lines(path)))
 
 
 def _checked(found: Iterator[bytes], tables: Sequence[FileKind] | None) -> Iterator[bytes]:
@@ -115,16 +115,16 @@ def _decoded(name: str, found: Iterator[bytes]) -> Iterator[tuple[str, str]]:
 
 
 def _check_kind(name: str, start: bytes, tables: Sequence[FileKind] | None) -> None:
-    kind = file_kinds.by_content(name, start) or file_kinds.by_name(name)
+    kind = file_kinds.detect_by_content(name, start) or file_kinds.detect_by_name(name)
     if kind is None and b"\0" in start:
         kind = file_kinds.NUL_BYTES
-    if kind is not None and not (kind.table and (tables is None or kind in tables)):
+    if kind is not None and not (kind.is_table and (tables is None or kind in tables)):
         raise UserError(
             f"{name} is {kind.name}, expected one text per line: {file_kinds.remedy(kind, name)}"
         )
 
 
-def whole(path: pathlib.Path) -> str:
+def read_text(path: pathlib.Path) -> str:
     """The text of a file that is read at once, without a byte order mark.
 
     Raises:
@@ -149,7 +149,7 @@ def _open(path: str, buffer: int) -> BinaryIO:
 def _decompressed(path: str, buffer: int) -> BinaryIO:
     """Opens a file for reading what was compressed; the first bytes tell how it was."""
     if storage.is_remote(path):
-        place = storage.place(path)
+        place = storage.to_path(path)
         compressed = storage.with_retries(lambda: place.open("rb"), path)
         magic = storage.with_retries(lambda: compressed.read(6), path)
         compressed.seek(0)

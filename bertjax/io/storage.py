@@ -41,7 +41,7 @@ def is_remote(name: Any) -> bool:
     return _SCHEME.match(str(name)) is not None
 
 
-def place(name: Any) -> Any:
+def to_path(name: Any) -> Any:
     """The path that the user means.
 
     Raises:
@@ -168,13 +168,13 @@ def move(one: Any, other: Any) -> None:
     with_retries(lambda: client.mv(name, new), one)
 
 
-def clear(folder: Any) -> None:
+def remove_folder(folder: Any) -> None:
     """Removes a folder of a bucket as far as it is there."""
     if with_retries(folder.exists, folder):
         with_retries(folder.rmtree, folder)
 
 
-def listed(path: Any) -> dict[str, tuple[int, str]]:
+def list_files(path: Any) -> dict[str, tuple[int, str]]:
     """Size and version of every file of a folder, by its name within; of a file its own, by ""."""
     import fsspec
 

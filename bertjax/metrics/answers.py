@@ -32,7 +32,7 @@ Answers = Mapping[str, Sequence[str]]
 """The accepted answers of each question, by its id; none where it has no answer."""
 
 
-def exact_match_and_f1(predictions: Mapping[str, str], questions: Answers) -> dict[str, float]:
+def score_squad_v1(predictions: Mapping[str, str], questions: Answers) -> dict[str, float]:
     """Scores SQuAD 1.1, where every question has an answer.
 
     Args:
@@ -53,8 +53,8 @@ def exact_match_and_f1(predictions: Mapping[str, str], questions: Answers) -> di
                 "2.0, or leave it out"
             )
         if identity in predictions:
-            predicted = normalized(predictions[identity])
-            wanted = [normalized(answer) for answer in answers]
+            predicted = normalize_answer(predictions[identity])
+            wanted = [normalize_answer(answer) for answer in answers]
             exact.append(predicted in wanted)
             overlap.append(max(_overlap(predicted.split(), answer.split()) for answer in wanted))
     total = len(questions)
@@ -66,7 +66,7 @@ def exact_match_and_f1(predictions: Mapping[str, str], questions: Answers) -> di
     }
 
 
-def exact_match_and_f1_with_no_answers(
+def score_squad_v2(
     predictions: Mapping[str, str],
     questions: Answers,
     null_odds: Mapping[str, float] | None = None,
@@ -110,7 +110,7 @@ def exact_match_and_f1_with_no_answers(
     return result | {"missing": len(questions) - len(asked)}
 
 
-def is_chinese(questions: Answers) -> bool:
+def is_mostly_chinese(questions: Answers) -> bool:
     """Whether most of the questions that have an answer have one with Chinese characters."""
     answered = [answers for answers in questions.values() if answers]
     chinese = sum(any(map(_CHINESE.search, answers)) for answers in answered)
@@ -148,7 +148,7 @@ def _mixed_words(text: str) -> list[str]:
     return _CHINESE.sub(r" \1 ", "".join(kept)).split()
 
 
-def normalized(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """A text as both scorers compare it."""
     letters = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", letters).split())
@@ -165,8 +165,8 @@ def _overlap(predicted: list[str], wanted: list[str]) -> float:
 
 def _scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 by the rules of 2.0, before any threshold."""
-    predicted = normalized(prediction)
-    wanted = [text for text in map(normalized, answers) if text] or [""]
+    predicted = normalize_answer(prediction)
+    wanted = [text for text in map(normalize_answer, answers) if text] or [""]
     exact = float(predicted in wanted)
     if not predicted:
         return exact, exact

@@ -57,7 +57,7 @@ def spearman(predictions: Num[np.ndarray, " n"], references: Num[np.ndarray, " n
     return _correlation(spearmanr, predictions, references)
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def summarize(values: Sequence[float]) -> dict[str, float]:
     """Median, mean, extremes and standard deviation (of a sample: n - 1) of several runs' scores.
 
     The deviation of a single run is 0.

@@ -21,18 +21,18 @@ _Tags = Sequence[Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class EntityCounts:
     """How many entities were predicted, how many there are, and how many are both.
 
     Attributes:
       correct: Entities that were predicted and are there.
       predicted: Entities that were predicted.
-      wanted: Entities that are there.
+      reference: Entities that are there.
     """
 
     correct: int
     predicted: int
-    wanted: int
+    reference: int
 
     @property
     def precision(self) -> float:
@@ -42,12 +42,12 @@ class Found:
     @property
     def recall(self) -> float:
         """The share of entities that were predicted."""
-        return self.correct / self.wanted if self.wanted else 0.0
+        return self.correct / self.reference if self.reference else 0.0
 
     @property
     def f1(self) -> float:
         """The harmonic mean of precision and recall."""
-        return 2 * self.correct / (self.predicted + self.wanted) if self.correct else 0.0
+        return 2 * self.correct / (self.predicted + self.reference) if self.correct else 0.0
 
     def scores(self) -> dict[str, float]:
         """The three measures, by name."""
@@ -60,7 +60,7 @@ def split_tag(tag: str) -> tuple[str, str]:
     return mark, kind
 
 
-def begins(before: str, tag: str) -> bool:
+def starts_entity(before: str, tag: str) -> bool:
     """Whether a tag begins an entity behind the tag `before`; O before the first of a sentence."""
     mark, kind = split_tag(tag)
     if mark in ("I", "E"):
@@ -69,7 +69,7 @@ def begins(before: str, tag: str) -> bool:
     return mark != OUTSIDE
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def extract_entities(tags: Sequence[str]) -> list[Entity]:
     """The entities of one sentence, in their order."""
     return list(_entities(tags))
 
@@ -89,7 +89,7 @@ def score(predictions: _Tags, references: _Tags) -> dict[str, float]:
     return found.scores() | {"accuracy": right / words if words else 0.0}
 
 
-def by_type(predictions: _Tags, references: _Tags) -> dict[str, Found]:
+def count_by_type(predictions: _Tags, references: _Tags) -> dict[str, EntityCounts]:
     """What was found of each type of entity that was predicted or is there."""
     every = (entity for sentence in (*predictions, *references) for entity in _entities(sentence))
     kinds = sorted({kind for kind, _, _ in every})
@@ -99,7 +99,7 @@ def by_type(predictions: _Tags, references: _Tags) -> dict[str, Found]:
 def _entities(tags: Sequence[str]) -> Iterator[Entity]:
     before, begin = OUTSIDE, 0
     for place, tag in enumerate((*tags, OUTSIDE)):
-        begun = begins(before, tag)
+        begun = starts_entity(before, tag)
         if before != OUTSIDE and (begun or tag == OUTSIDE):
             yield split_tag(before)[1], begin, place
         if begun:
@@ -107,7 +107,7 @@ def _entities(tags: Sequence[str]) -> Iterator[Entity]:
         before = tag
 
 
-def _count(predictions: _Tags, references: _Tags, kind: str | None) -> Found:
+def _count(predictions: _Tags, references: _Tags, kind: str | None) -> EntityCounts:
     """Counts the entities of one type, or all."""
     correct = predicted = wanted = 0
     for number, (tags, right) in enumerate(zip(predictions, references, strict=True)):
@@ -120,4 +120,4 @@ def _count(predictions: _Tags, references: _Tags, kind: str | None) -> Found:
         correct += len(ours & theirs)
         predicted += len(ours)
         wanted += len(theirs)
-    return Found(correct, predicted, wanted)
+    return EntityCounts(correct, predicted, wanted)

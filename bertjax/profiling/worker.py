@@ -89,8 +89,8 @@ def _serve(calls: Connection, topology: str, slices: int) -> None:
     """Answers every config and phase with a step, or with the mistake that is in them."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which else waits until all is compiled
     jax.config.update("jax_enable_compilation_cache", False)  # nothing is read back without a chip
-    host.give_tpu_compiler_stack()
-    described = chips.topology(topology, slices)
+    host.enlarge_tpu_compiler_stack()
+    described = chips.get_topology(topology, slices)
     with log_kernel_choice(_log):
         while True:
             try:

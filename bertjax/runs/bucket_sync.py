@@ -34,16 +34,18 @@ def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.
       UserError: there is no right to the bucket, or others take part after all.
     """
     if not storage.is_remote(workdir):
-        return storage.place(workdir)
+        return storage.to_path(workdir)
     if alone and _processes() > 1:
         raise UserError(
             f"--workdir {workdir}: a job of {jax.process_count()} processes requires a folder that "
             "all of them see: mount the bucket and name the folder in it"
         )
-    bucket = storage.place(workdir)
-    folder = copies.beside("runs", bucket)
+    bucket = storage.to_path(workdir)
+    folder = copies.cache_path("runs", bucket)
     if not in_use(folder):
-        copies.bring(bucket, folder, lambda name: alone or _NOT_SMALL not in name.split("/"))
+        copies.download_files(
+            bucket, folder, lambda name: alone or _NOT_SMALL not in name.split("/")
+        )
     return folder
 
 
@@ -60,7 +62,7 @@ def synced(folder: pathlib.Path, workdir: str | os.PathLike) -> Iterator[None]:
     if not storage.is_remote(workdir) or (_processes() > 1 and jax.process_index() != 0):
         yield
         return
-    sender = _Sender(folder, storage.place(workdir))
+    sender = _Sender(folder, storage.to_path(workdir))
     sender.send()
     ended = threading.Event()
     thread = threading.Thread(target=sender.send_until, args=(ended,), name="mirror", daemon=True)
@@ -108,7 +110,7 @@ class _Sender:
         status = path.stat()
         facts = status.st_size, status.st_mtime_ns
         if self._sent.get(path) != facts:
-            copies.put(path, self._there(path))
+            copies.upload(path, self._there(path))
             self._sent[path] = facts
 
     def _there(self, path: pathlib.Path) -> Any:

@@ -89,7 +89,7 @@ def spreads(results: Sequence[Result]) -> dict[str, dict[str, float]]:
     """Median, mean, extremes and deviation over the seeds, of each metric."""
     names = results[0]["scores"]
     return {
-        name: classification.spread([result["scores"][name] for result in results])
+        name: classification.summarize([result["scores"][name] for result in results])
         for name in names
     }
 

@@ -37,7 +37,7 @@ class Chip:
         where no figure is published.
       devices: What JAX counts as a device; these share the chip.
       cores: How the compiler is to take the cores of the chip, where it would take each by itself.
-      names_count: What the number in a name such as v5p-512 counts for one chip.
+      name_units_per_chip: What the number in a name such as v5p-512 counts for one chip.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Chip:
     network_bytes_per_second: float | None = None
     devices: int = 1
     cores: str | None = None
-    names_count: int = 1
+    name_units_per_chip: int = 1
 
 
 CHIPS = {
@@ -65,7 +65,7 @@ CHIPS = {
             link_bytes_per_second=50 * GIGA,
             dimensions=3,
             cores="megacore",
-            names_count=2,
+            name_units_per_chip=2,
         ),
         Chip(
             name="v5e",
@@ -86,7 +86,7 @@ CHIPS = {
             link_bytes_per_second=100 * GIGA,
             dimensions=3,
             network_bytes_per_second=6.25 * GIGA,
-            names_count=2,
+            name_units_per_chip=2,
         ),
         Chip(
             name="v6e",
@@ -159,7 +159,7 @@ class Topology:
         return len(self.devices) // self.chip.devices
 
 
-def topology(name: str, slices: int = 1) -> Topology:
+def get_topology(name: str, slices: int = 1) -> Topology:
     """The devices of so many slices, by their shape (v5e:16x16) or their usual name (v5e-256).
 
     Raises:
@@ -202,7 +202,9 @@ def _parsed(name: str) -> tuple[Chip, str]:
     chip = CHIPS[kind]
     if mark == ":" and re.fullmatch(r"\d+(x\d+)*", rest):
         return chip, rest
-    by_count = {str(_size(shape) * chip.names_count): shape for shape in _SHAPES[chip.dimensions]}
+    by_count = {
+        str(_size(shape) * chip.name_units_per_chip): shape for shape in _SHAPES[chip.dimensions]
+    }
     if mark == "-" and rest in by_count:
         return chip, by_count[rest]
     raise UserError(f"no topology {name!r}: expected one such as {_usual(chip)}")
@@ -217,7 +219,7 @@ def _size(shape: str) -> int:
 
 def _usual(chip: Chip) -> str:
     shapes = _SHAPES[chip.dimensions]
-    named = [f"{chip.name}-{_size(shape) * chip.names_count}" for shape in shapes[1:]]
+    named = [f"{chip.name}-{_size(shape) * chip.name_units_per_chip}" for shape in shapes[1:]]
     return f"{chip.name}:{shapes[1]}, {chip.name}:{shapes[-1]}, {', '.join(named)}"
 
 
@@ -261,11 +263,11 @@ def peak_flops_per_second(devices: Sequence[jax.Device], dtype: jnp.dtype) -> fl
     if devices[0].platform == "cpu":
         processes = len({device.process_index for device in devices})
         return processes * _measured_on_cpu(dtype)
-    peak = peak_of_kind(devices[0].device_kind)
+    peak = peak_flops_of_kind(devices[0].device_kind)
     return None if peak is None else len(devices) * peak
 
 
-def peak_of_kind(device_kind: str) -> float | None:
+def peak_flops_of_kind(device_kind: str) -> float | None:
     """Operations a second of one device, by what JAX calls it, such as "TPU v5 lite"."""
     if device_kind in _PEAKS:
         return _PEAKS[device_kind]

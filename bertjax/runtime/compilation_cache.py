@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 
-from bertjax.io.files import directory
+from bertjax.io.files import cache_directory
 from bertjax.runtime import host
 
 _PROGRAMS, _MOST_BYTES = "JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE"
@@ -15,7 +15,7 @@ _PROGRAM, _TIME = "-cache", "-atime"
 """How JAX's two files of a program end; the second is written behind the first, under its lock."""
 
 
-def keep() -> None:
+def enable() -> None:
     """Lets JAX find again what it compiled, in a later process; call it before jax is imported.
 
     What is set already stays: JAX's own variables name another folder or size, and
@@ -24,7 +24,7 @@ def keep() -> None:
     """
     if _PROGRAMS in os.environ:
         return
-    folder = directory() / f"compiled-{host.fingerprint()}"
+    folder = cache_directory() / f"compiled-{host.fingerprint()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -9,14 +9,14 @@ import numpy as np
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.runtime.rendezvous import COORDINATOR, PROCESS, PROCESSES, rendezvous, timeout
+from bertjax.runtime.rendezvous import COORDINATOR, PROCESS, PROCESSES, read_timeout, rendezvous
 
 _HEARTBEAT_SECONDS = 30
 _ALONE_IN_A_LINE = re.compile(r"^(?:.*task:)?(\d+)$", re.MULTILINE)
 _SECONDS_TO_MEET, _USUAL_SECONDS_TO_MEET = "BERTJAX_SECONDS_TO_MEET", 3600
 
 
-def join(distributed: bool) -> None:
+def connect(distributed: bool) -> None:
     """Joins the other processes of the job; does nothing where this one is alone.
 
     Call it before anything asks JAX for devices. A process that is lost later ends all others.
@@ -73,7 +73,7 @@ def barrier(where: str) -> None:
         return
     from orbax.checkpoint import multihost
 
-    seconds = timeout(_SECONDS_TO_MEET, _USUAL_SECONDS_TO_MEET)
+    seconds = read_timeout(_SECONDS_TO_MEET, _USUAL_SECONDS_TO_MEET)
     try:
         multihost.get_barrier_sync_fn()(key=where, timeout_ms=round(1000 * seconds))
     except jax.errors.JaxRuntimeError as error:
@@ -87,7 +87,7 @@ def barrier(where: str) -> None:
         ) from None
 
 
-def check_same(**facts: str) -> None:
+def check_identical(**facts: str) -> None:
     """Compares what all processes of the job are about to do.
 
     Args:

@@ -21,31 +21,31 @@ _TPU_ARGUMENTS = "LIBTPU_INIT_ARGS"
 _STACK = "--fibers_default_thread_stack_size"
 
 
-def gpus() -> list[str]:
+def list_gpus() -> list[str]:
     """The numbers of NVIDIA's cards."""
     return [str(n) for n, _ in enumerate(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
-def tpu_chips() -> list[str]:
+def list_tpu_chips() -> list[str]:
     """The numbers of TPU chips."""
     found = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
     return [str(n) for n, _ in enumerate(found)]
 
 
-def leave_out_absent_tpus() -> None:
+def skip_absent_tpus() -> None:
     """Has JAX look for no TPU where there is none; call it before jax is imported.
 
     Where the compiler for TPUs is installed, its runtime is too, which complains at length of every
     machine that is no part of a Cloud TPU. What JAX_PLATFORMS says already stays.
     """
-    others = gpus() or pathlib.Path("/dev/kfd").exists()
-    if _PLATFORMS in os.environ or others or tpu_chips():
+    others = list_gpus() or pathlib.Path("/dev/kfd").exists()
+    if _PLATFORMS in os.environ or others or list_tpu_chips():
         return
     if importlib.util.find_spec("libtpu") is not None:
         os.environ[_PLATFORMS] = "cpu"
 
 
-def give_tpu_compiler_stack() -> None:
+def enlarge_tpu_compiler_stack() -> None:
     """Has the compiler for TPUs recurse as deep as it needs; call it before that is loaded.
 
     Its threads have stacks of 64 KiB, which end where a product has two others merged into it: with
@@ -67,10 +67,10 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _NEVER = -1
 _TOP_PAD_BYTES = 64 * 2**20
 
-SCARCE = 0.25
+MIN_FREE_SHARE = 0.25
 """Of the machine's memory: where less is free, nothing is kept."""
 
-TOO_MUCH = 1.5
+MAX_RESIDENT_RATIO = 1.5
 """Times the most that was in use at a time, and a gigabyte: more is not kept."""
 
 _GIGABYTE = 2**30
@@ -87,7 +87,7 @@ class Memory(NamedTuple):
     free: int
 
 
-def multiplies_bfloat16(cpuinfo: pathlib.Path = _CPUINFO) -> bool:
+def has_bfloat16_matmul(cpuinfo: pathlib.Path = _CPUINFO) -> bool:
     """Whether this processor has instructions for products of bfloat16 matrices.
 
     Without them XLA turns operands to bfloat16 and back, for nothing. False where nobody knows.
@@ -114,7 +114,7 @@ def _instructions(cpuinfo: pathlib.Path) -> list[str]:
     return []
 
 
-def memory(proc: pathlib.Path = _PROC, cgroups: pathlib.Path = _CGROUPS) -> Memory:
+def read_memory(proc: pathlib.Path = _PROC, cgroups: pathlib.Path = _CGROUPS) -> Memory:
     """Of the machine, or of the container or job with the least left, as Linux tells it.
 
     Raises:
@@ -164,9 +164,9 @@ def _give_back(libc: ctypes.CDLL) -> None:
             if (began := time.monotonic()) >= again:
                 most = max(most, _in_use(libc))
                 again = began + (time.monotonic() - began) / _COUNTING
-            now = memory()
-            scarce = now.free < SCARCE * now.total
-            if scarce or _resident() > TOO_MUCH * most + _GIGABYTE:
+            now = read_memory()
+            scarce = now.free < MIN_FREE_SHARE * now.total
+            if scarce or _resident() > MAX_RESIDENT_RATIO * most + _GIGABYTE:
                 libc.malloc_trim(0)
 
 

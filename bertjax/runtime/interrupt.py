@@ -54,7 +54,7 @@ class Interrupt:
             self._watch.__exit__()
         self._before = {}
 
-    def wanted(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether to stop now: asked once after every step, on every host.
 
         On several hosts each brings its own answer to a sum over all devices, which is queued
@@ -84,10 +84,12 @@ class Interrupt:
                 self._told, self.signal = True, self.signal or number
                 first = "" if self._has_stepped else " once XLA has compiled it"
                 name = signal.Signals(number).name
-                signals.show(f"{name}: finishing this step{first} and saving; Ctrl-C stops at once")
+                signals.write_stderr(
+                    f"{name}: finishing this step{first} and saving; Ctrl-C stops at once"
+                )
             elif number == signal.SIGINT:
                 # Not at a second SIGTERM: schedulers and shells may each pass on the same one.
-                signals.end_at_once("bertjax")
+                signals.exit_now("bertjax")
 
     def _sum_over_hosts(self) -> jax.Array:
         if self._any_of is None:

@@ -38,7 +38,7 @@ def rendezvous(address: str, count: int, number: int) -> None:
         raise UserError(f"coordinator {address!r}: expected HOST:PORT")
     if not 0 <= number < count:
         raise UserError(f"process {number} of {count}: expected a number from 0 to {count - 1}")
-    seconds = timeout(_SECONDS_TO_JOIN, _USUAL_SECONDS)
+    seconds = read_timeout(_SECONDS_TO_JOIN, _USUAL_SECONDS)
     end = time.monotonic() + seconds
     if number == 0:
         answer = _listen(int(port), count, end, seconds)
@@ -48,7 +48,7 @@ def rendezvous(address: str, count: int, number: int) -> None:
         raise UserError(answer)
 
 
-def timeout(variable: str, usual: float) -> float:
+def read_timeout(variable: str, usual: float) -> float:
     """For how many seconds processes wait for each other, by the environment.
 
     Raises:

@@ -57,15 +57,15 @@ class SignalWatch:
             self._arrived(numbers)
 
 
-def show(line: str) -> None:
+def write_stderr(line: str) -> None:
     """Prints a line on standard error without its buffer, whose lock the main thread may hold."""
     with contextlib.suppress(OSError):
         os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{line}\n".encode())
 
 
-def end_at_once(name: str) -> None:
+def exit_now(name: str) -> None:
     """Ends the process without any cleanup: whatever it writes is there whole or not at all."""
-    show(f"{name}: interrupted")
+    write_stderr(f"{name}: interrupted")
     os._exit(INTERRUPTED)
 
 
@@ -77,14 +77,14 @@ class ControlC:
     first Python code that runs then. A second Ctrl-C ends a process that waits for XLA.
 
     Attributes:
-      came: Whether Ctrl-C was pressed.
+      pressed: Whether Ctrl-C was pressed.
     """
 
     def __init__(self, name: str):
         """Args:
         name: Of the command, for the line that it prints.
         """
-        self.came = False
+        self.pressed = False
         self._name = name
         self._handled, self._told = threading.Event(), False
         self._again: threading.Timer | None = None
@@ -114,7 +114,7 @@ class ControlC:
             sys.unraisablehook = self._unraisable
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
+        self.pressed = True
         if _is_importing(frame):
             # Modules written in C print a traceback, or crash, where their import is interrupted.
             self._raise_later()
@@ -146,12 +146,14 @@ class ControlC:
         if pressed == simulated or signal.getsignal(signal.SIGINT) != self._raise:
             return
         if self._told and not self._handled.is_set():
-            end_at_once(self._name)
+            exit_now(self._name)
         if self._handled.wait(_SECONDS_TO_HANDLE):
             self._handled.clear()
             return
         self._told = True
-        show(f"{self._name}: stopping once what compiles or loads is done; Ctrl-C stops at once")
+        write_stderr(
+            f"{self._name}: stopping once what compiles or loads is done; Ctrl-C stops at once"
+        )
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -181,7 +181,7 @@ def environment(
             # By itself JAX takes three quarters of a card, which leaves nothing for the second.
             part = f"{0.9 / sharers:.2f}"
             variables.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", part)
-    elif chips := host.tpu_chips():
+    elif chips := host.list_tpu_chips():
         variables |= _one_chip(_dealt(chips, share, parallel, 1)[0])
     return variables
 
@@ -196,7 +196,7 @@ def _dealt(devices: list[str], share: int, parallel: int, most: int | None) -> l
 def _gpus(variables: Mapping[str, str]) -> list[str]:
     if named := variables.get("CUDA_VISIBLE_DEVICES"):
         return named.split(",")
-    return host.gpus()
+    return host.list_gpus()
 
 
 def _one_chip(chip: str) -> dict[str, str]:

@@ -72,12 +72,12 @@ def _conll2003(references: str | None, predictions: str) -> Scores:
         _check_same_words(references, sentences, predictions, predicted)
         wanted = [sentence.tags for sentence in sentences]
     tags = [sentence.tags for sentence in predicted]
-    kinds = entities.by_type(tags, wanted)
+    kinds = entities.count_by_type(tags, wanted)
     scores: Scores = entities.score(tags, wanted)
     scores["words"] = sum(map(len, wanted))
-    scores["entities"] = sum(found.wanted for found in kinds.values())
+    scores["entities"] = sum(found.reference for found in kinds.values())
     scores["types"] = {
-        kind: found.scores() | {"entities": found.wanted} for kind, found in kinds.items()
+        kind: found.scores() | {"entities": found.reference} for kind, found in kinds.items()
     }
     return scores
 
@@ -115,12 +115,14 @@ def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scor
     """In percent, as the official scripts print them."""
     name = "squad2" if unanswerable else "squad1"
     questions = squad_files.read(_needed(name, references), on_mismatch="keep")
-    found = json_fields.load(pathlib.Path(predictions), "predictions of SQuAD", distinct_keys=True)
+    found = json_fields.load_json(
+        pathlib.Path(predictions), "predictions of SQuAD", distinct_keys=True
+    )
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise UserError(f'{predictions}: expected {{"QUESTION_ID": "answer", ...}}; write it so')
-    rules = answers.exact_match_and_f1
+    rules = answers.score_squad_v1
     if unanswerable:
-        rules = answers.exact_match_and_f1_with_no_answers
+        rules = answers.score_squad_v2
     return rules(found, questions.references())
 
 

@@ -85,7 +85,7 @@ def _ending(step: int, num_train_steps: int, interrupt: Interrupt) -> str | None
     """Why this step is the last one, or None."""
     if step >= num_train_steps:
         return "complete"
-    return "interrupted" if interrupt.wanted() else None
+    return "interrupted" if interrupt.should_stop() else None
 
 
 def _tell(run: Run, in_flight: collections.deque, *, leave: int) -> None:

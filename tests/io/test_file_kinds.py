@@ -19,7 +19,7 @@ from bertjax.corpus.sources import Source
 from bertjax.corpus.text import documents, read
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
-from bertjax.io.lines import head, texts
+from bertjax.io.lines import read_head, read_text_lines
 
 CSV = 'id,category\n1,"card, lost"\n2,late\n'
 
@@ -232,14 +232,14 @@ def test_lines_of_other_files_are_not_taken_for_texts(tmp_path, monkeypatch):
         path = tmp_path / name
         path.write_text(content)
         with pytest.raises(UserError, match="expected one text per line: "):
-            texts(str(path), tables=())
-    assert [text for _, text in texts(str(tmp_path / "a.jsonl"))] == ['{"text": "a"}']
-    allowed = texts(str(tmp_path / "a.csv"), tables=(file_kinds.CSV,))
+            read_text_lines(str(path), tables=())
+    assert [text for _, text in read_text_lines(str(tmp_path / "a.jsonl"))] == ['{"text": "a"}']
+    allowed = read_text_lines(str(tmp_path / "a.csv"), tables=(file_kinds.CSV,))
     assert [text for _, text in allowed] == CSV.splitlines()
     for content in (an_npy(), a_tar(), b"WARC/1.0\r\n", "text".encode("utf-16-le")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         with pytest.raises(UserError, match=r"standard input is .*, expected one text per line"):
-            list(texts(None))
+            list(read_text_lines(None))
 
 
 def test_released_files_are_what_they_are(shared_data):
@@ -252,8 +252,8 @@ def test_released_files_are_what_they_are(shared_data):
             list(documents([str(shared_data / name)]))
     for pattern in ("corpus/*/wiki_0*.gz", "vocab/*/vocab.txt"):
         for path in shared_data.glob(pattern):
-            assert file_kinds.by_content(str(path), head(str(path))) is None
-            assert file_kinds.table(head(str(path))) is None
+            assert file_kinds.detect_by_content(str(path), read_head(str(path))) is None
+            assert file_kinds.detect_table(read_head(str(path))) is None
     rows = list(documents([str(shared_data / "retrieval/cranfield/corpus.jsonl.gz")]))
     with open(shared_data / "retrieval/cranfield/queries.jsonl", encoding="utf-8") as file:
         assert json.loads(file.readline())["text"]

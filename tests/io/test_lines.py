@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from bertjax.errors import UserError
-from bertjax.io.lines import lines, texts
+from bertjax.io.lines import read_lines, read_text_lines
 
 TEXT = b"first line\nsecond\n\nlast without an end"
 COMPRESSORS = {
@@ -25,7 +25,7 @@ def test_every_compression_gives_the_same_lines_and_offsets(tmp_path, suffix):
     path = tmp_path / f"text.{suffix}"
     path.write_bytes(COMPRESSORS[suffix](TEXT))
     expected = [(0, b"first line\n"), (11, b"second\n"), (18, b"\n"), (19, b"last without an end")]
-    assert list(lines(str(path))) == expected
+    assert list(read_lines(str(path))) == expected
 
 
 @pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
@@ -34,14 +34,14 @@ def test_a_truncated_file_names_itself_and_how_far_it_was_good(tmp_path, suffix)
     whole = COMPRESSORS[suffix](b"".join(b"line %d\n" % number for number in range(50_000)))
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=rf"text\.{suffix} is truncated or corrupt: .* bytes"):
-        list(lines(str(path)))
+        list(read_lines(str(path)))
 
 
 def test_lines_before_the_damage_are_still_given(tmp_path):
     path = tmp_path / "text.gz"
     whole = gzip.compress(b"".join(b"line %d\n" % number for number in range(500_000)))
     path.write_bytes(whole[: len(whole) // 2])
-    found = lines(str(path))
+    found = read_lines(str(path))
     assert [next(found)[1] for _ in range(1000)] == [b"line %d\n" % n for n in range(1000)]
 
 
@@ -53,28 +53,28 @@ def test_corruption_in_the_middle_is_noticed(tmp_path, suffix):
     content[len(content) // 2 + 1] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(UserError, match="truncated or corrupt"):
-        list(lines(str(path)))
+        list(read_lines(str(path)))
 
 
 def test_frames_and_members_one_after_another_are_one_file(tmp_path):
     for suffix in ("gz", "bz2", "xz", "zst"):
         path = tmp_path / f"text.{suffix}"
         path.write_bytes(COMPRESSORS[suffix](b"a\nb") + COMPRESSORS[suffix](b"c\n"))
-        assert [line for _, line in lines(str(path))] == [b"a\n", b"bc\n"], suffix
+        assert [line for _, line in read_lines(str(path))] == [b"a\n", b"bc\n"], suffix
 
 
 def test_a_name_that_promises_compression_must_keep_it(tmp_path):
     path = tmp_path / "text.gz"
     path.write_bytes(b"")
     with pytest.raises(UserError, match=r"ends in \.gz"):
-        list(lines(str(path)))
+        list(read_lines(str(path)))
 
 
 def test_a_long_line_comes_in_pieces_cut_behind_spaces(tmp_path):
     path = tmp_path / "text"
     content = b"abc defg " * 10 + b"\n" + b"short\n"
     path.write_bytes(content)
-    found = list(lines(str(path), max_length=25))
+    found = list(read_lines(str(path), max_length=25))
     assert [offset for offset, _ in found] == [
         sum(len(line) for _, line in found[:number]) for number in range(len(found))
     ]
@@ -87,7 +87,7 @@ def test_pieces_never_part_a_character(tmp_path):
     path = tmp_path / "text"
     text = "\u4f60\u597d\U0001f600\u00e9" * 50
     path.write_text(text)
-    pieces = [line.decode() for _, line in lines(str(path), max_length=17)]
+    pieces = [line.decode() for _, line in read_lines(str(path), max_length=17)]
     assert "".join(pieces) == text
     assert len(pieces) > 30
 
@@ -95,41 +95,41 @@ def test_pieces_never_part_a_character(tmp_path):
 def test_a_byte_order_mark_is_no_text(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"\xef\xbb\xbfabc\ndef")
-    assert list(lines(str(path))) == [(3, b"abc\n"), (7, b"def")]
+    assert list(read_lines(str(path))) == [(3, b"abc\n"), (7, b"def")]
 
 
 def test_a_byte_order_mark_of_standard_input_is_no_text(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfabc\r\n\xef\xbb\xbfdef"))
     monkeypatch.setattr("sys.stdin", stream)
-    assert [text for _, text in texts(None)] == ["abc", "\ufeffdef"]
+    assert [text for _, text in read_text_lines(None)] == ["abc", "\ufeffdef"]
 
 
 def test_bare_carriage_returns_are_line_ends_where_no_newline_is(tmp_path):
     path = tmp_path / "mac.txt"
     row, count = b"row of text\r", 40_000
     path.write_bytes(row * count + b"last")  # longer than a buffer
-    found = list(lines(str(path)))
+    found = list(read_lines(str(path)))
     assert found[:2] == [(0, b"row of text\n"), (12, b"row of text\n")]
     assert found[-1] == (12 * count, b"last")
     assert len(found) == count + 1
     path = tmp_path / "mac.txt.gz"
     path.write_bytes(gzip.compress(b"a\r" * 70_000 + b"b\r\nc\nd\r"))
-    assert [line for _, line in lines(str(path))][-4:] == [b"a\n", b"b\r\n", b"c\n", b"d\n"]
+    assert [line for _, line in read_lines(str(path))][-4:] == [b"a\n", b"b\r\n", b"c\n", b"d\n"]
 
 
 def test_carriage_returns_inside_of_lines_stay(tmp_path):
     path = tmp_path / "log.txt"
     path.write_bytes(b"10%\r20%\r30%\ndone\r\n")
-    assert list(lines(str(path))) == [(0, b"10%\r20%\r30%\n"), (12, b"done\r\n")]
+    assert list(read_lines(str(path))) == [(0, b"10%\r20%\r30%\n"), (12, b"done\r\n")]
 
 
 def test_a_pipe_is_refused_since_it_cannot_be_opened_again(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with pytest.raises(UserError, match="is a pipe or a device, expected a file"):
-        next(lines(str(path)))
+        next(read_lines(str(path)))
 
 
 def test_a_missing_file_is_a_persons_mistake(tmp_path):
     with pytest.raises(UserError, match="No such file"):
-        list(lines(str(tmp_path / "nothing")))
+        list(read_lines(str(tmp_path / "nothing")))

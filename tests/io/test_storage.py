@@ -16,7 +16,7 @@ from bertjax.corpus.sources import find_sources
 from bertjax.errors import UserError
 from bertjax.io import copies, storage
 from bertjax.io.files import read_json, write_json
-from bertjax.io.lines import lines
+from bertjax.io.lines import read_lines
 from bertjax.runs import bucket_sync
 from bertjax.train.checkpoint.manager import Checkpoints
 
@@ -59,14 +59,14 @@ def test_what_is_a_url(name, remote):
 
 
 def test_a_path_of_a_disk_stays_one():
-    assert storage.place("a/b") == pathlib.Path("a/b") == copies.local_copy("a/b")
+    assert storage.to_path("a/b") == pathlib.Path("a/b") == copies.local_copy("a/b")
     with copies.atomic_upload("a/b", "x") as folder:
         assert folder == pathlib.Path("a/b")
 
 
 def test_another_kind_of_url_is_one_line():
     with pytest.raises(UserError, match="az://c/x: expected a path, or one that begins with gs://"):
-        storage.place("az://c/x")
+        storage.to_path("az://c/x")
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_files_and_folders_go_to_s3(s3):
     assert s3.names("bucket") == ["c/deep/part", "c/file", "c/last"]
     assert s3.content("bucket", "c/deep/part") == b"12345"
     (source,) = find_sources(["s3://bucket/c/deep/*"])
-    assert list(lines(source.name)) == [(0, b"12345")]
+    assert list(read_lines(source.name)) == [(0, b"12345")]
     s3.put("bucket", "c/deep/part", b"54321")
     (later,) = find_sources(["s3://bucket/c/deep/*"])
     assert later != source
@@ -174,15 +174,15 @@ def test_no_checkpoints_go_to_s3(s3):
 @pytest.mark.slow
 def test_a_file_gets_another_name_and_a_folder_goes(scheme, request):
     server = request.getfixturevalue({"gs": "bucket", "s3": "s3"}[scheme])
-    with copies.sent_folder(f"{scheme}://bucket/made") as folder:
+    with copies.upload_folder(f"{scheme}://bucket/made") as folder:
         for name in ("a", "b"):
             (folder / name).write_text(name)
-    folder = storage.place(f"{scheme}://bucket/made")
+    folder = storage.to_path(f"{scheme}://bucket/made")
     storage.move(folder / "a", folder.parent / "else")
     assert server.names("bucket") == ["else", "made/b"]
     assert server.content("bucket", "else") == b"a"
     for _ in range(2):
-        storage.clear(folder)
+        storage.remove_folder(folder)
         assert server.names("bucket") == ["else"]
 
 
@@ -240,7 +240,7 @@ def test_a_run_is_sent_while_it_goes_on_and_after_a_failure(bucket, monkeypatch,
 
 @pytest.mark.slow
 def test_small_files_and_text(bucket):
-    place = storage.place("gs://bucket/run/config.json")
+    place = storage.to_path("gs://bucket/run/config.json")
     write_json(place, {"seed": 3})
     assert json.loads(bucket.objects["bucket", "run/config.json"][0]) == {"seed": 3}
     assert read_json(place) == {"seed": 3}
@@ -252,7 +252,7 @@ def test_small_files_and_text(bucket):
         "gs://bucket/text/b.txt",
     ]
     assert [source.bytes for source in sources] == [11, 7]
-    assert list(lines(sources[0].name)) == [(0, b"first\n"), (6, b"line\n")]
+    assert list(read_lines(sources[0].name)) == [(0, b"first\n"), (6, b"line\n")]
     with pytest.raises(UserError, match="no file matches 'gs://bucket/text/x"):
         find_sources(["gs://bucket/text/x*"])
 
@@ -273,7 +273,7 @@ def test_compressed_text_is_read_as_it_comes(ending, bucket):
         "zst": zstandard.ZstdCompressor().compress,
     }[ending](b"a line\n" * 1000)
     bucket.put("bucket", f"t.{ending}", packed)
-    assert [line for _, line in lines(f"gs://bucket/t.{ending}")] == [b"a line\n"] * 1000
+    assert [line for _, line in read_lines(f"gs://bucket/t.{ending}")] == [b"a line\n"] * 1000
 
 
 class NoCredentialsError(Exception):

@@ -264,7 +264,7 @@ def test_cudnn_takes_what_the_rule_gives_it(monkeypatch, random):
 CUDA = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
 
 
-@pytest.mark.skipif(not (host.gpus() and CUDA), reason="no GPU, or no JAX for it")
+@pytest.mark.skipif(not (host.list_gpus() and CUDA), reason="no GPU, or no JAX for it")
 def test_cudnn_is_the_formula_and_so_are_its_gradients():
     """In a process of its own: this one was told to leave the GPU alone."""
     environment = {name: v for name, v in os.environ.items() if name != "JAX_PLATFORMS"}

@@ -13,9 +13,9 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.metrics.answers import (
-    exact_match_and_f1,
-    exact_match_and_f1_with_no_answers,
-    normalized,
+    normalize_answer,
+    score_squad_v1,
+    score_squad_v2,
 )
 
 
@@ -38,7 +38,7 @@ from bertjax.metrics.answers import (
     ],
 )
 def test_normalization_by_hand(text, words):
-    assert normalized(text) == words
+    assert normalize_answer(text) == words
 
 
 def test_one_point_one_by_hand():
@@ -58,7 +58,7 @@ def test_one_point_one_by_hand():
     }
     # "a b c d e" loses its article: 2 of 4 words, all of 2 predicted: 2/3; "c": 1/2 and 1: 2/3.
     # exact 1, half 2 * 1/2 * 1/2 / 1 = 1/2, best of two 2/3.
-    scores = exact_match_and_f1(predictions, questions)
+    scores = score_squad_v1(predictions, questions)
     assert scores["exact_match"] == 20.0
     assert scores["f1"] == pytest.approx(100 * (1 + 1 / 2 + 2 / 3) / 5)
     assert (scores["total"], scores["missing"]) == (5, 1)
@@ -66,25 +66,25 @@ def test_one_point_one_by_hand():
 
 def test_words_count_as_often_as_in_both():
     # 2 of 3 predicted and 2 of 4 expected: 2 * 2/3 * 1/2 / (2/3 + 1/2) = 4/7
-    scores = exact_match_and_f1({"q": "b b c"}, {"q": ["b b b d"]})
+    scores = score_squad_v1({"q": "b b c"}, {"q": ["b b b d"]})
     assert scores["f1"] == pytest.approx(400 / 7)
 
 
 def test_a_word_in_another_order_is_no_exact_match():
-    scores = exact_match_and_f1({"q": "b c"}, {"q": ["c b"]})
+    scores = score_squad_v1({"q": "b c"}, {"q": ["c b"]})
     assert (scores["exact_match"], scores["f1"]) == (0.0, 100.0)
 
 
 def test_what_is_empty_differs_between_the_versions():
-    one = exact_match_and_f1({"q": "the"}, {"q": ["a"]})
+    one = score_squad_v1({"q": "the"}, {"q": ["a"]})
     assert (one["exact_match"], one["f1"]) == (100.0, 0.0)
-    two = exact_match_and_f1_with_no_answers({"q": "the"}, {"q": ["a"]})
+    two = score_squad_v2({"q": "the"}, {"q": ["a"]})
     assert (two["exact"], two["f1"]) == (100.0, 100.0)
     assert (two["HasAns_exact"], two["HasAns_total"]) == (100.0, 1)
     # In 2.0 an answer of articles alone is no answer beside others, in 1.1 it is.
     questions = {"q": ["the", "cat"]}
-    assert exact_match_and_f1({"q": ""}, questions)["exact_match"] == 100.0
-    assert exact_match_and_f1_with_no_answers({"q": ""}, questions)["exact"] == 0.0
+    assert score_squad_v1({"q": ""}, questions)["exact_match"] == 100.0
+    assert score_squad_v2({"q": ""}, questions)["exact"] == 0.0
 
 
 def test_the_published_numbers(shared_data):
@@ -97,7 +97,7 @@ def test_the_published_numbers(shared_data):
         for question in paragraph["qas"]
     }
     text = (folder / "predictions" / "v1.1_logreg_baseline.json").read_text("utf-8")
-    assert exact_match_and_f1(json.loads(text), questions) == {
+    assert score_squad_v1(json.loads(text), questions) == {
         "exact_match": 34.53781512605042,
         "f1": 45.852334974514676,
         "total": 1190,
@@ -108,7 +108,7 @@ def test_the_published_numbers(shared_data):
 def test_two_point_zero_by_hand():
     questions = {"a": ["cat"], "b": ["black cat"], "n": [], "m": []}
     predictions = {"a": "cat", "b": "cat", "n": "", "m": "dog", "other": "x"}
-    assert exact_match_and_f1_with_no_answers(predictions, questions) == {
+    assert score_squad_v2(predictions, questions) == {
         "exact": 50.0,
         "f1": pytest.approx(100 * (1 + 2 / 3 + 1) / 4),
         "total": 4,
@@ -126,10 +126,10 @@ def test_a_threshold_takes_answers_back():
     questions = {"a": ["cat"], "b": ["dog"], "n": [], "m": []}
     predictions = {"a": "cat", "b": "dog", "n": "x", "m": "y"}
     odds = {"a": 0.5, "b": 3.0, "n": 2.0, "m": 1.0}
-    scores = exact_match_and_f1_with_no_answers(predictions, questions, odds)
+    scores = score_squad_v2(predictions, questions, odds)
     # The default is 1: above it are b, which is lost, and n, which is won; m is not above it.
     assert (scores["HasAns_exact"], scores["NoAns_exact"]) == (50.0, 50.0)
-    scores = exact_match_and_f1_with_no_answers(predictions, questions, odds, na_prob_thresh=0.75)
+    scores = score_squad_v2(predictions, questions, odds, na_prob_thresh=0.75)
     assert (scores["HasAns_f1"], scores["NoAns_f1"]) == (50.0, 100.0)
     # Answering a alone gives 3 of 4; b comes behind both that have no answer.
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (75.0, 0.5)
@@ -139,7 +139,7 @@ def test_a_threshold_takes_answers_back():
 def test_what_is_predicted_to_have_no_answer_loses_nothing_by_an_answer():
     questions, predictions = {"n": [], "a": ["x"]}, {"n": "", "a": "x"}
     odds = {"n": 1.0, "a": 2.0}
-    scores = exact_match_and_f1_with_no_answers(predictions, questions, odds)
+    scores = score_squad_v2(predictions, questions, odds)
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 2.0)
 
 
@@ -147,17 +147,17 @@ def test_the_lowest_of_equally_good_thresholds_and_none():
     questions, predictions = {"a": ["x"], "n": [], "b": ["y"]}, {"a": "x", "n": "z", "b": "y"}
     odds = {"a": -3.0, "n": -2.0, "b": -1.0}
     # 1 without answers, 2 with a, 1 with a and n, 2 with all.
-    scores = exact_match_and_f1_with_no_answers(predictions, questions, odds)
+    scores = score_squad_v2(predictions, questions, odds)
     assert scores["best_exact"] == pytest.approx(200 / 3)
     assert scores["best_exact_thresh"] == -3.0
-    wrong = exact_match_and_f1_with_no_answers(dict.fromkeys(questions, "w"), questions, odds)
+    wrong = score_squad_v2(dict.fromkeys(questions, "w"), questions, odds)
     assert (wrong["best_exact"], wrong["best_exact_thresh"]) == (pytest.approx(100 / 3), 0.0)
 
 
 def test_equal_odds_count_in_their_order_as_in_the_official_search():
     questions, predictions = {"n": [], "a": ["x"]}, {"n": "z", "a": "x"}
-    first = exact_match_and_f1_with_no_answers(predictions, questions, {"a": 1.0, "n": 1.0})
-    last = exact_match_and_f1_with_no_answers(predictions, questions, {"n": 1.0, "a": 1.0})
+    first = score_squad_v2(predictions, questions, {"a": 1.0, "n": 1.0})
+    last = score_squad_v2(predictions, questions, {"n": 1.0, "a": 1.0})
     assert (first["best_exact"], first["best_exact_thresh"]) == (100.0, 1.0)
     assert (last["best_exact"], last["best_exact_thresh"]) == (50.0, 0.0)
 
@@ -165,13 +165,13 @@ def test_equal_odds_count_in_their_order_as_in_the_official_search():
 def test_odds_of_other_questions_change_nothing():
     questions, predictions = {"a": ["x"]}, {"a": "x"}
     odds = {"other": -9.0, "a": 0.0}
-    scores = exact_match_and_f1_with_no_answers(predictions, questions, odds)
+    scores = score_squad_v2(predictions, questions, odds)
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 0.0)
 
 
 def test_nothing_at_all():
-    assert exact_match_and_f1({}, {}) == {"exact_match": 0.0, "f1": 0.0, "total": 0, "missing": 0}
-    assert exact_match_and_f1_with_no_answers({}, {}, {}) == {
+    assert score_squad_v1({}, {}) == {"exact_match": 0.0, "f1": 0.0, "total": 0, "missing": 0}
+    assert score_squad_v2({}, {}, {}) == {
         "exact": 0.0,
         "f1": 0.0,
         "total": 0,
@@ -184,30 +184,28 @@ def test_nothing_at_all():
 
 
 def test_no_predictions():
-    assert exact_match_and_f1({}, {"q": ["x"]}) == {
+    assert score_squad_v1({}, {"q": ["x"]}) == {
         "exact_match": 0.0,
         "f1": 0.0,
         "total": 1,
         "missing": 1,
     }
-    scores = exact_match_and_f1_with_no_answers({}, {"q": ["x"], "n": []}, {})
+    scores = score_squad_v2({}, {"q": ["x"], "n": []}, {})
     assert {scores[name] for name in ("exact", "HasAns_f1", "NoAns_f1", "best_f1")} == {0.0}
     assert (scores["total"], scores["missing"], scores["NoAns_total"]) == (2, 2, 1)
 
 
 def test_all_unanswerable():
-    scores = exact_match_and_f1_with_no_answers({"n": "", "m": "x"}, {"n": [], "m": []})
+    scores = score_squad_v2({"n": "", "m": "x"}, {"n": [], "m": []})
     assert (scores["exact"], scores["NoAns_total"]) == (50.0, 2)
     assert not any(name.startswith("HasAns") for name in scores)
 
 
 def test_what_cannot_be_scored_is_named():
     with pytest.raises(UserError, match=r"question 'n' has no answer, .*: score with the rules of"):
-        exact_match_and_f1({"n": ""}, {"n": []})
+        score_squad_v1({"n": ""}, {"n": []})
     with pytest.raises(UserError, match=r"1 of 2 predictions have no null odds, .* question 'b'"):
-        exact_match_and_f1_with_no_answers(
-            {"a": "", "b": ""}, {"a": [], "b": ["x"]}, {"a": 1.0, "c": 2.0}
-        )
+        score_squad_v2({"a": "", "b": ""}, {"a": [], "b": ["x"]}, {"a": 1.0, "c": 2.0})
 
 
 WORDS = ["the", "a", "An", "cat", "Dog.", "dog", "-", "...", "Übung", "x", "İ", "1,000", "\u00a0"]
@@ -271,7 +269,7 @@ def test_one_point_one_agrees_with_a_second_derivation(seed):
     predictions = {
         identity: random_text(generator, 5) for identity in questions if generator.random() < 0.9
     }
-    scores = exact_match_and_f1(predictions, questions)
+    scores = score_squad_v1(predictions, questions)
     assert (scores["exact_match"], scores["f1"]) == slow_one(predictions, questions)
 
 
@@ -285,9 +283,7 @@ def test_two_point_zero_agrees_with_a_second_derivation(seed):
     predictions = {identity: random_text(generator, 4) for identity in questions}
     odds = {identity: round(generator.gauss(0, 2), 1) for identity in questions}
     threshold = generator.choice([1.0, 0.0, -0.7])
-    scores = exact_match_and_f1_with_no_answers(
-        predictions, questions, odds, na_prob_thresh=threshold
-    )
+    scores = score_squad_v2(predictions, questions, odds, na_prob_thresh=threshold)
     parts = {
         "": list(questions),
         "HasAns_": [identity for identity in questions if questions[identity]],
@@ -311,14 +307,14 @@ def test_no_threshold_is_better_than_the_best(seed):
     }
     predictions = {identity: generator.choice("xyz") for identity in questions}
     odds = dict(zip(questions, generator.sample(range(-50, 50), 25), strict=True))
-    scores = exact_match_and_f1_with_no_answers(predictions, questions, odds)
+    scores = score_squad_v2(predictions, questions, odds)
     tried = [
-        exact_match_and_f1_with_no_answers(predictions, questions, odds, na_prob_thresh=threshold)
+        score_squad_v2(predictions, questions, odds, na_prob_thresh=threshold)
         for threshold in [-math.inf, *odds.values()]
     ]
     assert scores["best_exact"] == max(one["exact"] for one in tried)
     assert scores["best_f1"] == max(one["f1"] for one in tried)
-    at_best = exact_match_and_f1_with_no_answers(
+    at_best = score_squad_v2(
         predictions, questions, odds, na_prob_thresh=scores["best_exact_thresh"]
     )
     unanswered = tried[0]["exact"]

@@ -146,5 +146,5 @@ def test_float32_predictions_are_correlated_in_float64():
 def test_spread_by_hand():
     # deviations from the mean 3: -2, -1, 0, 3; squares 4 + 1 + 0 + 9 = 14, over 3
     expected = {"median": 2.5, "mean": 3.0, "min": 1.0, "max": 6.0, "std": (14 / 3) ** 0.5}
-    assert classification.spread([6.0, 1.0, 3.0, 2.0]) == pytest.approx(expected)
-    assert classification.spread([0.5])["std"] == 0.0
+    assert classification.summarize([6.0, 1.0, 3.0, 2.0]) == pytest.approx(expected)
+    assert classification.summarize([0.5])["std"] == 0.0

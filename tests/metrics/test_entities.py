@@ -6,7 +6,7 @@ import random
 import pytest
 
 from bertjax.metrics import entities
-from bertjax.metrics.entities import Found
+from bertjax.metrics.entities import EntityCounts
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from bertjax.metrics.entities import Found
     ],
 )
 def test_entities_of_a_sentence_by_hand(tags, wanted):
-    assert entities.entities(tags.split()) == wanted
+    assert entities.extract_entities(tags.split()) == wanted
 
 
 def test_scores_by_hand():
@@ -38,7 +38,10 @@ def test_scores_by_hand():
     assert entities.score(predicted, right) == pytest.approx(
         {"precision": 2 / 3, "recall": 1 / 2, "f1": 4 / 7, "accuracy": 5 / 7}
     )
-    assert entities.by_type(predicted, right) == {"X": Found(1, 2, 2), "Y": Found(1, 1, 2)}
+    assert entities.count_by_type(predicted, right) == {
+        "X": EntityCounts(1, 2, 2),
+        "Y": EntityCounts(1, 1, 2),
+    }
 
 
 def test_an_entity_that_is_too_long_or_too_short_is_not_found():
@@ -52,20 +55,20 @@ def test_an_entity_that_is_too_long_or_too_short_is_not_found():
 
 def test_no_entity_reaches_over_the_end_of_a_sentence():
     whole, parted = [["B-X", "I-X"]], [["B-X"], ["I-X"]]
-    assert entities.by_type(whole, whole) == {"X": Found(1, 1, 1)}
-    assert entities.by_type(parted, parted) == {"X": Found(2, 2, 2)}
+    assert entities.count_by_type(whole, whole) == {"X": EntityCounts(1, 1, 1)}
+    assert entities.count_by_type(parted, parted) == {"X": EntityCounts(2, 2, 2)}
 
 
 def test_degenerate_input_has_the_value_0():
     nothing = dict.fromkeys(("precision", "recall", "f1", "accuracy"), 0.0)
     assert entities.score([], []) == nothing
     assert entities.score([[]], [[]]) == nothing
-    assert entities.by_type([], []) == {}
+    assert entities.count_by_type([], []) == {}
     assert entities.score([["O"]], [["O"]]) == nothing | {"accuracy": 1.0}
     assert entities.score([["B-X"]], [["O"]]) == nothing
     assert entities.score([["O"]], [["B-X"]]) == nothing
-    assert entities.by_type([["O"]], [["B-X"]]) == {"X": Found(0, 0, 1)}
-    assert entities.by_type([["B-Y"]], [["O"]]) == {"Y": Found(0, 1, 0)}
+    assert entities.count_by_type([["O"]], [["B-X"]]) == {"X": EntityCounts(0, 0, 1)}
+    assert entities.count_by_type([["B-Y"]], [["O"]]) == {"Y": EntityCounts(0, 1, 0)}
 
 
 def test_sentences_of_other_lengths_are_a_defect():
@@ -99,7 +102,7 @@ def counted_word_by_word(predictions, references):
                 right += guess == tag
                 words += 1
             before = now
-    return Found(correct, predicted, wanted), right / words
+    return EntityCounts(correct, predicted, wanted), right / words
 
 
 def drawn(random_state, marks, sentences=300):
@@ -143,7 +146,7 @@ def entities_by_boundaries(tags):
 
 def test_broken_bioes_counts_as_in_ports_of_the_script():
     for tags in itertools.product(["O", "B-X", "I-X", "E-X", "S-X", "I-Y", "E-Y"], repeat=4):
-        assert entities.entities(tags) == entities_by_boundaries(tags), tags
+        assert entities.extract_entities(tags) == entities_by_boundaries(tags), tags
 
 
 @pytest.mark.parametrize("marks", ["BI", "BIES"])
@@ -164,9 +167,9 @@ def test_seqeval_counts_the_same(marks):
         }
     )
     report = theirs.classification_report(references, predictions, output_dict=True)
-    for kind, found in entities.by_type(predictions, references).items():
+    for kind, found in entities.count_by_type(predictions, references).items():
         row = report[kind]
         assert (row["precision"], row["recall"], row["f1-score"]) == pytest.approx(
             (found.precision, found.recall, found.f1)
         )
-        assert row["support"] == found.wanted
+        assert row["support"] == found.reference

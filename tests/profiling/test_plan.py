@@ -63,7 +63,7 @@ def test_another_mesh_is_one_line(config, text, said):
 )
 def test_another_topology_is_one_line(name, said):
     with pytest.raises(UserError, match=said):
-        chips.topology(name)
+        chips.get_topology(name)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_another_topology_is_one_line(name, said):
 )
 def test_slices_that_cannot_be_are_one_line(name, slices, said):
     with pytest.raises(UserError, match=said):
-        chips.topology(name, slices)
+        chips.get_topology(name, slices)
 
 
 def test_what_crosses_between_slices_takes_its_time():
@@ -143,7 +143,7 @@ def test_another_failure_is_no_lack_of_memory():
 @pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
 @pytest.mark.slow
 def test_a_chip_alone(name, full, tpu_compiler):
-    found = chips.topology(name)
+    found = chips.get_topology(name)
     assert (found.name, found.chips) == (full, 1)
 
 
@@ -152,7 +152,7 @@ def test_a_chip_alone(name, full, tpu_compiler):
 @pytest.mark.slow
 def test_every_chip_has_topologies_that_a_mesh_covers(kind, count, tpu_compiler):
     chip = chips.CHIPS[kind]
-    found = chips.topology(f"{kind}-{count * chip.names_count}")
+    found = chips.get_topology(f"{kind}-{count * chip.name_units_per_chip}")
     assert (found.chip, found.chips) == (chip, count)
     assert {device.device_kind for device in found.devices} <= set(chip.kinds)
     mesh = sharding.make_mesh(
@@ -187,7 +187,7 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
 def test_splash_attention_is_compiled_for_chips(tpu_compiler):
     """Its own rows and heads on each of four, forward and backward, and nothing in between."""
     mesh = sharding.make_mesh(
-        {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 1}, chips.topology("v5e:2x2").devices
+        {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 1}, chips.get_topology("v5e:2x2").devices
     )
     lines = []
 

@@ -230,7 +230,7 @@ def test_a_ranking_is_a_line_for_each_and_the_best_in_full(config, monkeypatch, 
     first = dataclasses.replace(first, seconds=causes)
     second = StepPlan(phase, {"fsdp": 4, "remat": "full"}, OutOfMemory(22.5e9, 16e9))
     topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 1, range(4))
-    monkeypatch.setattr(chips, "topology", lambda name, slices: topology)
+    monkeypatch.setattr(chips, "get_topology", lambda name, slices: topology)
     monkeypatch.setattr(plan, "_compiled", lambda *arguments: ([first, second], []))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     plan.main(["--config", "configs/bert.py:tiny", "--topology", "v5e:2x2", "--search"])

@@ -11,7 +11,7 @@ import pytest
 from bertjax.io import files as io_files
 from bertjax.runtime import compilation_cache
 
-NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", io_files.ENVIRONMENT)
+NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", io_files.CACHE_VARIABLE)
 
 
 @pytest.fixture
@@ -25,38 +25,38 @@ def environment(monkeypatch, tmp_path):
 
 
 def test_the_folder_is_the_one_named_or_the_environments_or_the_users(environment, tmp_path):
-    assert io_files.directory() == tmp_path / ".cache" / "bertjax"
+    assert io_files.cache_directory() == tmp_path / ".cache" / "bertjax"
     environment.setenv("BERTJAX_CACHE", str(tmp_path / "shared"))
-    assert io_files.directory() == tmp_path / "shared"
-    assert io_files.directory("own") == pathlib.Path("own")
+    assert io_files.cache_directory() == tmp_path / "shared"
+    assert io_files.cache_directory("own") == pathlib.Path("own")
 
 
 def test_programs_lie_in_the_folder_unless_something_else_is_set(environment, tmp_path):
-    compilation_cache.keep()
+    compilation_cache.enable()
     folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     assert folder.is_dir()
     assert folder.parent == tmp_path / ".cache" / "bertjax"
     assert int(os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"]) == 4 * 2**30
     environment.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    compilation_cache.keep()
+    compilation_cache.enable()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
 
 
 def test_a_folder_that_cannot_be_made_changes_nothing(environment, tmp_path):
     (tmp_path / ".cache").write_text("a file")
-    compilation_cache.keep()
+    compilation_cache.enable()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 def test_a_program_that_was_not_written_to_its_end_is_forgotten(environment):
-    compilation_cache.keep()
+    compilation_cache.enable()
     folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     for name in ("whole-cache", "whole-atime", "half-cache"):
         (folder / name).write_bytes(b"x")
 
     def start():
         environment.delenv("JAX_COMPILATION_CACHE_DIR")
-        compilation_cache.keep()
+        compilation_cache.enable()
         return {path.name for path in folder.glob("*-*")}
 
     with filelock.FileLock(folder / ".lockfile"):
@@ -66,20 +66,20 @@ def test_a_program_that_was_not_written_to_its_end_is_forgotten(environment):
 
 def test_without_a_limit_jax_writes_no_times_and_nothing_is_forgotten(environment):
     environment.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")
-    compilation_cache.keep()
+    compilation_cache.enable()
     program = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / "whole-cache"
     program.write_bytes(b"x")
     environment.delenv("JAX_COMPILATION_CACHE_DIR")
-    compilation_cache.keep()
+    compilation_cache.enable()
     assert program.exists()
 
 
 def test_what_cannot_be_forgotten_ends_nothing(environment):
-    compilation_cache.keep()
+    compilation_cache.enable()
     folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     environment.delenv("JAX_COMPILATION_CACHE_DIR")
     (folder / "folder-cache").mkdir()
-    compilation_cache.keep()
+    compilation_cache.enable()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
 
 

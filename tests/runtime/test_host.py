@@ -17,11 +17,11 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd i8mm bf16\n"
 @pytest.mark.parametrize(("text", "has"), [(AMX, True), (ARM, True), (AVX2, False), ("", False)])
 def test_instructions_for_bfloat16_are_read_off_the_kernels_list(tmp_path, text, has):
     (tmp_path / "cpuinfo").write_text(text)
-    assert host.multiplies_bfloat16(tmp_path / "cpuinfo") == has
+    assert host.has_bfloat16_matmul(tmp_path / "cpuinfo") == has
 
 
 def test_where_there_is_no_list_nothing_is_promised(tmp_path):
-    assert not host.multiplies_bfloat16(tmp_path / "absent")
+    assert not host.has_bfloat16_matmul(tmp_path / "absent")
 
 
 def test_processors_of_the_same_instructions_share_programs(tmp_path):
@@ -45,7 +45,7 @@ def test_processors_of_the_same_instructions_share_programs(tmp_path):
 )
 def test_auto_is_what_the_device_is_fast_in(monkeypatch, backend, has, chosen):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(host, "multiplies_bfloat16", lambda: has)
+    monkeypatch.setattr(host, "has_bfloat16_matmul", lambda: has)
     assert build.precision("auto") == chosen
     assert build.precision("float32") == "float32"
 
@@ -100,8 +100,8 @@ def test_one_thread_gives_back_however_often_it_is_asked():
 GIVEN_BACK = """
 import pathlib, sys, time
 from bertjax.runtime import host
-free, host.TOO_MUCH, host._GIGABYTE, seconds = map(float, sys.argv[1:])
-host.memory = lambda: host.Memory(total=4, free=free)
+free, host.MAX_RESIDENT_RATIO, host._GIGABYTE, seconds = map(float, sys.argv[1:])
+host.read_memory = lambda: host.Memory(total=4, free=free)
 host.keep_freed_memory()
 arrays = [b"x" * 2**20 for _ in range(128)]
 last = arrays.pop()
@@ -146,7 +146,7 @@ def machine(tmp_path):
 
 def test_memory_is_that_of_the_job_where_it_has_less(machine):
     def found():
-        return host.memory(machine / "proc", machine / "cgroup")
+        return host.read_memory(machine / "proc", machine / "cgroup")
 
     assert found() == (8 * GIGABYTE, 3 * GIGABYTE)
     (machine / "cgroup/slice/job/memory.max").write_text("max\n")
@@ -157,4 +157,4 @@ def test_memory_is_that_of_the_job_where_it_has_less(machine):
 
 def test_where_nobody_tells_of_memory_nothing_is_made_up(tmp_path):
     with pytest.raises(OSError, match="meminfo"):
-        host.memory(tmp_path, tmp_path)
+        host.read_memory(tmp_path, tmp_path)

@@ -15,7 +15,7 @@ import sys
 from bertjax.errors import UserError
 from bertjax.runtime import distributed as hosts
 
-hosts.join(False)
+hosts.connect(False)
 hosts.barrier("first place")
 print("met", flush=True)
 if sys.argv[1] == "late":

@@ -74,7 +74,7 @@ def test_control_c_that_a_callback_ignores_is_raised_again():
 
     with ControlC("bertjax fake") as control_c, pytest.raises(KeyboardInterrupt):
         collect_and_wait()
-    assert control_c.came
+    assert control_c.pressed
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -102,7 +102,7 @@ def test_handlers_of_a_command_itself_are_left_alone():
         signal.raise_signal(signal.SIGINT)
         signal.signal(signal.SIGINT, before)
     assert seen == [signal.SIGINT]
-    assert not control_c.came
+    assert not control_c.pressed
 
 
 def test_an_interrupted_run_says_what_it_waits_for(capfd):
@@ -112,10 +112,10 @@ def test_an_interrupted_run_says_what_it_waits_for(capfd):
     line = "SIGTERM: finishing this step{} and saving; Ctrl-C stops at once\n"
     assert capfd.readouterr().err == line.format(" once XLA has compiled it")
     with Interrupt() as interrupt:
-        assert not interrupt.wanted()
+        assert not interrupt.should_stop()
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
-        assert interrupt.wanted()
+        assert interrupt.should_stop()
     assert capfd.readouterr().err == line.format("")
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas
 
-from bertjax.runtime.chips import peak_flops_per_second, peak_of_kind
+from bertjax.runtime.chips import peak_flops_of_kind, peak_flops_per_second
 from bertjax.train.report import flops, training_flops
 
 
@@ -137,12 +137,12 @@ def test_an_encoder_agrees_with_the_formula_of_its_layers():
     ],
 )
 def test_peaks_are_found_by_the_name_of_the_device(kind, tera):
-    assert peak_of_kind(kind) == tera * 1e12
+    assert peak_flops_of_kind(kind) == tera * 1e12
 
 
 def test_an_unknown_device_has_no_peak():
-    assert peak_of_kind("TPU v99") is None
-    assert peak_of_kind("NVIDIA GeForce GTX 1080") is None
+    assert peak_flops_of_kind("TPU v99") is None
+    assert peak_flops_of_kind("NVIDIA GeForce GTX 1080") is None
 
 
 def test_a_cpu_is_measured_and_its_devices_share_it(monkeypatch):

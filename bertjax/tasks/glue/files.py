@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.io.lines import whole
+from bertjax.io.lines import read_text
 from bertjax.tasks.glue import tfds as glue_tfds
 from bertjax.tasks.glue.table import (
     HIGHEST_SCORE,
@@ -140,7 +140,7 @@ class _Table:
 
 
 def _read_table(path: pathlib.Path, *, header: bool) -> _Table:
-    text = whole(path)
+    text = read_text(path)
     numbered = [
         (number, line.removesuffix("\r").split("\t"))
         for number, line in enumerate(text.split("\n"), start=1)

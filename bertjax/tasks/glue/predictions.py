@@ -8,7 +8,7 @@ from jaxtyping import Num
 
 from bertjax.errors import UserError
 from bertjax.io import files as io_files
-from bertjax.io.lines import texts
+from bertjax.io.lines import read_text_lines
 from bertjax.tasks.glue.table import HIGHEST_SCORE, GlueTask
 
 HEADER = "index\tprediction"
@@ -29,7 +29,7 @@ def write(
     else:
         spelled = [f"{value:.3f}" for value in np.clip(predictions, 0.0, HIGHEST_SCORE).tolist()]
     lines = [HEADER, *map("\t".join, zip(indices, spelled, strict=True))]
-    io_files.write(path, "\n".join(lines) + "\n")
+    io_files.write_output(path, "\n".join(lines) + "\n")
 
 
 def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
@@ -40,7 +40,7 @@ def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     places: dict[str, str] = {}
-    rows = texts(str(path))
+    rows = read_text_lines(str(path))
     where, header = next(rows, (f"{path}:1", ""))
     if header != HEADER:
         raise UserError(

@@ -18,7 +18,7 @@ from jaxtyping import Int32
 from bertjax.data.random import sample
 from bertjax.errors import UserError
 from bertjax.io.json_fields import check_characters
-from bertjax.io.lines import texts
+from bertjax.io.lines import read_text_lines
 
 NAMES = ("race", "swag")
 """Data sets that are read; `tasks/multiple_choice/dataset.py` has the readers."""
@@ -183,7 +183,9 @@ def _article(path: pathlib.Path) -> dict[str, Any]:
     """The JSON object of a file; its values have the right types, but for single options."""
     try:
         # Control characters as they stand are not JSON, but no reason to refuse a text.
-        read_race = json.loads("\n".join(line for _, line in texts(str(path))), strict=False)
+        read_race = json.loads(
+            "\n".join(line for _, line in read_text_lines(str(path))), strict=False
+        )
     except ValueError as error:
         raise UserError(f"{path} is no JSON: {error}; copy the released file again") from None
     kinds = {"article": str, "id": str, "questions": list, "options": list}
@@ -270,7 +272,7 @@ def read_swag_file(path: str | pathlib.Path, *, labelled: bool = True) -> Choice
 
 def _table(path: str | pathlib.Path) -> Iterator[tuple[int, list[str]]]:
     """The rows of a file with the line that each begins at; quotes may hold line ends."""
-    reader = csv.reader((f"{line}\n" for _, line in texts(str(path))), strict=True)
+    reader = csv.reader((f"{line}\n" for _, line in read_text_lines(str(path))), strict=True)
     begin = 1
     try:
         for fields in reader:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.io import files as io_files
-from bertjax.io.lines import texts
+from bertjax.io.lines import read_text_lines
 from bertjax.tasks.multiple_choice.files import LETTERS
 
 _FORMS = '{"ID": "B", ...} or lines of {"id": "ID", "prediction": "B"}'
@@ -24,7 +24,7 @@ def read(path: str | pathlib.Path) -> dict[str, int]:
     Raises:
       UserError: the file is of neither form, a question comes twice, or an answer is none.
     """
-    lines = [(where, line) for where, line in texts(str(path)) if line.strip()]
+    lines = [(where, line) for where, line in read_text_lines(str(path)) if line.strip()]
     found: dict[str, int] = {}
     for where, identity, answer in _answers(path, lines):
         if identity in found:
@@ -40,7 +40,7 @@ def write(path: str | pathlib.Path, ids: list[str], answers: list[int]) -> None:
       UserError: the file cannot be written.
     """
     chosen = dict(zip(ids, (LETTERS[answer] for answer in answers), strict=True))
-    io_files.write(pathlib.Path(path), json.dumps(chosen, indent=1) + "\n")
+    io_files.write_output(pathlib.Path(path), json.dumps(chosen, indent=1) + "\n")
 
 
 def _answers(path: str | pathlib.Path, lines: list[tuple[str, str]]) -> list[tuple[str, str, Any]]:

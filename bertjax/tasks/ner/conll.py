@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from bertjax.errors import UserError, nearest
 from bertjax.io import files as io_files
-from bertjax.io.lines import texts
-from bertjax.metrics.entities import OUTSIDE, begins, entities, split_tag
+from bertjax.io.lines import read_text_lines
+from bertjax.metrics.entities import OUTSIDE, extract_entities, split_tag, starts_entity
 
 DOCUMENT = "-DOCSTART-"
 AS_IT_IS = "as-it-is"
@@ -98,7 +98,7 @@ def is_tag(text: str) -> bool:
 def iob2(tags: Sequence[str]) -> tuple[str, ...]:
     """The same entities with B at the beginning of each, and I behind it."""
     written = [OUTSIDE] * len(tags)
-    for kind, begin, end in entities(tags):
+    for kind, begin, end in extract_entities(tags):
         written[begin:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - begin - 1)]
     return tuple(written)
 
@@ -144,7 +144,7 @@ def write(
         blocks.append(
             "\n".join(" ".join((word, *more, tag, mine)) for word, more, tag, mine in rows)
         )
-    io_files.write(pathlib.Path(path), "\n\n".join([*blocks, ""]))
+    io_files.write_output(pathlib.Path(path), "\n\n".join([*blocks, ""]))
 
 
 def _sentences(path: str | pathlib.Path) -> list[Sentence]:
@@ -159,7 +159,7 @@ def _sentences(path: str | pathlib.Path) -> list[Sentence]:
             sentences.append(Sentence(words, tags, between, numbers, document))
             rows.clear()
 
-    for number, (where, line) in enumerate(texts(str(path)), start=1):
+    for number, (where, line) in enumerate(read_text_lines(str(path)), start=1):
         fields = _GAP.split(line.strip(" \t"))
         if fields == [""]:
             close()
@@ -198,7 +198,7 @@ def _speaks_for(before: str, tag: str) -> str | None:
     """The one of IOB1 and IOB2 in which alone a tag can stand behind another."""
     mark, kind = split_tag(tag)
     if mark == "I":
-        return "iob1" if begins(before, tag) else None
+        return "iob1" if starts_entity(before, tag) else None
     if mark == "B":
         return "iob2" if before == OUTSIDE or split_tag(before)[1] != kind else None
     return None

@@ -141,7 +141,7 @@ def _said(
     tags = [labels[number] for number in probabilities.argmax(axis=-1)]
     entities = [
         {"type": kind, "text": " ".join(words[begin:end]), "words": [begin, end]}
-        for kind, begin, end in metrics_entities.entities(tags)
+        for kind, begin, end in metrics_entities.extract_entities(tags)
     ]
     probabilities = probabilities.max(axis=-1).tolist()
     return {

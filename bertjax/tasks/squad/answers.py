@@ -146,7 +146,7 @@ def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
       UserError: it cannot be written.
     """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=4)
-    io_files.write(path, f"{text}\n")
+    io_files.write_output(path, f"{text}\n")
 
 
 def _n_best(found: Iterable[Found], null: float | None, size: int) -> list[Candidate]:

@@ -123,10 +123,10 @@ class Dataset:
         found = self._answers(split, predictions)
         references = questions.references()
         if not self._fields["unanswerable"]:
-            scores = metrics_answers.exact_match_and_f1(found.predictions(), references)
+            scores = metrics_answers.score_squad_v1(found.predictions(), references)
             named = {name: scores[name] / 100 for name in ("exact_match", "f1")}
             return named | _of_characters(found.predictions(), references)
-        rules = metrics_answers.exact_match_and_f1_with_no_answers
+        rules = metrics_answers.score_squad_v2
         if split == "dev" and self._fields["null_threshold"] is None:
             texts = found.predictions(float("inf"))
             self._threshold = rules(texts, references, found.odds())["best_f1_thresh"]
@@ -239,7 +239,7 @@ def _of_characters(
     predictions: Mapping[str, str], references: metrics_answers.Answers
 ) -> dict[str, float]:
     """What is to be known beside the official scores where words are not parted by spaces."""
-    if not metrics_answers.is_chinese(references):
+    if not metrics_answers.is_mostly_chinese(references):
         return {}
     return {"character_f1": metrics_answers.character_f1(predictions, references) / 100}
 

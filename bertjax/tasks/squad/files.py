@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int, Int64
 
 from bertjax.data.random import sample
 from bertjax.errors import UserError, nearest
-from bertjax.io.json_fields import field, load
+from bertjax.io.json_fields import get_field, load_json
 
 UNKNOWN = -1
 """Stands for a place that is not known, or of an answer that does not exist."""
@@ -135,7 +135,7 @@ def read(
     if on_mismatch not in ON_MISMATCH:
         raise UserError(f"no on_mismatch={on_mismatch!r}: {nearest(on_mismatch, ON_MISMATCH)}")
     contexts: list[str] = []
-    questions = list(_walk(str(path), load(pathlib.Path(path), _LAYOUT), contexts, labelled))
+    questions = list(_walk(str(path), load_json(pathlib.Path(path), _LAYOUT), contexts, labelled))
     if not questions:
         raise UserError(f"{path} holds no questions: expected data[].paragraphs[].qas[]")
     misplaced = [question for question in questions if question.misplaced]
@@ -158,7 +158,7 @@ def is_version_2(path: str | pathlib.Path) -> bool:
     It is if a question has none. Else its `version` decides, and without one whether its questions
     have the key `is_impossible`.
     """
-    content = load(pathlib.Path(path), _LAYOUT)
+    content = load_json(pathlib.Path(path), _LAYOUT)
     asked = [raw for *_, listed in _paragraphs(str(path), content) for raw in listed]
     version = str(content.get("version", "")).lower().removeprefix("v")
     if any(raw.get("is_impossible") for raw in asked) or version.startswith("2"):
@@ -267,7 +267,7 @@ def _check_answers(where: str, answers: list[str], impossible: bool, labelled: b
 
 
 def _field(where: str, node: Any, key: str, kind: type) -> Any:
-    return field(where, node, key, kind, _LAYOUT)
+    return get_field(where, node, key, kind, _LAYOUT)
 
 
 def _standing(context: str, start: int, length: int) -> str:

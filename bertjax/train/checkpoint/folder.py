@@ -110,7 +110,7 @@ def defect(checkpoint: pathlib.Path) -> str | None:
 def size(checkpoint: pathlib.Path) -> int:
     """Bytes of all its files."""
     if storage.is_remote(checkpoint):
-        files = storage.with_retries(lambda: storage.listed(checkpoint), checkpoint)
+        files = storage.with_retries(lambda: storage.list_files(checkpoint), checkpoint)
         return sum(size for size, _ in files.values())
     return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
 
@@ -156,7 +156,7 @@ def clear(folder: pathlib.Path) -> None:
     if not storage.is_remote(folder):
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        storage.clear(folder)
+        storage.remove_folder(folder)
 
 
 def _numbered(directory: pathlib.Path) -> list[int]:
@@ -182,6 +182,6 @@ def _read_through(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, str]]:
 
 def _sizes_in_bucket(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, None]]:
     for name, (size, _) in storage.with_retries(
-        lambda: storage.listed(checkpoint), checkpoint
+        lambda: storage.list_files(checkpoint), checkpoint
     ).items():
         yield name, size, None

@@ -73,7 +73,7 @@ class Checkpoints:
         provenance: Mapping[str, str] | None = None,
         log: Callable[[str], None] = _to_stderr,
     ):
-        self.directory = storage.absolute(storage.place(workdir)) / "checkpoints"
+        self.directory = storage.absolute(storage.to_path(workdir)) / "checkpoints"
         if str(self.directory).startswith("s3://"):
             raise UserError(
                 f"{workdir}: orbax writes no checkpoints into s3://; name a folder on a disk, or "

@@ -58,7 +58,7 @@ def resolve(name: str) -> PretrainedSource:
         )
     fresh = name.startswith("random:")
     folder, _, which = name.removeprefix("random:").partition("@")
-    holder = storage.place(folder)
+    holder = storage.to_path(folder)
     run = holder.parent if holder.name.startswith("seed_") else holder
     if not (run / "config.json").is_file():
         raise UserError(

@@ -81,7 +81,7 @@ def _read(checkpoint: pathlib.Path, wanted: Mapping[str, Any], argument: Callabl
     arguments = trees.nested({name: argument(ocp, leaf) for name, leaf in stored.items()})
     leaves = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
     if stored:
-        folder = copies.for_arrays(checkpoint)
+        folder = copies.orbax_path(checkpoint)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore(
                 storage.absolute(folder) / checkpoint_folder.STATE,

@@ -89,7 +89,7 @@ def test_iob1_becomes_iob2(read, iob1, iob2):
     assert read(text, scheme="iob1")[0].tags == tuple(iob2.split())
     assert read(text, scheme="as-it-is")[0].tags == tuple(iob1.split())
     assert ner_conll.iob2(iob2.split()) == tuple(iob2.split())
-    assert entities.entities(iob1.split()) == entities.entities(iob2.split())
+    assert entities.extract_entities(iob1.split()) == entities.extract_entities(iob2.split())
 
 
 def test_bioes_becomes_iob2(read):
@@ -183,7 +183,7 @@ def test_released_sentences(shared_data, tmp_path):
     assert sum(map(len, sentences)) == 51362  # as the task's paper counts (table 1)
     assert sentences[-1].document + 1 == 216
     assert ner_conll.scheme_of("valid.txt", sentences) == "iob2"
-    found = entities.by_type(*[[each.tags for each in sentences]] * 2)
+    found = entities.count_by_type(*[[each.tags for each in sentences]] * 2)
     # Table 2 of the task's paper.
     assert {kind: each.correct for kind, each in found.items()} == {
         "LOC": 1837,
