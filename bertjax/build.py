@@ -31,6 +31,7 @@ from bertjax.train import optimizer, schedule, sharding
 from bertjax.train.step import NOTHING, Microbatches
 from bertjax.train.trainer import Trainer, make_trainer
 from bertjax.validation import config as validation_config
+from bertjax.validation import schema
 
 _LABELS = ("name", "size")
 """Fields of `config.model` that name it and are none of its module's."""
@@ -287,8 +288,7 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
             learning_rate=learning_rate,
             num_train_steps=count,
             warmup_steps=warmup_steps,
-            end_learning_rate=fields.end_learning_rate,
-            power=fields.power,
+            **schema.own_fields(config, "optimizer.schedule"),
         )
         for (learning_rate, warmup_steps), count in zip(rates, steps, strict=True)
     ]
@@ -296,15 +296,15 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """The way from gradient to direction."""
-    names = ("weight_decay", "adam_b1", "adam_b2", "adam_eps", "max_grad_norm")
-    fields, depth = config.optimizer, {}
-    if fields.get("layerwise_decay", 1.0) != 1.0:
-        depth["layerwise_decay"] = fields.layerwise_decay
-        depth["num_layers"] = config.model.num_hidden_layers
-    frozen_parts = ("encoder",) if freezes_encoder(config) else ()
+    """The map from gradient to direction; see `train/optimizer.py`."""
+    fields = config.optimizer
     return optimizer.make(
-        fields.name, **{name: fields[name] for name in names}, **depth, frozen_parts=frozen_parts
+        fields.name,
+        max_grad_norm=fields.max_grad_norm,
+        layerwise_decay=fields.get("layerwise_decay", 1.0),
+        num_layers=config.model.get("num_hidden_layers", 0),
+        frozen_parts=("encoder",) if freezes_encoder(config) else (),
+        **schema.own_fields(config, "optimizer.name"),
     )
 
 

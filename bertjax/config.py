@@ -36,9 +36,8 @@ _SHOWN = 6
 _FIELDS = (
     *("seed", "log_every", "max_skipped_in_a_row", "watchdog_minutes", "keep_checkpoints"),
     *("data.max_seq_length", "data.batch_size", "data.microbatches"),
-    *("optimizer.name", "optimizer.learning_rate", "optimizer.schedule", "optimizer.power"),
-    *("optimizer.end_learning_rate", "optimizer.weight_decay", "optimizer.max_grad_norm"),
-    *("optimizer.adam_b1", "optimizer.adam_b2", "optimizer.adam_eps"),
+    *("optimizer.name", "optimizer.learning_rate", "optimizer.schedule"),
+    "optimizer.max_grad_norm",
     *("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.sequence", "mesh.rules"),
     *("mesh.attention_kernel", "mesh.shard_optimizer", "mesh.grad_reduce_in_bf16"),
 )

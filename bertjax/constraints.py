@@ -130,6 +130,8 @@ NonNegativeInt = Annotated[int, integer(0)]
 PositiveFloat = Annotated[float, Number(0.0, open_low=True)]
 NonNegativeFloat = Annotated[float, Number(0.0)]
 Finite = Annotated[float, Number()]
+LearningRate = Annotated[float, Number(0.0, 1.0)]
+"""Adam's direction has elements near 1: at a rate of 1 a parameter changes by 1 in a step."""
 Share = Annotated[float, share()]
 PositiveShare = Annotated[float, share(open_low=True)]
 OpenShare = Annotated[float, share(open_low=True, open_high=True)]

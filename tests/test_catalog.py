@@ -19,6 +19,8 @@ def test_names_are_the_files_of_a_folder(root):
         ("objectives", None, "Objective"),
         ("tasks", "head", "Task"),
         ("tasks", "dataset", "Dataset"),
+        ("train/optimizers", None, "Optimizer"),
+        ("train/schedules", None, "Schedule"),
     ],
 )
 def test_every_plug_in_defines_what_its_folder_promises(folder, part, attribute):

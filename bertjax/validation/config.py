@@ -14,14 +14,12 @@ from bertjax.constraints import (
     OneOf,
     check_fields,
     check_relations,
-    check_section,
     check_value,
-    complaint,
     fields_of,
     relations_of,
     with_defaults,
 )
-from bertjax.errors import UserError, nearest
+from bertjax.errors import UserError
 from bertjax.train.evaluate import HELD_OUT
 from bertjax.validation import schema
 
@@ -39,17 +37,9 @@ def check(config: ConfigDict) -> None:
     for name in schema.REQUIRED:
         if not isinstance(config[name], ConfigDict):
             raise UserError(f"config.{name}: got {config[name]!r}, expected a section")
-    for name, declared in schema.sections(config).items():
-        values = config[name] if name else _top(config)
-        where = f"config.{name}" if name else "config"
-        _check_section(declared, values, where)
-    if "task" in config:
-        _check_changes(config.model)
-    else:
-        check_model(config.model)
     modules = objective_modules(config)
-    for name, module in modules.items():
-        check_section(module, config.objectives[name], f"config.objectives.{name}")
+    for section in ("", *_sections(config), *(f"objectives.{name}" for name in modules)):
+        _check_section(config, section)
     _check_weights(config, modules)
     _check_order(config, modules)
     if "task" not in config:
@@ -63,10 +53,7 @@ def check_model(fields: Mapping[str, Any]) -> None:
     Raises:
       UserError: naming the first field whose value does not fit.
     """
-    check_value(fields_of(schema.Model)["name"], fields.get("name"), "config.model.name")
-    module = catalog.load("models", fields["name"]).Model
-    check_fields(fields_of(module) | fields_of(schema.Model), fields, "config.model")
-    check_relations(relations_of(module), with_defaults(module, fields), "config.model")
+    _check_section(ConfigDict({"model": dict(fields)}), "model")
 
 
 def objective_modules(config: ConfigDict) -> dict[str, type]:
@@ -92,31 +79,33 @@ def held_out_metrics(config: ConfigDict) -> dict[str, str]:
     return found
 
 
-def _top(config: ConfigDict) -> dict[str, Any]:
-    """The fields of a config that are no sections."""
-    known = (*schema.SECTIONS, *schema.ELSEWHERE)
-    return {name: value for name, value in config.items() if name not in known}
+def _sections(config: ConfigDict) -> list[str]:
+    """Sections whose fields are values."""
+    return [name for name in schema.SHARED if name in config]
 
 
-def _check_section(declared: type, values: Mapping[str, Any], where: str) -> None:
-    hints = fields_of(declared)
-    if where == "config.task":
-        hints = hints | fields_of(schema.Task)
+def _check_section(config: ConfigDict, section: str) -> None:
+    where = f"config.{section}" if section else "config"
+    hints = schema.hints(config, section)
+    if section:
+        values = dict(_at(config, section))
+    else:
+        known = (*schema.SHARED, "objectives", schema.WRITTEN_BY_RUN)
+        values = {name: value for name, value in config.items() if name not in known}
     check_fields(hints, values, where)
-    check_relations(relations_of(declared), with_defaults(declared, values), where)
+    if section == "model" and "task" in config:
+        return
+    classes = schema.declarations(config, section)
+    for declared in classes:
+        values = with_defaults(declared, values)
+    for declared in classes:
+        check_relations(relations_of(declared), values, where)
 
 
-def _check_changes(fields: Mapping[str, Any]) -> None:
-    """Checks changes to a pretrained model that is not known yet: some model has to allow each."""
-    models = [catalog.load("models", name).Model for name in catalog.names("models")]
-    declared = [fields_of(schema.Model), *map(fields_of, models)]
-    known = {name for hints in declared for name in hints}
-    for name, value in fields.items():
-        if name not in known:
-            raise UserError(f"no field {name!r} in config.model: {nearest(name, known)}")
-        hints = [hints[name] for hints in declared if name in hints]
-        if value is not None and all(complaint(hint, value) for hint in hints):
-            check_value(hints[0], value, f"config.model.{name}")
+def _at(config: ConfigDict, section: str) -> ConfigDict:
+    for name in section.split("."):
+        config = config[name]
+    return config
 
 
 def _check_model_relations(config: ConfigDict, modules: Mapping[str, type]) -> None:
@@ -135,7 +124,7 @@ def _check_weights(config: ConfigDict, modules: Mapping[str, type]) -> None:
         for name, module in modules.items()
     }
     if "task" in config:
-        task = schema.sections(config)["task"]
+        task = schema.chosen(config, "task.name")
         weights["task"] = with_defaults(task, config.task)["weight"]
     if not any(weights.values()):
         got = ", ".join(f"config.{name}.weight={value}" for name, value in weights.items())

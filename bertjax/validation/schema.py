@@ -1,26 +1,25 @@
 """The fields of a config and their allowed values.
 
-Fields of models, objectives and tasks are declared by these modules, those of a task's data by
-`tasks/NAME/dataset.py`; all others are declared here. `validation/config.py` checks a config
-against all of them.
+Fields of models, objectives, tasks, optimizers and schedules are declared by their files, those of
+a task's data by `tasks/NAME/dataset.py`; all others are declared here. `validation/config.py`
+checks a config against all of them.
 """
 
-from typing import Annotated
+import dataclasses
+from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
 from bertjax import catalog
 from bertjax.constraints import (
     AnyText,
-    Epsilon,
+    LearningRate,
     NonNegativeFloat,
     NonNegativeInt,
     Number,
     OneOf,
-    PositiveFloat,
     PositiveInt,
     PositiveShare,
-    Relation,
     Seed,
     Share,
     ShareBelowOne,
@@ -34,10 +33,8 @@ from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import NAMED
 from bertjax.tokenizers import tokenizer
 from bertjax.tokenizers.definitions import UNICODE_FORMS
-from bertjax.train import epochs
+from bertjax.train import epochs, optimizer, schedule
 from bertjax.train.checkpoint import retention
-from bertjax.train.optimizer import OptimizerName
-from bertjax.train.schedule import ScheduleName
 from bertjax.train.sharding import MeshRules, MeshSize
 
 FORMATS = (
@@ -48,10 +45,6 @@ FORMATS = (
     images.FORMAT,
 )
 """What `config.data.format` may be."""
-
-
-LearningRate = Annotated[float, Number(0.0, 1.0)]
-"""Adam's direction has elements near 1: at a rate of 1 a parameter moves by 1 in a step."""
 
 
 class Run:
@@ -147,50 +140,6 @@ class Data:
     phases: tuple[tuple[PositiveInt, ...], ...]
 
 
-class Optimizer:
-    """`config.optimizer`: see `train/optimizer.py` and `train/schedule.py`.
-
-    Attributes:
-      warmup_steps: Of a pretraining; a fine-tuning writes it.
-      restarts: Learning rate and warmup of each phase but the first.
-      max_grad_norm: Longer gradients are scaled down to it; 0 for none.
-      warmup_share: Of a fine-tuning: share of its steps.
-      layerwise_decay: Below 1, lower layers take shorter steps.
-      freeze_encoder: Whether only what stands on the encoder is trained.
-    """
-
-    name: OptimizerName
-    learning_rate: LearningRate
-    schedule: ScheduleName
-    warmup_steps: NonNegativeInt
-    end_learning_rate: LearningRate
-    power: PositiveFloat
-    restarts: tuple[tuple[LearningRate, NonNegativeInt], ...]
-    weight_decay: NonNegativeFloat
-    adam_b1: ShareBelowOne
-    adam_b2: ShareBelowOne
-    adam_eps: Epsilon
-    max_grad_norm: Annotated[float, Number(0.0, meaning="0 clips nothing")]
-    warmup_share: Share
-    layerwise_decay: PositiveShare
-    freeze_encoder: bool
-
-    relations = (
-        Relation(
-            ("end_learning_rate", "learning_rate"),
-            lambda end, peak: end <= peak,
-            "end_learning_rate <= learning_rate",
-            "lower end_learning_rate",
-        ),
-        Relation(
-            ("learning_rate", "weight_decay"),
-            lambda peak, decay: peak * decay < 1,
-            "learning_rate * weight_decay < 1, the share that a step takes from a parameter",
-            "lower one of them",
-        ),
-    )
-
-
 class Mesh:
     """`config.mesh`: see `configs/common.py`."""
 
@@ -204,47 +153,173 @@ class Mesh:
     attention_kernel: KernelName
 
 
+@dataclasses.dataclass(frozen=True)
+class PlugIn:
+    """A field whose value names a file of a folder; a class there declares fields of the section.
+
+    Attributes:
+      folder: Of `bertjax/`.
+      attribute: The class.
+      part: A module of each subfolder; None for the modules of the folder.
+    """
+
+    folder: str
+    attribute: str
+    part: str | None = None
+
+    @property
+    def hint(self) -> Any:
+        """The type of the field."""
+        return Annotated[str, OneOf(catalog.names(self.folder, self.part))]
+
+    def load(self, name: str) -> type:
+        """Imports the class of a name."""
+        return getattr(catalog.load(self.folder, name, self.part), self.attribute)
+
+    def every(self) -> dict[str, type]:
+        """The classes of all names."""
+        return {name: self.load(name) for name in catalog.names(self.folder, self.part)}
+
+
+PLUG_INS = {
+    "model.name": PlugIn("models", "Model"),
+    "task.name": PlugIn("tasks", "Task", "head"),
+    "optimizer.name": PlugIn(optimizer.FOLDER, "Optimizer"),
+    "optimizer.schedule": PlugIn(schedule.FOLDER, "Schedule"),
+}
+
+
+class Optimizer:
+    """Fields of `config.optimizer` that all optimizers and schedules share.
+
+    Attributes:
+      name: A file of `train/optimizers/`, which declares further fields.
+      learning_rate: The peak.
+      schedule: A file of `train/schedules/`, which declares further fields.
+      warmup_steps: Of a pretraining; a fine-tuning writes it.
+      restarts: Learning rate and warmup of each phase but the first.
+      max_grad_norm: Gradients with a larger norm are scaled down to it; 0 for none.
+      warmup_share: Of a fine-tuning: share of its steps.
+      layerwise_decay: Factor between the steps of a layer and those of the layer above.
+      freeze_encoder: Whether only the modules above the encoder are trained.
+    """
+
+    name: PLUG_INS["optimizer.name"].hint
+    learning_rate: LearningRate
+    schedule: PLUG_INS["optimizer.schedule"].hint
+    warmup_steps: NonNegativeInt
+    restarts: tuple[tuple[LearningRate, NonNegativeInt], ...]
+    max_grad_norm: Annotated[float, Number(0.0, meaning="0 clips nothing")]
+    warmup_share: Share
+    layerwise_decay: PositiveShare
+    freeze_encoder: bool
+
+
 class Model:
-    """Fields of `config.model` that are not, or not with these values, fields of its module.
+    """Fields of `config.model` that its module does not have, or has with fewer values.
 
     Attributes:
       name: A file of `models/`.
-      size: What the config file calls it.
+      size: The name of the model in its config file.
       precision: "auto" for the fastest on the device.
       unroll: 0 for the fastest on the device.
     """
 
-    name: Annotated[str, OneOf(catalog.names("models"))]
+    name: PLUG_INS["model.name"].hint
     size: AnyText
     precision: Annotated[str, OneOf((*NAMED, "auto"))]
     unroll: Annotated[int, integer(0, meaning="0 suits the device")]
 
 
 class Task:
-    """The field of `config.task` that is none of its module's.
+    """The field of `config.task` that its head does not have.
 
     Attributes:
       name: A folder of `tasks/`.
     """
 
-    name: Annotated[str, OneOf(catalog.names("tasks", "head"))]
+    name: PLUG_INS["task.name"].hint
 
 
 REQUIRED = ("model", "data", "optimizer", "mesh")
-SECTIONS = {"tokenizer": Tokenizer, "optimizer": Optimizer, "mesh": Mesh}
-ELSEWHERE = ("model", "objectives", "task", "data", "init")
-"""Sections whose fields follow from a name in the config; `init` is written by the run."""
+SHARED = {
+    "tokenizer": Tokenizer,
+    "data": Data,
+    "mesh": Mesh,
+    "model": Model,
+    "optimizer": Optimizer,
+    "task": Task,
+}
+"""Fields of a section that are the same for all names in it."""
+WRITTEN_BY_RUN = "init"
+"""A section of a fine-tuning's config.json."""
 
 
-def sections(config: ConfigDict) -> dict[str, type]:
-    """What declares the fields of each section that a config has, apart from its modules.
+def chosen(config: ConfigDict, field: str) -> type:
+    """The class that the value of a field of `PLUG_INS` stands for.
 
-    "" is the config itself.
+    Raises:
+      UserError: there is no such file.
     """
-    found = {name: declared for name, declared in SECTIONS.items() if name in config}
-    if "task" not in config:
-        return {"": PretrainingRun, **found, "data": Data}
-    check_value(fields_of(Task)["name"], config.task.get("name"), "config.task.name")
-    data = catalog.load("tasks", config.task.name, "dataset").DataFields
-    task = catalog.load("tasks", config.task.name, "head").Task
-    return {"": FineTuningRun, **found, "data": data, "task": task}
+    section, name = field.split(".")
+    value = config[section].get(name)
+    check_value(PLUG_INS[field].hint, value, f"config.{field}")
+    return PLUG_INS[field].load(value)
+
+
+def declarations(config: ConfigDict, section: str) -> tuple[type, ...]:
+    """The classes that declare the fields of a section; "" is the config itself.
+
+    Args:
+      config: Of which only the names of plug-ins are read.
+      section: Dotted name, such as "model" or "objectives.mlm".
+
+    Raises:
+      UserError: a name without a file.
+    """
+    finetunes = "task" in config
+    folder, _, name = section.partition(".")
+    if folder == "objectives" and name:
+        return (catalog.load("objectives", name).Objective,)
+    if not section:
+        return (FineTuningRun if finetunes else PretrainingRun,)
+    if finetunes and section == "data":
+        chosen(config, "task.name")
+        return (catalog.load("tasks", config.task.name, "dataset").DataFields,)
+    if finetunes and section == "model":  # changes to a pretrained model, not known yet
+        return (*PLUG_INS["model.name"].every().values(), Model)
+    own = [chosen(config, field) for field in PLUG_INS if field.startswith(f"{section}.")]
+    return (*own, *([SHARED[section]] if section in SHARED else []))
+
+
+def hints(config: ConfigDict, section: str) -> dict[str, Any]:
+    """The types of all fields that a section may have.
+
+    A field of `config.optimizer` may be another optimizer's or schedule's: it has no effect then.
+    Changes to a pretrained model may be those of any model; None changes nothing.
+    """
+    classes = declarations(config, section)
+    if "task" in config and section == "model":
+        return _optional_union(classes)
+    found: dict[str, Any] = {}
+    if section == "optimizer":
+        for field in ("optimizer.name", "optimizer.schedule"):
+            for declared in PLUG_INS[field].every().values():
+                found |= fields_of(declared)
+    for declared in classes:
+        found |= fields_of(declared)
+    return found
+
+
+def _optional_union(classes: tuple[type, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for declared in classes:
+        for name, hint in fields_of(declared).items():
+            found[name] = found[name] | hint if name in found else hint | None
+    return found
+
+
+def own_fields(config: ConfigDict, field: str) -> dict[str, Any]:
+    """Those values of a section that the class of a plug-in declares, such as "optimizer.name"."""
+    values = config[field.partition(".")[0]]
+    return {name: values[name] for name in fields_of(chosen(config, field)) if name in values}

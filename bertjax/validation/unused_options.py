@@ -6,10 +6,10 @@ something: an override or a flag that nothing reads is refused in one line.
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertjax.constraints import shown
+from bertjax.constraints import fields_of, shown
 from bertjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -95,20 +95,6 @@ CONFIG = (
         "give the size to the config file, as in configs/bert.py:large, or set the model's fields",
     ),
     Unread(
-        ("optimizer.power",),
-        "optimizer.schedule",
-        lambda name: name in ("linear", "cosine", "constant", "inverse_square_root"),
-        "'polynomial'",
-        "set --config.optimizer.schedule=polynomial, or leave it out",
-    ),
-    Unread(
-        ("optimizer.end_learning_rate",),
-        "optimizer.schedule",
-        lambda name: name in ("constant", "inverse_square_root"),
-        "'linear', 'polynomial' or 'cosine'",
-        "choose another schedule, or leave it out",
-    ),
-    Unread(
         ("optimizer.layerwise_decay", "model.*_dropout_prob"),
         "optimizer.freeze_encoder",
         bool,
@@ -150,9 +136,30 @@ def check_overrides(config: "ConfigDict", fields: Collection[str]) -> None:
     Raises:
       UserError: naming the first.
     """
-    names = {*fields, *(rule.other for rule in CONFIG)}
+    rules = (
+        *CONFIG,
+        *_of_other_plug_ins("optimizer.name"),
+        *_of_other_plug_ins("optimizer.schedule"),
+    )
+    names = {*fields, *(rule.other for rule in rules)}
     values = {name: _value(config, name) for name in names}
-    check(CONFIG, values, fields, "config.")
+    check(rules, values, fields, "config.")
+
+
+def _of_other_plug_ins(field: str) -> Iterator[Unread]:
+    """Rules for the fields of optimizers or schedules that only some of them have."""
+    from bertjax.validation import schema  # which imports JAX; commands without it check flags
+
+    classes = schema.PLUG_INS[field].every()
+    for name in {name for declared in classes.values() for name in fields_of(declared)}:
+        owners = [owner for owner, declared in classes.items() if name in fields_of(declared)]
+        yield Unread(
+            (f"optimizer.{name}",),
+            field,
+            lambda chosen, owners=owners: chosen not in owners,
+            " or ".join(map(repr, owners)),
+            f"set --config.{field}={owners[0]}, or leave it out",
+        )
 
 
 def check_flags(

@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.train import optimizer
+from bertjax.train.optimizers import lamb
 
 LAYERS = 3
 SHAPES = {
@@ -120,7 +121,7 @@ def test_a_scanned_stack_is_like_separate_layers():
     scales = np.array([0.1, 1.0, 30.0])[:, None, None]
     stacked = jnp.asarray(scales * generator.normal(size=(LAYERS, 5, 7)), jnp.float32)
     update = jnp.asarray(generator.normal(size=(LAYERS, 5, 7)), jnp.float32)
-    ratio = optimizer.scale_by_trust_ratio()
+    ratio = lamb.scale_by_trust_ratio()
 
     def scaled(update, params):
         return flat(ratio.update(update, ratio.init(params), params)[0])
@@ -141,7 +142,7 @@ def test_a_scanned_stack_is_like_separate_layers():
 
 
 def test_a_ratio_without_a_length_is_one():
-    ratio = optimizer.scale_by_trust_ratio()
+    ratio = lamb.scale_by_trust_ratio()
     update = {"kernel": jnp.array([[3.0, 4.0]]), "other": jnp.zeros((2, 2))}
     params = {"kernel": jnp.zeros((1, 2)), "other": jnp.ones((2, 2))}
     got, _ = ratio.update(update, ratio.init(params), params)
@@ -150,7 +151,9 @@ def test_a_ratio_without_a_length_is_one():
 
 
 def test_an_unknown_optimizer():
-    with pytest.raises(UserError, match="no optimizer 'adam': did you mean 'adamw'"):
+    with pytest.raises(
+        UserError, match="no 'adam' in bertjax/train/optimizers/: did you mean 'adamw'"
+    ):
         optimizer.make("adam")
 
 
@@ -192,8 +195,8 @@ def test_lower_layers_take_shorter_steps():
 @pytest.mark.parametrize(
     ("decay", "layers", "message"),
     [
-        (0.0, LAYERS, "layerwise_decay=0.0: expected more than 0 and at most 1"),
-        (0.8, LAYERS + 1, "needs an encoder with one stack of 4 layers of their own"),
+        (0.0, LAYERS, "layerwise_decay: got 0.0, expected more than 0 and at most 1"),
+        (0.8, LAYERS + 1, "expected one stack of 4 layers with parameters of their own"),
     ],
 )
 def test_an_impossible_layerwise_decay_is_one_line(decay, layers, message):

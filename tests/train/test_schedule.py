@@ -80,7 +80,7 @@ def test_rates_that_fit_no_phases_are_one_line(restarts):
 
 
 def test_a_warmup_that_a_phase_does_not_hold_is_one_line():
-    with pytest.raises(UserError, match="warmup_steps=5 must lie between 0 and num_train_steps=4"):
+    with pytest.raises(UserError, match="warmup_steps: got 5, expected 0 to num_train_steps=4"):
         build.make_schedule(two_phases(restarts=((0.4, 5),)))
 
 
@@ -100,10 +100,22 @@ def test_a_peak_of_zero(name):
 @pytest.mark.parametrize(
     ("name", "warmup_steps", "message"),
     [
-        ("linaer", 0, "no schedule 'linaer': did you mean 'linear'?"),
-        ("inverse_sqrt", 0, "no schedule 'inverse_sqrt': did you mean 'inverse_square_root'?"),
-        ("linear", 11, "warmup_steps=11 must lie between 0 and num_train_steps=10"),
-        ("linear", -1, "warmup_steps=-1 must lie between 0 and num_train_steps=10"),
+        ("linaer", 0, "no 'linaer' in bertjax/train/schedules/: did you mean 'linear'?"),
+        (
+            "inverse_sqrt",
+            0,
+            "no 'inverse_sqrt' in bertjax/train/schedules/: did you mean 'inverse_square_root'?",
+        ),
+        (
+            "linear",
+            11,
+            "warmup_steps: got 11, expected 0 to num_train_steps=10; change one of them",
+        ),
+        (
+            "linear",
+            -1,
+            "warmup_steps: got -1, expected 0 to num_train_steps=10; change one of them",
+        ),
     ],
 )
 def test_mistakes(name, warmup_steps, message):

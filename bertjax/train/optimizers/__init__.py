@@ -1,0 +1,1 @@
+"""Optimizers by name: `config.optimizer.name = "lamb"` is `lamb.py`."""

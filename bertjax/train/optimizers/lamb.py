@@ -1,0 +1,73 @@
+"""LAMB (You et al. 2020): AdamW with a trust ratio for each layer, for large batches."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from bertjax.constraints import Epsilon, NonNegativeFloat, ShareBelowOne
+from bertjax.train.optimizer import (
+    DECAY_BELOW_ONE,
+    NO_DECAY,
+    add_decayed_weights,
+    leading_axes,
+    parameter_name,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """The defaults are those of AdamW.
+
+    Attributes:
+      weight_decay: Decoupled from the gradient.
+      adam_b1: Decay of the first moment.
+      adam_b2: Decay of the second moment.
+      adam_eps: Added to the root of the second moment.
+    """
+
+    weight_decay: NonNegativeFloat = 0.01
+    adam_b1: ShareBelowOne = 0.9
+    adam_b2: ShareBelowOne = 0.999
+    adam_eps: Epsilon = 1e-6
+
+    relations = (DECAY_BELOW_ONE,)
+
+    def transforms(self) -> tuple[optax.GradientTransformation, ...]:
+        """The steps of the chain from clipped gradient to direction."""
+        return (
+            optax.scale_by_adam(self.adam_b1, self.adam_b2, self.adam_eps),
+            add_decayed_weights(self.weight_decay),
+            scale_by_trust_ratio(),
+        )
+
+
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+    """Scale by |parameter| / |update|, one ratio per layer (You et al. 2020, algorithm 2).
+
+    Parameters of a scanned stack hold all layers in one array; each layer has its own ratio, and of
+    groups of layers each block of a group. Parameters without weight decay keep their update, as in
+    the published code: biases are initialised to zero, and a ratio proportional to the parameter
+    would hold them there.
+    """
+
+    def update(updates, state, params):
+        return jax.tree_util.tree_map_with_path(_scale_leaf, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _scale_leaf(path: tuple, update: Array, parameter: Array) -> Array:
+    names = parameter_name(path)
+    if names[-1] in NO_DECAY:
+        return update
+    axes = tuple(range(leading_axes(names), update.ndim))
+
+    def norm(x):
+        return jnp.sqrt(jnp.sum(jnp.square(x), axis=axes, keepdims=True))
+
+    length, step = norm(parameter), norm(update)
+    defined = (length > 0) & (step > 0)
+    return update * jnp.where(defined, length / jnp.where(defined, step, 1.0), 1.0)

@@ -1,0 +1,1 @@
+"""Learning rate schedules by name: `config.optimizer.schedule = "cosine"` is `cosine.py`."""

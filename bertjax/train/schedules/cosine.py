@@ -1,0 +1,27 @@
+"""Cosine decay to a final learning rate (Loshchilov & Hutter 2017, without restarts)."""
+
+import dataclasses
+
+import optax
+
+from bertjax.constraints import LearningRate
+from bertjax.train.schedule import END_BELOW_PEAK
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Decays along half a period of the cosine.
+
+    Attributes:
+      end_learning_rate: At the last step of the run.
+    """
+
+    end_learning_rate: LearningRate = 0.0
+
+    relations = (END_BELOW_PEAK,)
+
+    def decay(self, peak: float, steps: int, warmup_steps: int) -> optax.Schedule:
+        """The learning rate of each of the `steps` after the warmup."""
+        end = self.end_learning_rate
+        cosine = optax.cosine_decay_schedule(peak - end, steps)
+        return lambda step: end + cosine(step)
