@@ -179,7 +179,7 @@ def _num_outputs(released: Released, head: str) -> int:
       UserError: its bias is missing.
     """
     pairs = released.architecture.parts()[head]
-    bias = next(pair.theirs for pair in pairs if pair.ours == f"{head}/classifier/dense/bias")
+    bias = next(each.hf for each in pairs if each.bertjax == f"{head}/classifier/dense/bias")
     if bias not in released.arrays:
         raise UserError(f"the weights have no {bias}, which a classifier has; restore the file")
     return len(released.arrays[bias])

@@ -192,7 +192,7 @@ def parameters(
     pairs = huggingface_model.pairs_of(
         architecture, huggingface_model.parts_of(architecture, shapes)
     )
-    params = name_map.to_ours(pairs, released.arrays, shapes, what)
+    params = name_map.to_bertjax(pairs, released.arrays, shapes, config.model, what)
     params = classes.to_bertjax(config, params)
     return {name: np.asarray(params[name], np.float32) for name in shapes}
 

@@ -19,7 +19,7 @@ import numpy as np
 from bertjax import catalog
 from bertjax.errors import UserError
 from bertjax.huggingface import weights
-from bertjax.huggingface.name_map import Pair
+from bertjax.huggingface.name_map import ArrayMap
 from bertjax.io.files import read_json, write_hf_json
 from bertjax.layers.dense import activation
 
@@ -103,7 +103,6 @@ class Released:
         types = {array.dtype.name for array in kept.values()}
         architecture = catalog.load(ARCHITECTURES, model_type)
         named = _by_the_names_that_count(kept, architecture.PREFIX, architecture.SAME)
-        named = _in_parts(named, architecture)
         return cls(model_type, config, named, types.pop() if len(types) == 1 else "float32")
 
     @property
@@ -118,7 +117,7 @@ class Released:
         return [
             part
             for part, pairs in parts.items()
-            if part == ENCODER or not pairs or _any_there(pairs, self.arrays)
+            if part == ENCODER or not pairs or any(each.is_in(self.arrays) for each in pairs)
             if part not in (*READ_TEXTS, *READ_TOKENS) or part in self._tasks
         ]
 
@@ -142,7 +141,7 @@ class Released:
 
     def without(self, part: str) -> "Released":
         """The same model with the arrays of a part left out; no part but the encoder has layers."""
-        names = {pair.theirs for pair in self.architecture.parts()[part]}
+        names = {pair.hf for pair in self.architecture.parts()[part]}
         arrays = {name: array for name, array in self.arrays.items() if name not in names}
         return dataclasses.replace(self, arrays=arrays)
 
@@ -169,7 +168,7 @@ def read(folder: pathlib.Path) -> Released:
 
 def write(folder: pathlib.Path, released: Released) -> None:
     """Writes the two files; without heads, names lose their prefix, as in transformers."""
-    arrays = _in_one(released.arrays, released.architecture)
+    arrays = released.arrays
     prefix = f"{released.architecture.PREFIX}."
     bare = released.config["architectures"] == [released.architecture.CLASSES[()]]
     if bare and all(name.startswith(prefix) for name in arrays):
@@ -209,7 +208,9 @@ def own_pooler(task: str) -> str:
 
 def has_own_pooler(architecture: ModuleType, task: str) -> bool:
     """Whether their head of a task has a pooler that is not the encoder's."""
-    return any(pair.ours.startswith(own_pooler(task)) for pair in architecture.parts()[task])
+    return any_under(
+        own_pooler(task), (path for each in architecture.parts()[task] for path in each.paths)
+    )
 
 
 def bare_heads(architecture: ModuleType) -> set[str]:
@@ -239,7 +240,7 @@ def any_under(part: str, ours: Iterable[str]) -> bool:
     return any(name.startswith(f"{part}/") for name in ours)
 
 
-def pairs_of(architecture: ModuleType, parts: Iterable[str]) -> list[Pair]:
+def pairs_of(architecture: ModuleType, parts: Iterable[str]) -> list[ArrayMap]:
     """Both names of all arrays of some parts."""
     known = architecture.parts()
     return [pair for part in parts for pair in known[part]]
@@ -273,28 +274,3 @@ def _by_the_names_that_count(
                 "transformers makes them one"
             )
     return named
-
-
-def _in_parts(arrays: Mapping[str, np.ndarray], architecture: ModuleType) -> dict[str, np.ndarray]:
-    """Linear maps that are several of ours in one, each by itself."""
-    made = dict(arrays)
-    for whole, parts in getattr(architecture, "FUSED", {}).items():
-        for name in [name for name in made if f".{whole}." in name]:
-            pieces = np.split(made.pop(name), len(parts), axis=-1)
-            names = [name.replace(f".{whole}.", f".{part}.") for part in parts]
-            made |= zip(names, pieces, strict=True)
-    return made
-
-
-def _in_one(arrays: Mapping[str, np.ndarray], architecture: ModuleType) -> dict[str, np.ndarray]:
-    """What `_in_parts` took apart, together again."""
-    made = dict(arrays)
-    for whole, parts in getattr(architecture, "FUSED", {}).items():
-        for name in [name for name in made if f".{parts[0]}." in name]:
-            pieces = [made.pop(name.replace(f".{parts[0]}.", f".{part}.")) for part in parts]
-            made[name.replace(f".{parts[0]}.", f".{whole}.")] = np.concatenate(pieces, axis=-1)
-    return made
-
-
-def _any_there(pairs: Iterable[Pair], arrays: Collection[str]) -> bool:
-    return any(pair.first_name in arrays for pair in pairs)

@@ -1,196 +1,345 @@
-"""Map array names between bertjax's parameter tree and Hugging Face's checkpoints.
+"""Map array names and layouts between bertjax parameters and Hugging Face checkpoints.
 
-Ours are nested, keep heads apart from their width, and stack the layers along a first axis. Theirs
-are flat, one array a layer, with torch's linear maps as [out, in]. A `Pair` knows both names and
-the way from one form to the other; an architecture is a list of them.
+In bertjax a kernel is [inputs, outputs] with attention heads on axes of their own, and the blocks
+of a stack share one array with a leading layer axis. A checkpoint has one array per layer, and the
+weight of a torch.nn.Linear is [outputs, inputs]. An `ArrayMap` describes one array of a checkpoint
+on both sides; an architecture is a list of them. Both directions are exact inverses.
 """
 
+import collections
 import dataclasses
-import itertools
+import enum
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bertjax.errors import UserError
 
 Shape = tuple[int, ...]
+Model = Mapping[str, Any]
+"""The section `config.model` of a run: fields of the bertjax model."""
+
+Layers = Callable[[Model], Any]
+"""Gives the HF numbers of stacked layers, an array-like with the shape of the leading axes."""
 
 LAYER, INNER = "{layer}", "{inner}"
-"""Stand in their name for the number of a layer, and for that of a layer within a group of layers;
-ours then has one leading axis for each of them, in this order."""
+"""Placeholders in an HF name: number of a layer, and number of a block within a group of layers.
+The bertjax parameter has one leading axis for each of them, in this order."""
 
-_SHOWN_ROWS = 20
+_MAX_ROWS = 20
+
+
+class Layout(enum.Enum):
+    """The axes of an array in a checkpoint, compared with the bertjax parameter of one layer."""
+
+    SAME = "the same axes"
+    VECTOR = "one axis"
+    LINEAR = "[outputs, inputs], the weight of a torch.nn.Linear"
+    LINEAR_HEADS = "[*outputs, *inputs]: LINEAR with heads on an axis of their own"
+    CONV1D = "[inputs, outputs], the weight of transformers' Conv1D"
+
+
+_TRANSPOSED = (Layout.LINEAR, Layout.LINEAR_HEADS)
+
+_OUTPUT_AXIS = {Layout.LINEAR: 0, Layout.CONV1D: 1, Layout.VECTOR: 0}
+"""The axis along which a fused array holds several parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
-    """One array by both names.
+class ArrayMap:
+    """One array of a checkpoint (one per layer, if its name has `LAYER`) and its parameters.
 
     Attributes:
-      ours: Path in our parameters, such as `encoder/pooler/dense/kernel`.
-      theirs: Name in their file, which may hold `LAYER`, or `LAYER` and `INNER`.
-      inputs: Leading axes of ours that a linear map sums over, and theirs keeps as one last axis;
-        0 for what is no linear map.
-      flat: Whether theirs is a vector whatever the shape of ours.
-      apart: Whether theirs keeps the inputs of a linear map on axes of their own, behind those of
-        the outputs.
-      first: Whether theirs keeps the inputs of a linear map before the outputs, as their Conv1D.
+      bertjax: Path of the parameter, such as `encoder/pooler/dense/kernel`. Several paths stand for
+        a fused array, the concatenation of these parameters along the outputs (query, key, value).
+      hf: Name in the checkpoint, which may contain `LAYER`, or `LAYER` and `INNER`.
+      layout: The axes of the array in the checkpoint.
+      inputs: Number of kernel axes, after the layer axes, that a linear layer sums over.
+      layers: HF numbers of the stacked layers, where these are not 0, 1, 2 and so on: every third
+        one, or all but the first.
     """
 
-    ours: str
-    theirs: str
+    bertjax: str | tuple[str, ...]
+    hf: str
+    layout: Layout = Layout.SAME
     inputs: int = 0
-    flat: bool = False
-    apart: bool = False
-    first: bool = False
+    layers: Layers | None = None
 
     @property
-    def stacked(self) -> int:
-        """How many leading axes of ours number the layers."""
-        return sum(mark in self.theirs for mark in (LAYER, INNER))
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all parameters."""
+        return (self.bertjax,) if isinstance(self.bertjax, str) else self.bertjax
 
-    @property
-    def first_name(self) -> str:
-        """Their name of the array, or of the first layer of it."""
-        return _numbered(self.theirs, (0, 0))
+    def is_in(self, names: Iterable[str]) -> bool:
+        """Whether HF names contain the array, in any layer."""
+        pattern = re.escape(self.hf)
+        for mark in (LAYER, INNER):
+            pattern = pattern.replace(re.escape(mark), r"\d+")
+        return any(re.fullmatch(pattern, name) for name in names)
 
-    def names(self, shape: Shape) -> list[str]:
-        """Their name of the array, or of every layer of it, where ours has this shape."""
-        numbers = itertools.product(*map(range, shape[: self.stacked]))
-        return [_numbered(self.theirs, each) for each in numbers]
+    def hf_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
+        """The HF names and shapes of the array in all layers, for parameters of these shapes."""
+        lead = len(self._lead(shapes, model))
+        pieces = [self._hf_shape(shapes[path][lead:]) for path in self.paths]
+        shape = pieces[0]
+        if len(pieces) > 1:
+            axis = _OUTPUT_AXIS[self.layout]
+            outputs = sum(piece[axis] for piece in pieces)
+            shape = (*shape[:axis], outputs, *shape[axis + 1 :])
+        return dict.fromkeys(self._names(shapes, model), shape)
 
-    def their_shape(self, shape: Shape) -> Shape:
-        """The shape of each of theirs where ours has this shape."""
-        shape = shape[self.stacked :]
+    def bertjax_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
+        """The shapes that the parameters must have, given that they have the shapes `shapes`.
+
+        A fused array requires the same layers and inputs of all its parameters; () stands for the
+        unknown shape of a parameter that is missing.
+        """
+        if any(path not in shapes for path in self.paths):
+            return {path: shapes.get(path, ()) for path in self.paths}
+        lead = self._lead(shapes, model)
+        first, start = shapes[self.paths[0]], len(lead)
+        inputs = first[start : start + self.inputs]
+        start += self.inputs
+        return {path: (*lead, *inputs, *shapes[path][start:]) for path in self.paths}
+
+    def to_bertjax(
+        self, hf_arrays: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], model: Model
+    ) -> dict[str, np.ndarray]:
+        """Converts the arrays of all layers to parameters of these shapes."""
+        lead = len(self._lead(shapes, model))
+        layer_shapes = [shapes[path][lead:] for path in self.paths]
+        layers = [self._split(hf_arrays[n], layer_shapes) for n in self._names(shapes, model)]
+        stacks = zip(*layers, strict=True)
+        return {
+            path: np.stack(stack).reshape(shapes[path])
+            for path, stack in zip(self.paths, stacks, strict=True)
+        }
+
+    def to_hf(self, params: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+        """Converts the parameters to the arrays of all layers."""
+        names = self._names({path: params[path].shape for path in self.paths}, model)
+        return {
+            name: self._join([params[path][index] for path in self.paths])
+            for name, index in names.items()
+        }
+
+    def _lead(self, shapes: Mapping[str, Shape], model: Model) -> Shape:
+        """The sizes of the leading layer axes."""
+        if self.layers is not None:
+            return np.shape(self.layers(model))
+        return shapes[self.paths[0]][: sum(mark in self.hf for mark in (LAYER, INNER))]
+
+    def _names(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, tuple[int, ...]]:
+        """The HF name of the array in every layer, with the index of the layer in the stack."""
+        if self.layers is not None:
+            numbers = np.ndenumerate(np.asarray(self.layers(model)))
+            return {self.hf.replace(LAYER, str(number)): index for index, number in numbers}
+        names = {}
+        for index in np.ndindex(*self._lead(shapes, model)):
+            name = self.hf
+            for mark, number in zip((LAYER, INNER), index, strict=False):
+                name = name.replace(mark, str(number))
+            names[name] = index
+        return names
+
+    def _hf_shape(self, shape: Shape) -> Shape:
         inputs, outputs = shape[: self.inputs], shape[self.inputs :]
-        if self.apart:
-            return *outputs, *inputs
-        if self.first:
-            return math.prod(inputs), math.prod(outputs)
-        if self.inputs:
-            return math.prod(outputs), math.prod(inputs)
-        return (math.prod(shape),) if self.flat else shape
+        match self.layout:
+            case Layout.VECTOR:
+                return (math.prod(shape),)
+            case Layout.LINEAR:
+                return math.prod(outputs), math.prod(inputs)
+            case Layout.LINEAR_HEADS:
+                return *outputs, *inputs
+            case Layout.CONV1D:
+                return math.prod(inputs), math.prod(outputs)
+        return shape
 
-    def to_ours(self, arrays: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
-        """Makes our array, of this shape, of theirs, in the order of `names`."""
-        if self.inputs and not self.first:
-            inputs = math.prod(shape[self.stacked :][: self.inputs])
-            arrays = [array.reshape(-1, inputs).T for array in arrays]
-        return np.stack(arrays).reshape(shape)
+    def _split(self, array: np.ndarray, shapes: Sequence[Shape]) -> list[np.ndarray]:
+        """The parameters of one layer, each [inputs, outputs], from the array of that layer."""
+        pieces = [array]
+        if len(shapes) > 1:
+            axis = _OUTPUT_AXIS[self.layout]
+            ends = np.cumsum([self._hf_shape(shape)[axis] for shape in shapes])
+            pieces = np.split(array, ends[:-1], axis)
+        if self.layout in _TRANSPOSED:
+            inputs = math.prod(shapes[0][: self.inputs])
+            pieces = [piece.reshape(-1, inputs).T for piece in pieces]
+        return pieces
 
-    def to_theirs(self, array: np.ndarray) -> list[np.ndarray]:
-        """Makes their arrays, in the order of `names`, of ours."""
-        shape = self.their_shape(array.shape)
-        layers = list(array.reshape(-1, *array.shape[self.stacked :]))
-        if self.inputs and not self.first:
-            outputs = math.prod(layers[0].shape[self.inputs :])
-            layers = [layer.reshape(-1, outputs).T for layer in layers]
-        return [np.ascontiguousarray(layer.reshape(shape)) for layer in layers]
-
-
-def _numbered(theirs: str, numbers: Sequence[int]) -> str:
-    for mark, number in zip((LAYER, INNER), numbers, strict=False):
-        theirs = theirs.replace(mark, str(number))
-    return theirs
-
-
-def dense(ours: str, theirs: str, inputs: int = 1) -> list[Pair]:
-    """A linear map with a bias; `inputs` axes of our kernel are summed over."""
-    return [
-        Pair(f"{ours}/kernel", f"{theirs}.weight", inputs),
-        Pair(f"{ours}/bias", f"{theirs}.bias", flat=True),
-    ]
+    def _join(self, params: Sequence[np.ndarray]) -> np.ndarray:
+        """The array of one layer, from the parameters of that layer."""
+        shapes = [self._hf_shape(param.shape) for param in params]
+        if self.layout in _TRANSPOSED:
+            inputs = math.prod(params[0].shape[: self.inputs])
+            params = [param.reshape(inputs, -1).T for param in params]
+        pieces = [param.reshape(shape) for param, shape in zip(params, shapes, strict=True)]
+        if len(pieces) == 1:
+            return np.ascontiguousarray(pieces[0])
+        # Of transposed pieces, `concatenate` makes an array in column order.
+        return np.ascontiguousarray(np.concatenate(pieces, _OUTPUT_AXIS[self.layout]))
 
 
-def conv(ours: str, theirs: str, inputs: int = 1) -> list[Pair]:
-    """A linear map with a bias that is a Conv1D of theirs."""
-    return [
-        Pair(f"{ours}/kernel", f"{theirs}.weight", inputs, first=True),
-        Pair(f"{ours}/bias", f"{theirs}.bias", flat=True),
-    ]
+def _suffixed(bertjax: str | tuple[str, ...], name: str) -> str | tuple[str, ...]:
+    if isinstance(bertjax, str):
+        return f"{bertjax}/{name}"
+    return tuple(f"{path}/{name}" for path in bertjax)
 
 
-def norm(ours: str, theirs: str) -> list[Pair]:
-    """A LayerNorm."""
-    return [Pair(f"{ours}/scale", f"{theirs}.weight"), Pair(f"{ours}/bias", f"{theirs}.bias")]
-
-
-def table(ours: str, theirs: str) -> list[Pair]:
-    """An embedding table."""
-    return [Pair(f"{ours}/embedding", f"{theirs}.weight")]
-
-
-def to_ours(
-    pairs: Iterable[Pair], theirs: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], what: str
-) -> dict[str, np.ndarray]:
-    """Our arrays by name, made of theirs, which have to be exactly those that are expected.
+def dense(
+    bertjax: str | tuple[str, ...],
+    hf: str,
+    inputs: int = 1,
+    *,
+    bias: bool = True,
+    layout: Layout = Layout.LINEAR,
+) -> list[ArrayMap]:
+    """A linear layer; several bertjax paths: one HF layer that computes all of their outputs.
 
     Args:
-      pairs: Both names of every array.
-      theirs: Their arrays by name.
-      shapes: Of our arrays, by name.
-      what: Whose arrays they are, for the error.
-
-    Raises:
-      UserError: a name or a shape of theirs does not fit; a table shows which.
+      bertjax: Path of the module, or of several.
+      hf: Name of the layer.
+      inputs: Number of axes of the bertjax kernel that are summed over.
+      bias: Whether there is a bias.
+      layout: Of the HF weight.
     """
-    pairs = list(pairs)
-    wanted = {
-        name: pair.their_shape(shapes[pair.ours])
-        for pair in pairs
-        for name in pair.names(shapes[pair.ours])
-    }
-    _check({name: array.shape for name, array in theirs.items()}, wanted, what)
-    made = {}
-    for pair in pairs:
-        shape = shapes[pair.ours]
-        arrays = [theirs[name] for name in pair.names(shape)]
-        made[pair.ours] = pair.to_ours(arrays, shape)
-    return made
+    kernel = ArrayMap(_suffixed(bertjax, "kernel"), f"{hf}.weight", layout, inputs)
+    if not bias:
+        return [kernel]
+    return [kernel, ArrayMap(_suffixed(bertjax, "bias"), f"{hf}.bias", Layout.VECTOR)]
 
 
-def to_theirs(
-    pairs: Iterable[Pair], ours: Mapping[str, np.ndarray], what: str
+def conv1d(bertjax: str | tuple[str, ...], hf: str, inputs: int = 1) -> list[ArrayMap]:
+    """A linear layer that is a Conv1D in transformers (GPT-2)."""
+    return dense(bertjax, hf, inputs, layout=Layout.CONV1D)
+
+
+def norm(bertjax: str, hf: str, *, bias: bool = True) -> list[ArrayMap]:
+    """A LayerNorm."""
+    scale = ArrayMap(f"{bertjax}/scale", f"{hf}.weight")
+    return [scale, ArrayMap(f"{bertjax}/bias", f"{hf}.bias")] if bias else [scale]
+
+
+def table(bertjax: str, hf: str) -> list[ArrayMap]:
+    """An embedding table."""
+    return [ArrayMap(f"{bertjax}/embedding", f"{hf}.weight")]
+
+
+def with_layers(maps: Iterable[ArrayMap], layers: Layers) -> list[ArrayMap]:
+    """The same arrays in other layers: for blocks that do not stand in layers 0, 1, 2 and so on."""
+    return [dataclasses.replace(each, layers=layers) for each in maps]
+
+
+def to_bertjax(
+    maps: Iterable[ArrayMap],
+    hf_arrays: Mapping[str, np.ndarray],
+    shapes: Mapping[str, Shape],
+    model: Model,
+    source: str,
 ) -> dict[str, np.ndarray]:
-    """Their arrays by name, made of ours, which have to be exactly those that are expected.
+    """Converts the arrays of a checkpoint, which must be exactly those of the map.
+
+    Args:
+      maps: All arrays of the architecture.
+      hf_arrays: The arrays of the checkpoint by name.
+      shapes: The shapes of the bertjax parameters by path.
+      model: The fields of the bertjax model.
+      source: Names the checkpoint in errors.
+
+    Returns:
+      The parameters by path.
 
     Raises:
-      UserError: there is an array that has no place in theirs, or one is missing.
+      UserError: a name or a shape of the checkpoint differs; a table shows which.
+      ValueError: the map does not fit the bertjax model.
     """
-    pairs = list(pairs)
-    wanted = {pair.ours: ours[pair.ours].shape if pair.ours in ours else () for pair in pairs}
-    _check({name: array.shape for name, array in ours.items()}, wanted, what)
-    made = {}
-    for pair in pairs:
-        array = ours[pair.ours]
-        made |= zip(pair.names(array.shape), pair.to_theirs(array), strict=True)
-    return made
+    maps = list(maps)
+    _check_map(maps, shapes)
+    expected: dict[str, Shape] = {}
+    for each in maps:
+        added = each.hf_shapes(shapes, model)
+        if twice := expected.keys() & added.keys():
+            raise ValueError(f"the name map contains {min(twice)} twice")
+        expected |= added
+    _check({name: array.shape for name, array in hf_arrays.items()}, expected, source)
+    params: dict[str, np.ndarray] = {}
+    for each in maps:
+        params |= each.to_bertjax(hf_arrays, shapes, model)
+    return params
 
 
-def _check(found: Mapping[str, Shape], wanted: Mapping[str, Shape], what: str) -> None:
-    names = dict.fromkeys([*wanted, *found])
-    differing = [name for name in names if found.get(name) != wanted.get(name)]
+def to_hf(
+    maps: Iterable[ArrayMap], params: Mapping[str, np.ndarray], model: Model, source: str
+) -> dict[str, np.ndarray]:
+    """Converts bertjax parameters, which must be exactly those of the map.
+
+    Args:
+      maps: All arrays of the architecture.
+      params: The parameters by path.
+      model: The fields of the bertjax model.
+      source: Names the checkpoint in errors.
+
+    Returns:
+      The arrays of the Hugging Face checkpoint by name.
+
+    Raises:
+      UserError: a parameter is missing, unexpected or of another shape; a table shows which.
+    """
+    maps = list(maps)
+    shapes = {path: array.shape for path, array in params.items()}
+    expected: dict[str, Shape] = {}
+    for each in maps:
+        expected |= each.bertjax_shapes(shapes, model)
+    _check(shapes, expected, source)
+    hf_arrays: dict[str, np.ndarray] = {}
+    for each in maps:
+        hf_arrays |= each.to_hf(params, model)
+    return hf_arrays
+
+
+def _check_map(maps: Sequence[ArrayMap], shapes: Mapping[str, Shape]) -> None:
+    """Compares the paths of a map with those of the bertjax model.
+
+    Raises:
+      ValueError: a parameter is missing on one of the sides, or is mapped twice.
+    """
+    paths = collections.Counter(path for each in maps for path in each.paths)
+    faults = {
+        "parameters that the model does not have": paths.keys() - shapes.keys(),
+        "parameters twice": {path for path, count in paths.items() if count > 1},
+    }
+    for fault, found in faults.items():
+        if found:
+            raise ValueError(f"the name map contains {fault}: {', '.join(sorted(found))}")
+    if missing := shapes.keys() - paths.keys():
+        raise ValueError(f"the name map lacks parameters: {', '.join(sorted(missing))}")
+
+
+def _check(found: Mapping[str, Shape], expected: Mapping[str, Shape], source: str) -> None:
+    names = dict.fromkeys([*expected, *found])
+    differing = [name for name in names if found.get(name) != expected.get(name)]
     if not differing:
         return
-    rows = list(_rows(differing[:_SHOWN_ROWS], found, wanted))
+    rows = list(_rows(differing[:_MAX_ROWS], found, expected))
     width = max(len(name) for _, name, _ in rows)
     lines = [f"  {kind:<11}  {name:<{width}}  {shapes}".rstrip() for kind, name, shapes in rows]
-    hidden = len(differing) - len(rows)
+    omitted = len(differing) - len(rows)
     raise UserError(
-        f"{what}: {len(differing)} of {len(names)} arrays do not fit; expected exactly those of "
-        f"the "
-        "architecture\n" + "\n".join(lines + ([f"  and {hidden} more"] if hidden else []))
+        f"{source}: {len(differing)} of {len(names)} arrays do not fit; expected exactly those of "
+        "the architecture\n" + "\n".join(lines + ([f"  and {omitted} more"] if omitted else []))
     )
 
 
 def _rows(
-    names: Iterable[str], found: Mapping[str, Shape], wanted: Mapping[str, Shape]
+    names: Iterable[str], found: Mapping[str, Shape], expected: Mapping[str, Shape]
 ) -> Iterator[tuple[str, str, str]]:
     for name in names:
         if name not in found:
-            yield "missing", name, f"expected {list(wanted[name])}" if wanted[name] else ""
-        elif name not in wanted:
-            yield "unexpected", name, f"came {list(found[name])}"
+            yield "missing", name, f"expected {list(expected[name])}" if expected[name] else ""
+        elif name not in expected:
+            yield "unexpected", name, f"got {list(found[name])}"
         else:
-            yield "wrong shape", name, f"came {list(found[name])}, expected {list(wanted[name])}"
+            yield "wrong shape", name, f"got {list(found[name])}, expected {list(expected[name])}"

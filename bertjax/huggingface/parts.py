@@ -96,7 +96,7 @@ def released(
     pairs = huggingface_model.pairs_of(
         architecture, huggingface_model.parts_of(architecture, arrays)
     )
-    theirs = name_map.to_theirs(pairs, arrays, what)
+    theirs = name_map.to_hf(pairs, arrays, run["model"], what)
     unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
     left_behind |= {f"config.data.{field}": _NO_INPUT for field in unread}
     return dataclasses.replace(made, config=config, arrays=theirs), left_behind

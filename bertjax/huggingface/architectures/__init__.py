@@ -15,8 +15,6 @@ A file defines
   FIXED_BY_HEAD  the same for fields that only one of the parts reads
   IRRELEVANT     fields of their config that change no output of the parts, and why; an import keeps
                  them for the export
-  FUSED          where theirs is one linear map that ours has in parts: what its name ends in, and
-                 the names of its parts, side by side along the outputs; may be left out
   SAME           names of theirs that repeat another array, by the name that counts
   parts()        the pairs of names (`huggingface/name_map.py`) of each part of our parameters,
                  which is a folder of them: "encoder" is always there; "encoder/pooler", others of

@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.huggingface import config_words
 from bertjax.huggingface.config_words import expect, take
-from bertjax.huggingface.name_map import INNER, LAYER, Pair, dense, norm, table
+from bertjax.huggingface.name_map import INNER, LAYER, ArrayMap, dense, norm, table
 
 PREFIX = "albert"
 
@@ -70,7 +70,7 @@ _ASSUMED = {
 """What ALBERT has in transformers, unlike its kin, where a config says nothing."""
 
 
-def parts() -> dict[str, list[Pair]]:
+def parts() -> dict[str, list[ArrayMap]]:
     """Both names of all arrays: layers have them once, or each layer or group its own."""
     embeddings = f"{PREFIX}.embeddings"
     return {
@@ -88,7 +88,7 @@ def parts() -> dict[str, list[Pair]]:
         "mlm": [
             *dense("mlm/transform/dense", "predictions.dense"),
             *norm("mlm/transform/norm", "predictions.LayerNorm"),
-            Pair("mlm/bias", "predictions.bias"),
+            ArrayMap("mlm/bias", "predictions.bias"),
         ],
         "sentence_pair": dense("sentence_pair/classifier/dense", "sop_classifier.classifier"),
         "glue": dense("glue/classifier/dense", "classifier"),
@@ -98,7 +98,7 @@ def parts() -> dict[str, list[Pair]]:
     }
 
 
-def _layer(ours: str, group: str, inner: str) -> list[Pair]:
+def _layer(ours: str, group: str, inner: str) -> list[ArrayMap]:
     layer = f"{PREFIX}.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
     return [
         *dense(f"{ours}/attention/query", f"{layer}.attention.query"),

@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.huggingface import config_words, model
 from bertjax.huggingface.config_words import expect, take
-from bertjax.huggingface.name_map import Pair, dense, norm, table
+from bertjax.huggingface.name_map import ArrayMap, dense, norm, table
 
 PREFIX = "bert"
 
@@ -61,7 +61,7 @@ FIXED_BY_HEAD = {"mlm": {"tie_word_embeddings": True}}
 IRRELEVANT = config_words.IRRELEVANT
 
 
-def parts() -> dict[str, list[Pair]]:
+def parts() -> dict[str, list[ArrayMap]]:
     """Both names of all arrays."""
     return {
         "encoder": encoder(PREFIX),
@@ -69,7 +69,7 @@ def parts() -> dict[str, list[Pair]]:
         "mlm": [
             *dense("mlm/transform/dense", "cls.predictions.transform.dense"),
             *norm("mlm/transform/norm", "cls.predictions.transform.LayerNorm"),
-            Pair("mlm/bias", "cls.predictions.bias"),
+            ArrayMap("mlm/bias", "cls.predictions.bias"),
         ],
         "sentence_pair": dense("sentence_pair/classifier/dense", "cls.seq_relationship"),
         "glue": dense("glue/classifier/dense", "classifier"),
@@ -79,7 +79,7 @@ def parts() -> dict[str, list[Pair]]:
     }
 
 
-def encoder(prefix: str) -> list[Pair]:
+def encoder(prefix: str) -> list[ArrayMap]:
     """Embeddings and layers, which other architectures name alike."""
     embeddings, layer = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{layer}}"
     block = "encoder/layers/block"

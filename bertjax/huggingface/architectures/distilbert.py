@@ -6,7 +6,7 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.huggingface import config_words, model
 from bertjax.huggingface.config_words import expect, take
-from bertjax.huggingface.name_map import Pair, dense, norm, table
+from bertjax.huggingface.name_map import ArrayMap, dense, norm, table
 
 PREFIX = "distilbert"
 
@@ -54,7 +54,7 @@ _EPSILON = 1e-12
 """Of every LayerNorm; their code holds it, not their config."""
 
 
-def parts() -> dict[str, list[Pair]]:
+def parts() -> dict[str, list[ArrayMap]]:
     """Both names of all arrays; what reads whole texts has a pooler of its own."""
     embeddings, layer = f"{PREFIX}.embeddings", f"{PREFIX}.transformer.layer.{{layer}}"
     block = "encoder/layers/block"
@@ -75,7 +75,7 @@ def parts() -> dict[str, list[Pair]]:
         "mlm": [
             *dense("mlm/transform/dense", "vocab_transform"),
             *norm("mlm/transform/norm", "vocab_layer_norm"),
-            Pair("mlm/bias", "vocab_projector.bias"),
+            ArrayMap("mlm/bias", "vocab_projector.bias"),
         ],
         "glue": [
             *dense("glue/pooler/dense", "pre_classifier"),

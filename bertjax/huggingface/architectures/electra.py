@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import config_words, model
 from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.config_words import expect, take
-from bertjax.huggingface.name_map import Pair, dense, norm
+from bertjax.huggingface.name_map import ArrayMap, dense, norm
 
 PREFIX = "electra"
 
@@ -58,7 +58,7 @@ FIXED_BY_HEAD = {
 IRRELEVANT = config_words.IRRELEVANT
 
 
-def parts() -> dict[str, list[Pair]]:
+def parts() -> dict[str, list[ArrayMap]]:
     """Both names of all arrays; what reads whole texts has a pooler of its own.
 
     The map of the embeddings is there where they are narrower, or wider, than the layers.
@@ -71,7 +71,7 @@ def parts() -> dict[str, list[Pair]]:
         "mlm": [
             *dense("mlm/transform/dense", "generator_predictions.dense"),
             *norm("mlm/transform/norm", "generator_predictions.LayerNorm"),
-            Pair("mlm/bias", "generator_lm_head.bias"),
+            ArrayMap("mlm/bias", "generator_lm_head.bias"),
         ],
         "rtd": [
             *dense("rtd/dense", "discriminator_predictions.dense"),

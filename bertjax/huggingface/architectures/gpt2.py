@@ -9,7 +9,7 @@ from typing import Any
 
 from bertjax.huggingface import config_words
 from bertjax.huggingface.config_words import expect, take
-from bertjax.huggingface.name_map import Pair, conv, norm, table
+from bertjax.huggingface.name_map import ArrayMap, conv1d, norm, table
 
 PREFIX = "transformer"
 
@@ -18,8 +18,6 @@ CLASSES = {(): "GPT2Model", ("causal_lm",): "GPT2LMHeadModel"}
 CLASSIFIER_ACT = "tanh"
 
 SAME = {"lm_head.weight": "transformer.wte.weight"}
-
-FUSED = {"attn.c_attn": ("attn.query", "attn.key", "attn.value")}
 
 WORDS = {
     "vocab_size": "vocab_size",
@@ -69,25 +67,24 @@ ABSENT = {
 """What they have where their config says nothing."""
 
 
-def parts() -> dict[str, list[Pair]]:
+def parts() -> dict[str, list[ArrayMap]]:
     """Both names of all arrays."""
     last = norm("encoder/norm", "transformer.ln_f")
     return {"encoder": [*encoder("wte", "wpe"), *last], "causal_lm": []}
 
 
-def encoder(words: str, places: str) -> list[Pair]:
+def encoder(words: str, places: str) -> list[ArrayMap]:
     """Embeddings and layers, which are named alike in GPT but for the embeddings."""
     layer, block = f"{PREFIX}.h.{{layer}}", "encoder/layers/block"
+    qkv = tuple(f"{block}/attention/{name}" for name in ("query", "key", "value"))
     return [
         *table("encoder/word_embeddings", f"{PREFIX}.{words}"),
         *table("encoder/position_embeddings", f"{PREFIX}.{places}"),
-        *conv(f"{block}/attention/query", f"{layer}.attn.query"),
-        *conv(f"{block}/attention/key", f"{layer}.attn.key"),
-        *conv(f"{block}/attention/value", f"{layer}.attn.value"),
-        *conv(f"{block}/attention/output", f"{layer}.attn.c_proj", inputs=2),
+        *conv1d(qkv, f"{layer}.attn.c_attn"),
+        *conv1d(f"{block}/attention/output", f"{layer}.attn.c_proj", inputs=2),
         *norm(f"{block}/attention_norm", f"{layer}.ln_1"),
-        *conv(f"{block}/feed_forward/intermediate", f"{layer}.mlp.c_fc"),
-        *conv(f"{block}/feed_forward/output", f"{layer}.mlp.c_proj"),
+        *conv1d(f"{block}/feed_forward/intermediate", f"{layer}.mlp.c_fc"),
+        *conv1d(f"{block}/feed_forward/output", f"{layer}.mlp.c_proj"),
         *norm(f"{block}/feed_forward_norm", f"{layer}.ln_2"),
     ]
 

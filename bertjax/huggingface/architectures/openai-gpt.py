@@ -7,7 +7,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import config_words
 from bertjax.huggingface.architectures import gpt2
 from bertjax.huggingface.config_words import expect, take
-from bertjax.huggingface.name_map import Pair
+from bertjax.huggingface.name_map import ArrayMap
 from bertjax.layers.dense import activation
 
 PREFIX = gpt2.PREFIX
@@ -17,8 +17,6 @@ CLASSES = {(): "OpenAIGPTModel", ("causal_lm",): "OpenAIGPTLMHeadModel"}
 CLASSIFIER_ACT = "tanh"
 
 SAME = {"lm_head.weight": "transformer.tokens_embed.weight"}
-
-FUSED = gpt2.FUSED
 
 WORDS = {word: ours for word, ours in gpt2.WORDS.items() if word != "activation_function"}
 
@@ -32,7 +30,7 @@ _ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "silu": "silu", "swish": "sw
 """Our name for theirs: what they call gelu has a tanh."""
 
 
-def parts() -> dict[str, list[Pair]]:
+def parts() -> dict[str, list[ArrayMap]]:
     """Both names of all arrays."""
     return {"encoder": gpt2.encoder("tokens_embed", "positions_embed"), "causal_lm": []}
 

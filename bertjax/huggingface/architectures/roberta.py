@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.huggingface import model
 from bertjax.huggingface.architectures import bert
-from bertjax.huggingface.name_map import Pair, dense, norm
+from bertjax.huggingface.name_map import ArrayMap, dense, norm
 
 PREFIX = "roberta"
 
@@ -39,7 +39,7 @@ FIXED, FIXED_BY_HEAD = bert.FIXED, bert.FIXED_BY_HEAD
 IRRELEVANT = {w: why for w, why in bert.IRRELEVANT.items() if w != "pad_token_id"}
 
 
-def parts() -> dict[str, list[Pair]]:
+def parts() -> dict[str, list[ArrayMap]]:
     """Both names of all arrays; the classifier of texts has a pooler of its own."""
     return {
         "encoder": bert.encoder(PREFIX),
@@ -47,7 +47,7 @@ def parts() -> dict[str, list[Pair]]:
         "mlm": [
             *dense("mlm/transform/dense", "lm_head.dense"),
             *norm("mlm/transform/norm", "lm_head.layer_norm"),
-            Pair("mlm/bias", "lm_head.bias"),
+            ArrayMap("mlm/bias", "lm_head.bias"),
         ],
         "glue": [
             *dense("glue/pooler/dense", "classifier.dense"),

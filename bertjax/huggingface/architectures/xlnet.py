@@ -12,7 +12,7 @@ from typing import Any
 
 from bertjax.huggingface import config_words
 from bertjax.huggingface.config_words import expect, take
-from bertjax.huggingface.name_map import Pair, dense, norm, table
+from bertjax.huggingface.name_map import ArrayMap, Layout, dense, norm, table
 
 PREFIX = "transformer"
 
@@ -73,29 +73,29 @@ IRRELEVANT = config_words.IRRELEVANT | {
 }
 
 
-def parts() -> dict[str, list[Pair]]:
+def parts() -> dict[str, list[ArrayMap]]:
     """Both names of all arrays; what reads whole texts has a pooler, their summary."""
     layer, block = f"{PREFIX}.layer.{{layer}}", "encoder/layers/block"
     attention = "encoder/layers/block/attention"
     return {
         "encoder": [
             *table("encoder/word_embeddings", f"{PREFIX}.word_embedding"),
-            Pair("encoder/mask_embedding", f"{PREFIX}.mask_emb"),
-            Pair(f"{attention}/query/kernel", f"{layer}.rel_attn.q"),
-            Pair(f"{attention}/key/kernel", f"{layer}.rel_attn.k"),
-            Pair(f"{attention}/value/kernel", f"{layer}.rel_attn.v"),
-            Pair(f"{attention}/output/kernel", f"{layer}.rel_attn.o", inputs=2, apart=True),
-            Pair(f"{attention}/relative/kernel", f"{layer}.rel_attn.r"),
-            Pair(f"{attention}/content_bias", f"{layer}.rel_attn.r_w_bias"),
-            Pair(f"{attention}/position_bias", f"{layer}.rel_attn.r_r_bias"),
-            Pair(f"{attention}/segment_bias", f"{layer}.rel_attn.r_s_bias"),
-            Pair(f"{attention}/segments", f"{layer}.rel_attn.seg_embed"),
+            ArrayMap("encoder/mask_embedding", f"{PREFIX}.mask_emb"),
+            ArrayMap(f"{attention}/query/kernel", f"{layer}.rel_attn.q"),
+            ArrayMap(f"{attention}/key/kernel", f"{layer}.rel_attn.k"),
+            ArrayMap(f"{attention}/value/kernel", f"{layer}.rel_attn.v"),
+            ArrayMap(f"{attention}/output/kernel", f"{layer}.rel_attn.o", Layout.LINEAR_HEADS, 2),
+            ArrayMap(f"{attention}/relative/kernel", f"{layer}.rel_attn.r"),
+            ArrayMap(f"{attention}/content_bias", f"{layer}.rel_attn.r_w_bias"),
+            ArrayMap(f"{attention}/position_bias", f"{layer}.rel_attn.r_r_bias"),
+            ArrayMap(f"{attention}/segment_bias", f"{layer}.rel_attn.r_s_bias"),
+            ArrayMap(f"{attention}/segments", f"{layer}.rel_attn.seg_embed"),
             *norm(f"{block}/attention_norm", f"{layer}.rel_attn.layer_norm"),
             *dense(f"{block}/feed_forward/intermediate", f"{layer}.ff.layer_1"),
             *dense(f"{block}/feed_forward/output", f"{layer}.ff.layer_2"),
             *norm(f"{block}/feed_forward_norm", f"{layer}.ff.layer_norm"),
         ],
-        "permutation_lm": [Pair("permutation_lm/bias", "lm_loss.bias")],
+        "permutation_lm": [ArrayMap("permutation_lm/bias", "lm_loss.bias")],
         "glue": [
             *dense("glue/pooler/dense", "sequence_summary.summary"),
             *dense("glue/classifier/dense", "logits_proj"),
