@@ -142,11 +142,11 @@ def _parser() -> argparse.ArgumentParser:
 def _check(arguments: argparse.Namespace) -> None:
     """Refuses early what would be refused after minutes of learning."""
     from bertjax.io import storage
-    from bertjax.tokenizers.folder import METADATA, refuse_occupied
+    from bertjax.tokenizers.folder import METADATA, check_target
 
     out = storage.to_path(arguments.out)
     if not (out / METADATA).is_file():
-        refuse_occupied(out)
+        check_target(out)
 
 
 def _texts(arguments: argparse.Namespace) -> Iterator[str]:

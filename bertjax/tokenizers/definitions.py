@@ -1,8 +1,7 @@
-"""Tokenizers of the `tokenizers` library as plain data: the content of a `tokenizer.json`.
+"""Build definitions of tokenizers: the content of Hugging Face's `tokenizer.json`, as plain data.
 
-Released vocabularies and newly trained ones are written down here in the words of Hugging Face's
-`tokenizer.json`, so that one class (`tokenizer_subword.py`) runs them all and other programs can
-read what we save.
+Released and trained vocabularies are both converted to this format: one class (`subword.py`) runs
+all of them, and other programs can read saved tokenizers.
 """
 
 import json
@@ -13,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.tokenizers.special_tokens import KNOWN_SPECIALS, SPELLINGS
 
 MAX_CHARACTERS_PER_WORD = 100
-"""Longer words become one [UNK], as in Hugging Face's WordPiece; google-research/bert has 200."""
+"""Longer words are [UNK], as in Hugging Face's WordPiece; google-research/bert uses 200."""
 
 UNICODE_FORMS = ("none", "nfc", "nfd", "nfkc", "nfkd")
 
@@ -28,14 +27,19 @@ def wordpiece(
     split_chinese: bool = True,
     normalization: str = "none",
 ) -> Definition:
-    """BERT's tokenizer: cleaned and split at white space and punctuation, then WordPiece.
+    """Defines BERT's tokenizer (Devlin et al. 2019, section 3): WordPiece in words.
+
+    Text is cleaned and split at white space and punctuation before WordPiece.
 
     Args:
-      pieces: piece to id; those inside words begin with `##`.
-      lowercase: whether text is lowercased.
-      strip_accents: whether accents are dropped; None does what `lowercase` does, as BERT did.
-      split_chinese: whether every Chinese character is a word of its own.
-      normalization: a Unicode form applied before everything else.
+      pieces: Piece to id; pieces inside words begin with `##`.
+      lowercase: Whether text is lowercased.
+      strip_accents: Whether accents are removed; None means as `lowercase`, as in BERT.
+      split_chinese: Whether every Chinese character is a word.
+      normalization: Unicode normalization form, applied first.
+
+    Raises:
+      UserError: the normalization form is unknown.
     """
     steps = _unicode_form(normalization)
     steps.append(
@@ -70,14 +74,19 @@ def byte_level(
     strip_accents: bool = False,
     normalization: str = "none",
 ) -> Definition:
-    """GPT-2's and RoBERTa's tokenizer: byte-pair encoding of UTF-8 bytes, which misses nothing.
+    """Defines GPT-2's and RoBERTa's tokenizer: byte-level BPE (Radford et al. 2019, section 2.2).
+
+    Byte-pair encoding of UTF-8 bytes can encode any text without an unknown token.
 
     Args:
-      pieces: piece to id; bytes are written as GPT-2's 256 printable characters.
-      pairs: pieces to be joined, in order.
-      lowercase: whether text is lowercased.
-      strip_accents: whether accents are dropped.
-      normalization: a Unicode form applied before everything else.
+      pieces: Piece to id; bytes are written as GPT-2's 256 printable characters.
+      pairs: Merges, in order.
+      lowercase: Whether text is lowercased.
+      strip_accents: Whether accents are removed.
+      normalization: Unicode normalization form, applied first.
+
+    Raises:
+      UserError: the normalization form is unknown.
     """
     steps = _unicode_form(normalization)
     if strip_accents:
@@ -108,14 +117,20 @@ def words(
     normalization: str = "none",
     punctuation: bool = True,
 ) -> Definition:
-    """Whole words; all others are one unknown word, of which a model may read the characters.
+    """Defines a word-level tokenizer: every word outside the vocabulary is [UNK].
+
+    Models with character inputs (ELMo) read such words by their characters.
 
     Args:
-      pieces: word to id.
-      lowercase: whether text is lowercased.
-      strip_accents: whether accents are dropped.
-      normalization: a Unicode form applied before everything else.
-      punctuation: whether each mark of punctuation is a word; else words end at white space alone.
+      pieces: Word to id.
+      lowercase: Whether text is lowercased.
+      strip_accents: Whether accents are removed.
+      normalization: Unicode normalization form, applied first.
+      punctuation: Whether each punctuation mark is a word; otherwise text is split at white space
+        only.
+
+    Raises:
+      UserError: the normalization form is unknown.
     """
     steps = _unicode_form(normalization)
     if strip_accents:
@@ -128,10 +143,10 @@ def words(
 
 
 def with_space_in_mask(definition: Definition) -> Definition:
-    """Makes the mask token take the space before it, where spaces are part of tokens.
+    """Makes the mask token include the preceding space, if spaces are part of pieces.
 
-    A masked token had that space in itself; left alone, it would be one more token, which `bertjax
-    fill` does not feed the model, nor do the released tokenizers of RoBERTa and ALBERT.
+    The masked token itself included that space. As a separate token the space would be an input
+    that neither `bertjax fill` nor the released tokenizers of RoBERTa and ALBERT produce.
     """
     splitter = json.dumps(definition.get("pre_tokenizer"))
     if not any(f'"{kind}"' in splitter for kind in ("ByteLevel", "Metaspace")):
@@ -144,25 +159,25 @@ def with_space_in_mask(definition: Definition) -> Definition:
 
 
 def vocabulary(model: Definition) -> dict[str, int]:
-    """Piece to id, of any type of model."""
+    """Returns the ids of all pieces, for any type of model."""
     if isinstance(model["vocab"], dict):
         return model["vocab"]
     return {piece: identity for identity, (piece, _) in enumerate(model["vocab"])}
 
 
 def merges(model: Definition) -> list[list[str]]:
-    """The pairs that a BPE model joins; older files write each as one text."""
+    """Returns the merges of a BPE model as pairs; older files store each as one string."""
     return [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model["merges"]]
 
 
 def special_pieces(model: Definition) -> list[str]:
-    """The pieces that are special tokens by their spelling, in the order of ids.
+    """Returns the pieces that are spelled like special tokens, in the order of ids.
 
-    What a merge makes is text: a BPE of web pages may well have learned `<s>`.
+    Results of merges are text: a BPE trained on web pages can contain `<s>`.
     """
     ids = vocabulary(model)
-    learned = {"".join(pair) for pair in merges(model)} if "merges" in model else set()
-    return sorted((KNOWN_SPECIALS & ids.keys()) - learned, key=ids.__getitem__)
+    merged = {"".join(pair) for pair in merges(model)} if "merges" in model else set()
+    return sorted((KNOWN_SPECIALS & ids.keys()) - merged, key=ids.__getitem__)
 
 
 def _definition(
@@ -190,7 +205,7 @@ def _added_token(piece: str, identity: int) -> Definition:
 def _unicode_form(name: str) -> list[Definition]:
     if name not in UNICODE_FORMS:
         known = ", ".join(UNICODE_FORMS)
-        raise UserError(f"normalization={name!r} is unknown here; choose one of {known}")
+        raise UserError(f"normalization: got {name!r}, expected one of {known}")
     return [] if name == "none" else [{"type": name.upper()}]
 
 

@@ -1,4 +1,4 @@
-"""Read released vocabularies: `vocab.txt`, `encoder.json` + `vocab.bpe`, `tokenizer.json`."""
+"""Read released vocabularies: `vocab.txt`, `encoder.json` with `vocab.bpe`, `tokenizer.json`."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ from bertjax.tokenizers import definitions
 from bertjax.tokenizers.definitions import Definition
 
 BYTE_LEVEL_PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
-"""OpenAI's names and Hugging Face's for the two files of a byte-level BPE."""
+"""The two files of a byte-level BPE, vocabulary to merges: OpenAI's and Hugging Face's names."""
 
 _MODELS = ("WordPiece", "BPE", "Unigram", "WordLevel")
 
@@ -20,7 +20,7 @@ _CLASSES = {
     "BertNormalizer": ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"),
     "ByteLevel": ("RobertaTokenizer", "GPT2Tokenizer"),
 }
-"""The classes of transformers that replace a step of a `tokenizer.json` by their own settings."""
+"""Steps of a `tokenizer.json` that classes of transformers replace, and these classes."""
 
 _SETTINGS = {
     "BertNormalizer": {
@@ -30,19 +30,19 @@ _SETTINGS = {
     },
     "ByteLevel": {"add_prefix_space": ("add_prefix_space", False)},
 }
-"""For each field of such a step its name in `tokenizer_config.json`, and its default there."""
+"""Fields of such steps: name and default in `tokenizer_config.json`."""
 
 
 def read_vocab_txt(path: pathlib.Path, lowercase: bool | None = None) -> Definition:
-    """Reads a WordPiece vocabulary with one piece a line; the line's number is the id.
+    """Reads a WordPiece vocabulary: one piece per line, whose id is the line index from 0.
 
     Args:
-      path: the file; a `tokenizer_config.json` beside it is heeded.
-      lowercase: whether text is lowercased. None: as the config beside it says, and without one,
-        unless some piece has a capital letter.
+      path: The file; settings are read from a `tokenizer_config.json` in the same folder.
+      lowercase: Whether text is lowercased. None reads it from that config; without one, text is
+        lowercased unless some piece has a capital letter.
 
     Raises:
-      UserError: the file is no such vocabulary.
+      UserError: the file is not a WordPiece vocabulary.
     """
     lines = _read_text(path).split("\n")
     pieces = [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
@@ -50,12 +50,12 @@ def read_vocab_txt(path: pathlib.Path, lowercase: bool | None = None) -> Definit
     for number, piece in enumerate(pieces, 1):
         if piece in vocabulary:
             raise UserError(
-                f"{path}, line {number}: piece {piece!r} stands on line {vocabulary[piece] + 1} "
-                "already; a vocabulary names each piece once"
+                f"{path}, line {number}: duplicate piece {piece!r}, also on line "
+                f"{vocabulary[piece] + 1}; remove one"
             )
         vocabulary[piece] = number - 1
     if "[UNK]" not in vocabulary:
-        raise UserError(f"{path} has no line [UNK]; a WordPiece vocabulary needs one")
+        raise UserError(f"{path}: expected a line [UNK], found none; add the unknown token")
     config = _read_config(path.with_name(_CONFIG))
     if lowercase is None:
         lowercase = config.get("do_lower_case", not _has_capitals(pieces))
@@ -68,14 +68,14 @@ def read_vocab_txt(path: pathlib.Path, lowercase: bool | None = None) -> Definit
 
 
 def read_byte_level(vocabulary_path: pathlib.Path, merges_path: pathlib.Path) -> Definition:
-    """Reads GPT-2's pair of files: pieces with their ids, and merges in order.
+    """Reads the two files of a byte-level BPE: pieces with their ids, and merges in order.
 
     Raises:
-      UserError: one of them is not what it should be.
+      UserError: a file is missing or invalid, or the two do not match.
     """
     vocabulary = read_json(vocabulary_path)
     if not _is_vocabulary(vocabulary):
-        raise UserError(f"{vocabulary_path} is no JSON object of piece to id")
+        raise UserError(f"{vocabulary_path}: expected a JSON object of pieces to unique ids >= 0")
     merges = []
     for number, line in enumerate(_read_text(merges_path).split("\n"), 1):
         if not line.strip() or (number == 1 and line.startswith("#version")):
@@ -87,7 +87,7 @@ def read_byte_level(vocabulary_path: pathlib.Path, merges_path: pathlib.Path) ->
             if piece not in vocabulary:
                 raise UserError(
                     f"{merges_path}, line {number}: piece {piece!r} is not in {vocabulary_path}; "
-                    "do the two files belong together?"
+                    "use the two files of one tokenizer"
                 )
         merges.append((pair[0], pair[1]))
     return definitions.byte_level(vocabulary, merges)
@@ -97,57 +97,57 @@ def read_definition(path: pathlib.Path) -> Definition:
     """Reads a `tokenizer.json` of Hugging Face's `tokenizers`.
 
     Raises:
-      UserError: it is none, or of a model that bertjax does not run.
+      UserError: the file is not a `tokenizer.json`, or its type of model is not supported.
     """
     definition = read_json(path)
     model = definition.get("model") if isinstance(definition, dict) else None
     if not isinstance(model, dict) or not model.get("vocab"):
-        raise UserError(f"{path} is no tokenizer.json: it has no model with a vocabulary")
+        raise UserError(f"{path} is not a tokenizer.json: expected a model with a vocabulary")
     if model.get("type") not in _MODELS:
         raise UserError(
-            f"{path}: model type {model.get('type')!r} is unknown; expected one of "
+            f"{path}: unsupported type of model: got {model.get('type')!r}, expected one of "
             f"{', '.join(_MODELS)}"
         )
     unknown = model.get("unk_token", model.get("unk_id"))
     if model["type"] != "BPE" and (unknown is None or unknown not in _names(model)):
         raise UserError(
-            f"{path}: the {model['type']} vocabulary lacks its token for unknown words "
-            f"({unknown!r}); add it"
+            f"{path}: the {model['type']} vocabulary has no unknown token ({unknown!r}); add it"
         )
     return definition
 
 
 def with_settings(definition: Definition, path: pathlib.Path) -> Definition:
-    """Applies the `tokenizer_config.json` next to a file, which in transformers overrides it.
+    """Applies the `tokenizer_config.json` next to a tokenizer file, as transformers does.
 
-    Only the classes that are named after models do so; the generic ones follow `tokenizer.json`.
+    Only the classes of transformers that are named after models override a `tokenizer.json`; the
+    generic ones do not.
 
     Args:
       definition: The content of the file.
       path: The file.
 
     Raises:
-      UserError: the config is not JSON.
+      UserError: the config is not a JSON object.
     """
     if not path.with_name(_CONFIG).is_file():
         return definition
     config = _read_config(path.with_name(_CONFIG))
-    made = dict(definition)
+    updated = dict(definition)
     for part in ("normalizer", "pre_tokenizer"):
         step = definition.get(part) or {}
         classes = _CLASSES.get(step.get("type"), ())
         name = config.get("tokenizer_class") or next(iter(classes), "")
         if name.removesuffix("Fast") in classes:
-            words = _SETTINGS[step["type"]].items()
-            made[part] = step | {field: config.get(*stated) for field, stated in words}
-    return made
+            fields = _SETTINGS[step["type"]].items()
+            updated[part] = step | {field: config.get(*setting) for field, setting in fields}
+    return updated
 
 
 def read_json(path: pathlib.Path) -> Any:
     """Parses a JSON file.
 
     Raises:
-      UserError: it is not there or not JSON.
+      UserError: the file is missing, empty or not JSON.
     """
     try:
         return json.loads(_read_text(path))
@@ -160,24 +160,24 @@ def _read_text(path: pathlib.Path) -> str:
         raise UserError(f"{path} is missing")
     content = path.read_bytes()
     if not content.strip():
-        raise UserError(f"{path} is empty; a vocabulary was expected")
+        raise UserError(f"{path} is empty; expected a vocabulary")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path} is not UTF-8 at byte {error.start}; a vocabulary was expected"
+            f"{path} is not UTF-8 at byte {error.start}; expected a vocabulary"
         ) from None
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:
     config = read_json(path) if path.is_file() else {}
     if not isinstance(config, dict):
-        raise UserError(f"{path} is no JSON object")
+        raise UserError(f"{path}: expected a JSON object")
     return config
 
 
 def _names(model: Definition) -> Collection[str | int]:
-    """What may name the unknown token: a piece, or in a list of pieces a number."""
+    """Returns the valid names of the unknown token: pieces, or indices for a list of pieces."""
     vocabulary = model["vocab"]
     return vocabulary if isinstance(vocabulary, dict) else range(len(vocabulary))
 
@@ -192,5 +192,5 @@ def _is_vocabulary(content: Any) -> bool:
 
 
 def _has_capitals(pieces: list[str]) -> bool:
-    """Whether text keeps its capitals; special and unused tokens in brackets tell nothing."""
+    """Whether a piece has capitals, other than special and unused tokens in brackets."""
     return any(piece != piece.lower() for piece in pieces if piece[:1] not in ("[", "<"))

@@ -1,4 +1,4 @@
-"""Write the folder of a tokenizer atomically, and verify it when it is read."""
+"""Save tokenizer folders atomically, and verify their checksums when they are loaded."""
 
 import hashlib
 import json
@@ -15,23 +15,23 @@ _FORMAT = 1
 
 
 def write_folder(directory: str, files: dict[str, bytes], *, main: str, tokenizer: Any) -> None:
-    """Writes files and a description of them, all or nothing.
+    """Writes the files of a tokenizer and their checksums, atomically.
 
-    A folder that holds the same tokenizer already is left as it is.
+    A folder that contains the same tokenizer is left unchanged.
 
     Args:
-      directory: where to; absent or empty, or the same tokenizer's.
-      files: name to content.
-      main: which file alone decides what the tokenizer does.
-      tokenizer: has the `kind`, `vocab_size` and `fingerprint` to be described.
+      directory: A new or empty folder, or one that contains the same tokenizer.
+      files: File name to content.
+      main: The file that alone defines the tokenizer.
+      tokenizer: Its `kind`, `vocab_size` and `fingerprint` are recorded.
 
     Raises:
-      UserError: the directory holds another tokenizer or anything else.
+      UserError: the directory contains another tokenizer or other files.
     """
     target = pathlib.Path(directory)
-    if occupant(target) == tokenizer.fingerprint:
+    if saved_fingerprint(target) == tokenizer.fingerprint:
         return
-    refuse_occupied(target)
+    check_target(target)
     description = {
         "format": _FORMAT,
         "kind": tokenizer.kind,
@@ -52,46 +52,47 @@ def write_folder(directory: str, files: dict[str, bytes], *, main: str, tokenize
         raise
 
 
-def occupant(directory: pathlib.Path) -> str | None:
-    """The fingerprint of the tokenizer that a folder holds; None if it holds none of ours."""
+def saved_fingerprint(directory: pathlib.Path) -> str | None:
+    """Returns the fingerprint of the tokenizer saved in a folder; None if there is none."""
     if not (directory / METADATA).is_file():
         return None
     return _description(directory)["fingerprint"]
 
 
-def refuse_occupied(directory: pathlib.Path) -> None:
-    """Raises a UserError unless a tokenizer can be put there: nothing there, or an empty folder.
+def check_target(directory: pathlib.Path) -> None:
+    """Checks that a tokenizer can be saved to a folder, and creates its parents.
 
-    The folders above it are made.
+    Raises:
+      UserError: the folder exists and is not empty, or cannot be created.
     """
     if directory.is_dir() and not any(directory.iterdir()):
         return
     if (directory / METADATA).is_file():
         raise UserError(
-            f"{directory} holds another tokenizer; name another folder, or delete this one first"
+            f"{directory} contains another tokenizer; pass another folder, or delete this one first"
         )
     if directory.exists():
         raise UserError(
-            f"{directory} exists and is no tokenizer's folder; name a new or an empty one"
+            f"{directory} exists and is not a tokenizer folder; pass a new or empty folder"
         )
     storage.check_folder(directory)
 
 
-def main_file(directory: pathlib.Path) -> pathlib.Path:
-    """The file of a folder of ours that holds the tokenizer, after checking all of its files.
+def verify_folder(directory: pathlib.Path) -> pathlib.Path:
+    """Verifies the checksums of a saved tokenizer, and returns the file that defines it.
 
     Raises:
-      UserError: a file is missing or was changed.
+      UserError: a file is missing, or its content does not match its checksum.
     """
     description = _description(directory)
     for name, digest in description["files"].items():
         path = directory / name
         if not path.is_file():
-            raise UserError(f"{path} is missing; make the tokenizer anew or restore the file")
+            raise UserError(f"{path} is missing; train the tokenizer again or restore the file")
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             raise UserError(
-                f"{path} was changed after it was saved: restore it, or remove "
-                f"{directory / METADATA} to have the folder read as released files are"
+                f"{path} does not match its checksum; restore it, or remove "
+                f"{directory / METADATA} to load the folder as a released tokenizer"
             )
     return directory / description["main"]
 
@@ -106,6 +107,6 @@ def _description(directory: pathlib.Path) -> dict[str, Any]:
         complete = False
     if not complete:
         raise UserError(
-            f"{path} is damaged or written by another version of bertjax; make the tokenizer anew"
+            f"{path} is corrupt or of another version of bertjax; train the tokenizer again"
         )
     return description

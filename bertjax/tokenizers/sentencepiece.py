@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers, run by the `sentencepiece` library: ALBERT, XLNet, T5, our own."""
+"""SentencePiece tokenizers (Kudo & Richardson 2018), such as those of ALBERT, XLNet and T5."""
 
 import hashlib
 import pathlib
@@ -21,21 +21,21 @@ _LOOKS_SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 
 
 class SentencePieceTokenizer:
-    """A tokenizer that a `spiece.model` defines; special tokens are never matched in text.
+    """Tokenizer defined by a `spiece.model`; special tokens are never matched in text.
 
     Attributes:
       kind: unigram, sentencepiece_bpe, words or characters.
-      vocab_size: how many pieces the model has.
-      word_starts: for each id whether its piece begins a word; special tokens do.
-      pair_separators: how many [SEP] stand between two texts: one.
+      vocab_size: Number of pieces of the model.
+      word_starts: Whether the piece of each id begins a word; True for special tokens.
+      pair_separators: Number of [SEP] between two texts: one.
       fingerprint: SHA-256 of the model.
     """
 
     def __init__(self, model: bytes) -> None:
-        """Takes the content of a `spiece.model`.
+        """Builds the tokenizer from the content of a `spiece.model`.
 
         Raises:
-          ValueError: it is none.
+          ValueError: the content is not a SentencePiece model.
         """
         parsed = _parse(model)
         specials = {
@@ -63,25 +63,25 @@ class SentencePieceTokenizer:
         return SentencePieceTokenizer, (self._model,)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """The ids of each text, without any special token around them."""
+        """Encodes each text to ids, without special tokens."""
         return self._library.encode(texts)
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of a text, and which characters (start, end) of it each one covers."""
+        """Encodes a text to ids, and the (start, end) character span of each."""
         mapping = self._library.encode(text, return_type="offset_mapping")
         return mapping["ids"], trim_spaces(text, mapping["offsets"])
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids; special tokens are spelled out.
+        """Decodes ids to text, in which special tokens are spelled out.
 
         Raises:
           UserError: an id is not in the vocabulary.
         """
         self.pieces(ids)
-        return self._specials.decode_around(ids, self._library.decode, " ")
+        return self._specials.decode_with_specials(ids, self._library.decode, " ")
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """The vocabulary's spelling of each id.
+        """Returns the vocabulary's piece for each id.
 
         Raises:
           UserError: an id is not in the vocabulary.
@@ -89,15 +89,16 @@ class SentencePieceTokenizer:
         for identity in ids:
             if not 0 <= identity < self.vocab_size:
                 raise UserError(
-                    f"id {identity} is not in the vocabulary: ids are 0 to {self.vocab_size - 1}"
+                    f"id outside the vocabulary: got {identity}, expected 0 to "
+                    f"{self.vocab_size - 1}"
                 )
         return [self._pieces[identity] for identity in ids]
 
     def save(self, directory: str) -> None:
-        """Writes a folder that `load` reads, with a `spiece.model`, whole or not at all.
+        """Saves a folder that `load` reads, with a `spiece.model`, atomically.
 
         Raises:
-          UserError: the directory holds something else already.
+          UserError: the directory contains another tokenizer or other files.
         """
         files = {"spiece.model": self._model}
         write_folder(directory, files, main="spiece.model", tokenizer=self)
@@ -112,22 +113,22 @@ def read_sentencepiece(path: pathlib.Path) -> SentencePieceTokenizer:
     """Reads a `spiece.model`.
 
     Raises:
-      UserError: it is empty or no SentencePiece model.
+      UserError: the file is empty or not a SentencePiece model.
     """
     content = path.read_bytes()
     if not content:
-        raise UserError(f"{path} is empty; a SentencePiece model was expected")
+        raise UserError(f"{path} is empty; expected a SentencePiece model")
     try:
         return SentencePieceTokenizer(content)
     except ValueError:
-        raise UserError(f"{path} is damaged or no SentencePiece model") from None
+        raise UserError(f"{path} is not a SentencePiece model, or is corrupt") from None
 
 
 def _parse(model: bytes) -> sentencepiece_model_pb2.ModelProto:
-    """Reads a model, in which no special token may be matched in text.
+    """Parses a model, and changes it so that no special token is matched in text.
 
-    SentencePiece never matches control pieces but does match user-defined ones. Those that look
-    special, such as XLNet's <eop>, become control pieces; their ids stay.
+    SentencePiece matches user-defined pieces in text, but never control pieces. User-defined pieces
+    that look like special tokens, such as XLNet's <eop>, become control pieces with the same ids.
     """
     parsed = sentencepiece_model_pb2.ModelProto()
     try:

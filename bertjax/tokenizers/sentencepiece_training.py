@@ -16,15 +16,15 @@ from bertjax.tokenizers.training import count_words
 NORMALIZATIONS = ("nfkc", "none")
 
 _THREADS = 4
-"""Threads add floating-point counts up in their own order, so their number is part of the model."""
+"""Fixed, since the order of floating-point sums over threads affects the trained model."""
 
-_STRETCH = re.compile(r"\S.{0,990}(?!\S)|\S{1,990}")
-"""At most 991 characters, which fit the 4,192 bytes a sentence may have; cut at spaces if any."""
+_SENTENCE = re.compile(r"\S.{0,990}(?!\S)|\S{1,990}")
+"""At most 991 characters, to fit SentencePiece's limit of 4,192 bytes; split at spaces if any."""
 
 _BECOMES_SPACE = frozenset(
     map(chr, (*b"\t\n\f\r", 0x61C, 0x200B, 0x200C, 0x200E, 0x200F, 0x2581, 0xFEFF, 0xFFFD))
 )
-"""What SentencePiece's own normalisation turns into spaces beside what Unicode calls spaces."""
+"""Characters that SentencePiece's `nmt_nfkc` maps to spaces, in addition to Unicode's spaces."""
 
 
 def train_sentencepiece(
@@ -37,28 +37,30 @@ def train_sentencepiece(
     normalization: str,
     character_coverage: float,
 ) -> bytes:
-    """Learns a SentencePiece model and returns it as the content of a `spiece.model`.
+    """Trains a SentencePiece model, and returns the content of its `spiece.model`.
 
-    Normalisation, lowercasing and the dropping of accents are part of the model.
+    Normalisation, lowercasing and accent stripping are part of the model. `unigram` is the unigram
+    language model of Kudo (2018, section 3.2), `sentencepiece_bpe` the BPE of Sennrich et al.
+    (2016).
 
     Args:
-      texts: documents.
+      texts: Documents.
       kind: `unigram` or `sentencepiece_bpe`.
-      vocab_size: how many pieces; fewer where the text has not that many.
-      lowercase: whether text is case-folded.
-      strip_accents: whether accents are dropped.
-      normalization: `nfkc` (and SentencePiece's cleaning of white space) or `none`.
-      character_coverage: the share of the text whose characters get pieces.
+      vocab_size: Number of pieces; fewer if the text has fewer.
+      lowercase: Whether text is case-folded.
+      strip_accents: Whether accents are removed.
+      normalization: `nfkc` (with SentencePiece's normalisation of white space) or `none`.
+      character_coverage: Fraction of the text whose characters are in the alphabet.
 
     Raises:
-      UserError: a setting is impossible, or too small for the text.
+      UserError: a setting is invalid, or `vocab_size` is too small for the text.
     """
     if normalization not in NORMALIZATIONS:
         raise UserError(
-            f"normalization={normalization!r} is not known to SentencePiece; choose one of "
-            f"{', '.join(NORMALIZATIONS)}"
+            f"normalization: got {normalization!r}, expected one of {', '.join(NORMALIZATIONS)} "
+            "for SentencePiece"
         )
-    sentences = _sentences(texts) if kind == "unigram" else _word_counts(texts)
+    sentences = _split_sentences(texts) if kind == "unigram" else _word_counts(texts)
     with tempfile.TemporaryDirectory() as folder:
         return _train(
             sentences,
@@ -76,7 +78,7 @@ def _train(sentences: Iterator[str], **settings: str | int | float) -> bytes:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_noting(sentences, failures),
+            sentence_iterator=_record_failures(sentences, failures),
             model_writer=model,
             pad_id=0,
             pad_piece=pad,
@@ -97,8 +99,8 @@ def _train(sentences: Iterator[str], **settings: str | int | float) -> bytes:
     return model.getvalue()
 
 
-def _noting(sentences: Iterator[str], failures: list[BaseException]) -> Iterator[str]:
-    """Keeps what goes wrong while reading, which the library would turn into text."""
+def _record_failures(sentences: Iterator[str], failures: list[BaseException]) -> Iterator[str]:
+    """Records exceptions of the input, which SentencePiece would replace by a RuntimeError."""
     try:
         yield from sentences
     except BaseException as error:
@@ -110,30 +112,30 @@ def _explain(message: str, settings: dict[str, str | int | float]) -> str:
     too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if too_small:
         return (
-            f"vocab_size={settings['vocab_size']} has no room for the special tokens and the "
-            f"characters of this text: expected {too_small[1]} or more, or a character_coverage "
-            f"below {settings['character_coverage']}"
+            f"vocab_size too small for the special tokens and the alphabet: got "
+            f"{settings['vocab_size']}, expected at least {too_small[1]}; increase it, or reduce "
+            f"character_coverage below {settings['character_coverage']}"
         )
-    return f"sentencepiece cannot learn from this text: {' '.join(message.split())}"
+    return f"sentencepiece cannot train on this text: {' '.join(message.split())}"
 
 
-def _sentences(texts: Iterable[str]) -> Iterator[str]:
-    """Lines, the long ones in stretches: the library skips sentences that are too long."""
+def _split_sentences(texts: Iterable[str]) -> Iterator[str]:
+    """Splits texts into lines, and long lines further: SentencePiece skips long sentences."""
     for text in texts:
         for line in text.splitlines():
-            yield from _STRETCH.findall(line)
+            yield from _SENTENCE.findall(line)
 
 
 def _word_counts(texts: Iterable[str]) -> Iterator[str]:
-    """What BPE learns from: every word once, with its count."""
-    for word, count in count_words(texts, _STRETCH.findall).items():
+    """Returns the training input of BPE: every distinct word with its count, as TSV."""
+    for word, count in count_words(texts, _SENTENCE.findall).items():
         yield f"{word}\t{count}"
 
 
 def _normalization(
     name: str, lowercase: bool, strip_accents: bool, folder: pathlib.Path
 ) -> dict[str, str]:
-    """The library's name for a normalisation, or a table of characters where it has none."""
+    """Returns the trainer's setting of a normalisation: a built-in rule, or a character table."""
     if not strip_accents and not (lowercase and name == "none"):
         fold = "_cf" if lowercase else ""
         return {"normalization_rule_name": f"nmt_nfkc{fold}" if name == "nfkc" else "identity"}
@@ -143,7 +145,7 @@ def _normalization(
 
 
 def _rules(name: str, lowercase: bool, strip_accents: bool) -> str:
-    """Code points, and the code points that replace them, as SentencePiece's builder reads them."""
+    """Returns a normalisation as TSV of code points and replacements, SentencePiece's format."""
     convert = character_converter(name, lowercase=lowercase, strip_accents=strip_accents)
     lines = []
     for code in range(1, 0x110000):
@@ -156,7 +158,7 @@ def _rules(name: str, lowercase: bool, strip_accents: bool) -> str:
 
 
 def character_converter(name: str, *, lowercase: bool, strip_accents: bool) -> Callable[[str], str]:
-    """What a single character becomes; for `nfkc` as SentencePiece's rule `nmt_nfkc` has it."""
+    """Returns the normalisation of single characters; `nfkc` is SentencePiece's `nmt_nfkc`."""
     composed, decomposed = ("NFKC", "NFKD") if name == "nfkc" else ("NFC", "NFD")
 
     def convert(character: str) -> str:
@@ -177,6 +179,6 @@ def character_converter(name: str, *, lowercase: bool, strip_accents: bool) -> C
 
 
 def _fold(character: str) -> str:
-    """Folds case one character to one, as SentencePiece does: German sharp s stays."""
+    """Folds case one character to one, as SentencePiece does: German sharp s is unchanged."""
     forms = (character.casefold(), character.lower(), character)
     return next(form for form in forms if len(form) == 1)

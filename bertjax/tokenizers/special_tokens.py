@@ -1,7 +1,7 @@
-"""Special tokens: their roles and spellings in vocabularies; character offsets of tokens.
+"""Special tokens: roles and spellings in vocabularies; character offsets of tokens.
 
-Special tokens are control tokens, added to sequences by id; user text that spells one is text. The
-offsets of a token exclude the spaces around it.
+Special tokens are control tokens, added to sequences by id; a literal special token in user text is
+text.
 """
 
 import dataclasses
@@ -11,10 +11,11 @@ from typing import Any
 
 
 def trim_spaces(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Takes the white space off both ends of each (start, end).
+    """Strips white space from both ends of each (start, end) span.
 
-    Tokens that mark the beginning of a word by the space before it cover that space; answers and
-    names in a text do not include it. A token of nothing but spaces covers nothing, at its end.
+    Pieces that mark the beginning of a word by the preceding space include that space in their
+    span, which answers and entities in a text do not. A span of white space becomes empty, at its
+    end.
     """
     trimmed = []
     for start, end in spans:
@@ -30,7 +31,7 @@ SPELLINGS = {
     "sep": ("[SEP]", "<sep>", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-"""What serves as what, the more specific spelling first: XLNet has both <cls> and <s>."""
+"""Spellings of each role, the more specific first: XLNet has both <cls> and <s>."""
 
 END_OF_TEXT = "<|endoftext|>"
 """GPT-2's only special token."""
@@ -43,23 +44,23 @@ KNOWN_SPECIALS = frozenset(sum(SPELLINGS.values(), (END_OF_TEXT,)))
 
 
 def end_of_text(tokenizer: Any) -> int | None:
-    """The token between documents, which ends one and begins the next; None if there is none."""
+    """Returns the id of the token between documents: GPT-2's end of text, else [SEP], else None."""
     spelled = dict(zip(tokenizer.pieces(tokenizer.special_ids), tokenizer.special_ids, strict=True))
     return spelled.get(END_OF_TEXT, tokenizer.sep_id)
 
 
 @dataclasses.dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that mean something other than text.
+    """Special tokens of a vocabulary, by role.
 
     Attributes:
-      pad_id: fills up short sequences. A vocabulary without a padding token lends another one
-        (GPT-2 its end of text): padding is hidden by the attention mask, so any id serves.
-      unk_id: stands for what the vocabulary cannot spell.
-      cls_id: opens a sequence.
-      sep_id: ends a segment; T5's and RoBERTa's `</s>` is one.
-      mask_id: replaces what a masked language model is to predict.
-      pieces: the spelling of every special id, in the order of ids.
+      pad_id: Padding. Without a padding token another id is used (for GPT-2, its end of text):
+        padding is excluded by the attention mask, so that any id works.
+      unk_id: Replaces text that the vocabulary cannot spell; None if there is none.
+      cls_id: Begins a sequence; None if there is none.
+      sep_id: Ends a segment, as T5's and RoBERTa's `</s>` does; None if there is none.
+      mask_id: Replaces masked tokens; None if there is none.
+      pieces: The piece of every special id, in the order of ids.
     """
 
     pad_id: int
@@ -71,14 +72,14 @@ class SpecialTokens:
 
     @classmethod
     def from_spellings(cls, ids: Mapping[str, int]) -> "SpecialTokens":
-        """Finds the role of each special token by how it is spelled."""
+        """Assigns roles to special tokens by their spellings."""
 
         def find(role: str) -> int | None:
             return next((ids[spelling] for spelling in SPELLINGS[role] if spelling in ids), None)
 
-        stand_ins = (find("pad"), ids.get(END_OF_TEXT), find("sep"), find("unk"), 0)
+        padding = (find("pad"), ids.get(END_OF_TEXT), find("sep"), find("unk"), 0)
         return cls(
-            pad_id=next(identity for identity in stand_ins if identity is not None),
+            pad_id=next(identity for identity in padding if identity is not None),
             unk_id=find("unk"),
             cls_id=find("cls"),
             sep_id=find("sep"),
@@ -86,20 +87,20 @@ class SpecialTokens:
             pieces=dict(sorted((identity, spelling) for spelling, identity in ids.items())),
         )
 
-    def decode_around(
+    def decode_with_specials(
         self, ids: Sequence[int], decode: Callable[[list[int]], str], glue: str
     ) -> str:
-        """Decodes the stretches between special tokens, which are spelled out.
+        """Decodes ids to text, in which special tokens are spelled out.
 
         Args:
-          ids: tokens of the vocabulary.
-          decode: makes text of a stretch without special tokens.
-          glue: what stands between stretches and special tokens.
+          ids: Tokens of the vocabulary.
+          decode: Decodes a run of ids without special tokens.
+          glue: Separator between decoded runs and special tokens.
         """
         parts = []
-        for special, stretch in itertools.groupby(ids, self.pieces.__contains__):
-            if special:
-                parts += [self.pieces[identity] for identity in stretch]
+        for is_special, run in itertools.groupby(ids, self.pieces.__contains__):
+            if is_special:
+                parts += [self.pieces[identity] for identity in run]
             else:
-                parts.append(decode(list(stretch)))
+                parts.append(decode(list(run)))
         return glue.join(parts)

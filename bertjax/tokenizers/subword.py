@@ -1,4 +1,4 @@
-"""WordPiece, byte-level BPE and other `tokenizer.json` files, run by the `tokenizers` library."""
+"""WordPiece, byte-level BPE and other `tokenizer.json` tokenizers, on the `tokenizers` library."""
 
 import hashlib
 import itertools
@@ -17,31 +17,31 @@ from bertjax.tokenizers.special_tokens import KNOWN_SPECIALS, SpecialTokens, tri
 
 _KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram", "WordLevel": "words"}
 
-_UNSPELLABLE = "\uffff "
-"""Begins the name by which the library knows a special token. No text can spell it: spaces never
-reach a model, and Unicode keeps this code point out of text."""
+_UNMATCHABLE = "\uffff "
+"""Prefix of the library's names of special tokens, so that none is matched in text: spaces never
+reach the model of a tokenizer, and U+FFFF is a Unicode noncharacter."""
 
 
 class SubwordTokenizer:
-    """A tokenizer that a `tokenizer.json` defines; special tokens are never matched in text.
+    """Tokenizer defined by a `tokenizer.json`; special tokens are never matched in text.
 
     Attributes:
       kind: wordpiece, bpe, unigram or words.
-      vocab_size: one more than the largest id.
-      word_starts: for each id whether its piece begins a word; special tokens do. With byte-level
-        pieces the first token of a text begins a word too, although no space stands before it:
-        whoever cuts sentences counts each sentence's first token as a start.
-      pair_separators: how many [SEP] stand between two texts: RoBERTa's vocabularies want two.
-      fingerprint: SHA-256 of all that decides which ids a text gets.
+      vocab_size: One more than the largest id.
+      word_starts: Whether the piece of each id begins a word; True for special tokens. The first
+        token of a text begins a word too, but a byte-level piece does not mark it, since no space
+        precedes it: callers mark the first token of each text themselves.
+      pair_separators: Number of [SEP] between two texts; RoBERTa's vocabularies have two.
+      fingerprint: SHA-256 of everything that affects the ids of a text.
     """
 
     def __init__(self, definition: Definition) -> None:
-        """Takes the content of a `tokenizer.json`."""
+        """Builds the tokenizer from the content of a `tokenizer.json`."""
         specials = _special_ids(definition)
         self._definition = definition
         self._specials = SpecialTokens.from_spellings(specials)
         self._pieces = _pieces(definition)
-        self._library = Tokenizer.from_str(json.dumps(_runtime(definition, specials)))
+        self._library = Tokenizer.from_str(json.dumps(_library_definition(definition, specials)))
         self._library.encode_special_tokens = True
         self.kind = _KINDS[definition["model"]["type"]]
         self.vocab_size = max(self._pieces) + 1
@@ -59,27 +59,27 @@ class SubwordTokenizer:
         return SubwordTokenizer, (self._definition,)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """The ids of each text, without any special token around them."""
+        """Encodes each text to ids, without special tokens."""
         encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of a text, and which characters (start, end) of it each one covers."""
+        """Encodes a text to ids, and the (start, end) character span of each."""
         encoding = self._library.encode(text, add_special_tokens=False)
         return encoding.ids, trim_spaces(text, encoding.offsets)
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids; special tokens are spelled out.
+        """Decodes ids to text, in which special tokens are spelled out.
 
         Raises:
           UserError: an id is not in the vocabulary.
         """
         self.pieces(ids)
         glue = "" if _is_byte_level(self._definition) else " "
-        return self._specials.decode_around(ids, self._library.decode, glue)
+        return self._specials.decode_with_specials(ids, self._library.decode, glue)
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """The vocabulary's spelling of each id.
+        """Returns the vocabulary's piece for each id.
 
         Raises:
           UserError: an id is not in the vocabulary.
@@ -88,14 +88,15 @@ class SubwordTokenizer:
             return [self._pieces[identity] for identity in ids]
         except KeyError as error:
             raise UserError(
-                f"id {error.args[0]} is not in the vocabulary: ids are 0 to {self.vocab_size - 1}"
+                f"id outside the vocabulary: got {error.args[0]}, expected 0 to "
+                f"{self.vocab_size - 1}"
             ) from None
 
     def save(self, directory: str) -> None:
-        """Writes a folder that `load` and Hugging Face's libraries read, whole or not at all.
+        """Saves a folder that `load` and Hugging Face's libraries read, atomically.
 
         Raises:
-          UserError: the directory holds something else already.
+          UserError: the directory contains another tokenizer or other files.
         """
         files = {"tokenizer.json": _to_json(self._definition)}
         if self.kind == "wordpiece":
@@ -106,7 +107,7 @@ class SubwordTokenizer:
         write_folder(directory, encoded, main="tokenizer.json", tokenizer=self)
 
     def _find_word_starts(self) -> Bool[np.ndarray, " V"]:
-        begins_word = _begins_word(self._definition)
+        begins_word = _word_start_rule(self._definition)
         starts = np.zeros(self.vocab_size, bool)
         for identity, piece in self._pieces.items():
             starts[identity] = identity in self._specials.pieces or begins_word(piece)
@@ -114,7 +115,7 @@ class SubwordTokenizer:
 
 
 def _special_ids(definition: Definition) -> dict[str, int]:
-    """Every special token: those that are marked so, and those that everybody knows."""
+    """Returns the ids of special tokens: tokens marked as special, and known spellings."""
     ids = vocabulary(definition["model"])
     known = {piece: ids[piece] for piece in special_pieces(definition["model"])}
     return known | {
@@ -130,9 +131,9 @@ def _pieces(definition: Definition) -> dict[int, str]:
     return pieces | {token["id"]: token["content"] for token in added}
 
 
-def _runtime(definition: Definition, specials: dict[str, int]) -> Definition:
-    """What the library is given: no special token can be matched, nothing is added or cut."""
-    names = {piece: _UNSPELLABLE + piece for piece in specials}
+def _library_definition(definition: Definition, specials: dict[str, int]) -> Definition:
+    """Changes a definition so that no special token is matched, and none is added or truncated."""
+    names = {piece: _UNMATCHABLE + piece for piece in specials}
     model = dict(definition["model"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = {names.get(piece, piece): n for piece, n in model["vocab"].items()}
@@ -143,12 +144,12 @@ def _runtime(definition: Definition, specials: dict[str, int]) -> Definition:
     if "dropout" in model:
         model["dropout"] = None
     nothing = dict.fromkeys(("truncation", "padding", "post_processor"))
-    added = _renamed(definition.get("added_tokens") or [], names)
+    added = _rename_added(definition.get("added_tokens") or [], names)
     return definition | nothing | {"model": model, "added_tokens": added}
 
 
-def _renamed(added: list[Definition], names: dict[str, str]) -> list[Definition]:
-    """The added tokens, or none where all are special: looking out for them costs time."""
+def _rename_added(added: list[Definition], names: dict[str, str]) -> list[Definition]:
+    """Renames added tokens; returns none if all are special, since matching them costs time."""
     if all(token["content"] in names for token in added):
         return []
     return [
@@ -159,8 +160,8 @@ def _renamed(added: list[Definition], names: dict[str, str]) -> list[Definition]
     ]
 
 
-def _begins_word(definition: Definition) -> Callable[[str], bool]:
-    """How a piece shows that it begins a word."""
+def _word_start_rule(definition: Definition) -> Callable[[str], bool]:
+    """Returns a predicate for pieces that begin a word."""
     model = definition["model"]
     inside = model.get("continuing_subword_prefix")
     if inside:
@@ -170,11 +171,11 @@ def _begins_word(definition: Definition) -> Callable[[str], bool]:
     if "▁" in _around_model(definition):
         return lambda piece: piece.startswith("▁")
     if model["type"] == "WordLevel" or model.get("end_of_word_suffix"):
-        # GPT's pieces say where words end; where one begins, a piece by itself does not say.
+        # GPT's pieces mark the ends of words, from which no single piece shows where one begins.
         return lambda piece: True
     raise UserError(
-        "a tokenizer.json whose pieces mark no beginnings of words cannot be used: bertjax reads "
-        "WordPiece (##), byte-level BPE (Ġ), SentencePiece (▁) and whole words"
+        "unsupported tokenizer.json: its pieces do not mark the beginnings of words; expected "
+        "WordPiece (##), byte-level BPE (Ġ), SentencePiece (▁) or whole words"
     )
 
 
@@ -183,7 +184,7 @@ def _is_byte_level(definition: Definition) -> bool:
 
 
 def _pair_separators(processor: Definition) -> int:
-    """The number of special tokens that a post-processor puts between two texts, at least 1."""
+    """Counts the special tokens that a post-processor puts between two texts, at least 1."""
     if processor.get("type") == "Sequence":
         return max(map(_pair_separators, processor["processors"]), default=1)
     if processor.get("type") == "TemplateProcessing":
@@ -198,7 +199,7 @@ def _around_model(definition: Definition) -> str:
 
 
 def _fingerprint(definition: Definition, specials: dict[str, int]) -> str:
-    """A hash that ignores how the file was written: order, merges as text or pairs, defaults."""
+    """Hashes a definition independently of its JSON form: key order, form of merges, defaults."""
     model = {key: value for key, value in definition["model"].items() if key != "dropout"}
     if "merges" in model:
         model["merges"] = merges(model)
@@ -236,7 +237,7 @@ def _byte_level_files(model: Definition) -> dict[str, str]:
 
 
 def _wordpiece_files(definition: Definition, pieces: dict[int, str]) -> dict[str, str]:
-    """Google's `vocab.txt` with the settings that it cannot hold, where it can tell the whole."""
+    """Returns `vocab.txt` and its `tokenizer_config.json`, if these define the whole tokenizer."""
     normalizer = definition["normalizer"] or {}
     if normalizer.get("type") != "BertNormalizer" or sorted(pieces) != list(range(len(pieces))):
         return {}

@@ -1,7 +1,7 @@
-"""Tokenizers: `load` reads one, bertjax's or a released one; `train` trains one from text.
+"""Load and train tokenizers: WordPiece, byte-level BPE, SentencePiece and whole words.
 
-What comes back is a `Tokenizer` of `bertjax/interfaces.py`, with its `kind`, and with
-`encode_with_offsets` for tasks that point at characters.
+`load` reads a tokenizer saved by bertjax or a released vocabulary; `train` trains one from text.
+Both return an `interfaces.Tokenizer`.
 """
 
 import pathlib
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertjax.errors import UserError, nearest
 from bertjax.io import copies
-from bertjax.tokenizers.folder import METADATA, main_file
+from bertjax.tokenizers.folder import METADATA, verify_folder
 
 if TYPE_CHECKING:
     from bertjax.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -18,40 +18,43 @@ if TYPE_CHECKING:
 
 KINDS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe", "words")
 
-_WITHOUT_ALPHABET = ("bpe", "words")
-"""Kinds for which no share of the characters has to be chosen."""
+_NO_ALPHABET = ("bpe", "words")
+"""Kinds without a learned alphabet, to which `character_coverage` does not apply."""
 
 _RELEASED = ("tokenizer.json", "vocab.txt", "encoder.json", "vocab.json", "spiece.model")
-"""What is looked for in a folder that is not ours, the most complete description first."""
+"""Files searched for in a folder without bertjax's metadata, the most complete format first."""
 
 
 def load(
     path: str | pathlib.Path, *, lowercase: bool | None = None
 ) -> "SubwordTokenizer | SentencePieceTokenizer":
-    """Reads a tokenizer.
+    """Loads a tokenizer from a folder or a vocabulary file.
 
     Args:
-      path: a folder that `save` wrote; or a released tokenizer, as a folder or by one of its
+      path: A folder written by `save`; or a released tokenizer, as a folder or as one of its
         files: `tokenizer.json`, `vocab.txt`, `encoder.json` with `vocab.bpe`, `vocab.json` with
-        `merges.txt`, `spiece.model` or another `*.model`. Where a `tokenizer_config.json` next to
-        it says otherwise than a `tokenizer.json`, it decides, as in transformers.
-      lowercase: for a `vocab.txt`, which does not say it itself, whether text is lowercased;
-        None finds out (`tokenizer_config.json` beside it, or else whether pieces have capitals).
+        `merges.txt`, `spiece.model` or another `*.model`. A `tokenizer_config.json` in the same
+        folder overrides a `tokenizer.json`, as in transformers.
+      lowercase: Whether text is lowercased, for a `vocab.txt`, which does not specify it. None
+        reads it from `tokenizer_config.json` in the same folder; without that file, text is
+        lowercased unless some piece has a capital letter.
 
     Raises:
-      UserError: nothing there can be read as a tokenizer.
+      UserError: `path` does not exist or is not a tokenizer, or `lowercase` is given for another
+        format than `vocab.txt`.
     """
     path = copies.local_copy(path)
     if not path.exists():
         raise UserError(
-            f"no tokenizer at {path}; `bertjax tokenizer --input TEXT --out {path}` makes one"
+            f"no tokenizer at {path}; train one with `bertjax tokenizer --input TEXT --out {path}`"
         )
     file = _find_main_file(path) if path.is_dir() else path
     if _is_vocab_txt(file):
         return _load_vocab_txt(file, lowercase)
     if lowercase is not None:
         raise UserError(
-            f"lowercase={lowercase} was asked of {file}, which settles that itself; leave it out"
+            f"lowercase applies only to a vocab.txt: got lowercase={lowercase} for {file}, which "
+            "specifies it; remove lowercase"
         )
     if file.suffix == ".model":
         from bertjax.tokenizers.sentencepiece import read_sentencepiece
@@ -70,53 +73,57 @@ def train(
     normalization: str | None = None,
     character_coverage: float | None = None,
 ) -> "SubwordTokenizer | SentencePieceTokenizer":
-    """Learns a tokenizer: the same one whenever it is given the same texts in the same order.
+    """Trains a tokenizer; the same texts in the same order give the same tokenizer.
 
     Args:
-      texts: documents, read once.
-      kind: one of KINDS. `wordpiece` is BERT's, `bpe` the byte-level BPE of GPT-2 and RoBERTa,
-        `unigram` SentencePiece's as in ALBERT, XLNet and T5, `sentencepiece_bpe` its BPE, `words`
-        whole words for models that read characters.
-      vocab_size: how many pieces, special tokens included. A text too small for so many gives
-        fewer: compare `vocab_size` of the result.
-      lowercase: None lowercases with `wordpiece` alone.
-      strip_accents: whether accents are dropped; None does so for lowercased `wordpiece` alone,
-        as BERT does.
-      normalization: none, nfc, nfd, nfkc or nfkd; with SentencePiece none or nfkc. None is `none`,
-        and `nfkc` with SentencePiece.
-      character_coverage: the share of the running text whose characters get pieces; None is
-        `tokenizer_words.CHARACTER_COVERAGE`. Not for `bpe`, which spells any byte, and `words`.
+      texts: Documents, read once.
+      kind: One of KINDS: `wordpiece` (BERT), `bpe` (the byte-level BPE of GPT-2 and RoBERTa),
+        `unigram` (SentencePiece, as in ALBERT, XLNet and T5), `sentencepiece_bpe`, or `words`
+        (whole words, for models with character inputs).
+      vocab_size: Number of pieces, including special tokens. A small corpus can give fewer:
+        compare `vocab_size` of the result.
+      lowercase: Whether text is lowercased; None lowercases `wordpiece` only.
+      strip_accents: Whether accents are removed; None removes them from lowercased `wordpiece`
+        only, as in BERT.
+      normalization: none, nfc, nfd, nfkc or nfkd; for SentencePiece none or nfkc. None is `nfkc`
+        for SentencePiece and `none` for all others.
+      character_coverage: Fraction of the running text whose characters are in the alphabet; None
+        is `training.CHARACTER_COVERAGE`. Not for `bpe`, whose alphabet is the 256 bytes, nor for
+        `words`.
 
     Raises:
-      UserError: a setting is impossible or the texts hold nothing.
+      UserError: a setting is invalid, or `texts` is empty.
     """
     if kind not in KINDS:
-        raise UserError(f"no kind of tokenizer {kind!r}: {nearest(kind, KINDS)}")
+        raise UserError(f"unknown kind of tokenizer: got {kind!r}, {nearest(kind, KINDS)}")
     if lowercase is None:
         lowercase = kind == "wordpiece"
     if strip_accents is None:
         strip_accents = kind == "wordpiece" and lowercase
     if normalization is None:
-        normalization = "none" if kind in ("wordpiece", *_WITHOUT_ALPHABET) else "nfkc"
+        normalization = "none" if kind in ("wordpiece", *_NO_ALPHABET) else "nfkc"
     settings: dict[str, Any] = {
         "vocab_size": vocab_size,
         "lowercase": lowercase,
         "strip_accents": strip_accents,
         "normalization": normalization,
     }
-    if kind in _WITHOUT_ALPHABET:
+    if kind in _NO_ALPHABET:
         if character_coverage is not None:
-            raise UserError(f"character_coverage is not for kind={kind!r}, which has no alphabet")
-        return _train_without_alphabet(_not_empty(texts), kind, settings)
-    settings["character_coverage"] = _checked_coverage(character_coverage)
+            raise UserError(
+                f"character_coverage: got {character_coverage}, expected none for kind={kind!r}, "
+                "which has no learned alphabet"
+            )
+        return _train_byte_level_or_words(_skip_empty(texts), kind, settings)
+    settings["character_coverage"] = _check_coverage(character_coverage)
     if kind == "wordpiece":
-        return _train_wordpiece(_not_empty(texts), settings)
-    return _train_sentencepiece(_not_empty(texts), kind, settings)
+        return _train_wordpiece(_skip_empty(texts), settings)
+    return _train_sentencepiece(_skip_empty(texts), kind, settings)
 
 
 def _find_main_file(folder: pathlib.Path) -> pathlib.Path:
     if (folder / METADATA).is_file():
-        return main_file(folder)
+        return verify_folder(folder)
     for name in _RELEASED:
         if (folder / name).is_file():
             return folder / name
@@ -124,8 +131,8 @@ def _find_main_file(folder: pathlib.Path) -> pathlib.Path:
     if len(models) != 1:
         found = ", ".join(model.name for model in models) or "none"
         raise UserError(
-            f"{folder} is no tokenizer's folder: expected {', '.join(_RELEASED)} or one *.model in "
-            f"it ({found} found)"
+            f"{folder} is not a tokenizer folder: got {found} as *.model files, expected one of "
+            f"{', '.join(_RELEASED)} or exactly one *.model"
         )
     return models[0]
 
@@ -156,36 +163,36 @@ def _load_definition(file: pathlib.Path) -> "SubwordTokenizer":
             return SubwordTokenizer(with_settings(read_byte_level(*pair), file))
     if file.suffix != ".json":
         raise UserError(
-            f"{file} is no tokenizer file by its name; expected {', '.join(_RELEASED)} or *.model"
+            f"unknown tokenizer file: got {file}, expected {', '.join(_RELEASED)} or *.model"
         )
     definition = with_settings(read_definition(file), file)
     try:
         return SubwordTokenizer(definition)
     except UserError:
         raise
-    except Exception as error:  # the library raises nothing narrower
-        raise UserError(f"{file} is no tokenizer.json: {error}") from None
+    except Exception as error:  # `tokenizers` raises no narrower type
+        raise UserError(f"{file} is not a valid tokenizer.json: {error}") from None
 
 
-def _checked_coverage(coverage: float | None) -> float:
+def _check_coverage(coverage: float | None) -> float:
     from bertjax.tokenizers.training import CHARACTER_COVERAGE
 
     if coverage is None:
         return CHARACTER_COVERAGE
     if not 0 < coverage <= 1:
-        raise UserError(f"character_coverage={coverage}: expected more than 0 and at most 1")
+        raise UserError(f"character_coverage: got {coverage}, expected more than 0 and at most 1")
     return coverage
 
 
-def _not_empty(texts: Iterable[str]) -> Iterator[str]:
-    """The texts that hold anything, of which there must be one."""
+def _skip_empty(texts: Iterable[str]) -> Iterator[str]:
+    """Skips empty texts; at least one must not be empty."""
     empty = True
     for text in texts:
         if text.strip():
             empty = False
             yield text
     if empty:
-        raise UserError("the input holds no text to learn a vocabulary from")
+        raise UserError("cannot train a vocabulary: the input contains no text")
 
 
 def _train_wordpiece(texts: Iterable[str], settings: dict[str, Any]) -> "SubwordTokenizer":
@@ -195,7 +202,7 @@ def _train_wordpiece(texts: Iterable[str], settings: dict[str, Any]) -> "Subword
     return SubwordTokenizer(train_wordpiece(texts, **settings))
 
 
-def _train_without_alphabet(
+def _train_byte_level_or_words(
     texts: Iterable[str], kind: str, settings: dict[str, Any]
 ) -> "SubwordTokenizer":
     from bertjax.tokenizers.subword import SubwordTokenizer

@@ -1,7 +1,4 @@
-"""Train vocabularies: WordPiece, byte-level BPE and words, reproducible between runs.
-
-Trainers read the counts of the words of a text.
-"""
+"""Train WordPiece, byte-level BPE and word vocabularies, reproducibly."""
 
 import functools
 import json
@@ -19,19 +16,19 @@ _MAX_PENDING_CHARACTERS = 32_000_000
 _MAX_WORDS = 8_000_000
 
 CHARACTER_COVERAGE = 0.9999
-"""The share of the running text whose characters get pieces. The rest is one stray character in
-ten thousand; SentencePiece's documentation uses 0.9995 for rich alphabets and 1 for small ones."""
+"""Fraction of the running text whose characters are in the alphabet. SentencePiece's documentation
+recommends 0.9995 for large alphabets and 1 for small ones."""
 
 
 def count_words(texts: Iterable[str], split: Callable[[str], Iterable[str]]) -> Counter[str]:
-    """Counts words in one pass, in memory that the vocabulary of the text bounds, not its length.
+    """Counts words in one pass, in memory bounded by the number of distinct words.
 
-    Stretches between white space are counted first and split into words only once each. When
-    there are more than eight million different words, those seen once so far are forgotten.
+    Strings between white space are counted first, so that each is split into words only once.
+    Above eight million distinct words, those counted once are removed.
 
     Args:
-      texts: documents.
-      split: splits a stretch without white space into words, as the tokenizer will.
+      texts: Documents.
+      split: Splits a string without white space into words, as the tokenizer does.
     """
     words: Counter[str] = Counter()
     chunks: Counter[str] = Counter()
@@ -56,40 +53,40 @@ def _add(words: Counter[str], chunks: Counter[str], split: Callable[[str], Itera
             del words[word]
 
 
-def covering_alphabet(words: Counter[str], coverage: float) -> list[str]:
-    """The most frequent characters that make up this share of the text, in code point order."""
+def select_alphabet(words: Counter[str], coverage: float) -> list[str]:
+    """Returns the most frequent characters that cover a fraction of the text, by code point."""
     characters: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             characters[character] += count
-    wanted = coverage * characters.total()
+    target = coverage * characters.total()
     alphabet, covered = [], 0
     for character, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
-        if covered >= wanted:
+        if covered >= target:
             break
         alphabet.append(character)
         covered += count
     return sorted(alphabet)
 
 
-def repeated(words: Counter[str], characters_at_a_time: int = 20_000) -> Iterator[str]:
-    """Writes every word as often as it was counted, separated by spaces, in long texts."""
+def repeat_words(words: Counter[str], max_characters: int = 20_000) -> Iterator[str]:
+    """Yields texts in which every word occurs as often as counted, separated by spaces."""
     parts, length = [], 0
     for word, count in words.items():
         entry = word + " "
         while count:
-            times = min(count, 1 + characters_at_a_time // len(entry))
+            times = min(count, 1 + max_characters // len(entry))
             parts.append(entry * times)
             length += times * len(entry)
             count -= times
-            if length >= characters_at_a_time:
+            if length >= max_characters:
                 yield "".join(parts)
                 parts, length = [], 0
     yield "".join(parts)
 
 
 MIN_FREQUENCY = 2
-"""A pair of pieces that occurs only once is never joined."""
+"""Pairs of pieces that occur less often are not merged."""
 
 
 def train_wordpiece(
@@ -101,13 +98,22 @@ def train_wordpiece(
     normalization: str,
     character_coverage: float,
 ) -> Definition:
-    """Learns a WordPiece vocabulary: special tokens, characters, then pieces in order of joining.
+    """Trains a WordPiece vocabulary: special tokens, characters, then pieces in order of merging.
 
-    Words that the tokenizer could never spell (a character outside the alphabet, too long) teach
-    nothing.
+    As in Hugging Face's trainer, pieces are merged by frequency (Sennrich et al. 2016), not by
+    likelihood (Schuster & Nakajima 2012). Words that the tokenizer cannot spell, with a character
+    outside the alphabet or too long, are ignored.
+
+    Args:
+      texts: Documents.
+      vocab_size: Number of pieces, including special tokens; fewer if no pair is frequent enough.
+      lowercase: Whether text is lowercased.
+      strip_accents: Whether accents are removed; None means as `lowercase`.
+      normalization: One of `definitions.UNICODE_FORMS`.
+      character_coverage: Fraction of the text whose characters are in the alphabet.
 
     Raises:
-      UserError: `vocab_size` has no room for the characters of the texts.
+      UserError: `vocab_size` is too small for the alphabet.
     """
     define = functools.partial(
         definitions.wordpiece,
@@ -116,18 +122,18 @@ def train_wordpiece(
         normalization=normalization,
     )
     words = count_words(texts, _splitter(define({"[UNK]": 0})))
-    alphabet = covering_alphabet(words, character_coverage)
-    for word in [word for word in words if not _can_be_spelled(word, set(alphabet))]:
+    alphabet = select_alphabet(words, character_coverage)
+    for word in [word for word in words if not _is_spellable(word, set(alphabet))]:
         del words[word]
     inside = sorted({character for word in words for character in word[1:]})
     pieces = [*WORDPIECE_SPECIALS, *alphabet, *(f"##{character}" for character in inside)]
     if len(pieces) > vocab_size:
         raise UserError(
-            f"vocab_size={vocab_size} has no room for the special tokens and the characters of "
-            f"this text: expected {len(pieces)} or more, or a character_coverage below "
+            f"vocab_size too small for the special tokens and the alphabet: got {vocab_size}, "
+            f"expected at least {len(pieces)}; increase it, or reduce character_coverage below "
             f"{character_coverage}"
         )
-    return define(_join_pairs(words, pieces, vocab_size))
+    return define(_merge_pairs(words, pieces, vocab_size))
 
 
 def train_byte_level(
@@ -138,17 +144,24 @@ def train_byte_level(
     strip_accents: bool,
     normalization: str,
 ) -> Definition:
-    """Learns a byte-level BPE vocabulary: special tokens, 256 bytes, then pieces as joined.
+    """Trains a byte-level BPE vocabulary: special tokens, 256 bytes, then pieces as merged.
+
+    Args:
+      texts: Documents.
+      vocab_size: Number of pieces, including special tokens; fewer if no pair is frequent enough.
+      lowercase: Whether text is lowercased.
+      strip_accents: Whether accents are removed.
+      normalization: One of `definitions.UNICODE_FORMS`.
 
     Raises:
-      UserError: `vocab_size` has no room for the bytes.
+      UserError: `vocab_size` is too small for the 256 bytes.
     """
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     smallest = len(BYTE_LEVEL_SPECIALS) + len(alphabet)
     if vocab_size < smallest:
         raise UserError(
-            f"vocab_size={vocab_size} has no room for the special tokens and the 256 bytes: "
-            f"expected {smallest} or more"
+            f"vocab_size too small for the special tokens and the 256 bytes: got {vocab_size}, "
+            f"expected at least {smallest}"
         )
     define = functools.partial(
         definitions.byte_level,
@@ -177,10 +190,17 @@ def train_words(
     strip_accents: bool,
     normalization: str,
 ) -> Definition:
-    """Learns which words are the most frequent; they are numbered from there on.
+    """Trains a word vocabulary: special tokens, then the most frequent words.
+
+    Args:
+      texts: Documents.
+      vocab_size: Number of words, including special tokens; fewer if the text has fewer.
+      lowercase: Whether text is lowercased.
+      strip_accents: Whether accents are removed.
+      normalization: One of `definitions.UNICODE_FORMS`.
 
     Raises:
-      UserError: `vocab_size` has no room for a word.
+      UserError: `vocab_size` is too small for a single word.
     """
     define = functools.partial(
         definitions.words,
@@ -188,21 +208,21 @@ def train_words(
         strip_accents=strip_accents,
         normalization=normalization,
     )
-    room = vocab_size - len(WORDPIECE_SPECIALS)
-    if room < 1:
+    num_words = vocab_size - len(WORDPIECE_SPECIALS)
+    if num_words < 1:
         raise UserError(
-            f"vocab_size={vocab_size} has no room for a word beside the special tokens: expected "
-            f"{len(WORDPIECE_SPECIALS) + 1} or more"
+            f"vocab_size too small for a word in addition to the special tokens: got {vocab_size}, "
+            f"expected at least {len(WORDPIECE_SPECIALS) + 1}"
         )
     counts = count_words(texts, _splitter(define({"[UNK]": 0})))
     for special in WORDPIECE_SPECIALS:
         counts.pop(special, None)
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:room]
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:num_words]
     return define({word: number for number, word in enumerate([*WORDPIECE_SPECIALS, *frequent])})
 
 
 def _splitter(definition: Definition) -> Callable[[str], list[str]]:
-    """Cuts a stretch of text into words as the finished tokenizer will."""
+    """Returns the tokenizer's splitting of a string into words."""
     library = Tokenizer.from_str(json.dumps(definition))
     split = library.pre_tokenizer.pre_tokenize_str
     if library.normalizer is None:
@@ -211,16 +231,16 @@ def _splitter(definition: Definition) -> Callable[[str], list[str]]:
     return lambda chunk: [word for word, _ in split(normalize(chunk))]
 
 
-def _can_be_spelled(word: str, alphabet: set[str]) -> bool:
+def _is_spellable(word: str, alphabet: set[str]) -> bool:
     return len(word) <= MAX_CHARACTERS_PER_WORD and alphabet.issuperset(word)
 
 
-def _join_pairs(words: Counter[str], pieces: list[str], vocab_size: int) -> dict[str, int]:
-    """Adds pieces until the vocabulary is full or no pair is left that occurs often enough.
+def _merge_pairs(words: Counter[str], pieces: list[str], vocab_size: int) -> dict[str, int]:
+    """Merges pairs until the vocabulary is full or no pair is frequent enough.
 
-    The library numbers the characters inside words in an order that changes from run to run, and
-    breaks ties between equally frequent pairs by these numbers. Tokens that are called special
-    keep the numbers that they are given, so all characters are.
+    The library's trainer assigns ids to characters in an order that varies between runs, and breaks
+    ties between equally frequent pairs by these ids. Passing all characters as special tokens fixes
+    their ids.
     """
     library = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -230,6 +250,6 @@ def _join_pairs(words: Counter[str], pieces: list[str], vocab_size: int) -> dict
         special_tokens=pieces,
         show_progress=False,
     )
-    library.train_from_iterator(repeated(words), trainer)
+    library.train_from_iterator(repeat_words(words), trainer)
     vocabulary = library.get_vocab(with_added_tokens=False)
     return dict(sorted(vocabulary.items(), key=lambda item: item[1]))

@@ -112,8 +112,8 @@ def test_ids_are_read_in_three_forms(tokenize, folder, form):
         ("[5, true]", "got '\\[5, true\\]'"),
         ("[5, 6.5]", "got '\\[5, 6.5\\]'"),
         ('{"ids": 5}', 'expected {"ids": \\[7592, 2088\\]}'),
-        ("5 99999", "id 99999 is not in the vocabulary: ids are 0 to 2"),
-        ("-1", "id -1 is not in the vocabulary"),
+        ("5 99999", "id outside the vocabulary: got 99999, expected 0 to 2"),
+        ("-1", "id outside the vocabulary: got -1"),
     ],
 )
 def test_a_bad_line_of_ids_is_named_after_the_good_ones_are_answered(tokenize, line, message):

@@ -111,7 +111,7 @@ def test_an_existing_tokenizer_is_kept(text, tmp_path):
     train(*arguments, 300)
     kept = load(tmp_path / "vocab").fingerprint
     train(*arguments, 300)
-    with pytest.raises(UserError, match="holds another tokenizer"):
+    with pytest.raises(UserError, match="contains another tokenizer"):
         train(*arguments, 310)
     assert load(tmp_path / "vocab").fingerprint == kept
 
@@ -122,7 +122,7 @@ def test_an_existing_tokenizer_is_kept(text, tmp_path):
         (["--max_documents", "0"], "--max_documents: got 0, expected an integer >= 1"),
         (["--sample", "0"], r"--sample: got 0\.0, expected a share in \(0, 1\]"),
         (["--format", "pdf"], "no format 'pdf'"),
-        (["--out", "OCCUPIED"], "is no tokenizer's folder"),
+        (["--out", "OCCUPIED"], "is not a tokenizer folder"),
     ],
 )
 def test_mistakes_are_refused_and_leave_nothing(text, tmp_path, flags, message):

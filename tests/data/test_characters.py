@@ -34,7 +34,7 @@ def test_a_tokenizer_of_words(words):
     assert words.encode_batch(["the dog flies, [CLS]"]) == [[5, 7, 1, 8, 1, 1, 1]]
     assert words.decode([5, 7]) == "the dog"
     assert words.word_starts.all()
-    with pytest.raises(UserError, match="vocab_size=5 has no room for a word"):
+    with pytest.raises(UserError, match="vocab_size too small for a word"):
         tokenizer.train(["a"], kind="words", vocab_size=5)
 
 

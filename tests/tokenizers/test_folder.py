@@ -101,7 +101,7 @@ def test_the_same_tokenizer_may_be_saved_again(saved):
 
 def test_another_tokenizer_is_not_overwritten(saved):
     before = load(saved).fingerprint
-    with pytest.raises(UserError, match="holds another tokenizer; name another folder"):
+    with pytest.raises(UserError, match="contains another tokenizer; pass another folder"):
         trained("bpe").save(str(saved))
     assert load(saved).fingerprint == before
 
@@ -109,7 +109,7 @@ def test_another_tokenizer_is_not_overwritten(saved):
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     for occupied in (tmp_path, tmp_path / "thesis.txt"):
-        with pytest.raises(UserError, match="exists and is no tokenizer's folder"):
+        with pytest.raises(UserError, match="exists and is not a tokenizer folder"):
             trained("wordpiece").save(str(occupied))
     with pytest.raises(UserError, match="Not a directory; name another one"):
         trained("wordpiece").save(str(tmp_path / "thesis.txt" / "deep" / "vocab"))
@@ -140,7 +140,7 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
 def test_a_changed_file_is_noticed(saved, name):
     path = saved / name
     path.write_text(path.read_text(encoding="utf-8").replace("cat", "cow"), encoding="utf-8")
-    with pytest.raises(UserError, match=f"{name} was changed after it was saved"):
+    with pytest.raises(UserError, match=f"{name} does not match its checksum"):
         load(saved)
 
 
@@ -153,7 +153,7 @@ def test_a_missing_file_is_noticed(saved):
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99}', '{"format": 1}'])
 def test_a_damaged_description_is_noticed(saved, content):
     (saved / METADATA).write_text(content)
-    with pytest.raises(UserError, match="damaged or written by another version"):
+    with pytest.raises(UserError, match="corrupt or of another version"):
         load(saved)
-    with pytest.raises(UserError, match="damaged or written by another version"):
+    with pytest.raises(UserError, match="corrupt or of another version"):
         trained("wordpiece").save(str(saved))

@@ -101,16 +101,22 @@ def test_the_first_pieces_are_those_of_a_smaller_vocabulary():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "wordpeace"}, "no kind of tokenizer 'wordpeace': did you mean 'wordpiece'"),
-        ({"vocab_size": 20}, "vocab_size=20 has no room .* expected [0-9]+ or more"),
-        ({"kind": "bpe", "vocab_size": 260}, "no room .* the 256 bytes: expected 261 or more"),
-        ({"kind": "unigram", "vocab_size": 20}, "vocab_size=20 has no room .* expected [0-9]+"),
-        ({"kind": "sentencepiece_bpe", "vocab_size": 20}, "vocab_size=20 has no room"),
-        ({"normalization": "nfx"}, "normalization='nfx' is unknown"),
-        ({"kind": "unigram", "normalization": "nfd"}, "not known to SentencePiece"),
-        ({"kind": "bpe", "character_coverage": 0.9}, "not for kind='bpe'"),
-        ({"character_coverage": 1.5}, "character_coverage=1.5: expected"),
-        ({"character_coverage": 0.0}, "character_coverage=0.0: expected"),
+        (
+            {"kind": "wordpeace"},
+            "unknown kind .*: got 'wordpeace', did you mean 'wordpiece'",
+        ),
+        ({"vocab_size": 20}, "vocab_size too small .* got 20, expected at least [0-9]+"),
+        (
+            {"kind": "bpe", "vocab_size": 260},
+            "256 bytes: got 260, expected at least 261",
+        ),
+        ({"kind": "unigram", "vocab_size": 20}, "got 20, expected at least [0-9]+"),
+        ({"kind": "sentencepiece_bpe", "vocab_size": 20}, "vocab_size too small"),
+        ({"normalization": "nfx"}, "normalization: got 'nfx', expected one of none"),
+        ({"kind": "unigram", "normalization": "nfd"}, "got 'nfd', .* for SentencePiece"),
+        ({"kind": "bpe", "character_coverage": 0.9}, "expected none for kind='bpe'"),
+        ({"character_coverage": 1.5}, "character_coverage: got 1.5, expected"),
+        ({"character_coverage": 0.0}, "character_coverage: got 0.0, expected"),
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(settings, message):
@@ -122,7 +128,7 @@ def test_impossible_settings_are_refused_in_one_line(settings, message):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("texts", [[], ["", " \n\u3000\t"]])
 def test_text_without_words_is_refused(kind, texts):
-    with pytest.raises(UserError, match="the input holds no text"):
+    with pytest.raises(UserError, match="the input contains no text"):
         train(texts, kind=kind, vocab_size=300)
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from bertjax.tokenizers import training
-from bertjax.tokenizers.training import count_words, covering_alphabet, repeated
+from bertjax.tokenizers.training import count_words, repeat_words, select_alphabet
 
 
 def halves(chunk: str) -> list[str]:
@@ -43,12 +43,12 @@ def test_what_was_seen_once_is_forgotten_when_there_are_too_many_words(monkeypat
 def test_the_alphabet_covers_the_share_of_the_text_that_was_asked(coverage, alphabet):
     # b 12, a 6, c 1, d 1 of 20 characters; c comes before d among equals.
     words = Counter({"bba": 6, "c": 1, "d": 1})
-    assert covering_alphabet(words, coverage) == alphabet
+    assert select_alphabet(words, coverage) == alphabet
 
 
-@pytest.mark.parametrize("characters_at_a_time", [1, 7, 1000])
-def test_words_are_repeated_as_often_as_they_were_counted(characters_at_a_time):
+@pytest.mark.parametrize("max_characters", [1, 7, 1000])
+def test_words_are_repeated_as_often_as_they_were_counted(max_characters):
     words = Counter({"a": 5, "bcd": 13, "e": 1})
-    texts = list(repeated(words, characters_at_a_time))
+    texts = list(repeat_words(words, max_characters))
     assert Counter("".join(texts).split()) == words
-    assert all(len(text) <= characters_at_a_time + len("bcd ") for text in texts)
+    assert all(len(text) <= max_characters + len("bcd ") for text in texts)
