@@ -142,7 +142,8 @@ def test_a_second_control_c_ends_compiled_code(fake):
     result = fake(IN_COMPILED_CODE)
     assert result.returncode == 128 + signal.SIGINT
     assert result.stderr == (
-        "bertjax fake: stopping once what compiles or loads is done; Ctrl-C stops at once\n"
+        "bertjax fake: stopping once compilation or loading has finished; press Ctrl-C again to "
+        "stop now\n"
     )
 
 

@@ -1,17 +1,15 @@
-"""Exact match and F1 of answers, digit for digit as SQuAD's official scorers.
+"""Exact match and F1 of extractive question answering, equal to SQuAD's official scorers.
 
 SQuAD 1.1 (`evaluate-v1.1`; Rajpurkar et al. 2016) and 2.0 (`evaluate-v2.0`; Rajpurkar et al. 2018)
-compare texts in lower case, without punctuation, articles and needless white space. Where nothing
-is left of a text they differ: in 1.1 its F1 is 0 even if the answer is as empty; in 2.0 it is 1
-then, and answers that are nothing are no answers. Scores are percentages; what divides by zero is
-0.
+compare texts in lower case, without punctuation, articles and repeated white space. The two differ
+where this leaves an empty text: in 1.1 its F1 is 0 even if the reference is empty too; in 2.0 it is
+1 then, and empty references are ignored. Scores are percentages; a division by zero gives 0.
 
-A question without a prediction counts 0 and is counted in `missing`. That is 1.1's rule; 2.0's
-official scorer ends with an error there.
+A question without a prediction scores 0 and is counted in `missing`. That is the rule of 1.1; the
+official scorer of 2.0 stops with an error instead.
 
-Both part words at white space, so that an answer in Chinese is one word, and its F1 that of an
-exact match. The official numbers stay what they are; `character_f1` says how much of such answers
-is right.
+Both scorers split words at white space. A Chinese answer is then a single word, and its F1 equals
+its exact match. The official scores are reported unchanged; `character_f1` gives partial credit.
 """
 
 import functools
@@ -29,34 +27,34 @@ _CHINESE = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 Answers = Mapping[str, Sequence[str]]
-"""The accepted answers of each question, by its id; none where it has no answer."""
+"""Accepted answers by question id; an empty sequence for a question that has no answer."""
 
 
 def score_squad_v1(predictions: Mapping[str, str], questions: Answers) -> dict[str, float]:
-    """Scores SQuAD 1.1, where every question has an answer.
+    """Score predictions by the rules of SQuAD 1.1, where every question has an answer.
 
     Args:
-      predictions: Predicted texts by question id; others than those asked for change nothing.
+      predictions: Predicted texts by question id; ids that are not in `questions` are ignored.
       questions: Accepted answers by question id.
 
     Returns:
       `exact_match` and `f1` in percent, `total` questions, and `missing` predictions.
 
     Raises:
-      UserError: a question has no answer.
+      UserError: A question has no answer.
     """
     exact, overlap = [], []
     for identity, answers in questions.items():
         if not answers:
             raise UserError(
-                f"question {identity!r} has no answer, as in SQuAD 2.0: score with the rules of "
-                "2.0, or leave it out"
+                f"question {identity!r}: got no answer, expected at least one in SQuAD 1.1; score "
+                "with the rules of 2.0, or remove the question"
             )
         if identity in predictions:
             predicted = normalize_answer(predictions[identity])
-            wanted = [normalize_answer(answer) for answer in answers]
-            exact.append(predicted in wanted)
-            overlap.append(max(_overlap(predicted.split(), answer.split()) for answer in wanted))
+            accepted = [normalize_answer(answer) for answer in answers]
+            exact.append(predicted in accepted)
+            overlap.append(max(_word_f1(predicted.split(), answer.split()) for answer in accepted))
     total = len(questions)
     return {
         "exact_match": _percent(exact, total),
@@ -73,27 +71,29 @@ def score_squad_v2(
     *,
     na_prob_thresh: float = 1.0,
 ) -> dict[str, float]:
-    """Scores SQuAD 2.0, where the right answer to some questions is none, written "".
+    """Score predictions by the rules of SQuAD 2.0, where a question may have no answer.
+
+    The prediction "" means that a question has no answer.
 
     Args:
-      predictions: Predicted texts by question id; others than those asked for change nothing.
+      predictions: Predicted texts by question id; ids that are not in `questions` are ignored.
       questions: Accepted answers by question id.
-      null_odds: How sure it is that a question has no answer, by its id, on any scale.
-      na_prob_thresh: A question whose odds are above this is taken as predicted to have no answer.
+      null_odds: Scores for "the question has no answer" by question id, on any scale.
+      na_prob_thresh: A question whose null odds are above this counts as predicted "".
 
     Returns:
-      `exact`, `f1` and `total`, of the questions that have an answer (`HasAns_...`) and of those
-      that have none (`NoAns_...`), and `missing` predictions. With null odds also the highest
-      scores that any threshold gives, `best_exact` and `best_f1`, and these thresholds,
+      `exact`, `f1` and `total` of all questions, of those with an answer (`HasAns_...`) and of
+      those without (`NoAns_...`), and the number of `missing` predictions. With `null_odds` also
+      the highest scores over all thresholds, `best_exact` and `best_f1`, and these thresholds,
       `best_exact_thresh` and `best_f1_thresh`.
 
     Raises:
-      UserError: a prediction has no null odds.
+      UserError: A prediction has no null odds.
     """
-    asked = {identity: text for identity, text in predictions.items() if identity in questions}
-    scores = {identity: _scores(asked[identity], questions[identity]) for identity in asked}
-    odds = dict.fromkeys(asked, 0.0) if null_odds is None else null_odds
-    _check_odds(asked, odds)
+    scored = {identity: text for identity, text in predictions.items() if identity in questions}
+    scores = {identity: _scores(scored[identity], questions[identity]) for identity in scored}
+    odds = dict.fromkeys(scored, 0.0) if null_odds is None else null_odds
+    _check_odds(scored, odds)
     decided = {
         identity: (float(not questions[identity]),) * 2 if odds[identity] > na_prob_thresh else pair
         for identity, pair in scores.items()
@@ -105,80 +105,81 @@ def score_squad_v2(
     if null_odds is not None:
         for number, name in enumerate(("exact", "f1")):
             single = {identity: pair[number] for identity, pair in scores.items()}
-            best, threshold = _best_threshold(single, asked, questions, null_odds)
+            best, threshold = _best_threshold(single, scored, questions, null_odds)
             result |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
-    return result | {"missing": len(questions) - len(asked)}
+    return result | {"missing": len(questions) - len(scored)}
 
 
 def is_mostly_chinese(questions: Answers) -> bool:
-    """Whether most of the questions that have an answer have one with Chinese characters."""
+    """Whether over half of the answerable questions have an answer with Chinese characters."""
     answered = [answers for answers in questions.values() if answers]
     chinese = sum(any(map(_CHINESE.search, answers)) for answers in answered)
     return 2 * chinese > len(answered)
 
 
 def character_f1(predictions: Mapping[str, str], questions: Answers) -> float:
-    """The F1 of answers in Chinese, in percent: every Chinese character is a word.
+    """Compute the F1 of Chinese answers in percent, where every Chinese character is a word.
 
-    MLQA's rule for Chinese (Lewis et al. 2020, its `mlqa_evaluation_v1.py`): lower case, without
-    punctuation of any script, other letters parted at white space; DRCD (Shao et al. 2018) counts
-    characters as well. CMRC 2018's own scorer counts the longest common part in place of those in
-    common. A question without an answer is right with "" alone.
+    This is MLQA's rule for Chinese (Lewis et al. 2020, `mlqa_evaluation_v1.py`): lower case, no
+    punctuation of any script, other text split at white space. DRCD (Shao et al. 2018) counts
+    characters as well; the scorer of CMRC 2018 counts the longest common substring instead of the
+    common characters. For a question without an answer only "" scores 1.
 
     Args:
-      predictions: Predicted texts by question id; a question without one counts 0.
+      predictions: Predicted texts by question id; a question without one scores 0.
       questions: Accepted answers by question id.
     """
-    found = [
-        max(_mixed_overlap(predictions[identity], answer) for answer in answers or ("",))
+    scores = [
+        max(_character_f1(predictions[identity], answer) for answer in answers or ("",))
         for identity, answers in questions.items()
         if identity in predictions
     ]
-    return _percent(found, len(questions))
+    return _percent(scores, len(questions))
 
 
-def _mixed_overlap(predicted: str, wanted: str) -> float:
-    words, wanted_words = _mixed_words(predicted), _mixed_words(wanted)
-    return _overlap(words, wanted_words) if words and wanted_words else float(words == wanted_words)
+def _character_f1(predicted: str, answer: str) -> float:
+    words, expected = _split_characters(predicted), _split_characters(answer)
+    return _word_f1(words, expected) if words and expected else float(words == expected)
 
 
-def _mixed_words(text: str) -> list[str]:
-    """Chinese characters one by one, and what stands between them at white space."""
+def _split_characters(text: str) -> list[str]:
+    """Split Chinese text into characters, and other text at white space."""
     kept = (letter for letter in text.lower() if unicodedata.category(letter)[0] != "P")
     return _CHINESE.sub(r" \1 ", "".join(kept)).split()
 
 
 def normalize_answer(text: str) -> str:
-    """A text as both scorers compare it."""
+    """Lower the case of a text and remove punctuation, articles and repeated white space."""
     letters = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", letters).split())
 
 
-def _overlap(predicted: list[str], wanted: list[str]) -> float:
-    """F1 of the words that two texts have in common, each as often as in both."""
-    common = (Counter(predicted) & Counter(wanted)).total()
+def _word_f1(predicted: list[str], answer: list[str]) -> float:
+    """F1 over the multiset of words that two texts have in common."""
+    common = (Counter(predicted) & Counter(answer)).total()
     if not common:
         return 0.0
-    precision, recall = common / len(predicted), common / len(wanted)
+    precision, recall = common / len(predicted), common / len(answer)
     return 2 * precision * recall / (precision + recall)
 
 
 def _scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 by the rules of 2.0, before any threshold."""
     predicted = normalize_answer(prediction)
-    wanted = [text for text in map(normalize_answer, answers) if text] or [""]
-    exact = float(predicted in wanted)
+    accepted = [text for text in map(normalize_answer, answers) if text] or [""]
+    exact = float(predicted in accepted)
     if not predicted:
         return exact, exact
-    return exact, max(_overlap(predicted.split(), text.split()) for text in wanted)
+    return exact, max(_word_f1(predicted.split(), text.split()) for text in accepted)
 
 
 def _check_odds(predictions: Mapping[str, str], odds: Mapping[str, float]) -> None:
     lacking = [identity for identity in predictions if identity not in odds]
     if lacking:
         raise UserError(
-            f"{len(lacking)} of {len(predictions)} predictions have no null odds, the first is of "
-            f"question {lacking[0]!r}: expected one of each; score predictions with their own odds"
+            f"null odds: missing for {len(lacking)} of {len(predictions)} predictions, first for "
+            f"question {lacking[0]!r}, expected a number for each prediction; pass the null odds "
+            "that belong to these predictions"
         )
 
 
@@ -200,11 +201,11 @@ def _best_threshold(
     questions: Answers,
     odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """The highest score of any threshold, and the lowest threshold that gives it.
+    """The highest score over all thresholds, and the lowest threshold that reaches it.
 
-    Like the official search it begins with no question answered and answers one after the other.
-    Of equal odds, in their order in `odds`, it counts some and not others, which no threshold does;
-    and the threshold of answering none is said to be 0.
+    As in the official search, all questions start as unanswered and are answered one by one in
+    ascending order of their odds. So questions with equal odds, in their order in `odds`, may be
+    counted differently, which no threshold does; and the threshold for answering none is 0.
     """
     score = best = sum(not questions[identity] for identity in scores)
     threshold = 0.0
@@ -218,5 +219,5 @@ def _best_threshold(
 
 
 def _percent(values: Iterable[float], total: int) -> float:
-    # Not sum(): from Python 3.12 on it rounds otherwise than adding one by one, as the scorers did.
+    # Not sum(): since Python 3.12 it compensates rounding, and would not equal the scorers' digits.
     return 100.0 * functools.reduce(operator.add, values, 0) / total if total else 0.0

@@ -1,9 +1,9 @@
 """Classification and regression metrics: accuracy, F1, Matthews, Pearson, Spearman.
 
-Every function takes predictions first and references second, one of each an example, and returns a
-fraction (1 is perfect). Degenerate input, where a formula divides by zero, has the value 0: nothing
-to score, no positive anywhere, a constant where a correlation is asked for. That is what the
-official scorers print where they print a number at all.
+Every function takes predictions first and references second, one of each per example, and returns
+a fraction (1 is perfect). Where a formula divides by zero the result is 0: no examples, no positive
+example or prediction, a correlation with a constant. The official scorers print the same, where
+they print a number at all.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from jaxtyping import Num, Shaped
 
 
 def accuracy(predictions: Shaped[np.ndarray, " n"], references: Shaped[np.ndarray, " n"]) -> float:
-    """The share of predictions that equal their reference."""
+    """Fraction of predictions that equal their reference."""
     _check_pairs(predictions, references)
     return float(np.mean(predictions == references)) if predictions.size else 0.0
 
@@ -24,7 +24,7 @@ def f1(
     references: Shaped[np.ndarray, " n"],
     positive: int = 1,
 ) -> float:
-    """The harmonic mean of precision and recall of the class `positive`."""
+    """Harmonic mean of precision and recall of the class `positive`."""
     from sklearn.metrics import f1_score
 
     _check_pairs(predictions, references)
@@ -34,7 +34,7 @@ def f1(
 
 
 def matthews(predictions: Shaped[np.ndarray, " n"], references: Shaped[np.ndarray, " n"]) -> float:
-    """The correlation of predicted and true classes (Matthews 1975), -1 to 1."""
+    """Matthews correlation of predicted and true classes (Matthews 1975), -1 to 1."""
     from sklearn.metrics import matthews_corrcoef
 
     _check_pairs(predictions, references)
@@ -44,23 +44,23 @@ def matthews(predictions: Shaped[np.ndarray, " n"], references: Shaped[np.ndarra
 
 
 def pearson(predictions: Num[np.ndarray, " n"], references: Num[np.ndarray, " n"]) -> float:
-    """The linear correlation, -1 to 1."""
+    """Pearson (linear) correlation, -1 to 1."""
     from scipy.stats import pearsonr
 
     return _correlation(pearsonr, predictions, references)
 
 
 def spearman(predictions: Num[np.ndarray, " n"], references: Num[np.ndarray, " n"]) -> float:
-    """The correlation of ranks, -1 to 1; ties share their mean rank."""
+    """Spearman (rank) correlation, -1 to 1; ties share their mean rank."""
     from scipy.stats import spearmanr
 
     return _correlation(spearmanr, predictions, references)
 
 
 def summarize(values: Sequence[float]) -> dict[str, float]:
-    """Median, mean, extremes and standard deviation (of a sample: n - 1) of several runs' scores.
+    """Compute median, mean, extremes and sample standard deviation of the scores of several runs.
 
-    The deviation of a single run is 0.
+    The standard deviation divides by n - 1; that of a single run is 0.
     """
     array = np.array(values, np.float64)
     return {
@@ -73,7 +73,7 @@ def summarize(values: Sequence[float]) -> dict[str, float]:
 
 
 def _correlation(statistic, predictions: np.ndarray, references: np.ndarray) -> float:
-    """Applies a scipy statistic where it is defined: finite values that are not constant."""
+    """Apply a scipy statistic where it is defined: finite values that are not constant."""
     _check_pairs(predictions, references)
     predictions, references = predictions.astype(np.float64), references.astype(np.float64)
     if _is_constant(predictions) or _is_constant(references):
@@ -89,11 +89,11 @@ def _correlation(statistic, predictions: np.ndarray, references: np.ndarray) -> 
 def _check_pairs(predictions: np.ndarray, references: np.ndarray) -> None:
     if predictions.ndim != 1 or predictions.shape != references.shape:
         raise ValueError(
-            f"predictions {predictions.shape} and references {references.shape} must be two "
-            "vectors of one length"
+            f"got predictions of shape {predictions.shape} and references of shape "
+            f"{references.shape}, expected two vectors of equal length"
         )
 
 
 def _is_constant(values: np.ndarray) -> bool:
-    """Whether there are not two different values."""
+    """Whether all values are equal, or there are none."""
     return values.size == 0 or bool((values == values[0]).all())

@@ -1,7 +1,7 @@
-"""TPU chips and topologies: peak FLOP/s, memory, bandwidth; devices for ahead-of-time compiles.
+"""Hardware specifications: peak FLOP/s, memory and bandwidth of devices; TPU topologies.
 
-Figures are from Google Cloud's pages on TPU versions; links are counted in one direction. Peak
-FLOP/s of the devices at hand are the denominator of model FLOPs utilisation.
+TPU figures are from Google Cloud's pages on TPU versions; link bandwidth is per direction. The peak
+FLOP/s of a run's devices are the denominator of its model FLOPs utilisation (MFU).
 """
 
 import dataclasses
@@ -23,21 +23,23 @@ GIBI = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One kind of chip.
+    """The specification of a TPU chip.
 
     Attributes:
-      name: As topologies begin.
-      kinds: What JAX calls its devices.
-      flops_per_second: Of bfloat16 products.
-      memory_bytes: Of the chip's high-bandwidth memory.
-      memory_bytes_per_second: Between it and the chip.
-      link_bytes_per_second: To one neighbour, in one direction.
-      dimensions: Of the torus; a chip has two neighbours in each.
-      network_bytes_per_second: To chips of other slices, its share of the data center network; None
-        where no figure is published.
-      devices: What JAX counts as a device; these share the chip.
-      cores: How the compiler is to take the cores of the chip, where it would take each by itself.
-      name_units_per_chip: What the number in a name such as v5p-512 counts for one chip.
+      name: The TPU version, the first part of the name of a topology.
+      kinds: Values of JAX's `device_kind` for its devices.
+      flops_per_second: Peak of bfloat16 matmuls.
+      memory_bytes: Size of the high-bandwidth memory (HBM).
+      memory_bytes_per_second: Bandwidth of the HBM.
+      link_bytes_per_second: Bandwidth to one neighbour, in one direction.
+      dimensions: Number of dimensions of the torus; a chip has two neighbours in each.
+      network_bytes_per_second: The chip's share of the data center network, over which it reaches
+        other slices; None where no figure is published.
+      devices: Number of JAX devices of a chip, which share its memory and bandwidth.
+      cores: Value of the compiler option `chip_config_name`; None for its default, one device per
+        core.
+      name_units_per_chip: By how much one chip adds to the number in a name such as v5p-512, which
+        counts cores for some versions.
     """
 
     name: str
@@ -119,10 +121,10 @@ _SHAPES = {
         *("8x8x8", "8x8x16", "8x16x16", "16x16x16"),
     ),
 }
-"""The usual shape of a slice of so many chips."""
+"""Usual slice shapes by number of dimensions, in ascending number of chips."""
 
-# libtpu asks the machine what it is, and complains where nobody answers.
-_QUIETLY = {
+# Without these libtpu queries the metadata server, and logs errors on a machine that has none.
+_LIBTPU_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -134,13 +136,13 @@ _QUIETLY = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A slice of a pod, or several that a data center network joins.
+    """One or several TPU slices, connected by the data center network.
 
     Attributes:
-      name: With the shape of a slice, such as v5e:16x16.
-      chip: What it is made of.
-      slices: How many.
-      devices: All of them, as JAX describes them.
+      name: Version and shape of a slice, such as v5e:16x16.
+      chip: The kind of chip.
+      slices: Number of slices.
+      devices: JAX's device descriptions of all slices.
     """
 
     name: str
@@ -150,30 +152,34 @@ class Topology:
 
     @property
     def title(self) -> str:
-        """As the user calls it."""
+        """The name with the number of slices, for messages."""
         return self.name if self.slices == 1 else f"{self.slices} slices of {self.name}"
 
     @property
     def chips(self) -> int:
-        """In all slices."""
+        """Number of chips in all slices."""
         return len(self.devices) // self.chip.devices
 
 
 def get_topology(name: str, slices: int = 1) -> Topology:
-    """The devices of so many slices, by their shape (v5e:16x16) or their usual name (v5e-256).
+    """Describe TPU slices to compile for, without TPU hardware.
+
+    Args:
+      name: Version and shape of a slice (v5e:16x16), or the usual name (v5e-256).
+      slices: Number of slices.
 
     Raises:
-      UserError: there is no such slice, or the compiler for TPUs is not installed.
+      UserError: There is no such slice, or the TPU compiler is not installed.
     """
     chip, shape = _parsed(name)
     if slices < 1:
-        raise UserError(f"--slices {slices}: expected 1 or more")
+        raise UserError(f"--slices: got {slices}, expected an integer >= 1")
     if slices > 1 and chip.network_bytes_per_second is None:
         raise UserError(
-            f"--slices {slices}: no figure is published for the network between slices of "
-            f"{chip.name}"
+            f"--slices: got {slices}, expected 1 for {chip.name}, whose bandwidth between slices "
+            "is not published; plan a single slice"
         )
-    for variable, value in _QUIETLY.items():
+    for variable, value in _LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     from jax.experimental import topologies
 
@@ -186,19 +192,21 @@ def get_topology(name: str, slices: int = 1) -> Topology:
     try:
         description = topologies.get_topology_desc(platform="tpu", topology_name=full, **options)
     except RuntimeError as error:
-        said = str(error).strip().splitlines()[0]
-        if "TPU support not installed" in said:
+        reason = str(error).strip().splitlines()[0]
+        if "TPU support not installed" in reason:
             raise UserError(
-                f"no compiler for TPUs here ({said}): pip install 'bertjax[tpu]'"
+                f"the TPU compiler is not installed ({reason}); pip install 'bertjax[tpu]'"
             ) from None
-        raise UserError(f"no topology {full!r}: {said}; usual ones: {_usual(chip)}") from None
+        raise UserError(
+            f"unknown topology: got {full!r} ({reason}), expected one such as {_usual(chip)}"
+        ) from None
     return Topology(full, chip, slices, description.devices)
 
 
 def _parsed(name: str) -> tuple[Chip, str]:
     kind, mark, rest = re.fullmatch(r"([^:-]*)([:-]?)(.*)", name).groups()
     if kind not in CHIPS:
-        raise UserError(f"no TPU {kind!r}: {nearest(kind, CHIPS)}")
+        raise UserError(f"unknown TPU version {kind!r}: {nearest(kind, CHIPS)}")
     chip = CHIPS[kind]
     if mark == ":" and re.fullmatch(r"\d+(x\d+)*", rest):
         return chip, rest
@@ -207,7 +215,7 @@ def _parsed(name: str) -> tuple[Chip, str]:
     }
     if mark == "-" and rest in by_count:
         return chip, by_count[rest]
-    raise UserError(f"no topology {name!r}: expected one such as {_usual(chip)}")
+    raise UserError(f"unknown topology: got {name!r}, expected one such as {_usual(chip)}")
 
 
 def _size(shape: str) -> int:
@@ -224,7 +232,7 @@ def _usual(chip: Chip) -> str:
 
 
 _TERAFLOPS = {
-    # Google Cloud's pages on TPU versions: bfloat16. On v2 and v3 a chip is two devices.
+    # Google Cloud's pages on TPU versions: bfloat16. A v2 or v3 chip is two JAX devices.
     "TPU v2": 46 / 2,
     "TPU v3": 123 / 2,
     # NVIDIA's data sheets: dense bfloat16, or float16 where there is no bfloat16 (V100, T4).
@@ -255,10 +263,14 @@ _CPU_MATRIX = 1536
 
 
 def peak_flops_per_second(devices: Sequence[jax.Device], dtype: jnp.dtype) -> float | None:
-    """What all of these devices can do together, or None for a kind that is not known.
+    """Return the peak FLOP/s of all devices together, or None for an unknown kind.
 
-    Accelerators are looked up, at bfloat16. A CPU is measured for a moment by products of matrices
-    of `dtype` with float32 results; devices that one process sees share its cores.
+    Accelerators are looked up in a table, at bfloat16. A CPU is measured for 0.3 seconds, with
+    matmuls of `dtype` operands and float32 results; the CPU devices of a process share its cores.
+
+    Args:
+      devices: Devices of one kind.
+      dtype: Operand dtype of the matmuls that measure a CPU.
     """
     if devices[0].platform == "cpu":
         processes = len({device.process_index for device in devices})
@@ -268,7 +280,7 @@ def peak_flops_per_second(devices: Sequence[jax.Device], dtype: jnp.dtype) -> fl
 
 
 def peak_flops_of_kind(device_kind: str) -> float | None:
-    """Operations a second of one device, by what JAX calls it, such as "TPU v5 lite"."""
+    """Look up the peak FLOP/s of one device by JAX's `device_kind`, such as "TPU v5 lite"."""
     if device_kind in _PEAKS:
         return _PEAKS[device_kind]
     words = device_kind.replace("-", " ").split()

@@ -1,4 +1,8 @@
-"""Keep JAX's compilation cache on disk between processes."""
+"""Share JAX's compilation cache between processes, in a folder on disk.
+
+The folder is set by an environment variable before jax is imported: so it applies to every verb and
+to the processes that a verb starts, and a user's own setting takes precedence.
+"""
 
 import contextlib
 import os
@@ -7,53 +11,55 @@ import pathlib
 from bertjax.io.files import cache_directory
 from bertjax.runtime import host
 
-_PROGRAMS, _MOST_BYTES = "JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE"
-_USUAL_MOST_BYTES = 4 * 2**30
+_FOLDER, _MAX_BYTES = "JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE"
+_DEFAULT_MAX_BYTES = 4 * 2**30
 _NO_LIMIT = "-1"
-"""JAX then writes no times, so that nothing tells a whole program from half of one."""
+"""Without a limit JAX writes no access times, so incomplete entries cannot be recognised."""
 _PROGRAM, _TIME = "-cache", "-atime"
-"""How JAX's two files of a program end; the second is written behind the first, under its lock."""
+"""Name endings of the two files of an entry; JAX writes the access time last, under its lock."""
 
 
 def enable() -> None:
-    """Lets JAX find again what it compiled, in a later process; call it before jax is imported.
+    """Enable JAX's persistent compilation cache; call this before jax is imported.
 
-    What is set already stays: JAX's own variables name another folder or size, and
-    JAX_ENABLE_COMPILATION_CACHE=false turns it off. A folder that cannot be made changes nothing.
-    Processors of different kinds that share a home keep apart what they compile.
+    Environment variables of JAX that are already set take precedence, and
+    JAX_ENABLE_COMPILATION_CACHE=false disables the cache. If the folder cannot be created, JAX runs
+    without a cache. The folder's name contains a hash of the processor's instruction set, because
+    machines with different processors may share a home directory.
     """
-    if _PROGRAMS in os.environ:
+    if _FOLDER in os.environ:
         return
     folder = cache_directory() / f"compiled-{host.fingerprint()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return
-    os.environ[_PROGRAMS] = str(folder)
-    if os.environ.setdefault(_MOST_BYTES, str(_USUAL_MOST_BYTES)) != _NO_LIMIT:
+    os.environ[_FOLDER] = str(folder)
+    if os.environ.setdefault(_MAX_BYTES, str(_DEFAULT_MAX_BYTES)) != _NO_LIMIT:
         with contextlib.suppress(OSError):
-            _forget_interrupted(folder)
+            _remove_incomplete(folder)
 
 
-def _forget_interrupted(folder: pathlib.Path) -> None:
-    """Removes what a process was writing when it was killed.
+def _remove_incomplete(folder: pathlib.Path) -> None:
+    """Remove entries that a killed process left incomplete.
 
-    JAX would warn of it in every start, never replace it, and keep no other program beside it.
+    JAX neither completes nor replaces such an entry: it warns of it at every start and stops
+    writing new entries to the cache.
 
     Raises:
-      OSError: the folder cannot be read.
+      OSError: The folder cannot be read.
     """
-    if not _interrupted(folder):
+    if not _find_incomplete(folder):
         return
     import filelock
 
     lock = filelock.FileLock(folder / ".lockfile")
     with contextlib.suppress(filelock.Timeout), lock.acquire(blocking=False):
-        for program in _interrupted(folder):
+        for program in _find_incomplete(folder):
             program.unlink()
 
 
-def _interrupted(folder: pathlib.Path) -> list[pathlib.Path]:
+def _find_incomplete(folder: pathlib.Path) -> list[pathlib.Path]:
     names = {path.name for path in folder.iterdir()}
     programs = {name.removesuffix(_PROGRAM) for name in names if name.endswith(_PROGRAM)}
     return [folder / f"{program}{_PROGRAM}" for program in programs if program + _TIME not in names]

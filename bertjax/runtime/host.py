@@ -1,6 +1,7 @@
-"""The host: its processor, memory and accelerators, and settings made before JAX is imported.
+"""Inspect the host (processor, memory, accelerators) and tune it for JAX.
 
-Accelerators are found from files of the system: no driver is called and JAX is not imported.
+Everything is read from the operating system's files: no driver is called and JAX is not imported,
+since some settings must be made before that.
 """
 
 import contextlib
@@ -22,21 +23,21 @@ _STACK = "--fibers_default_thread_stack_size"
 
 
 def list_gpus() -> list[str]:
-    """The numbers of NVIDIA's cards."""
+    """List the indices of NVIDIA GPUs."""
     return [str(n) for n, _ in enumerate(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
 def list_tpu_chips() -> list[str]:
-    """The numbers of TPU chips."""
+    """List the indices of TPU chips."""
     found = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
     return [str(n) for n, _ in enumerate(found)]
 
 
 def skip_absent_tpus() -> None:
-    """Has JAX look for no TPU where there is none; call it before jax is imported.
+    """Set JAX_PLATFORMS=cpu on a machine without accelerators; call this before jax is imported.
 
-    Where the compiler for TPUs is installed, its runtime is too, which complains at length of every
-    machine that is no part of a Cloud TPU. What JAX_PLATFORMS says already stays.
+    The package of the TPU compiler contains the TPU runtime as well, which JAX would otherwise try
+    to start, with pages of warnings on a machine without TPUs. An existing JAX_PLATFORMS is kept.
     """
     others = list_gpus() or pathlib.Path("/dev/kfd").exists()
     if _PLATFORMS in os.environ or others or list_tpu_chips():
@@ -46,63 +47,65 @@ def skip_absent_tpus() -> None:
 
 
 def enlarge_tpu_compiler_stack() -> None:
-    """Has the compiler for TPUs recurse as deep as it needs; call it before that is loaded.
+    """Give the TPU compiler's threads stacks of 4 MiB; call this before libtpu is loaded.
 
-    Its threads have stacks of 64 KiB, which end where a product has two others merged into it: with
-    a segmentation fault. What LIBTPU_INIT_ARGS says already stays.
+    With the default of 64 KiB the compiler overflows its stack, a segmentation fault, for a matmul
+    into which two others are fused. An existing value in LIBTPU_INIT_ARGS is kept.
     """
-    said = os.environ.get(_TPU_ARGUMENTS, "")
-    if _STACK not in said:
-        os.environ[_TPU_ARGUMENTS] = f"{said} {_STACK}={4 * 2**20}".strip()
+    arguments = os.environ.get(_TPU_ARGUMENTS, "")
+    if _STACK not in arguments:
+        os.environ[_TPU_ARGUMENTS] = f"{arguments} {_STACK}={4 * 2**20}".strip()
 
 
 _PROC = pathlib.Path("/proc")
 _CPUINFO = _PROC / "cpuinfo"
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
-# What Linux calls the instructions: on x86 (two of these) and on ARM.
+# Linux's names of the instruction sets: two of x86 and one of ARM.
 _BFLOAT16 = {"amx_bf16", "avx512_bf16", "bf16"}
 
-# malloc.h of glibc.
+# Parameters of mallopt, from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
-_NEVER = -1
+_UNLIMITED = -1
 _TOP_PAD_BYTES = 64 * 2**20
 
 MIN_FREE_SHARE = 0.25
-"""Of the machine's memory: where less is free, nothing is kept."""
+"""Freed memory is returned to the kernel while less than this share of all memory is free."""
 
 MAX_RESIDENT_RATIO = 1.5
-"""Times the most that was in use at a time, and a gigabyte: more is not kept."""
+"""Freed memory is returned to the kernel while the process holds more than this multiple of the
+highest number of bytes in use so far, plus a gigabyte."""
 
 _GIGABYTE = 2**30
 
-_SECONDS_BETWEEN_LOOKS = 0.25
-_COUNTING = 0.01
-"""Of the time, at most, what is in use is counted: nobody else gets memory meanwhile."""
+_POLL_SECONDS = 0.25
+_MAX_COUNTING_SHARE = 0.01
+"""Largest share of time spent counting bytes in use, which blocks allocation in all threads."""
 
 
 class Memory(NamedTuple):
-    """Bytes that this process may have in all, and those that nobody uses yet."""
+    """Bytes that this process can have in total, and those that are still free."""
 
     total: int
     free: int
 
 
 def has_bfloat16_matmul(cpuinfo: pathlib.Path = _CPUINFO) -> bool:
-    """Whether this processor has instructions for products of bfloat16 matrices.
+    """Whether the processor has instructions for bfloat16 matmuls; False if that is unknown.
 
-    Without them XLA turns operands to bfloat16 and back, for nothing. False where nobody knows.
+    Without them XLA converts operands to bfloat16 and back, which costs time and gains nothing.
+    `precision="auto"` depends on this.
     """
     return not _BFLOAT16.isdisjoint(_instructions(cpuinfo))
 
 
 def fingerprint(cpuinfo: pathlib.Path = _CPUINFO) -> str:
-    """Of what programs for this processor may be made of: two that agree can share them."""
+    """Hash the architecture and instruction sets: hosts with equal hashes can share programs."""
     words = [platform.machine(), *sorted(_instructions(cpuinfo))]
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
 
 
 def _instructions(cpuinfo: pathlib.Path) -> list[str]:
-    """As the kernel lists them; none where nobody knows."""
+    """The kernel's list of instruction sets; empty if it cannot be read."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -115,58 +118,60 @@ def _instructions(cpuinfo: pathlib.Path) -> list[str]:
 
 
 def read_memory(proc: pathlib.Path = _PROC, cgroups: pathlib.Path = _CGROUPS) -> Memory:
-    """Of the machine, or of the container or job with the least left, as Linux tells it.
+    """Read total and free memory of the machine, or of the cgroup with the least free memory.
 
     Raises:
-      OSError: nobody tells.
+      OSError: The files of /proc cannot be read; only Linux has them.
     """
     lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
     kilobytes = {words[0]: int(words[1]) for words in lines}
     found = [Memory(kilobytes["MemTotal:"] * 1024, kilobytes["MemAvailable:"] * 1024)]
     group = cgroups / (proc / "self/cgroup").read_text().partition("0::/")[2].strip()
     while group.is_relative_to(cgroups):
-        # A group without a limit says "max"; the outermost has no such file.
+        # The limit is "max" for a cgroup without one; the root cgroup has no such file.
         with contextlib.suppress(OSError, ValueError):
             limit = int((group / "memory.max").read_text())
-            facts = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
-            used = int((group / "memory.current").read_text()) - int(facts["inactive_file"])
+            usage = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
+            used = int((group / "memory.current").read_text()) - int(usage["inactive_file"])
             found.append(Memory(limit, limit - used))
         group = group.parent
     return min(found, key=lambda each: each.free)
 
 
-@functools.cache  # a second thread would only get in the way of the first
+@functools.cache  # one thread is enough for the process
 def keep_freed_memory() -> None:
-    """Lets glibc keep for the next step of training what a step has freed, while there is room.
+    """Let glibc reuse the memory that a training step freed, instead of returning it to the kernel.
 
-    By itself it gives every large array back to the kernel, which clears page after page when the
-    next step asks for as much again. Memory of threads that have arenas of their own is given back
-    even so: threads that begin after this have one for all. What one shape of batches left is often
-    too small for another, and the next one new: a thread gives back what was freed where memory
-    gets scarce, or where that is too much. Does nothing with another C library.
+    By default glibc returns every large array to the kernel, which then has to clear each page
+    again when the next step allocates as much. With this setting freed memory stays in the process.
+    It may be fragmented too much for batches of another shape, so a thread returns it when memory
+    gets scarce or the process holds too much (MIN_FREE_SHARE, MAX_RESIDENT_RATIO). glibc returns
+    the memory of per-thread arenas in any case: threads started after this call share one arena.
+    Does nothing with another C library. `tools/run` sets GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in
+    addition, which must be set before the process starts.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if not hasattr(libc, "mallopt"):
         return
     libc.mallopt(_M_ARENA_MAX, 1)
     libc.mallopt(_M_MMAP_MAX, 0)
-    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    libc.mallopt(_M_TRIM_THRESHOLD, _UNLIMITED)
     libc.mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
     name = "bertjax memory"
-    threading.Thread(target=_give_back, args=(libc,), name=name, daemon=True).start()
+    threading.Thread(target=_trim_periodically, args=(libc,), name=name, daemon=True).start()
 
 
-def _give_back(libc: ctypes.CDLL) -> None:
-    most, again = 0, time.monotonic()
+def _trim_periodically(libc: ctypes.CDLL) -> None:
+    most, next_count = 0, time.monotonic()
     with contextlib.suppress(OSError):
         while True:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-            if (began := time.monotonic()) >= again:
-                most = max(most, _in_use(libc))
-                again = began + (time.monotonic() - began) / _COUNTING
-            now = read_memory()
-            scarce = now.free < MIN_FREE_SHARE * now.total
-            if scarce or _resident() > MAX_RESIDENT_RATIO * most + _GIGABYTE:
+            time.sleep(_POLL_SECONDS)
+            if (start := time.monotonic()) >= next_count:
+                most = max(most, _bytes_in_use(libc))
+                next_count = start + (time.monotonic() - start) / _MAX_COUNTING_SHARE
+            memory = read_memory()
+            scarce = memory.free < MIN_FREE_SHARE * memory.total
+            if scarce or _resident_bytes() > MAX_RESIDENT_RATIO * most + _GIGABYTE:
                 libc.malloc_trim(0)
 
 
@@ -175,15 +180,15 @@ class _MallocInfo(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_size_t) for name in (*_names, "fordblks", "keepcost"))
 
 
-def _in_use(libc: ctypes.CDLL) -> int:
-    """Bytes that were asked for and not freed; without limit where glibc is too old to tell."""
+def _bytes_in_use(libc: ctypes.CDLL) -> int:
+    """Bytes that were allocated and not freed; sys.maxsize if glibc is older than 2.33."""
     if not hasattr(libc, "mallinfo2"):
         return sys.maxsize
     libc.mallinfo2.restype = _MallocInfo
     return libc.mallinfo2().uordblks
 
 
-def _resident(proc: pathlib.Path = _PROC) -> int:
-    """Bytes of memory that hold no file."""
+def _resident_bytes(proc: pathlib.Path = _PROC) -> int:
+    """Bytes of physical memory that the process holds, without mapped files."""
     lines = (proc / "self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))

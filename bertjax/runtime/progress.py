@@ -1,4 +1,4 @@
-"""Progress of a command on standard error: a bar in a terminal, plain lines elsewhere."""
+"""Show the progress of a command on standard error: a bar in a terminal, plain lines elsewhere."""
 
 import contextlib
 import datetime
@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from typing import Any
 
 _SECONDS_BETWEEN_LINES = 5.0
-_LEAST_SHARE = 0.02
-"""Of the work, before the time that remains is estimated: compiling comes first."""
+_MIN_FRACTION_FOR_ETA = 0.02
+"""Fraction of the work before an ETA is shown: the first part includes compilation."""
 
 
 class ProgressDisplay:
-    """Prints a line every few seconds, with the share that is done and the time that remains."""
+    """Print a line every five seconds, with the fraction that is done and the remaining time."""
 
     def __init__(self):
         self._start = self._last = time.monotonic()
         self._first: float | None = None
 
     def update(self, fraction: float | None, text: str) -> None:
-        """Shows how far the command is.
+        """Show the current progress.
 
         Args:
-          fraction: How much of the work is done, from 0 to 1; None where that is unknown. What
-            the first call gives was done before, and says nothing about speed.
-          text: What is done now, in one line.
+          fraction: Fraction of the work that is done, 0 to 1; None if unknown. The value of the
+            first call counts as done earlier, and does not enter the estimate of the speed.
+          text: The current activity, in one line.
         """
         if self._first is None:
             self._first, self._start = fraction, time.monotonic()
@@ -35,19 +35,19 @@ class ProgressDisplay:
             self.log(f"{share}{text}{self._remaining(fraction)}")
 
     def log(self, line: str) -> None:
-        """Prints a line that stays."""
+        """Print a line that remains visible."""
         print(line, file=sys.stderr, flush=True)
 
     def _remaining(self, fraction: float | None) -> str:
         done = 0.0 if fraction is None else fraction - (self._first or 0.0)
-        if done < _LEAST_SHARE:
+        if done < _MIN_FRACTION_FOR_ETA:
             return ""
         seconds = (time.monotonic() - self._start) * (1 - fraction) / done
         return f", ETA {datetime.timedelta(seconds=round(seconds))}"
 
 
 class _Bar(ProgressDisplay):
-    """Moves a bar."""
+    """Move a progress bar of rich."""
 
     def __init__(self, bar: Any):
         super().__init__()
@@ -63,7 +63,7 @@ class _Bar(ProgressDisplay):
 
 @contextlib.contextmanager
 def progress_display() -> Iterator[ProgressDisplay]:
-    """Whichever fits where standard error goes."""
+    """Create the display that fits standard error: a bar for a terminal, else plain lines."""
     if not sys.stderr.isatty():
         yield ProgressDisplay()
         return

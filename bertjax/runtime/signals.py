@@ -1,8 +1,8 @@
-"""Handle signals at once, also while the main thread compiles.
+"""Handle signals immediately, also while the main thread compiles.
 
 Python runs a signal handler in the main thread, between two bytecodes: not before a call into XLA
-returns, which takes minutes for a large model. The file descriptor of `signal.set_wakeup_fd` gets
-the signal's number immediately; a thread reads it.
+returns, which takes minutes for a large model. The signal's number is written to the file
+descriptor of `signal.set_wakeup_fd` immediately, where a thread reads it.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ _SECONDS_TO_RAISE_AGAIN = 0.05
 
 
 class SignalWatch:
-    """Calls a function in a thread as soon as signals arrive that have handlers in Python.
+    """A context manager that calls a function in a thread as soon as a signal is received.
 
-    A context manager. Watches nest: the innermost one is called. Outside of the main thread, which
-    alone may have handlers, it does nothing.
+    Only signals with a handler in Python are reported. Watches nest: the innermost one is called.
+    Outside of the main thread, the only one that may install handlers, it does nothing.
+
+    Args:
+      on_signals: Called with the numbers of the signals, one byte each.
     """
 
-    def __init__(self, arrived: Callable[[bytes], None]):
-        """Args:
-        arrived: Gets the numbers of the signals, a byte each.
-        """
-        self._arrived = arrived
+    def __init__(self, on_signals: Callable[[bytes], None]):
+        self._on_signals = on_signals
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "SignalWatch":
@@ -54,51 +54,52 @@ class SignalWatch:
 
     def _watch(self) -> None:
         while numbers := os.read(self._reader, 64):
-            self._arrived(numbers)
+            self._on_signals(numbers)
 
 
 def write_stderr(line: str) -> None:
-    """Prints a line on standard error without its buffer, whose lock the main thread may hold."""
+    """Print a line on standard error, bypassing its buffer, whose lock the main thread may hold."""
     with contextlib.suppress(OSError):
         os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{line}\n".encode())
 
 
 def exit_now(name: str) -> None:
-    """Ends the process without any cleanup: whatever it writes is there whole or not at all."""
+    """End the process without cleanup, which is safe because all files are written atomically."""
     write_stderr(f"{name}: interrupted")
     os._exit(INTERRUPTED)
 
 
 class ControlC:
-    """Ends a command at Ctrl-C, whatever it is doing, unless it handles Ctrl-C itself.
+    """A context manager that ends a command on Ctrl-C, unless the command handles Ctrl-C itself.
 
-    Ctrl-C raises KeyboardInterrupt in the main thread. That alone is not enough: it waits until XLA
-    returns, and Python ignores it in callbacks such as JAX's for the garbage collector, often the
-    first Python code that runs then. A second Ctrl-C ends a process that waits for XLA.
+    Ctrl-C raises KeyboardInterrupt in the main thread. That alone is not enough: Python raises it
+    only after a call into XLA has returned, and ignores it in callbacks such as that of JAX for the
+    garbage collector, often the first Python code to run then. A second Ctrl-C ends a process that
+    is still inside XLA.
 
     Attributes:
       pressed: Whether Ctrl-C was pressed.
+
+    Args:
+      name: Name of the command, for the message.
     """
 
     def __init__(self, name: str):
-        """Args:
-        name: Of the command, for the line that it prints.
-        """
         self.pressed = False
         self._name = name
-        self._handled, self._told = threading.Event(), False
+        self._handled, self._warned = threading.Event(), False
         self._again: threading.Timer | None = None
         self._simulated = 0
-        self._watch = SignalWatch(self._arrived)
+        self._watch = SignalWatch(self._on_signals)
 
     def __enter__(self) -> "ControlC":
         self._installed = (
             threading.current_thread() is threading.main_thread()
-            # Background jobs of a shell ignore Ctrl-C: that stays so.
+            # Background jobs of a shell ignore Ctrl-C, and continue to.
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         )
         if self._installed:
-            self._unraisable, sys.unraisablehook = sys.unraisablehook, self._ignored
+            self._unraisable, sys.unraisablehook = sys.unraisablehook, self._handle_unraisable
             self._watch.__enter__()
             signal.signal(signal.SIGINT, self._raise)
         return self
@@ -116,14 +117,14 @@ class ControlC:
     def _raise(self, number: int, frame: FrameType | None) -> None:
         self.pressed = True
         if _is_importing(frame):
-            # Modules written in C print a traceback, or crash, where their import is interrupted.
+            # Modules written in C print a traceback or crash if their import is interrupted.
             self._raise_later()
             return
         self._handled.set()
         raise KeyboardInterrupt
 
-    def _ignored(self, unraisable) -> None:
-        """Raises an interrupt again that Python ignored, once the callback has returned."""
+    def _handle_unraisable(self, unraisable) -> None:
+        """Raise a KeyboardInterrupt that Python ignored in a callback again, after it returned."""
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._unraisable(unraisable)
         else:
@@ -132,32 +133,33 @@ class ControlC:
     def _raise_later(self) -> None:
         def simulate() -> None:
             self._simulated += 1
-            # A real signal, which also ends a read that waits for input.
+            # A real signal, because it also interrupts a blocking read.
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
         self._again = threading.Timer(_SECONDS_TO_RAISE_AGAIN, simulate)
         self._again.daemon = True
         self._again.start()
 
-    def _arrived(self, numbers: bytes) -> None:
+    def _on_signals(self, numbers: bytes) -> None:
         pressed = numbers.count(signal.SIGINT)
         simulated = min(pressed, self._simulated)
         self._simulated -= simulated
         if pressed == simulated or signal.getsignal(signal.SIGINT) != self._raise:
             return
-        if self._told and not self._handled.is_set():
+        if self._warned and not self._handled.is_set():
             exit_now(self._name)
         if self._handled.wait(_SECONDS_TO_HANDLE):
             self._handled.clear()
             return
-        self._told = True
+        self._warned = True
         write_stderr(
-            f"{self._name}: stopping once what compiles or loads is done; Ctrl-C stops at once"
+            f"{self._name}: stopping once compilation or loading has finished; press Ctrl-C again "
+            "to stop now"
         )
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported where the main thread is."""
+    """Whether the frame is inside the import of a module."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

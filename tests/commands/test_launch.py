@@ -253,7 +253,7 @@ def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, star
         told.append(job.communicate(timeout=120)[1])
         assert job.returncode == 2
     for line in told:
-        assert "the config of process 1 is another than that of process 0" in line
+        assert "the config of process 1 differs from that of process 0" in line
     assert not (tmp_path / "run").exists()
 
 
@@ -268,7 +268,10 @@ def test_processes_that_never_come_are_named(corpus, tmp_path, start_bertjax):
     for process in here:
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 2
-        assert errors == "bertjax pretrain: error: process 1, 3 of 4 did not come within 4 s\n"
+        assert errors == (
+            "bertjax pretrain: error: process 1, 3 of 4 did not connect within 4 s; look for its "
+            "error, or raise BERTJAX_SECONDS_TO_JOIN\n"
+        )
 
 
 @pytest.mark.slow
@@ -276,7 +279,7 @@ def test_a_first_process_that_never_comes_is_named(corpus, tmp_path, run_bertjax
     port = free_port()
     done = run_bertjax(*words(corpus, tmp_path / "run"), env=one_of_two(port, 1))
     assert done.returncode == 2
-    assert f"process 0 at 127.0.0.1:{port} did not answer within 5 s" in done.stderr
+    assert f"process 0 at 127.0.0.1:{port} did not reply within 5 s" in done.stderr
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""Scores of answers: by hand, against the published numbers, and against a slow second derivation.
+"""SQuAD scores: hand-computed, equal to published numbers, equal to a slow second implementation.
 
-The second derivation shares no line with the first: it compares lists of words and counts what they
-have in common by crossing words out, and tries thresholds by scoring everything anew.
+The second implementation shares no code with the first: it compares lists of words, counts common
+words by removing them one by one, and evaluates every threshold from scratch.
 """
 
 import json
@@ -41,7 +41,7 @@ def test_normalization_by_hand(text, words):
     assert normalize_answer(text) == words
 
 
-def test_one_point_one_by_hand():
+def test_squad_v1_by_hand():
     questions = {
         "exact": ["The cat"],
         "half": ["black cat", "dog"],
@@ -64,30 +64,30 @@ def test_one_point_one_by_hand():
     assert (scores["total"], scores["missing"]) == (5, 1)
 
 
-def test_words_count_as_often_as_in_both():
+def test_repeated_words_count_as_often_as_in_both_texts():
     # 2 of 3 predicted and 2 of 4 expected: 2 * 2/3 * 1/2 / (2/3 + 1/2) = 4/7
     scores = score_squad_v1({"q": "b b c"}, {"q": ["b b b d"]})
     assert scores["f1"] == pytest.approx(400 / 7)
 
 
-def test_a_word_in_another_order_is_no_exact_match():
+def test_reordered_words_are_no_exact_match():
     scores = score_squad_v1({"q": "b c"}, {"q": ["c b"]})
     assert (scores["exact_match"], scores["f1"]) == (0.0, 100.0)
 
 
-def test_what_is_empty_differs_between_the_versions():
+def test_empty_answers_score_differently_in_the_two_versions():
     one = score_squad_v1({"q": "the"}, {"q": ["a"]})
     assert (one["exact_match"], one["f1"]) == (100.0, 0.0)
     two = score_squad_v2({"q": "the"}, {"q": ["a"]})
     assert (two["exact"], two["f1"]) == (100.0, 100.0)
     assert (two["HasAns_exact"], two["HasAns_total"]) == (100.0, 1)
-    # In 2.0 an answer of articles alone is no answer beside others, in 1.1 it is.
+    # In 2.0 a reference of articles alone is ignored next to others, in 1.1 it counts.
     questions = {"q": ["the", "cat"]}
     assert score_squad_v1({"q": ""}, questions)["exact_match"] == 100.0
     assert score_squad_v2({"q": ""}, questions)["exact"] == 0.0
 
 
-def test_the_published_numbers(shared_data):
+def test_published_scores_are_reproduced(shared_data):
     folder = shared_data / "squad"
     articles = json.loads((folder / "v1.1_xquad_en.json").read_text("utf-8"))["data"]
     questions = {
@@ -105,7 +105,7 @@ def test_the_published_numbers(shared_data):
     }
 
 
-def test_two_point_zero_by_hand():
+def test_squad_v2_by_hand():
     questions = {"a": ["cat"], "b": ["black cat"], "n": [], "m": []}
     predictions = {"a": "cat", "b": "cat", "n": "", "m": "dog", "other": "x"}
     assert score_squad_v2(predictions, questions) == {
@@ -122,7 +122,7 @@ def test_two_point_zero_by_hand():
     }
 
 
-def test_a_threshold_takes_answers_back():
+def test_answers_above_the_threshold_count_as_empty():
     questions = {"a": ["cat"], "b": ["dog"], "n": [], "m": []}
     predictions = {"a": "cat", "b": "dog", "n": "x", "m": "y"}
     odds = {"a": 0.5, "b": 3.0, "n": 2.0, "m": 1.0}
@@ -136,14 +136,14 @@ def test_a_threshold_takes_answers_back():
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (75.0, 0.5)
 
 
-def test_what_is_predicted_to_have_no_answer_loses_nothing_by_an_answer():
+def test_an_answer_above_the_threshold_costs_nothing():
     questions, predictions = {"n": [], "a": ["x"]}, {"n": "", "a": "x"}
     odds = {"n": 1.0, "a": 2.0}
     scores = score_squad_v2(predictions, questions, odds)
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 2.0)
 
 
-def test_the_lowest_of_equally_good_thresholds_and_none():
+def test_the_lowest_of_equally_good_thresholds_is_reported():
     questions, predictions = {"a": ["x"], "n": [], "b": ["y"]}, {"a": "x", "n": "z", "b": "y"}
     odds = {"a": -3.0, "n": -2.0, "b": -1.0}
     # 1 without answers, 2 with a, 1 with a and n, 2 with all.
@@ -162,14 +162,14 @@ def test_equal_odds_count_in_their_order_as_in_the_official_search():
     assert (last["best_exact"], last["best_exact_thresh"]) == (50.0, 0.0)
 
 
-def test_odds_of_other_questions_change_nothing():
+def test_odds_of_other_questions_are_ignored():
     questions, predictions = {"a": ["x"]}, {"a": "x"}
     odds = {"other": -9.0, "a": 0.0}
     scores = score_squad_v2(predictions, questions, odds)
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 0.0)
 
 
-def test_nothing_at_all():
+def test_no_questions():
     assert score_squad_v1({}, {}) == {"exact_match": 0.0, "f1": 0.0, "total": 0, "missing": 0}
     assert score_squad_v2({}, {}, {}) == {
         "exact": 0.0,
@@ -201,10 +201,10 @@ def test_all_unanswerable():
     assert not any(name.startswith("HasAns") for name in scores)
 
 
-def test_what_cannot_be_scored_is_named():
-    with pytest.raises(UserError, match=r"question 'n' has no answer, .*: score with the rules of"):
+def test_errors_name_the_question_that_cannot_be_scored():
+    with pytest.raises(UserError, match=r"question 'n': got no answer, .*; score with"):
         score_squad_v1({"n": ""}, {"n": []})
-    with pytest.raises(UserError, match=r"1 of 2 predictions have no null odds, .* question 'b'"):
+    with pytest.raises(UserError, match=r"missing for 1 of 2 predictions, .* question 'b'"):
         score_squad_v2({"a": "", "b": ""}, {"a": [], "b": ["x"]}, {"a": 1.0, "c": 2.0})
 
 
@@ -240,7 +240,7 @@ def slow_one(predictions, questions):
 
 
 def slow_two(predictions, questions, part, odds, threshold):
-    """Exact match and F1 of some questions."""
+    """Compute exact match and F1 of some questions."""
     exact = overlap = 0.0
     for identity in part:
         above = odds[identity] > threshold
@@ -260,7 +260,7 @@ def random_text(generator, most):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_one_point_one_agrees_with_a_second_derivation(seed):
+def test_squad_v1_agrees_with_a_second_implementation(seed):
     generator = random.Random(seed)
     questions = {
         str(number): [random_text(generator, 5) for _ in range(generator.randint(1, 4))]
@@ -274,7 +274,7 @@ def test_one_point_one_agrees_with_a_second_derivation(seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_two_point_zero_agrees_with_a_second_derivation(seed):
+def test_squad_v2_agrees_with_a_second_implementation(seed):
     generator = random.Random(seed)
     questions = {
         str(number): [random_text(generator, 4) for _ in range(generator.randint(0, 3))]
@@ -300,7 +300,7 @@ def test_two_point_zero_agrees_with_a_second_derivation(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_threshold_is_better_than_the_best(seed):
-    """Tried one by one; questions without an answer are predicted to have one, odds differ."""
+    """All thresholds are evaluated; unanswerable questions are answered, no odds are equal."""
     generator = random.Random(seed)
     questions = {
         str(number): [generator.choice("xyz")] * generator.randint(0, 1) for number in range(25)

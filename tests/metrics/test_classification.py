@@ -1,4 +1,4 @@
-"""Measures against hand-computed values, the reference scorers and their own definitions."""
+"""Metrics equal hand-computed values, scikit-learn, scipy and their definitions."""
 
 import warnings
 
@@ -131,9 +131,9 @@ def test_nearly_constant_predictions_give_a_finite_number(measure):
         classification.spearman,
     ],
 )
-def test_nothing_to_score_is_zero_and_lengths_must_agree(measure):
+def test_no_examples_score_zero_and_lengths_must_agree(measure):
     assert measure(np.zeros(0), np.zeros(0)) == 0.0
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="equal length"):
         measure(np.zeros(3), np.zeros(4))
 
 
@@ -143,7 +143,7 @@ def test_float32_predictions_are_correlated_in_float64():
     assert classification.pearson(predictions, references) == pytest.approx(1.0, abs=1e-12)
 
 
-def test_spread_by_hand():
+def test_summarize_by_hand():
     # deviations from the mean 3: -2, -1, 0, 3; squares 4 + 1 + 0 + 9 = 14, over 3
     expected = {"median": 2.5, "mean": 3.0, "min": 1.0, "max": 6.0, "std": (14 / 3) ** 0.5}
     assert classification.summarize([6.0, 1.0, 3.0, 2.0]) == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Entities as conlleval counts them: by hand, against a port of its rules, and against seqeval."""
+"""Entity counts equal hand-computed ones, a port of conlleval and seqeval."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ from bertjax.metrics.entities import EntityCounts
 
 
 @pytest.mark.parametrize(
-    ("tags", "wanted"),
+    ("tags", "expected"),
     [
         ("", []),
         ("O O", []),
@@ -27,8 +27,8 @@ from bertjax.metrics.entities import EntityCounts
         ("B-X S-X", [("X", 0, 1), ("X", 1, 2)]),
     ],
 )
-def test_entities_of_a_sentence_by_hand(tags, wanted):
-    assert entities.extract_entities(tags.split()) == wanted
+def test_entities_of_a_sentence_by_hand(tags, expected):
+    assert entities.extract_entities(tags.split()) == expected
 
 
 def test_scores_by_hand():
@@ -44,7 +44,7 @@ def test_scores_by_hand():
     }
 
 
-def test_an_entity_that_is_too_long_or_too_short_is_not_found():
+def test_an_entity_with_a_wrong_boundary_is_incorrect():
     right = [["O", "B-X", "I-X", "O"]]
     for predicted in ("O B-X O O", "O B-X I-X I-X", "B-X I-X I-X O", "O B-Y I-Y O", "O O I-X O"):
         assert entities.score([predicted.split()], right)["f1"] == 0
@@ -53,7 +53,7 @@ def test_an_entity_that_is_too_long_or_too_short_is_not_found():
     )
 
 
-def test_no_entity_reaches_over_the_end_of_a_sentence():
+def test_no_entity_crosses_the_end_of_a_sentence():
     whole, parted = [["B-X", "I-X"]], [["B-X"], ["I-X"]]
     assert entities.count_by_type(whole, whole) == {"X": EntityCounts(1, 1, 1)}
     assert entities.count_by_type(parted, parted) == {"X": EntityCounts(2, 2, 2)}
@@ -71,8 +71,8 @@ def test_degenerate_input_has_the_value_0():
     assert entities.count_by_type([["B-Y"]], [["O"]]) == {"Y": EntityCounts(0, 1, 0)}
 
 
-def test_sentences_of_other_lengths_are_a_defect():
-    with pytest.raises(ValueError, match="sentence 1: 1 tags for 2 words"):
+def test_sentences_of_different_lengths_raise_a_value_error():
+    with pytest.raises(ValueError, match="sentence 1: got 1 predicted tags, expected 2"):
         entities.score([["O"], ["O"]], [["O"], ["O", "O"]])
     with pytest.raises(ValueError, match="zip"):
         entities.score([["O"]], [])
@@ -82,9 +82,9 @@ ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")}
 BEGINS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")}
 
 
-def counted_word_by_word(predictions, references):
-    """The script's own way: no entities are made, two states go from word to word."""
-    correct = predicted = wanted = right = words = 0
+def count_word_by_word(predictions, references):
+    """Count as the script does: no list of entities, two states carried from word to word."""
+    correct = predicted = reference = right = words = 0
     before, both = (("O", ""), ("O", "")), False
     for guesses, tags in zip(predictions, references, strict=True):
         for guess, tag in [*zip(guesses, tags, strict=True), (None, None)]:
@@ -97,28 +97,28 @@ def counted_word_by_word(predictions, references):
                 both = not (any(ends) or now[0][1] != now[1][1])
             both = both or (all(starts) and now[0][1] == now[1][1])
             predicted += starts[0]
-            wanted += starts[1]
+            reference += starts[1]
             if tag is not None:
                 right += guess == tag
                 words += 1
             before = now
-    return EntityCounts(correct, predicted, wanted), right / words
+    return EntityCounts(correct, predicted, reference), right / words
 
 
-def drawn(random_state, marks, sentences=300):
+def random_tags(state, marks, sentences=300):
     tags = ["O", "O", *(f"{mark}-{kind}" for mark in marks for kind in ("X", "Y-Z"))]
-    return [[random_state.choice(tags) for _ in range(1 + n % 9)] for n in range(sentences)]
+    return [[state.choice(tags) for _ in range(1 + n % 9)] for n in range(sentences)]
 
 
 @pytest.mark.parametrize("marks", ["BI", "I", "B"])
-def test_any_tags_are_counted_as_the_script_counts_them(marks):
+def test_random_tags_are_counted_as_in_the_script(marks):
     state = random.Random(marks)
-    references = drawn(state, marks)
+    references = random_tags(state, marks)
     predictions = [
         [tag if state.random() < 0.7 else state.choice(["O", "I-X", "B-Y-Z"]) for tag in sentence]
         for sentence in references
     ]
-    found, accuracy = counted_word_by_word(predictions, references)
+    found, accuracy = count_word_by_word(predictions, references)
     assert found.correct > 50
     assert entities.score(predictions, references) == pytest.approx(
         found.scores() | {"accuracy": accuracy}
@@ -129,7 +129,7 @@ BEGIN_AFTER = "OES"
 
 
 def entities_by_boundaries(tags):
-    """Entities of BIOES as the script's Python ports find them: ends and begins of each word."""
+    """Extract BIOES entities as the script's Python ports do: from starts and ends of words."""
     found, start, before, kind_before = [], None, "O", ""
     for place, tag in enumerate([*tags, "O"]):
         mark, _, kind = tag.partition("-")
@@ -144,29 +144,29 @@ def entities_by_boundaries(tags):
     return found
 
 
-def test_broken_bioes_counts_as_in_ports_of_the_script():
+def test_invalid_bioes_counts_as_in_ports_of_the_script():
     for tags in itertools.product(["O", "B-X", "I-X", "E-X", "S-X", "I-Y", "E-Y"], repeat=4):
         assert entities.extract_entities(tags) == entities_by_boundaries(tags), tags
 
 
 @pytest.mark.parametrize("marks", ["BI", "BIES"])
 @pytest.mark.slow
-def test_seqeval_counts_the_same(marks):
-    theirs = pytest.importorskip("seqeval.metrics")
+def test_counts_equal_those_of_seqeval(marks):
+    seqeval = pytest.importorskip("seqeval.metrics")
     state = random.Random(marks)
-    references = drawn(state, marks)
+    references = random_tags(state, marks)
     predictions = [
         [tag if state.random() < 0.8 else "O" for tag in sentence] for sentence in references
     ]
     assert entities.score(predictions, references) == pytest.approx(
         {
-            "precision": theirs.precision_score(references, predictions),
-            "recall": theirs.recall_score(references, predictions),
-            "f1": theirs.f1_score(references, predictions),
-            "accuracy": theirs.accuracy_score(references, predictions),
+            "precision": seqeval.precision_score(references, predictions),
+            "recall": seqeval.recall_score(references, predictions),
+            "f1": seqeval.f1_score(references, predictions),
+            "accuracy": seqeval.accuracy_score(references, predictions),
         }
     )
-    report = theirs.classification_report(references, predictions, output_dict=True)
+    report = seqeval.classification_report(references, predictions, output_dict=True)
     for kind, found in entities.count_by_type(predictions, references).items():
         row = report[kind]
         assert (row["precision"], row["recall"], row["f1-score"]) == pytest.approx(

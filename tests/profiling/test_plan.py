@@ -55,10 +55,10 @@ def test_another_mesh_is_one_line(config, text, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("v5f-4", "no TPU 'v5f': did you mean"),
-        ("v5e-7", "no topology 'v5e-7': expected one such as v5e:2x2"),
-        ("v5e", "no topology 'v5e'"),
-        ("v5e:4by4", "no topology 'v5e:4by4'"),
+        ("v5f-4", "unknown TPU version 'v5f': did you mean"),
+        ("v5e-7", "unknown topology: got 'v5e-7', expected one such as v5e:2x2"),
+        ("v5e", "unknown topology: got 'v5e',"),
+        ("v5e:4by4", "unknown topology: got 'v5e:4by4',"),
     ],
 )
 def test_another_topology_is_one_line(name, said):
@@ -69,8 +69,8 @@ def test_another_topology_is_one_line(name, said):
 @pytest.mark.parametrize(
     ("name", "slices", "said"),
     [
-        ("v5e:2x2", 0, "--slices 0: expected 1 or more"),
-        ("v4-8", 2, "--slices 2: no figure is published for the network between slices of v4"),
+        ("v5e:2x2", 0, "--slices: got 0, expected an integer >= 1"),
+        ("v4-8", 2, "--slices: got 2, expected 1 for v4"),
     ],
 )
 def test_slices_that_cannot_be_are_one_line(name, slices, said):

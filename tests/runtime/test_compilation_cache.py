@@ -1,4 +1,4 @@
-"""What runs of the user share: where it lies, and that compiled programs are found again."""
+"""The cache folder, and the reuse of compiled programs by later processes."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ NAMES = ("JAX_COMPILATION_CACHE_DIR", "JAX_COMPILATION_CACHE_MAX_SIZE", io_files
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
-    """Nothing set, and a home of our own."""
+    """An empty home directory, and no variable of the cache set."""
     for name in NAMES:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -24,14 +24,14 @@ def environment(monkeypatch, tmp_path):
     return monkeypatch
 
 
-def test_the_folder_is_the_one_named_or_the_environments_or_the_users(environment, tmp_path):
+def test_the_cache_folder_is_the_argument_or_the_variable_or_the_users(environment, tmp_path):
     assert io_files.cache_directory() == tmp_path / ".cache" / "bertjax"
     environment.setenv("BERTJAX_CACHE", str(tmp_path / "shared"))
     assert io_files.cache_directory() == tmp_path / "shared"
     assert io_files.cache_directory("own") == pathlib.Path("own")
 
 
-def test_programs_lie_in_the_folder_unless_something_else_is_set(environment, tmp_path):
+def test_programs_are_in_the_cache_folder_unless_jax_variables_are_set(environment, tmp_path):
     compilation_cache.enable()
     folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     assert folder.is_dir()
@@ -42,13 +42,13 @@ def test_programs_lie_in_the_folder_unless_something_else_is_set(environment, tm
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
 
 
-def test_a_folder_that_cannot_be_made_changes_nothing(environment, tmp_path):
+def test_a_folder_that_cannot_be_created_disables_the_cache(environment, tmp_path):
     (tmp_path / ".cache").write_text("a file")
     compilation_cache.enable()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
-def test_a_program_that_was_not_written_to_its_end_is_forgotten(environment):
+def test_an_incomplete_program_is_removed(environment):
     compilation_cache.enable()
     folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     for name in ("whole-cache", "whole-atime", "half-cache"):
@@ -64,7 +64,7 @@ def test_a_program_that_was_not_written_to_its_end_is_forgotten(environment):
     assert start() == {"whole-cache", "whole-atime"}
 
 
-def test_without_a_limit_jax_writes_no_times_and_nothing_is_forgotten(environment):
+def test_without_a_size_limit_nothing_is_removed(environment):
     environment.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")
     compilation_cache.enable()
     program = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / "whole-cache"
@@ -74,7 +74,7 @@ def test_without_a_limit_jax_writes_no_times_and_nothing_is_forgotten(environmen
     assert program.exists()
 
 
-def test_what_cannot_be_forgotten_ends_nothing(environment):
+def test_an_incomplete_program_that_cannot_be_removed_is_ignored(environment):
     compilation_cache.enable()
     folder = pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     environment.delenv("JAX_COMPILATION_CACHE_DIR")
@@ -84,8 +84,8 @@ def test_what_cannot_be_forgotten_ends_nothing(environment):
 
 
 @pytest.mark.slow
-def test_a_second_start_compiles_nothing_again(tmp_path, root, command_environment):
-    """Of what takes longer than JAX's own limit, set here to nothing."""
+def test_a_second_process_compiles_nothing(tmp_path, root, command_environment):
+    """JAX caches programs that take longer to compile than a threshold, which is 0 here."""
     env = {name: value for name, value in command_environment.items() if name not in NAMES}
     env |= {"BERTJAX_CACHE": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     words = ["bench", "--config", "configs/bert.py:tiny", "--config.data.phases=()"]

@@ -1,4 +1,4 @@
-"""The processor and the memory of the host."""
+"""Inspection of processor and memory, and memory that is kept between steps."""
 
 import subprocess
 import sys
@@ -15,16 +15,16 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd i8mm bf16\n"
 
 
 @pytest.mark.parametrize(("text", "has"), [(AMX, True), (ARM, True), (AVX2, False), ("", False)])
-def test_instructions_for_bfloat16_are_read_off_the_kernels_list(tmp_path, text, has):
+def test_bfloat16_instructions_are_read_from_cpuinfo(tmp_path, text, has):
     (tmp_path / "cpuinfo").write_text(text)
     assert host.has_bfloat16_matmul(tmp_path / "cpuinfo") == has
 
 
-def test_where_there_is_no_list_nothing_is_promised(tmp_path):
+def test_without_cpuinfo_there_are_no_bfloat16_matmuls(tmp_path):
     assert not host.has_bfloat16_matmul(tmp_path / "absent")
 
 
-def test_processors_of_the_same_instructions_share_programs(tmp_path):
+def test_processors_with_equal_instruction_sets_have_equal_fingerprints(tmp_path):
     def fingerprint(text):
         (tmp_path / "cpuinfo").write_text(text)
         return host.fingerprint(tmp_path / "cpuinfo")
@@ -43,7 +43,7 @@ def test_processors_of_the_same_instructions_share_programs(tmp_path):
         ("cpu", False, "float32"),
     ],
 )
-def test_auto_is_what_the_device_is_fast_in(monkeypatch, backend, has, chosen):
+def test_auto_precision_is_the_fastest_of_the_device(monkeypatch, backend, has, chosen):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(host, "has_bfloat16_matmul", lambda: has)
     assert build.precision("auto") == chosen
@@ -72,7 +72,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @on_linux
 @pytest.mark.parametrize("where", ["use", "in_a_thread"])
-def test_memory_that_was_freed_comes_back_without_page_faults(where):
+def test_freed_memory_is_reused_without_page_faults(where):
     program = PAGE_FAULTS.replace("WHERE", where)
     faults = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -80,7 +80,7 @@ def test_memory_that_was_freed_comes_back_without_page_faults(where):
     assert int(faults) < 100  # without it: 16,384
 
 
-ASKED_OFTEN = """
+REPEATED_CALLS = """
 import threading
 from bertjax.runtime import host
 for _ in range(3):
@@ -89,15 +89,15 @@ print([thread.name for thread in threading.enumerate()].count("bertjax memory"))
 """
 
 
-def test_one_thread_gives_back_however_often_it_is_asked():
-    """Each would stop all others that want memory. None is begun where there is no glibc."""
+def test_repeated_calls_start_one_thread():
+    """Every thread would block allocation while it counts. Without glibc none is started."""
     threads = subprocess.run(
-        [sys.executable, "-c", ASKED_OFTEN], capture_output=True, text=True, check=True
+        [sys.executable, "-c", REPEATED_CALLS], capture_output=True, text=True, check=True
     ).stdout
     assert int(threads) == (sys.platform == "linux")
 
 
-GIVEN_BACK = """
+TRIMMED = """
 import pathlib, sys, time
 from bertjax.runtime import host
 free, host.MAX_RESIDENT_RATIO, host._GIGABYTE, seconds = map(float, sys.argv[1:])
@@ -107,9 +107,9 @@ arrays = [b"x" * 2**20 for _ in range(128)]
 last = arrays.pop()
 del arrays
 end = time.monotonic() + seconds
-while host._resident() > 100 * 2**20 and time.monotonic() < end:
+while host._resident_bytes() > 100 * 2**20 and time.monotonic() < end:
     time.sleep(0.01)
-print(host._resident())
+print(host._resident_bytes())
 """
 
 
@@ -118,9 +118,8 @@ print(host._resident())
     ("free", "too_much", "kept"),
     [("1", ("1.5", "1e9"), True), ("0", ("1.5", "1e9"), False), ("1", ("0", "5e7"), False)],
 )
-def test_what_was_freed_is_kept_while_there_is_room(free, too_much, kept):
-    """And while it is not too much for what was in use."""
-    program = [sys.executable, "-c", GIVEN_BACK, free, *too_much, "1" if kept else "20"]
+def test_freed_memory_is_kept_unless_memory_is_scarce_or_too_much_is_held(free, too_much, kept):
+    program = [sys.executable, "-c", TRIMMED, free, *too_much, "1" if kept else "20"]
     resident = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     assert (int(resident) > 100 * 2**20) == kept
 
@@ -130,7 +129,7 @@ GIGABYTE = 2**30
 
 @pytest.fixture
 def machine(tmp_path):
-    """Of 64 GB, half of it free; a job of 8 GB on it, which lies in a slice without a limit."""
+    """A machine of 64 GB, half of it free, with a cgroup of 8 GB inside one without a limit."""
     (tmp_path / "proc/self").mkdir(parents=True)
     meminfo = "MemTotal: 67108864 kB\nMemFree: 3 kB\nMemAvailable: 33554432 kB\n"
     (tmp_path / "proc/meminfo").write_text(meminfo)
@@ -144,7 +143,7 @@ def machine(tmp_path):
     return tmp_path
 
 
-def test_memory_is_that_of_the_job_where_it_has_less(machine):
+def test_memory_is_that_of_the_cgroup_with_the_least_free(machine):
     def found():
         return host.read_memory(machine / "proc", machine / "cgroup")
 
@@ -155,6 +154,6 @@ def test_memory_is_that_of_the_job_where_it_has_less(machine):
     assert found() == (64 * GIGABYTE, 32 * GIGABYTE)
 
 
-def test_where_nobody_tells_of_memory_nothing_is_made_up(tmp_path):
+def test_unknown_memory_raises_an_error(tmp_path):
     with pytest.raises(OSError, match="meminfo"):
         host.read_memory(tmp_path, tmp_path)

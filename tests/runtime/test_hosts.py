@@ -1,4 +1,4 @@
-"""Places where processes of a job meet, tried with two real ones."""
+"""Barriers between two real processes of a job."""
 
 import socket
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.runtime import distributed
 
-MEET = """
+PROGRAM = """
 import os
 import sys
 from bertjax.errors import UserError
@@ -24,13 +24,13 @@ try:
     hosts.barrier("second place")
 except UserError as error:
     print(error, flush=True)
-os._exit(0)  # the late one is not waited for
+os._exit(0)  # without waiting for the late process
 """
 
 
 @pytest.fixture
 def start(command_environment):
-    """Starts process `number` of two, which is late if its standard input stays open."""
+    """Start process `number` of two, which is late if its standard input stays open."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -41,7 +41,7 @@ def start(command_environment):
         own |= {"SECONDS_TO_MEET": "2"}
         started.append(
             subprocess.Popen(
-                [sys.executable, "-c", MEET, when],
+                [sys.executable, "-c", PROGRAM, when],
                 env=command_environment | {f"BERTJAX_{name}": own[name] for name in own},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -58,24 +58,25 @@ def start(command_environment):
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_who_comes_late_is_named(start, late):
+def test_the_missing_process_is_named(start, late):
     processes = [start(number, "late" if number == late else "in time") for number in (0, 1)]
-    said = [line for line in processes[1 - late].stdout if "[Gloo]" not in line]
-    assert said == [
+    output = [line for line in processes[1 - late].stdout if "[Gloo]" not in line]
+    assert output == [
         "met\n",
-        f"process {late} of 2 did not come to 'second place' within 2 s of the first one\n",
+        f"process {late} of 2 did not reach barrier 'second place' within 2 s of the first one; "
+        "look for its error, or raise BERTJAX_SECONDS_TO_MEET\n",
     ]
 
 
-def test_one_process_waits_for_nobody(monkeypatch):
+def test_a_single_process_does_not_wait(monkeypatch):
     monkeypatch.setenv("BERTJAX_SECONDS_TO_MEET", "0.001")
     distributed.barrier("anywhere")
 
 
-def test_a_time_that_is_none(monkeypatch):
+def test_an_invalid_timeout_is_refused(monkeypatch):
     monkeypatch.setenv("BERTJAX_SECONDS_TO_MEET", "soon")
     monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
     with pytest.raises(
-        UserError, match="BERTJAX_SECONDS_TO_MEET=soon: expected a number of seconds"
+        UserError, match="BERTJAX_SECONDS_TO_MEET: got 'soon', expected a positive number"
     ):
         distributed.barrier("anywhere")

@@ -1,4 +1,4 @@
-"""Which platforms JAX is told to look for, before it is imported."""
+"""Environment variables for JAX and libtpu that are set before jax is imported."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ from bertjax.runtime import host
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine with the runtime for TPUs and no accelerator; nothing is set."""
+    """A machine with libtpu and without accelerators; no variable is set."""
     monkeypatch.setenv("JAX_PLATFORMS", "")
     monkeypatch.delenv("JAX_PLATFORMS")
     monkeypatch.setattr(host, "list_gpus", list)
@@ -19,7 +19,7 @@ def machine(monkeypatch):
     return monkeypatch
 
 
-def test_no_tpu_is_looked_for_where_there_is_none(machine):
+def test_jax_uses_the_cpu_where_there_is_no_tpu(machine):
     host.skip_absent_tpus()
     assert os.environ["JAX_PLATFORMS"] == "cpu"
 
@@ -32,19 +32,19 @@ def test_no_tpu_is_looked_for_where_there_is_none(machine):
         (importlib.util, "find_spec", lambda name: None),
     ],
 )
-def test_where_there_is_one_or_no_runtime_for_any_jax_looks_itself(machine, module, name, found):
+def test_the_platform_is_not_set_with_accelerators_or_without_libtpu(machine, module, name, found):
     machine.setattr(module, name, found)
     host.skip_absent_tpus()
     assert "JAX_PLATFORMS" not in os.environ
 
 
-def test_what_is_said_already_stays(machine):
+def test_a_platform_that_is_set_is_kept(machine):
     machine.setenv("JAX_PLATFORMS", "tpu,cpu")
     host.skip_absent_tpus()
     assert os.environ["JAX_PLATFORMS"] == "tpu,cpu"
 
 
-def test_the_compiler_for_tpus_gets_stack(monkeypatch):
+def test_the_tpu_compiler_gets_larger_stacks(monkeypatch):
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--one=1")
     host.enlarge_tpu_compiler_stack()
     host.enlarge_tpu_compiler_stack()
@@ -52,7 +52,7 @@ def test_the_compiler_for_tpus_gets_stack(monkeypatch):
     assert said == "--one=1 --fibers_default_thread_stack_size=4194304"
 
 
-def test_a_stack_that_is_set_already_stays(monkeypatch):
+def test_a_stack_size_that_is_set_is_kept(monkeypatch):
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--fibers_default_thread_stack_size=1048576")
     host.enlarge_tpu_compiler_stack()
     assert os.environ["LIBTPU_INIT_ARGS"] == "--fibers_default_thread_stack_size=1048576"

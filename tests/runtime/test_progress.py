@@ -1,4 +1,4 @@
-"""A bar in a terminal, plain lines elsewhere: how much is done, and how long the rest takes."""
+"""Progress display: a bar in a terminal, plain lines elsewhere."""
 
 import types
 
@@ -16,7 +16,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_plain_lines_give_the_share_and_the_time_that_remains(clock, capsys):
+def test_plain_lines_show_the_fraction_and_the_remaining_time(clock, capsys):
     with progress.progress_display() as display:
         for second, fraction in enumerate([0.5, 0.505, 0.51, 0.52, 0.53, 0.55, 0.9, None]):
             clock.seconds = 100 + 2.5 * second
@@ -30,7 +30,7 @@ def test_plain_lines_give_the_share_and_the_time_that_remains(clock, capsys):
     ]
 
 
-def test_of_an_unknown_share_there_is_no_estimate(clock, capsys):
+def test_an_unknown_fraction_has_no_estimate(clock, capsys):
     with progress.progress_display() as display:
         for second in (0, 6, 12):
             clock.seconds = 100.0 + second

@@ -1,4 +1,4 @@
-"""What a roll call refuses before it waits; that it waits is tried with `bertjax launch`."""
+"""Arguments that a rendezvous refuses; waiting is tested with `bertjax launch`."""
 
 import pytest
 
@@ -7,22 +7,22 @@ from bertjax.runtime.rendezvous import rendezvous
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0", "-3", "inf", "nan", ""])
-def test_a_time_that_is_none(monkeypatch, seconds):
+def test_an_invalid_timeout_is_refused(monkeypatch, seconds):
     monkeypatch.setenv("BERTJAX_SECONDS_TO_JOIN", seconds)
     with pytest.raises(
-        UserError, match=r"BERTJAX_SECONDS_TO_JOIN=.*: expected a number of seconds"
+        UserError, match=r"BERTJAX_SECONDS_TO_JOIN: got .*, expected a positive number"
     ):
         rendezvous("localhost:1", 2, 0)
 
 
 @pytest.mark.parametrize(
-    ("address", "count", "number", "said"),
+    ("address", "count", "number", "message"),
     [
-        ("localhost", 2, 0, "coordinator 'localhost': expected HOST:PORT"),
-        ("localhost:http", 2, 0, "coordinator 'localhost:http': expected HOST:PORT"),
-        ("localhost:1", 2, 2, "process 2 of 2: expected a number from 0 to 1"),
+        ("localhost", 2, 0, "BERTJAX_COORDINATOR: got .localhost., expected HOST:PORT"),
+        ("localhost:http", 2, 0, "BERTJAX_COORDINATOR: got .localhost:http., expected HOST:PORT"),
+        ("localhost:1", 2, 2, "BERTJAX_PROCESS: got 2, expected an integer from 0 to 1"),
     ],
 )
-def test_a_place_that_is_none(address, count, number, said):
-    with pytest.raises(UserError, match=said):
+def test_an_invalid_address_or_index_is_refused(address, count, number, message):
+    with pytest.raises(UserError, match=message):
         rendezvous(address, count, number)

@@ -1,4 +1,4 @@
-"""Signals are noticed at once, also in compiled code, and an interrupt is never lost."""
+"""Signals are handled immediately, also in compiled code, and no interrupt is lost."""
 
 import gc
 import hashlib
@@ -15,20 +15,20 @@ from bertjax.runtime.signals import ControlC, SignalWatch
 
 
 def compute() -> None:
-    """A second of compiled code, without the interpreter's lock, as XLA compiles."""
+    """Run compiled code for a second without the interpreter's lock, as XLA does."""
     hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 3_000_000)
 
 
 @pytest.fixture
 def handled():
-    """What happened, in order; SIGUSR1 has a handler that adds to it."""
+    """A list of events in order; the handler of SIGUSR1 appends to it."""
     events = []
     before = signal.signal(signal.SIGUSR1, lambda *_: events.append("handled"))
     yield events
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_signal_is_noticed_before_compiled_code_returns(handled):
+def test_a_signal_is_handled_before_compiled_code_returns(handled):
     noticed = threading.Event()
 
     def arrived(numbers: bytes) -> None:
@@ -47,7 +47,7 @@ def test_a_signal_is_noticed_before_compiled_code_returns(handled):
     assert handled == ["SIGUSR1", "handled"]
 
 
-def test_watches_nest_and_leave_nothing_behind():
+def test_watches_nest_and_restore_the_previous_state():
     outer, inner = [], []
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     threads = threading.active_count()
@@ -105,11 +105,11 @@ def test_handlers_of_a_command_itself_are_left_alone():
     assert not control_c.pressed
 
 
-def test_an_interrupted_run_says_what_it_waits_for(capfd):
+def test_an_interrupted_run_prints_what_it_waits_for(capfd):
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGTERM)
     assert interrupt.signal == signal.SIGTERM
-    line = "SIGTERM: finishing this step{} and saving; Ctrl-C stops at once\n"
+    line = "SIGTERM: finishing this step{} and saving; press Ctrl-C again to stop now\n"
     assert capfd.readouterr().err == line.format(" once XLA has compiled it")
     with Interrupt() as interrupt:
         assert not interrupt.should_stop()
@@ -119,7 +119,7 @@ def test_an_interrupted_run_says_what_it_waits_for(capfd):
     assert capfd.readouterr().err == line.format("")
 
 
-def test_after_a_run_signals_are_handled_as_before_it():
+def test_signal_handlers_are_restored_after_a_run():
     def own(*_) -> None:
         pass
 

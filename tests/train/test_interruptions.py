@@ -65,7 +65,7 @@ def test_a_signal_finishes_the_step_saves_and_goes_on_later(
     assert process.returncode == code, err
     stopped_at = json.loads(out)["step"]
     assert 5 <= stopped_at < 60
-    assert f"{number.name}: finishing this step and saving; Ctrl-C stops at once" in err
+    assert f"{number.name}: finishing this step and saving; press Ctrl-C again to stop now" in err
     assert checkpoint_folder.steps(tmp_path / "checkpoints")[-1] == stopped_at
     result = finished(start_toy(tmp_path, "--steps", 60))
     assert (result["step"], result["sha256"]) == (60, uninterrupted["sha256"])
