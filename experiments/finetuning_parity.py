@@ -21,7 +21,7 @@ import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax import config as configs
-from bertjax.runs import finetune
+from bertjax.runs import finetune_job
 from bertjax.train.checkpoint import origin
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -45,7 +45,9 @@ def main() -> None:
     arguments = _parser().parse_args()
     recipe = configs.changed(configs.load_config(f"{ROOT}/configs/glue.py:stsb"), RECIPE)
     with tempfile.TemporaryDirectory() as workdir:
-        job = finetune.prepare(recipe, init=arguments.init, data=arguments.data, workdir=workdir)
+        job = finetune_job.prepare(
+            recipe, init=arguments.init, data=arguments.data, workdir=workdir
+        )
         trainer = job.trainer(0)
         state = trainer.create_state()
         encoder = origin.load_params(job.origin.checkpoint, state.params, "encoder")

@@ -1,8 +1,6 @@
 """Pretrain an encoder from text or a prepared corpus; the same command resumes it."""
 
 import argparse
-import contextlib
-import json
 import shlex
 import sys
 from typing import Any
@@ -41,19 +39,34 @@ _PREDICTIONS = {
 
 
 def main(argv: list[str]) -> None:
-    """Trains, and tells what came of it."""
+    """Trains, and prints the held-out metrics and the next command."""
     from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
     config = load_config(arguments.config, overrides, PRETRAINING)
     from bertjax import build
+    from bertjax.commands.prepare import progress_display
+    from bertjax.inference.fill_mask import held_out_guesses
+    from bertjax.runs import pretrain
+    from bertjax.runs.session import Interrupted
     from bertjax.runtime import distributed
 
     build.check(config)
-
     distributed.connect(arguments.distributed)
-    run(config, arguments, argv)
+    try:
+        result = pretrain.pretrain(
+            config,
+            arguments.workdir,
+            log=log_on_first_host,
+            progress=progress_display,
+            predict=held_out_guesses,
+        )
+    except Interrupted as stop:
+        log_on_first_host(f"{stop}; the same command resumes it: {_command(argv)}")
+        raise SystemExit(stop.exit_code) from None
+    if is_first_host():
+        _print_result(result, config, argv)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,54 +84,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(config, arguments: argparse.Namespace, argv: list[str]) -> None:
-    """One run, from the claim on its folder to the last line on the screen.
-
-    Args:
-      config: Of the run.
-      arguments: Those of the command line but for overrides.
-      argv: The whole command line, for the commands that are printed.
-    """
-    from bertjax import config as configs
-    from bertjax.commands.prepare import progress_display
-    from bertjax.inference.fill_mask import held_out_guesses
-    from bertjax.layers.attention_kernels import log_kernel_choice
-    from bertjax.runs import bucket_sync, prepare, pretrain
-    from bertjax.runs.workdir import claim
-    from bertjax.runtime import distributed
-    from bertjax.runtime.interrupt import Interrupt
-
-    distributed.check_identical(config=configs.fingerprint(config), workdir=arguments.workdir)
-    held = contextlib.nullcontext()
-    if _is_first_host():
-        folder = bucket_sync.on_this_machine(arguments.workdir)
-        held = claim(folder, json.loads(configs.to_json(config)))
-    with held:
-        with progress_display() as progress:
-            job = prepare.prepare(config, arguments.workdir, _log, progress)
-        distributed.barrier("prepared data")
-        _log(prepare.description(job))
-        before = pretrain.finished(job)
-        # What is prepared is kept at any moment; from here on a signal means: finish the step.
-        with Interrupt() as interrupt, log_kernel_choice(_log):
-            summary = before or pretrain.pretrain(job, interrupt, _log, held_out_guesses)
-    if summary is None:
-        _log(f"stopped and saved; the same command resumes it: {_command(argv)}")
-        raise SystemExit(interrupt.exit_code)
-    if not _is_first_host():
-        return
-    if before:
+def _print_result(result, config, argv: list[str]) -> None:
+    """Prints held-out metrics, files and the commands that extend and use the run."""
+    summary, workdir = result.summary, result.workdir
+    if not result.num_steps_trained:
         print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
-    _print_summary(summary, arguments.workdir)
+    _print_summary(summary, workdir)
     print(f"extend it  {_command(extension(argv, config, summary['steps']))}")
     if "causal_lm_loss" in summary:
-        generate = ["bertjax", "generate", "--init", arguments.workdir, "The first words of a text"]
+        generate = ["bertjax", "generate", "--init", workdir, "The first words of a text"]
         print(f"next       {shlex.join(generate)}")
     elif "tokenizer" in config:
         print(
             "next       bertjax finetune --config configs/glue.py:mrpc,small --init "
-            f"{shlex.quote(arguments.workdir)} --data GLUE_FOLDER "
-            f"--workdir {shlex.quote(f'{arguments.workdir}_mrpc')}"
+            f"{shlex.quote(workdir)} --data GLUE_FOLDER "
+            f"--workdir {shlex.quote(f'{workdir}_mrpc')}"
         )
 
 
@@ -224,12 +204,14 @@ def _print_guess(guess: dict) -> None:
     print(f"      {candidates}   (it was: {guess['truth']})")
 
 
-def _log(text: str) -> None:
-    if _is_first_host():
+def log_on_first_host(text: str) -> None:
+    """Prints a line on standard error, once for all processes of a job."""
+    if is_first_host():
         print(text, file=sys.stderr, flush=True)
 
 
-def _is_first_host() -> bool:
+def is_first_host() -> bool:
+    """Whether this process prints for all processes of a job."""
     import jax
 
     return jax.process_index() == 0

@@ -18,7 +18,7 @@ from bertjax import build, pretrained
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
-from bertjax.runs.prepare import Job
+from bertjax.runs.pretrain_job import Job
 from bertjax.train.step import evaluation_keys
 
 MASK = "[MASK]"

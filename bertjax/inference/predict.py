@@ -100,7 +100,7 @@ def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> P
 
 def _of_one_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:
     """The name of a task's head, and the config of that task alone."""
-    if not multitask.asked(config):
+    if not multitask.is_multitask(config):
         name = huggingface_heads.name_of(config)
         if task not in ("", name):
             raise UserError(f"--task: got {task}, expected {name}, the only task of the run")

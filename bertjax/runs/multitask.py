@@ -1,7 +1,7 @@
 """Fine-tuning one encoder on several tasks at once, a head for each (MT-DNN, Liu et al. 2019).
 
-It is fine-tuning like any other (`runs/finetune.py`): what differs is whose batch a step gets, and
-that every task is scored.
+The session is that of `runs/finetune.py`; each step takes a batch of one task, and every task is
+scored.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Dataset
 from bertjax.pretrained import tokenizer_folder
 from bertjax.pretrainer import Pretrainer
-from bertjax.runs import finetune, results
+from bertjax.runs import finetune_job, results
 from bertjax.tasks.batches import TaskMixture
 from bertjax.tasks.glue.head import BETWEEN
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
@@ -28,7 +28,7 @@ from bertjax.train import evaluate
 from bertjax.train.checkpoint import origin as checkpoint_origin
 
 
-def asked(recipe: ConfigDict) -> bool:
+def is_multitask(recipe: ConfigDict) -> bool:
     """Whether a recipe names several tasks."""
     return "dataset" in recipe.task and BETWEEN in recipe.task.dataset
 
@@ -85,7 +85,7 @@ class Tasks:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job(finetune.Job):
+class Job(finetune_job.Job):
     """What all seeds share.
 
     Attributes:
@@ -107,7 +107,7 @@ class Job(finetune.Job):
 
 
 def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
-    """Reads everything, and checks it before the first step; see `finetuning.prepare`.
+    """Reads everything, and checks it before the first step; see `finetune_job.prepare`.
 
     Raises:
       UserError: something is missing or does not fit.
@@ -116,12 +116,12 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     _check(recipe)
     names = recipe.task.dataset.split(BETWEEN)
     origin = checkpoint_origin.resolve(init)
-    config = finetune.with_origin(recipe, origin)
+    config = finetune_job.with_origin(recipe, origin)
     tokenizer = load_tokenizer(tokenizer_folder(origin))
     build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))
-    parts = {name: finetune.read(alone(config, name), data, tokenizer) for name in names}
+    parts = {name: finetune_job.read(alone(config, name), data, tokenizer) for name in names}
     dataset = Tasks(recipe.task.dataset, parts, config.seed)
-    config = finetune.with_numbers(config, dataset)
+    config = finetune_job.with_numbers(config, dataset)
     heads = {
         name: build.task(config.task, dataset=name, task_id=number)
         for number, name in enumerate(names)
@@ -134,10 +134,10 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
         dataset=dataset,
         pretrainer=Pretrainer(build.encoder(config.model), heads, build.encode(config)),
         teachers={},
-        mesh=finetune.mesh_of(config),
+        mesh=finetune_job.mesh_of(config),
         heads=heads,
     )
-    for part in finetune.transferred_parts(job):
+    for part in finetune_job.transferred_parts(job):
         checkpoint_origin.check(origin.checkpoint, job.shapes, part)
     return job
 

@@ -1,118 +1,146 @@
-"""Pretraining: train a prepared job to the end and write its summary."""
+"""Pretrain an encoder from a config: text to corpus, training to the last step, summary.
+
+pretrain   config, workdir -> PretrainingResult: everything that `bertjax pretrain` does
+train_job  Job -> summary: the training of a run whose data is prepared
+"""
 
 import contextlib
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from bertjax import build
 from bertjax import config as configs
+from bertjax.corpus.prepare import Progress
 from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.interfaces import Params
-from bertjax.layers.dense import NAMED
-from bertjax.runs import held_out
-from bertjax.runs.bucket_sync import synced
-from bertjax.runs.prepare import Job
+from bertjax.runs import bucket_sync, held_out, pretrain_job, session
+from bertjax.runs.pretrain_job import Job
 from bertjax.runs.workdir import read_summary, write_summary
-from bertjax.runtime.chips import peak_flops_per_second
+from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.retention import Keep
 from bertjax.train.evaluate import HELD_OUT
-from bertjax.train.feed import Feed
-from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite, Watchdog
-from bertjax.train.loop import train
-from bertjax.train.report import Goodput, Report
+from bertjax.train.hooks import Evaluate
 from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
-from bertjax.train.writers import Display, MetricsFile, TensorBoard
+
+Predict = Callable[[Job, Params], list[dict[str, Any]]]
+"""Example predictions of a trained model on its held-out text, for the summary."""
+
+ProgressDisplay = Callable[[], contextlib.AbstractContextManager[Callable[[Progress], None] | None]]
+"""A display that is open while a corpus is prepared, and its function to update it."""
 
 
-def finished(job: Job) -> dict[str, Any] | None:
-    """The summary of a run that has done all its steps."""
+@dataclasses.dataclass(frozen=True)
+class PretrainingResult:
+    """A pretraining run that has reached its last step.
+
+    Attributes:
+      workdir: As the user named it.
+      summary: Content of `summary.json`: held-out metrics, costs, fingerprints, the config.
+      num_steps_trained: Optimizer steps of this call; 0 if the run was complete before.
+    """
+
+    workdir: str
+    summary: Mapping[str, Any]
+    num_steps_trained: int
+
+
+def pretrain(
+    config: ConfigDict,
+    workdir: str,
+    *,
+    log: session.Log = lambda line: None,
+    progress: ProgressDisplay = contextlib.nullcontext,
+    predict: Predict = lambda job, params: [],
+) -> PretrainingResult:
+    """Pretrains to the last step; a run that was stopped resumes from its newest checkpoint.
+
+    Args:
+      config: As a file of `configs/` makes it.
+      workdir: Folder of the run, or gs://...
+      log: Logs one line.
+      progress: Makes the display of a corpus that is prepared.
+      predict: Example predictions for the summary.
+
+    Raises:
+      UserError: something is missing or does not fit.
+      Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the run.
+    """
+    build.check(config)
+    distributed.check_identical(config=configs.fingerprint(config), workdir=workdir)
+    folder = bucket_sync.on_this_machine(workdir)
+    with session.lock_workdir(folder, json.loads(configs.to_json(config))):
+        with progress() as show:
+            job = pretrain_job.prepare(config, workdir, log, show)
+        distributed.barrier("prepared data")
+        log(pretrain_job.description(job))
+        if summary := read_complete_summary(job):
+            return PretrainingResult(workdir, summary, 0)
+        with session.open_session(folder, workdir, log) as interrupt:
+            summary, first_step = train_job(job, interrupt, log, predict)
+    if summary is None:
+        raise session.Interrupted("stopped and saved", interrupt.exit_code)
+    return PretrainingResult(workdir, summary, summary["steps"] - first_step)
+
+
+def read_complete_summary(job: Job) -> dict[str, Any] | None:
+    """The summary of a run that has done all its steps, else None."""
     summary = read_summary(job.workdir)
     return summary if summary and summary["steps"] >= job.config.num_train_steps else None
 
 
-def pretrain(
-    job: Job,
-    interrupt: Interrupt,
-    log: Callable[[str], None],
-    guesses: Callable[[Job, Params], list[dict[str, Any]]],
-) -> dict[str, Any] | None:
-    """Trains to the end of the run and writes `summary.json`; None if it was interrupted.
+def train_job(
+    job: Job, interrupt: Interrupt, log: session.Log, predict: Predict
+) -> tuple[dict[str, Any] | None, int]:
+    """Trains to the last step and writes `summary.json`.
 
-    Args:
-      job: The run.
-      interrupt: Asks for a stop after the current step.
-      log: Logs one line.
-      guesses: Predictions of the trained model for the summary.
+    Returns:
+      The summary, None if training was interrupted; and the steps done before this call.
     """
+    config = job.config
     if jax.process_index() == 0 and job.tokenizer is not None:
-        _keep_tokenizer(job)
-    with synced(job.workdir, job.name):
-        return _pretrained(job, interrupt, log, guesses)
-
-
-def _pretrained(
-    job: Job,
-    interrupt: Interrupt,
-    log: Callable[[str], None],
-    guesses: Callable[[Job, Params], list[dict[str, Any]]],
-) -> dict[str, Any] | None:
-    config, trainer = job.config, job.trainer
-    checkpoints = Checkpoints(
-        job.name,
-        keep=Keep(config.keep_checkpoints, config.keep_best, config.best_metric, config.best_mode),
-        provenance=job.provenance,
+        _save_tokenizer(job)
+    evaluation = Evaluate(config.eval_every, functools.partial(_evaluate, job))
+    fitted = session.fit(
+        config,
+        job.trainer,
+        folder=job.workdir,
+        checkpoints=Checkpoints(
+            job.name,
+            keep=Keep(
+                config.keep_checkpoints, config.keep_best, config.best_metric, config.best_mode
+            ),
+            provenance=job.provenance,
+            log=log,
+        ),
+        checkpoint_every=config.checkpoint_every,
+        init_state=job.trainer.create_state,
+        batches=functools.partial(_batches, job),
+        example_batch=job.rows,
+        evaluation=evaluation,
+        interrupt=interrupt,
         log=log,
     )
-    with contextlib.closing(checkpoints):
-        resumed = checkpoints.resume(trainer.shapes)
-        state, restored = (trainer.create_state(), {})
-        if resumed is not None:
-            state, record = resumed
-            restored = record.hooks
-            log(f"resuming from step {record.step:,}")
-        with _batches(job, int(state.step)) as batches:
-            feed = Feed(batches, trainer.mesh, _flops(job))
-            report = Report(config.log_every, feed.work, _peak(job))
-            evaluation = Evaluate(config.eval_every, functools.partial(_measure, job))
-            goodput = Goodput(job.workdir)
-            state = train(
-                state,
-                feed,
-                trainer.train_step,
-                [report, evaluation, goodput, *_hooks(job, checkpoints)],
-                num_train_steps=config.num_train_steps,
-                interrupt=interrupt,
-                restored=restored,
-            )
     if interrupt.stopped:
-        return None
-    spent = {"tokens": report.tokens, "seconds": report.seconds, **goodput.newest}
-    spent["updates_skipped"] = report.updates_skipped
-    spent["guesses"] = guesses(job, state.params)
-    return _summarise(job, state, spent, evaluation.newest or _measure(job, state))
+        return None, fitted.first_step
+    means = evaluation.newest or _evaluate(job, fitted.state)
+    costs = {**fitted.costs, "guesses": predict(job, fitted.state.params)}
+    return _summarise(job, fitted.state, costs, means), fitted.first_step
 
 
-def _keep_tokenizer(job: Job) -> None:
-    """Puts the tokenizer where fine-tuning looks for it: with the run."""
+def _save_tokenizer(job: Job) -> None:
+    """Saves the tokenizer in the workdir, where fine-tuning reads it."""
     folder = job.workdir / "tokenizer"
     if not folder.exists():
         job.tokenizer.save(str(folder))
-
-
-def _peak(job: Job) -> float | None:
-    precision = NAMED[build.precision(job.config.model.precision)]
-    return peak_flops_per_second(list(job.trainer.mesh.devices.flat), precision.operands)
-
-
-def _flops(job: Job) -> Callable[[tuple[int, ...]], float]:
-    return functools.cache(lambda shape: job.trainer.flops(job.rows, shape))
 
 
 def _batches(job: Job, start_step: int):
@@ -128,19 +156,7 @@ def _batches(job: Job, start_step: int):
     return phased_batches(phases, start_step=start_step)
 
 
-def _hooks(job: Job, checkpoints: Checkpoints) -> list:
-    config = job.config
-    return [
-        MetricsFile(job.workdir),
-        TensorBoard(job.workdir),
-        Display(),
-        Watchdog(config.watchdog_minutes),
-        StopWhenNotFinite(config.max_skipped_in_a_row),
-        SaveCheckpoints(config.checkpoint_every, checkpoints),
-    ]
-
-
-def _measure(job: Job, state: TrainState) -> dict[str, float]:
+def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
     if job.held_out is None:
         return {}
     last, limit = job.phases[-1], job.config.eval_examples
@@ -151,7 +167,7 @@ def _measure(job: Job, state: TrainState) -> dict[str, float]:
 
 
 def _unigram(job: Job) -> dict[str, float]:
-    """What word frequencies alone get of what the run predicts."""
+    """Loss and accuracy of the unigram baseline on the run's held-out tokens."""
     parts = job.corpus, job.held_out, job.tokenizer.special_ids
     if "bidirectional_lm" not in job.config.objectives:
         return held_out.unigram(*parts)
@@ -160,9 +176,9 @@ def _unigram(job: Job) -> dict[str, float]:
 
 
 def _summarise(
-    job: Job, state: TrainState, spent: Mapping[str, Any], means: Mapping[str, float]
+    job: Job, state: TrainState, costs: Mapping[str, Any], means: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Writes `summary.json`: the last measurement beside the unigram baseline, and the cost."""
+    """Writes `summary.json`: last evaluation, unigram baseline, costs, fingerprints, config."""
     summary: dict[str, Any] = {"status": "complete", "steps": int(state.step)}
     summary |= {
         name.removeprefix(HELD_OUT).replace("/", "_"): value for name, value in means.items()
@@ -170,7 +186,7 @@ def _summarise(
     if job.held_out is not None and job.tokenizer is not None:
         summary |= _unigram(job)
     summary |= {
-        **spent,
+        **costs,
         "parameters": build.parameter_count(job.trainer.shapes.params),
         **{f"{name}_fingerprint": value for name, value in job.provenance.items()},
         "config": json.loads(configs.to_json(job.config)),

@@ -20,6 +20,7 @@ from bertjax.errors import UserError
 from bertjax.pretrainer import Pretrainer
 from bertjax.profiling import dummy
 from bertjax.runs import finetune as runs_finetune
+from bertjax.runs import finetune_job
 from bertjax.runs import results as runs_results
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.tokenizers import tokenizer
@@ -102,10 +103,10 @@ def arguments(data, init, workdir, **overrides) -> list[str]:
     return words + [f"--config.{name}={value}" for name, value in fields.items()]
 
 
-def job_of(data, init, workdir, **overrides) -> runs_finetune.Job:
+def job_of(data, init, workdir, **overrides) -> finetune_job.Job:
     rest, changes = configs.split_overrides(arguments(data, init, workdir, **overrides))
     recipe = configs.load_config(rest[1], changes)
-    return runs_finetune.prepare(recipe, init=str(init), data=str(data), workdir=str(workdir))
+    return finetune_job.prepare(recipe, init=str(init), data=str(data), workdir=str(workdir))
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def finished(run_bertjax, data, pretrained, tmp_path_factory):
 
 def test_the_config_of_a_run_is_a_recipe(finished, data, pretrained, tmp_path):
     recipe = configs.load_config(str(finished[0] / "config.json"))
-    job = runs_finetune.prepare(
+    job = finetune_job.prepare(
         recipe, init=str(pretrained), data=str(data), workdir=str(tmp_path / "again")
     )
     assert configs.differences(recipe, job.config) == []
@@ -254,20 +255,20 @@ def test_interrupted_seeds_end_as_uninterrupted_ones(data, pretrained, tmp_path)
     """Stops within an epoch, at its end, and one step before the last."""
     changes = {"num_train_epochs": 3, "choose_epoch": "best", "keep_checkpoints": "true"}
     whole = job_of(data, pretrained, tmp_path / "whole", **changes)
-    expected = runs_finetune.fine_tune(whole, 3, Interrupt())
+    expected = runs_finetune.train_seed(whole, 3, Interrupt())
     assert [epoch["step"] for epoch in expected["epochs"]] == [4, 8, 12]
     parts = job_of(data, pretrained, tmp_path / "parts", **changes)
     for steps in (2, 2, 7):
-        assert runs_finetune.fine_tune(parts, 3, StopAfter(steps)) is None
+        assert runs_finetune.train_seed(parts, 3, StopAfter(steps)) is None
         assert runs_results.read(parts.folder(3)) is None
-    assert runs_finetune.fine_tune(parts, 3, Interrupt()) == expected
+    assert runs_finetune.train_seed(parts, 3, Interrupt()) == expected
     for path in (tmp_path / "whole").rglob("*.tsv"):
         twin = tmp_path / "parts" / path.relative_to(tmp_path / "whole")
         assert twin.read_bytes() == path.read_bytes()
     # Killed between the last checkpoint and the result, there is nothing left to train.
     (parts.folder(3) / "result.json").unlink()
     records = read_metrics(parts.folder(3))
-    assert runs_finetune.fine_tune(parts, 3, Interrupt()) == expected
+    assert runs_finetune.train_seed(parts, 3, Interrupt()) == expected
     assert read_metrics(parts.folder(3)) == records
 
 
@@ -300,8 +301,7 @@ def test_a_killed_run_goes_on_and_more_seeds_are_added(
 def test_the_encoder_is_the_pretrained_one_and_differs_from_a_fresh_one(data, pretrained, tmp_path):
     def begun(init):
         job = job_of(data, init, tmp_path)
-        with Checkpoints(tmp_path / "none") as checkpoints:
-            state, _ = runs_finetune.begin(job, job.trainer(0), checkpoints)
+        state = finetune_job.init_state(job, job.trainer(0))
         return jax.tree.map(np.asarray, state.params)
 
     taken, fresh = begun(pretrained), begun(f"random:{pretrained}")
@@ -317,8 +317,7 @@ def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
     checkpoint = run / "checkpoints" / "7"
     assert set(restore.load_numpy(checkpoint, "params")) == {"encoder", "generator", "rtd"}
     job = job_of(data, run, tmp_path / "never")
-    with Checkpoints(tmp_path / "none") as checkpoints:
-        state, _ = runs_finetune.begin(job, job.trainer(0), checkpoints)
+    state = finetune_job.init_state(job, job.trainer(0))
     assert set(state.params) == {"encoder", "glue"}
     assert set(state.params["glue"]) == {"pooler", "classifier"}
     wanted = fingerprint(restore.load_numpy(checkpoint, "params/encoder"))

@@ -16,7 +16,7 @@ from bertjax.config import FINE_TUNING, PRETRAINING
 from bertjax.errors import UserError
 from bertjax.huggingface import importing
 from bertjax.profiling import dummy
-from bertjax.runs import finetune
+from bertjax.runs import finetune_job
 from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint import origin, trees
 
@@ -57,7 +57,7 @@ def home(tmp_path_factory) -> pathlib.Path:
         write_run(config, pieces, shapes, home / name)
     shutil.rmtree(home / "vit" / "tokenizer")  # it reads images
     recipe = configs.load_config(f"{CONFIGS}/glue.py:mrpc,tiny")
-    config = finetune.with_origin(recipe, origin.resolve(str(home / "bert")))
+    config = finetune_job.with_origin(recipe, origin.resolve(str(home / "bert")))
     shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
     write_run(config, pieces, shapes, home / "mrpc")
     (home / "mrpc" / "seed_0").mkdir()

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from bertjax.config import load_config, to_json
-from bertjax.runs import prepare
 from bertjax.runs import pretrain as runs_pretrain
+from bertjax.runs import pretrain_job
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.metric_records import read_metrics
 
@@ -159,7 +159,7 @@ def known(recipe: str, fields: dict[str, str]) -> dict[str, str]:
 def pretrain(text):
     """`pretrain(recipe, workdir, **fields)`: a run of 20 steps on the text."""
 
-    def run(recipe: str, workdir: pathlib.Path, **more: str) -> prepare.Job:
+    def run(recipe: str, workdir: pathlib.Path, **more: str) -> pretrain_job.Job:
         fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
         fields |= OWN.get(recipe, {}) | more
         if fields["data.phases"] != "()":  # phases have their own
@@ -167,10 +167,11 @@ def pretrain(text):
         if load_config(str(ROOT / "configs" / recipe)).data.text_format == "source-target":
             fields["data.input"] = f"({str(text.with_suffix('.tsv'))!r},)"
         config = load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())
-        job = prepare.prepare(config, str(workdir), log=lambda _: None)
+        job = pretrain_job.prepare(config, str(workdir), log=lambda _: None)
         workdir.mkdir(exist_ok=True)
         (workdir / "config.json").write_text(to_json(config))
-        assert runs_pretrain.pretrain(job, Interrupt(), lambda _: None, lambda *_: [])
+        summary, _ = runs_pretrain.train_job(job, Interrupt(), lambda _: None, lambda *_: [])
+        assert summary
         return job
 
     return run

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from bertjax.runs import prepare
+from bertjax.runs import pretrain_job
 from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.restore import load_numpy
 
@@ -60,7 +60,7 @@ def test_a_pretraining_curve(recipe, pretrain, follows, tmp_path):
     all_is_learned(job)
 
 
-def all_is_learned(job: prepare.Job) -> None:
+def all_is_learned(job: pretrain_job.Job) -> None:
     """No array of the encoder stays as it began, but a pooler that no loss reaches."""
     first = trees.named(job.trainer.create_state().params["encoder"])
     last = load_numpy(

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from bertjax.config import load_config, to_json
-from bertjax.runs import finetune
+from bertjax.runs import finetune, finetune_job
 from bertjax.runtime.interrupt import Interrupt
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent.parent / "configs"
@@ -123,11 +123,11 @@ def fine_tune(
     """One seed of a task; returns its folder."""
     fields = {"log_every": "1"} | more
     config = load_config(str(CONFIGS / recipe), fields.items())
-    job = finetune.prepare(config, init=init, data=str(glue), workdir=str(workdir))
+    job = finetune_job.prepare(config, init=init, data=str(glue), workdir=str(workdir))
     assert job.config.num_train_steps < 20
     workdir.mkdir(exist_ok=True)
     (workdir / "config.json").write_text(to_json(job.config))
-    assert finetune.fine_tune(job, 0, Interrupt())
+    assert finetune.train_seed(job, 0, Interrupt())
     return job.folder(0)
 
 

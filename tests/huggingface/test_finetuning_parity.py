@@ -9,7 +9,7 @@ from bertjax import config as configs
 from bertjax.huggingface import importing
 from bertjax.layers.dropout import per_example_rngs
 from bertjax.pretrainer import apply_encoder
-from bertjax.runs import finetune
+from bertjax.runs import finetune_job
 from bertjax.train.checkpoint import origin, trees
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: the extra `hf`")
@@ -86,7 +86,7 @@ def prepared(root, run, glue, folder, dropout=(0.0, 0.0, 0.0)):
     recipe = configs.load_config(f"{root / 'configs/glue.py'}:stsb", [])
     rates = {f"model.{name}": rate for name, rate in zip(NAMES[:2], dropout, strict=False)}
     recipe = configs.changed(recipe, RECIPE | rates | {"task.classifier_dropout": dropout[2]})
-    job = finetune.prepare(recipe, init=str(run), data=glue, workdir=str(folder))
+    job = finetune_job.prepare(recipe, init=str(run), data=glue, workdir=str(folder))
     state = job.trainer(0).create_state()
     encoder = origin.load_params(job.origin.checkpoint, state.params, "encoder")
     return job, state.replace(params=encoder)

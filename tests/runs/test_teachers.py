@@ -10,12 +10,11 @@ import pytest
 
 from bertjax.config import load_config, to_json
 from bertjax.errors import UserError
-from bertjax.runs import finetune, prepare, teachers
+from bertjax.runs import finetune, finetune_job, pretrain_job, teachers
 from bertjax.runs import pretrain as runs_pretrain
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import restore, trees
-from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.metric_records import read_metrics
 
 pytestmark = pytest.mark.slow
@@ -58,17 +57,18 @@ def home(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def job_of(home, recipe, name, fields) -> prepare.Job:
+def job_of(home, recipe, name, fields) -> pretrain_job.Job:
     shared = {"data.input": f"({str(home / 'text.txt')!r},)", "data.cache": str(home / "cache")}
     config = load_config(f"{ROOT}/configs/{recipe}", (SHRUNK | shared | fields).items())
-    return prepare.prepare(config, str(home / name), log=lambda _: None)
+    return pretrain_job.prepare(config, str(home / name), log=lambda _: None)
 
 
-def pretrain(home, recipe, name, fields) -> prepare.Job:
+def pretrain(home, recipe, name, fields) -> pretrain_job.Job:
     job = job_of(home, recipe, name, fields)
     (home / name).mkdir(exist_ok=True)
     (home / name / "config.json").write_text(to_json(job.config))
-    assert runs_pretrain.pretrain(job, Interrupt(), lambda _: None, lambda *_: [])
+    summary, _ = runs_pretrain.train_job(job, Interrupt(), lambda _: None, lambda *_: [])
+    assert summary
     return job
 
 
@@ -78,7 +78,7 @@ def student(home, teacher="teacher", **fields) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def taught(home) -> prepare.Job:
+def taught(home) -> pretrain_job.Job:
     return pretrain(home, "distilbert.py:tiny", "student", student(home))
 
 
@@ -133,13 +133,13 @@ def test_a_teacher_may_move_but_not_change(home, taught):
     assert moved.provenance == taught.provenance
     younger = job_of(home, "distilbert.py:tiny", "student", student(home, "teacher@3"))
     with pytest.raises(UserError, match="made with another teacher_of_soft_targets"):
-        runs_pretrain.pretrain(younger, Interrupt(), lambda _: None, lambda *_: [])
+        runs_pretrain.train_job(younger, Interrupt(), lambda _: None, lambda *_: [])
 
 
 def test_the_description_names_the_teacher(home, taught):
     count = sum(leaf.size for leaf in jax.tree.leaves(taught.trainer.frozen))
     line = f"teacher     {count:,} of {home / 'teacher' / 'checkpoints' / str(STEPS)}, "
-    assert line + "for soft_targets: frozen" in prepare.description(taught)
+    assert line + "for soft_targets: frozen" in pretrain_job.description(taught)
 
 
 def test_the_teacher_costs_a_forward_pass_alone(taught):
@@ -211,10 +211,10 @@ def fine_tune(home, glue, recipe, name, init, **fields):
     """One seed, and its job."""
     config = load_config(f"{ROOT}/configs/{recipe}", {"log_every": "1", **fields}.items())
     paths = {"init": str(home / init), "data": str(glue), "workdir": str(home / name)}
-    job = finetune.prepare(config, **paths)
+    job = finetune_job.prepare(config, **paths)
     (home / name).mkdir(exist_ok=True)
     (home / name / "config.json").write_text(to_json(job.config))
-    return finetune.fine_tune(job, 0, Interrupt()), job
+    return finetune.train_seed(job, 0, Interrupt()), job
 
 
 SMALL = {"data.max_seq_length": "16", "data.padded_lengths": "(8, 16)", "num_train_epochs": "1"}
@@ -235,9 +235,8 @@ def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
     before, after = (newest(home / name, "encoder") for name in ("tiny", "layers/seed_0"))
     assert any(np.any(before[name] != after[name]) for name in after)
     # The maps of the width continue too: what follows the text is still the same objective.
-    assert finetune.transferred_parts(job) == ["encoder", "layer_matching"]
-    with Checkpoints(home / "begun") as checkpoints:
-        begun, _ = finetune.begin(job, job.trainer(0), checkpoints)
+    assert finetune_job.transferred_parts(job) == ["encoder", "layer_matching"]
+    begun = finetune_job.init_state(job, job.trainer(0))
     for name, leaf in newest(home / "tiny", "layer_matching").items():
         own = trees.named(begun.params["layer_matching"])[name]
         np.testing.assert_array_equal(own, leaf)

@@ -147,7 +147,7 @@ def prepare(folder: pathlib.Path, task: str, data: dict):
     from bertjax import config as configs
     from bertjax.huggingface import importing
     from bertjax.pretrainer import Pretrainer
-    from bertjax.runs import finetune
+    from bertjax.runs import finetune_job
     from bertjax.tokenizers import tokenizer
     from bertjax.train.checkpoint import trees
 
@@ -156,7 +156,7 @@ def prepare(folder: pathlib.Path, task: str, data: dict):
     with config.unlocked(), model.unlocked():
         model.update(MODEL, vocab_size=pieces.vocab_size)
         config.model = model
-    dataset = finetune.read(config, where(folder, task), pieces)
+    dataset = finetune_job.read(config, where(folder, task), pieces)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     fields |= dataset.task_fields
     make = build.construct(

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from bertjax.runs import finetune
+from bertjax.runs import finetune, finetune_job
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.tokenizers import tokenizer
 
@@ -128,10 +128,10 @@ def test_the_same_seed_gives_the_same_scores(task, folder, run, tmp_path):
     recipe = tasks.recipe(task, {"eval_batch_size": 8, **ONE_LENGTH})
     recipe.num_train_epochs = 1
     data, workdir = tasks.where(folder, task), tmp_path / "run"
-    job = finetune.prepare(recipe, init=str(run), data=data, workdir=str(workdir))
+    job = finetune_job.prepare(recipe, init=str(run), data=data, workdir=str(workdir))
     results, files = [], []
     for _ in range(2):
-        results.append(finetune.fine_tune(job, 3, Interrupt()))
+        results.append(finetune.train_seed(job, 3, Interrupt()))
         written = sorted((job.folder(3) / "predictions").rglob("*.*"))
         files.append([path.read_bytes() for path in written])
         shutil.rmtree(workdir)

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax import config as configs
 from bertjax.metrics import answers as metrics_answers
-from bertjax.runs import finetune
+from bertjax.runs import finetune, finetune_job
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.tasks.squad import dataset as squad_dataset
 from bertjax.tokenizers import tokenizer
@@ -138,7 +138,7 @@ def test_it_is_fine_tuned_like_any_other(data, tmp_path, beginning):
     recipe.num_train_epochs = 1
     recipe.data.max_query_length = 12
     workdir = str(tmp_path / "chinese")
-    job = finetune.prepare(recipe, init=str(run), data=str(data), workdir=workdir)
-    result = finetune.fine_tune(job, 0, Interrupt())
+    job = finetune_job.prepare(recipe, init=str(run), data=str(data), workdir=workdir)
+    result = finetune.train_seed(job, 0, Interrupt())
     assert set(result["scores"]) >= {"dev/exact_match", "dev/f1", "dev/character_f1"}
     assert result["scores"]["dev/score"] == result["scores"]["dev/character_f1"]

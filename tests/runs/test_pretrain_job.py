@@ -6,7 +6,7 @@ import pytest
 
 from bertjax import build
 from bertjax.config import changed, load_config
-from bertjax.runs import prepare
+from bertjax.runs import pretrain_job
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
 
@@ -31,7 +31,7 @@ CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.p
 def test_a_best_checkpoint_that_is_never_compared_is_a_warning(held_out, fields, logged):
     lines = []
     config = changed(load_config(str(CONFIG)), fields)
-    prepare._warn_about_best(config, held_out, lines.append)
+    pretrain_job._warn_about_best(config, held_out, lines.append)
     assert len(lines) == (logged is not None)
     assert not logged or logged in lines[0]
 
@@ -45,6 +45,6 @@ def test_a_limit_of_predictions_below_the_masked_share_is_a_warning(limit, lines
     }
     config = changed(load_config(str(CONFIG)), fields)
     phases = [build.Phase(1, 64, 8), build.Phase(1, 16, 8), build.Phase(2, 64, 8)]
-    prepare._warn_about_predictions(config, phases, logged.append)
+    pretrain_job._warn_about_predictions(config, phases, logged.append)
     assert len(logged) == lines
     assert not lines or "got 8, expected >= 10 for masked_lm_prob=0.15 of 64 tokens" in logged[0]

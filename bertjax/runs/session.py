@@ -1,0 +1,180 @@
+"""Assemble a training session: workdir lock, signals, checkpoints, input feed, hooks, loop.
+
+lock_workdir   workdir, config -> the lock on it and its `config.json`
+open_session   workdir -> signal handling, and synchronisation with a bucket
+fit            trainer, batches -> final state, resumed from the newest checkpoint
+
+Pretraining and every seed of a fine-tuning are `fit` with other batches and another evaluation.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax import build
+from bertjax.layers.attention_kernels import log_kernel_choice
+from bertjax.layers.dense import NAMED
+from bertjax.runs import bucket_sync, workdir
+from bertjax.runtime.chips import peak_flops_per_second
+from bertjax.runtime.interrupt import Interrupt
+from bertjax.train.checkpoint.manager import Checkpoints
+from bertjax.train.feed import Feed
+from bertjax.train.hooks import Hook, SaveCheckpoints, StopWhenNotFinite, Watchdog
+from bertjax.train.loop import train
+from bertjax.train.report import Goodput, Report
+from bertjax.train.state import TrainState
+from bertjax.train.trainer import Trainer
+from bertjax.train.writers import Display, MetricsFile, TensorBoard
+
+Log = Callable[[str], None]
+"""Logs one line."""
+
+HostBatches = Iterator[tuple[int, Mapping[str, np.ndarray]]]
+"""(optimizer steps done before it, this host's rows of the batch)"""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run stopped after a step on Ctrl-C or SIGTERM; its newest checkpoint resumes it.
+
+    Attributes:
+      exit_code: 128 + the signal's number, as shells report it.
+    """
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@contextlib.contextmanager
+def lock_workdir(
+    folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str] = workdir.FREE_FIELDS
+) -> Iterator[None]:
+    """Locks a workdir for this job and writes its `config.json`; the first host does so for all.
+
+    Args:
+      folder: The workdir on this machine.
+      config: See `workdir.claim`.
+      free: Likewise.
+
+    Raises:
+      UserError: another process holds the folder, or it belongs to another config.
+    """
+    is_first = jax.process_index() == 0
+    with workdir.claim(folder, config, free=free) if is_first else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def open_session(folder: pathlib.Path, name: str, log: Log) -> Iterator[Interrupt]:
+    """Uploads a workdir to its bucket and turns signals into a stop after the current step.
+
+    Args:
+      folder: The workdir on this machine.
+      name: The workdir as the user named it, which may be in a bucket.
+      log: Also logs which attention kernel is compiled, and why.
+    """
+    with (
+        bucket_sync.synced(folder, name),
+        Interrupt() as interrupt,
+        log_kernel_choice(log),
+    ):
+        yield interrupt
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """Result of `fit`.
+
+    Attributes:
+      state: After the last step of this process.
+      first_step: Steps done before this process.
+      costs: `tokens`, `seconds` and `updates_skipped` since the beginning of the run, and the
+        parts of its time (`goodput/...`, seconds).
+    """
+
+    state: TrainState
+    first_step: int
+    costs: Mapping[str, Any]
+
+
+def fit(
+    config: ConfigDict,
+    trainer: Trainer,
+    *,
+    folder: pathlib.Path,
+    checkpoints: Checkpoints,
+    checkpoint_every: int,
+    init_state: Callable[[], TrainState],
+    batches: Callable[[int], contextlib.AbstractContextManager[HostBatches]],
+    example_batch: Mapping[str, np.ndarray],
+    evaluation: Hook,
+    interrupt: Interrupt,
+    log: Log,
+) -> Fitted:
+    """Trains from the newest checkpoint, or from the initial state, to `config.num_train_steps`.
+
+    `interrupt.stopped` tells afterwards whether steps are left.
+
+    Args:
+      config: Of the run.
+      trainer: Its compiled steps.
+      folder: For `metrics.jsonl` and `tensorboard/`.
+      checkpoints: Closed at the end.
+      checkpoint_every: Optimizer steps; 0 for the end alone.
+      init_state: Makes the state of a run without checkpoints.
+      batches: (steps done) -> host batches from there on.
+      example_batch: Any host batch, from which FLOPs are counted.
+      evaluation: Measures the model; its metrics are written and kept with checkpoints.
+      interrupt: Stops training after a step.
+      log: Logs one line.
+    """
+    with contextlib.closing(checkpoints):
+        resumed = checkpoints.resume(trainer.shapes)
+        if resumed is None:
+            state, restored = init_state(), {}
+        else:
+            state, record = resumed
+            restored = record.hooks
+            log(f"resuming from step {record.step:,}")
+        first_step = int(state.step)
+        with batches(first_step) as host_batches:
+            flops = functools.cache(lambda shape: trainer.flops(example_batch, shape))
+            feed = Feed(host_batches, trainer.mesh, flops)
+            report = Report(config.log_every, feed.work, peak_flops(config, trainer))
+            goodput = Goodput(folder)
+            # Hooks that measure come before those that write, and saving is last.
+            hooks = [
+                report,
+                evaluation,
+                goodput,
+                MetricsFile(folder),
+                TensorBoard(folder),
+                Display(),
+                Watchdog(config.watchdog_minutes),
+                StopWhenNotFinite(config.max_skipped_in_a_row),
+                SaveCheckpoints(checkpoint_every, checkpoints),
+            ]
+            state = train(
+                state,
+                feed,
+                trainer.train_step,
+                hooks,
+                num_train_steps=config.num_train_steps,
+                interrupt=interrupt,
+                restored=restored,
+            )
+    costs = {"tokens": report.tokens, "seconds": report.seconds, **goodput.newest}
+    return Fitted(state, first_step, costs | {"updates_skipped": report.updates_skipped})
+
+
+def peak_flops(config: ConfigDict, trainer: Trainer) -> float | None:
+    """FLOPs per second of all devices at the run's precision; None for unknown devices."""
+    precision = NAMED[build.precision(config.model.precision)]
+    return peak_flops_per_second(list(trainer.mesh.devices.flat), precision.operands)
