@@ -1,6 +1,6 @@
-"""What the datasets of all tasks share: fields of `config.data`, encoding, inputs of prediction.
+"""Shared parts of all task datasets: fields of `config.data`, encoding, prediction inputs.
 
-Inputs of prediction are lines with tabs between the fields, or JSON objects.
+Prediction inputs are one example per line: tab-separated fields, or a JSON object.
 """
 
 import dataclasses
@@ -17,63 +17,73 @@ from bertjax.tasks.batches import PairBatches
 from bertjax.tasks.sequences import Pairs
 
 Line = tuple[str, str]
-"""Where a line stands, and the line."""
+"""(location of the line as `FILE:NUMBER`, text of the line)."""
 
 _SHOWN = 60
+"""Characters of a malformed line that an error message quotes."""
 
 
-def fields(line: Line, names: Sequence[str]) -> dict[str, str]:
-    """The texts of a line, by name.
+def parse_fields(line: Line, names: Sequence[str]) -> dict[str, str]:
+    """Parses a line into its texts, by field name.
+
+    Args:
+      line: Tab-separated texts in the order of `names`, or a JSON object.
+      names: The names of the fields.
 
     Raises:
-      UserError: it has others, or not as many.
+      UserError: the number of fields or a key of the object does not match.
     """
     where, text = line
     if text.lstrip().startswith("{"):
-        found = json_object(line, dict.fromkeys(names, "a text"))
+        found = parse_json_object(line, dict.fromkeys(names, "a string"))
         if all(isinstance(found[name], str) for name in names):
             return {name: found[name] for name in names}
-        raise UserError(f"{where}: expected a text for each of {', '.join(names)}: fix the line")
+        raise UserError(f"{where}: expected a string for each of {', '.join(names)}; fix the line")
     parts = text.split("\t")
     if len(parts) != len(names):
         example = json.dumps(dict.fromkeys(names, "..."))
         raise UserError(
-            f"{where}: {len(parts)} field(s), expected {len(names)} with tabs between them "
+            f"{where}: got {len(parts)} field(s), expected {len(names)} separated by tabs "
             f"({', '.join(names)}), or {example}"
         )
     return dict(zip(names, parts, strict=True))
 
 
-def json_object(line: Line, wanted: dict[str, str]) -> dict:
-    """A JSON object with the expected keys, of which the values tell what they hold.
+def parse_json_object(line: Line, expected: dict[str, str]) -> dict:
+    """Parses a line as a JSON object with at least the expected keys.
+
+    Args:
+      line: The line.
+      expected: For each key a description of its value, for the error message.
 
     Raises:
-      UserError: it is none, or lacks one.
+      UserError: the line is not a JSON object, or a key is missing.
     """
     where, text = line
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not wanted.keys() <= found.keys():
-        keys = ", ".join(f'"{name}" ({what})' for name, what in wanted.items())
+    if not isinstance(found, dict) or not expected.keys() <= found.keys():
+        keys = ", ".join(f'"{name}" ({kind})' for name, kind in expected.items())
         raise UserError(
-            f"{where}: expected a JSON object with {keys}, got {text[:_SHOWN]!r}: fix the line"
+            f"{where}: got {text[:_SHOWN]!r}, expected a JSON object with {keys}; fix the line"
         )
     return found
 
 
 class DataFields:
-    """`config.data` of any fine-tuning; `tasks/NAME/dataset.py` adds those of its task.
+    """The fields of `config.data` that every task has; `tasks/NAME/dataset.py` adds its own.
 
     Attributes:
-      max_seq_length: Tokens of the longest sequence.
-      batch_size: Sequences of a training step.
-      microbatches: Parts in which a step takes these.
-      eval_batch_size: Sequences at a time where nothing is trained.
-      padded_lengths: Shorter lengths to which batches of short sequences are padded.
-      batches_per_group: Batches among which sequences are sorted by length; 1: none are.
-      fingerprint: Of the data; the run writes it.
+      max_seq_length: Maximum length of a sequence in tokens, special tokens included.
+      batch_size: Sequences per training step.
+      microbatches: Number of gradient accumulation steps per training step.
+      eval_batch_size: Sequences per evaluation batch.
+      padded_lengths: Further, shorter lengths in tokens to which batches may be padded.
+      batches_per_group: Number of batches within which sequences are sorted by length; 1 sorts
+        none.
+      fingerprint: Fingerprint of the data; written by the run.
     """
 
     max_seq_length: PositiveInt
@@ -86,7 +96,7 @@ class DataFields:
 
 
 class Examples(Protocol):
-    """A split, before it is tokens."""
+    """The examples of a split, before tokenization."""
 
     def __len__(self) -> int: ...
 
@@ -95,11 +105,11 @@ class Examples(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PredictionRequest:
-    """Examples that the user gives, of which nobody knows the answers.
+    """Unlabelled examples given by the user, encoded for prediction.
 
     Attributes:
-      batches: What the model reads.
-      answers: From its predictions, one of each sequence, to what is said of every example.
+      batches: The encoded examples.
+      answers: Converts predictions, one per sequence, to one JSON object per example.
     """
 
     batches: PairBatches
@@ -111,20 +121,20 @@ AnyExamples = TypeVar("AnyExamples", bound=Examples)
 
 @dataclasses.dataclass(frozen=True)
 class EncodingSpec:
-    """What a recipe and a model say of sequences and batches.
+    """How examples are encoded and batched: tokenizer, lengths and batch sizes.
 
     Attributes:
       tokenizer: An `interfaces.Tokenizer`.
       max_seq_length: L, special tokens included.
-      cls_last: Whether [CLS] ends a sequence.
-      max_chars_per_word: Characters of each word, for models that read these; else 0.
-      takes_positions: Whether the model can be told where tokens stand.
-      batch_size: Sequences of a training batch.
-      eval_batch_size: Sequences of a batch that is evaluated.
-      padded_lengths: Lengths of batches that are shorter than `max_seq_length`.
-      batches_per_group: Batches among which sequences are sorted by length.
-      max_train_examples: So many, drawn with `seed`, are trained on; 0 for all.
-      seed: Of the draw and of the shuffles.
+      cls_last: Whether [CLS] is the last token of a sequence (XLNet) instead of the first.
+      max_chars_per_word: W for models that read characters; 0 for models that read tokens.
+      takes_positions: Whether the model reads `position_ids`.
+      batch_size: Sequences per training batch.
+      eval_batch_size: Sequences per evaluation batch.
+      padded_lengths: Allowed batch lengths in addition to `max_seq_length`.
+      batches_per_group: Number of batches within which sequences are sorted by length.
+      max_train_examples: Size of a random subset of the training split; 0 uses all of it.
+      seed: Seed of the subset and of the shuffles.
     """
 
     tokenizer: Any
@@ -139,8 +149,8 @@ class EncodingSpec:
     max_train_examples: int
     seed: int
 
-    def drawn(self, split: str, examples: AnyExamples) -> AnyExamples:
-        """What is read of a split."""
+    def subsample(self, split: str, examples: AnyExamples) -> AnyExamples:
+        """Returns `max_train_examples` random examples of the training split, or all of another."""
         if split != "train" or not self.max_train_examples:
             return examples
         return examples.sample(self.max_train_examples, self.seed)
@@ -150,15 +160,15 @@ class EncodingSpec:
         split: str,
         sequences: Pairs,
         labels: Num[np.ndarray, "n *more"] | None,
-        together: int = 1,
+        group_size: int = 1,
     ) -> PairBatches:
-        """The batches of a split, of training or of evaluation.
+        """Returns the batches of a split; those of `train` have the training batch size.
 
         Args:
-          split: Its name.
-          sequences: Encoded.
-          labels: One for each sequence, or None.
-          together: Sequences that follow each other and are never parted.
+          split: The name of the split.
+          sequences: The encoded examples.
+          labels: One label per sequence, or None.
+          group_size: Number of consecutive sequences that stay in one batch.
         """
         shorter = [length for length in self.padded_lengths if length < self.max_seq_length]
         return PairBatches(
@@ -168,5 +178,5 @@ class EncodingSpec:
             padded_lengths=(*shorter, self.max_seq_length),
             batches_per_group=self.batches_per_group,
             seed=self.seed,
-            together=together,
+            group_size=group_size,
         )

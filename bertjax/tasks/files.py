@@ -1,4 +1,4 @@
-"""Locate the files of a task's splits, by their usual names or those of the config."""
+"""Locate the files of a task's splits by their usual names or the names in the config."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ from bertjax.errors import UserError
 def find(
     folder: str, usual: Mapping[str, Sequence[str]], fields: Mapping[str, Any]
 ) -> dict[str, pathlib.Path]:
-    """The file of each split that is there; a test split may be absent.
+    """Finds the file of each split; the test split is optional.
 
     Args:
-      folder: Where they are.
-      usual: Of each split the names to look for, in order of preference.
-      fields: `config.data`: `train_file` and so on, empty for the usual names.
+      folder: The folder of the files.
+      usual: For each split the names to look for, in order of preference.
+      fields: `config.data` with `train_file`, `dev_file` and `test_file`; "" for the usual names.
 
     Raises:
-      UserError: train or dev is missing, or a file that is named.
+      UserError: the train or dev file, or a file that the config names, is missing.
     """
     found = {}
     for split, names in usual.items():
@@ -30,7 +30,7 @@ def find(
             found[split] = path
         elif named or split != "test":
             raise UserError(
-                f"{folder} has no {' or '.join(names)}: --data requires the folder of the task's "
-                f"files, or name yours with --config.data.{split}_file=FILE"
+                f"no {' or '.join(names)} in {folder}: --data expects the folder of the task's "
+                f"files; set --config.data.{split}_file=FILE for another name"
             )
     return found

@@ -1,8 +1,7 @@
-"""Official metrics of a task, for prediction files of any model.
+"""Score prediction files of any model with the official metrics of a task.
 
-`SCORERS` has a function for each task; another task is another line there. Measures are fractions,
-1 is perfect, but for SQuAD's, which are percentages as its own scripts print them; counts are named
-so.
+`SCORERS` maps task names to functions. Metrics are fractions in [0, 1], except those of SQuAD,
+which are percentages as in its official scripts.
 """
 
 import functools
@@ -27,34 +26,35 @@ from bertjax.tasks.ner.conll import Sentence
 from bertjax.tasks.squad import files as squad_files
 
 Scores = dict[str, Any]
-"""Measures and counts by name; those of parts, such as types of entities, are a level deeper."""
+"""Metrics and counts by name; breakdowns, such as by entity type, are nested one level deeper."""
 
 Scorer = Callable[[str | None, str], Scores]
-"""(references, predictions), both files, to scores."""
+"""A function of (references file, predictions file) that returns scores."""
 
 
 def score(task: str, references: str | None, predictions: str) -> Scores:
     """Scores predictions of a task.
 
     Args:
-      task: One of `SCORERS`.
-      references: The file, or of RACE the folder, of what is right; None where predictions have it.
+      task: A key of `SCORERS`.
+      references: The released file with the correct answers, for RACE the folder; None if the
+        predictions file has them (CoNLL-2003).
       predictions: The file of predictions.
 
     Raises:
-      UserError: there is no such task, or the files do not fit each other.
+      UserError: the task is unknown, a file is malformed, or the files do not match.
     """
     if task not in SCORERS:
-        raise UserError(f"no task {task!r} to score: {nearest(task, SCORERS)}")
+        raise UserError(f"unknown task {task!r}: {nearest(task, SCORERS)}")
     return SCORERS[task](references, predictions)
 
 
 def _glue(task: GlueTask, references: str | None, predictions: str) -> Scores:
-    """The metrics of GLUE's table; examples are matched by their index."""
+    """Scores GLUE predictions; examples are matched by index."""
     examples = glue_files.read_file(_needed(task.name, references), task)
     if examples.labels is None:
         raise UserError(
-            f"{references} has no labels: expected a file that has, such as the released dev split"
+            f"no labels in {references}: expected a labelled file, such as the released dev split"
         )
     known = glue_predictions.read(predictions, task)
     found = np.array(_matched(references, examples.indices, predictions, known))
@@ -63,18 +63,18 @@ def _glue(task: GlueTask, references: str | None, predictions: str) -> Scores:
 
 
 def _conll2003(references: str | None, predictions: str) -> Scores:
-    """As `conlleval` has it, but that lines which begin a document are not counted as words."""
+    """Scores NER as `conlleval`, except that -DOCSTART- lines are not counted as words."""
     predicted = ner_conll.read(predictions, ner_conll.AS_IT_IS)
     if references is None:
-        wanted = [_tags_before_last(predictions, sentence) for sentence in predicted]
+        expected = [_tags_before_last(predictions, sentence) for sentence in predicted]
     else:
         sentences = ner_conll.read(references, ner_conll.AS_IT_IS)
         _check_same_words(references, sentences, predictions, predicted)
-        wanted = [sentence.tags for sentence in sentences]
+        expected = [sentence.tags for sentence in sentences]
     tags = [sentence.tags for sentence in predicted]
-    kinds = entities.count_by_type(tags, wanted)
-    scores: Scores = entities.score(tags, wanted)
-    scores["words"] = sum(map(len, wanted))
+    kinds = entities.count_by_type(tags, expected)
+    scores: Scores = entities.score(tags, expected)
+    scores["words"] = sum(map(len, expected))
     scores["entities"] = sum(found.reference for found in kinds.values())
     scores["types"] = {
         kind: found.scores() | {"entities": found.reference} for kind, found in kinds.items()
@@ -83,7 +83,7 @@ def _conll2003(references: str | None, predictions: str) -> Scores:
 
 
 def _race(references: str | None, predictions: str) -> Scores:
-    """The share of right answers, of all questions and of each level."""
+    """Accuracy over all questions and per level."""
     choices = multiple_choice_files.read_race_split(_needed("race", references))
     right = _right(references, choices, predictions)
     scores: Scores = {"accuracy": float(right.mean()), "questions": len(choices)}
@@ -97,14 +97,14 @@ def _race(references: str | None, predictions: str) -> Scores:
 
 
 def _swag(references: str | None, predictions: str) -> Scores:
-    """The share of right answers."""
+    """Accuracy over all questions."""
     choices = multiple_choice_files.read_swag_file(_needed("swag", references))
     right = _right(references, choices, predictions)
     return {"accuracy": float(right.mean()), "questions": len(choices)}
 
 
 def _squad_of_any_version(references: str | None, predictions: str) -> Scores:
-    """By the rules of the version that the references are; `rules` names the task."""
+    """Scores SQuAD by the version of the references file, which the score `rules` names."""
     needed = _needed("squad", references)
     squad_files.read(needed, on_mismatch="keep")
     name = "squad2" if squad_files.is_version_2(needed) else "squad1"
@@ -112,14 +112,16 @@ def _squad_of_any_version(references: str | None, predictions: str) -> Scores:
 
 
 def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scores:
-    """In percent, as the official scripts print them."""
+    """Exact match and F1 in percent, as in the official scripts."""
     name = "squad2" if unanswerable else "squad1"
     questions = squad_files.read(_needed(name, references), on_mismatch="keep")
     found = json_fields.load_json(
         pathlib.Path(predictions), "predictions of SQuAD", distinct_keys=True
     )
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise UserError(f'{predictions}: expected {{"QUESTION_ID": "answer", ...}}; write it so')
+        raise UserError(
+            f'{predictions}: expected a JSON object {{"QUESTION_ID": "answer", ...}} of strings'
+        )
     rules = answers.score_squad_v1
     if unanswerable:
         rules = answers.score_squad_v2
@@ -135,55 +137,54 @@ SCORERS: Mapping[str, Scorer] = {
     "race": _race,
     "swag": _swag,
 }
-"""What scores each task."""
+"""The scoring function of each task."""
 
 
 def _needed(task: str, references: str | None) -> str:
     if references is None:
         raise UserError(
-            f"{task} requires --references: the released data that the predictions are of"
+            f"{task} requires --references: pass the released file of the split that was predicted"
         )
     return references
 
 
 def _matched(
-    references: str, wanted: Sequence[str], predictions: str, known: Mapping[str, Any]
+    references: str, expected: Sequence[str], predictions: str, known: Mapping[str, Any]
 ) -> list[Any]:
-    """The prediction of each example, all of which must have one and no other."""
-    missing = [identity for identity in wanted if identity not in known]
+    """Returns the prediction of each example, in order; both files must have the same ids."""
+    missing = [identity for identity in expected if identity not in known]
     if missing:
         raise UserError(
-            f"{predictions} has no prediction for {len(missing)} of {len(wanted)} examples of "
-            f"{references}, the first of them {missing[0]!r}; add them, or score another split"
+            f"{predictions} has no prediction for {len(missing)} of {len(expected)} examples of "
+            f"{references}, the first is {missing[0]!r}; add them, or score another split"
         )
-    unknown = known.keys() - set(wanted)
+    unknown = known.keys() - set(expected)
     if unknown:
         first = next(identity for identity in known if identity in unknown)
         raise UserError(
-            f"{predictions} has {len(unknown)} predictions for what is not in {references}, the "
-            f"first of them {first!r}; remove them, or score another split"
+            f"{predictions} has {len(unknown)} predictions with ids that are not in {references}, "
+            f"the first is {first!r}; remove them, or score another split"
         )
-    if len(known) != len(wanted):
-        raise UserError(f"{references} calls two examples the same; expected different indices")
-    return [known[identity] for identity in wanted]
+    if len(known) != len(expected):
+        raise UserError(f"{references} has the same id twice: expected distinct ids")
+    return [known[identity] for identity in expected]
 
 
 def _right(references: str, choices: Choices, predictions: str) -> Bool[np.ndarray, " n"]:
-    """Which questions were answered rightly."""
+    """Returns whether each question was answered correctly."""
     if choices.answers is None:
-        raise UserError(f"{references} has no answers: expected a split that has, such as dev")
+        raise UserError(f"no answers in {references}: expected a labelled split, such as dev")
     known = multiple_choice_predictions.read(predictions)
     return np.array(_matched(references, choices.ids, predictions, known)) == choices.answers
 
 
 def _tags_before_last(path: str, sentence: Sentence) -> list[str]:
-    """The right tags of a file that has them before its last column."""
+    """Returns the reference tags of a file that has them in its last column but one."""
     for line, columns in zip(sentence.lines, sentence.between, strict=True):
         if not columns or not ner_conll.is_tag(columns[-1]):
             raise UserError(
-                f"{path}:{line}: no tag before the last column: expected the right tag and then "
-                f"the "
-                "predicted one; or name the file of the right ones with --references"
+                f"{path}:{line}: expected the reference tag and the predicted tag as the last two "
+                "columns; or pass the file of reference tags with --references"
             )
     return [columns[-1] for columns in sentence.between]
 
@@ -191,24 +192,26 @@ def _tags_before_last(path: str, sentence: Sentence) -> list[str]:
 def _check_same_words(
     references: str, sentences: list[Sentence], predictions: str, predicted: list[Sentence]
 ) -> None:
-    for wanted, found in zip(sentences, predicted, strict=False):
+    for reference, found in zip(sentences, predicted, strict=False):
         for number, word in enumerate(found.words):
-            if wanted.words[number : number + 1] != (word,):
-                there = f"{wanted.words[number]!r}" if number < len(wanted) else "a sentence's end"
-                line = wanted.lines[min(number, len(wanted) - 1)]
+            if reference.words[number : number + 1] != (word,):
+                at_end = number >= len(reference)
+                expected = "the end of the sentence" if at_end else f"{reference.words[number]!r}"
+                line = reference.lines[min(number, len(reference) - 1)]
                 raise UserError(
-                    f"{predictions}:{found.lines[number]}: {word!r}, where {references}:{line} has "
-                    f"{there}: expected the same sentences in the same order"
+                    f"{predictions}:{found.lines[number]}: got {word!r}, expected {expected} as "
+                    f"in {references}:{line}; both files must have the same sentences in the same "
+                    "order"
                 )
-        if len(found) < len(wanted):
+        if len(found) < len(reference):
             raise UserError(
-                f"{predictions}:{found.lines[-1]}: the sentence ends, where {references}:"
-                f"{wanted.lines[len(found)]} continues with {wanted.words[len(found)]!r}: "
-                f"expected the "
-                "same sentences in the same order"
+                f"{predictions}:{found.lines[-1]}: got the end of the sentence, expected "
+                f"{reference.words[len(found)]!r} as in {references}:"
+                f"{reference.lines[len(found)]}; both files must have the same sentences in the "
+                "same order"
             )
     if len(sentences) != len(predicted):
         raise UserError(
-            f"{predictions} has {len(predicted)} sentences, {references} has {len(sentences)}: "
-            "expected the same sentences in the same order"
+            f"{predictions}: got {len(predicted)} sentences, expected {len(sentences)} as in "
+            f"{references}; both files must have the same sentences in the same order"
         )

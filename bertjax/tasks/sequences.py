@@ -1,7 +1,7 @@
 """Encode one or two texts as a sequence: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-Between two texts stand as many [SEP] as the tokenizer says: RoBERTa has two. For models that want
-[CLS] last: a [SEP] [CLS], or a [SEP] b [SEP] [CLS], with [CLS] in segment 2.
+The tokenizer determines the number of [SEP] between two texts: RoBERTa has two. For models with
+[CLS] last (XLNet): a [SEP] [CLS], or a [SEP] b [SEP] [CLS], with [CLS] in segment 2.
 """
 
 import dataclasses
@@ -17,18 +17,18 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Many sequences end to end, so that short ones cost no padding.
+    """Encoded sequences, stored end to end (ragged), without padding.
 
     Attributes:
-      tokens: All sequences, one after the other.
-      starts: Where each begins in `tokens`.
-      lengths: How long each is.
-      first_lengths: How much of each is the first segment: [CLS] a [SEP].
-      pad_id: What fills a batch behind a sequence.
-      cls_last: Whether [CLS] ends each.
-      columns: Further numbers of each token, by batch key; 0 in padding.
-      tables: What the numbers of a column stand for, by batch key: a row of each.
-      truncated: Whether each has lost the end of a text; None where that is not recorded.
+      tokens: The token ids of all sequences, concatenated.
+      starts: Offset of each sequence in `tokens`.
+      lengths: Length of each sequence in tokens.
+      first_lengths: Length of the first segment of each sequence: [CLS] a [SEP].
+      pad_id: Token id of the padding after a sequence.
+      cls_last: Whether [CLS] is the last token of each sequence.
+      columns: Further integers per token, by batch key; 0 in padding.
+      tables: For columns that are indices, by batch key: the table whose rows they select.
+      truncated: Whether each sequence was truncated; None where that is not recorded.
     """
 
     tokens: Int32[np.ndarray, " T"]
@@ -45,7 +45,7 @@ class Pairs:
         return len(self.lengths)
 
     def rows(self, examples: Int[np.ndarray, " B"], length: int) -> dict[str, np.ndarray]:
-        """The sequences of these examples, padded to `length`: arrays of shape [B, length]."""
+        """Returns these examples as a batch padded to `length`: arrays of shape [B, length]."""
         column = np.arange(length)
         mask: Bool[np.ndarray, "B L"] = column < self.lengths[examples, None]
         places = np.where(mask, self.starts[examples, None] + column, 0)
@@ -72,21 +72,21 @@ def encode(
     max_chars_per_word: int = 0,
     truncate: str = "longer",
 ) -> Pairs:
-    """Tokenizes one or two texts an example and puts them together.
+    """Tokenizes one or two texts per example and concatenates them with special tokens.
 
     Args:
       texts: One or two lists of equal length.
       tokenizer: An `interfaces.Tokenizer` with [CLS] and [SEP].
-      max_seq_length: Longer sequences lose the ends of their texts, the longer text first.
-      cls_last: Whether [CLS] ends the sequences.
-      max_chars_per_word: Characters of each word, as `char_ids`; 0 for none.
-      truncate: Which of two texts loses its end, `longer` or `first`; see `TRUNCATIONS`.
+      max_seq_length: Maximum length in tokens; longer sequences are truncated.
+      cls_last: Whether [CLS] is the last token of each sequence.
+      max_chars_per_word: Characters per word for a `char_ids` column; 0 for no column.
+      truncate: Which of two texts is truncated, a key of `TRUNCATIONS`: `longer` or `first`.
 
     Raises:
-      UserError: the tokenizer has no [CLS] or [SEP], or not even one token of each text would fit.
+      UserError: the tokenizer has no [CLS] or [SEP], or one token of each text does not fit.
     """
-    budget = room(tokenizer, len(texts), max_seq_length)
-    encoded = [_each_once(tokenizer.encode_batch, column) for column in texts]
+    budget = token_budget(tokenizer, len(texts), max_seq_length)
+    encoded = [_encode_distinct(tokenizer.encode_batch, column) for column in texts]
     sizes = [np.array([len(ids) for ids in column], np.int64) for column in encoded]
     cut = TRUNCATIONS[truncate]
     kept = cut(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
@@ -96,15 +96,15 @@ def encode(
     columns, tables = {}, {}
     if max_chars_per_word:
         spelling = Spelling(tokenizer, max_chars_per_word)
-        numbers = [_each_once(spelling.numbers, column) for column in texts]
+        numbers = [_encode_distinct(spelling.numbers, column) for column in texts]
         ends = spelling.number(tokenizer.cls_id), spelling.number(tokenizer.sep_id)
-        spelled = _chained(numbers, kept, *ends, tokenizer.pair_separators, cls_last)
-        columns["char_ids"] = np.fromiter(spelled, np.int32, total)
+        char_rows = _concatenate(numbers, kept, *ends, tokenizer.pair_separators, cls_last)
+        columns["char_ids"] = np.fromiter(char_rows, np.int32, total)
         tables["char_ids"] = spelling.table()
     ends = tokenizer.cls_id, tokenizer.sep_id
-    chained = _chained(encoded, kept, *ends, tokenizer.pair_separators, cls_last)
+    ids = _concatenate(encoded, kept, *ends, tokenizer.pair_separators, cls_last)
     return Pairs(
-        tokens=np.fromiter(chained, np.int32, total),
+        tokens=np.fromiter(ids, np.int32, total),
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
         first_lengths=first_lengths,
@@ -116,55 +116,76 @@ def encode(
     )
 
 
-def room(tokenizer, texts: int, max_seq_length: int) -> int:
-    """How many tokens of one or two texts a sequence holds, beside [CLS] and [SEP].
+def token_budget(tokenizer, texts: int, max_seq_length: int) -> int:
+    """Returns the number of text tokens that fit into a sequence next to [CLS] and [SEP].
+
+    Args:
+      tokenizer: An `interfaces.Tokenizer`.
+      texts: Number of texts per sequence, 1 or 2.
+      max_seq_length: Maximum length in tokens, special tokens included.
 
     Raises:
-      UserError: the tokenizer has no [CLS] or [SEP], or not even one token of each text would fit.
+      UserError: the tokenizer has no [CLS] or [SEP], or one token of each text does not fit.
     """
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
-        raise UserError("the tokenizer has no [CLS] and [SEP] tokens: classification requires both")
+        raise UserError(
+            "the tokenizer has no [CLS] and [SEP] tokens: fine-tuning requires both; use a "
+            "tokenizer that has them"
+        )
     specials = 2 + (tokenizer.pair_separators if texts == 2 else 0)
     if max_seq_length - specials < texts:
         raise UserError(
-            f"max_seq_length={max_seq_length} leaves no room for {texts} text(s): expected at "
-            f"least {specials + texts}"
+            f"max_seq_length={max_seq_length} leaves no room for {texts} text(s): expected >= "
+            f"{specials + texts}"
         )
     return max_seq_length - specials
 
 
-def truncated(
+def truncate_longer(
     first: Int64[np.ndarray, " n"], second: Int64[np.ndarray, " n"], budget: int
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    """How many tokens of each text are kept so that both fit into `budget`.
+    """Truncates the longer text of each pair first, as BERT's `_truncate_seq_pair`.
 
-    BERT takes away one token at a time from the longer text, from the second where they are
-    equally long (`_truncate_seq_pair`); this is where that ends.
+    BERT drops one token at a time from the longer text, and from the second text of two of equal
+    length; this computes the result of that loop in closed form.
+
+    Args:
+      first: Lengths of the first texts in tokens.
+      second: Lengths of the second texts in tokens.
+      budget: Tokens available for both.
+
+    Returns:
+      The number of tokens to keep of each first and of each second text.
     """
     kept_second = np.minimum(second, np.maximum(budget // 2, budget - first))
     return np.minimum(first, budget - kept_second), kept_second
 
 
-def first_truncated(
+def truncate_first(
     first: Int64[np.ndarray, " n"], second: Int64[np.ndarray, " n"], budget: int
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    """How many tokens of each text are kept where the second is whole as long as it fits alone."""
+    """Truncates the first text of each pair, and the second only where it exceeds `budget` alone.
+
+    Arguments and results as for `truncate_longer`.
+    """
     kept_second = np.minimum(second, budget)
     return np.minimum(first, budget - kept_second), kept_second
 
 
-TRUNCATIONS = {"longer": truncated, "first": first_truncated}
-"""By name, what two texts lose that are too long together."""
+TRUNCATIONS = {"longer": truncate_longer, "first": truncate_first}
+"""Truncation strategies of text pairs by name."""
 
 
-def _each_once(encode: Callable[[list[str]], list[list[int]]], texts: list[str]) -> list[list[int]]:
-    """What `encode` makes of texts; one that is there many times is read once."""
-    different = list(dict.fromkeys(texts))
-    made = dict(zip(different, encode(different), strict=True))
-    return [made[text] for text in texts]
+def _encode_distinct(
+    encode: Callable[[list[str]], list[list[int]]], texts: list[str]
+) -> list[list[int]]:
+    """Encodes each distinct text once: contexts are repeated for every question and choice."""
+    distinct = list(dict.fromkeys(texts))
+    encoded = dict(zip(distinct, encode(distinct), strict=True))
+    return [encoded[text] for text in texts]
 
 
-def _chained(
+def _concatenate(
     encoded: list[list[list[int]]],
     kept: Sequence[np.ndarray],
     cls_id: int,
@@ -172,13 +193,13 @@ def _chained(
     pair_separators: int,
     cls_last: bool,
 ):
-    """All tokens of all sequences."""
+    """Yields the tokens of all sequences with special tokens in place."""
     cls, sep = (cls_id,), (sep_id,)
     between = sep * pair_separators
     before, after = ((), cls) if cls_last else (cls, ())
-    # One after the other, for an article of RACE stands in a dozen sequences.
+    # Lazy: an article of RACE is part of a dozen sequences, and copies of all would not fit.
     columns = [
-        map(_beginning, column, sizes.tolist()) for column, sizes in zip(encoded, kept, strict=True)
+        map(_prefix, column, sizes.tolist()) for column, sizes in zip(encoded, kept, strict=True)
     ]
     return chain.from_iterable(
         chain(
@@ -192,5 +213,5 @@ def _chained(
     )
 
 
-def _beginning(ids: list[int], size: int) -> list[int]:
+def _prefix(ids: list[int], size: int) -> list[int]:
     return ids[:size]

@@ -165,7 +165,7 @@ def test_small_tasks_may_begin_with_mnli(suite, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--tasks", "colla"], "no GLUE task 'colla': did you mean 'cola'?"),
+        (["--tasks", "colla"], "unknown GLUE task 'colla': did you mean 'cola'?"),
         (["--seeds", "0"], "--seeds: got 0, expected an integer >= 1"),
         (["--tasks", "rte", "--from_mnli"], "--from_mnli requires mnli among the tasks"),
         (["--recipe", "smal"], "no 'smal': did you mean 'small'?"),

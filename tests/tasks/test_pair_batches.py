@@ -141,10 +141,16 @@ def test_padding_rows_have_weight_zero_and_tokens():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"padded_lengths": (8, 16)}, r"must end with max_seq_length: a sequence has 40 tokens"),
-        ({"padded_lengths": (16, 8, 40)}, r"padded_lengths=\(16, 8, 40\) must ascend"),
-        ({"batch_size": 0}, r"batch_size=0 and batches_per_group=3 must be at least 1"),
-        ({"batches_per_group": 0}, r"batches_per_group=0 must be at least 1"),
+        (
+            {"padded_lengths": (8, 16)},
+            r"the longest sequence has 40 tokens; end with max_seq_length",
+        ),
+        (
+            {"padded_lengths": (16, 8, 40)},
+            r"padded_lengths=\(16, 8, 40\): expected distinct lengths in asc",
+        ),
+        ({"batch_size": 0}, r"batch_size=0 and batches_per_group=3: expected both >= 1"),
+        ({"batches_per_group": 0}, r"batches_per_group=0: expected both >= 1"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(changes, message):

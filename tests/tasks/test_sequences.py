@@ -39,7 +39,7 @@ def test_two_separators_between_texts():
     assert encoded.rows(np.array([0]), 8)["input_ids"].tolist() == [[1, 10, 11, 2, 2, 13, 14, 2]]
     alone = sequences.encode((["abc"],), letters(pair_separators=2), 5)
     assert alone.rows(np.array([0]), 5)["input_ids"].tolist() == [[1, 10, 11, 12, 2]]
-    with pytest.raises(UserError, match="expected at least 6"):
+    with pytest.raises(UserError, match="expected >= 6"):
         sequences.encode((["abc"], ["de"]), letters(pair_separators=2), 5)
 
 
@@ -74,7 +74,7 @@ def test_truncation_ends_where_taking_token_after_token_ends():
     sizes = [(a, b, budget) for a in range(14) for b in range(14) for budget in range(14)]
     for budget in range(14):
         first, second = np.array([(a, b) for a, b, c in sizes if c == budget]).T
-        kept = np.stack(sequences.truncated(first, second, budget), axis=1)
+        kept = np.stack(sequences.truncate_longer(first, second, budget), axis=1)
         expected = [bert_truncation(a, b, budget) for a, b in zip(first, second, strict=True)]
         assert kept.tolist() == [list(pair) for pair in expected]
 
@@ -89,7 +89,7 @@ def test_the_first_text_alone_loses_its_end():
     ]
     sizes = np.array([(a, b) for a in range(14) for b in range(14)]).T
     for budget in range(14):
-        first, second = sequences.first_truncated(*sizes, budget)
+        first, second = sequences.truncate_first(*sizes, budget)
         assert (first + second == np.minimum(sizes.sum(axis=0), budget)).all()
         assert ((second == sizes[1]) | (first == 0)).all()
 
@@ -116,9 +116,7 @@ def test_tokenizers_without_the_special_tokens_are_refused():
 def test_too_short_sequences_are_refused(texts, least):
     columns = tuple(["abc"] for _ in range(texts))
     assert len(sequences.encode(columns, letters(), least)) == 1
-    with pytest.raises(
-        UserError, match=f"no room for {texts} text\\(s\\): expected at least {least}"
-    ):
+    with pytest.raises(UserError, match=f"no room for {texts} text\\(s\\): expected >= {least}"):
         sequences.encode(columns, letters(), least - 1)
 
 

@@ -1,4 +1,4 @@
-"""The dataset of single-sentence and sentence-pair tasks: GLUE, and others in its file format."""
+"""Dataset of single-sentence and sentence-pair tasks: GLUE and tasks in its file format."""
 
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ Fields = Mapping[str, Any]
 
 
 class DataFields(dataset.DataFields):
-    """`config.data`.
+    """The fields of `config.data`.
 
     Attributes:
-      knowledge: Path of a graph; "" for none.
-      triples_per_entity: At most so many are put behind a word.
+      knowledge: Path of a knowledge graph (K-BERT), relative to the data; "" for none.
+      triples_per_entity: Maximum number of triples inserted per mention of an entity.
     """
 
     knowledge: AnyText
@@ -35,32 +35,32 @@ class DataFields(dataset.DataFields):
 
 
 class Dataset:
-    """See `interfaces.Dataset`."""
+    """Dataset of one GLUE-style task; see `interfaces.Dataset`. One sequence per example."""
 
     task_fields = MappingProxyType({})
 
-    def __init__(self, data: str, task: Mapping[str, Any], fields: Fields, read: EncodingSpec):
-        """Reads and encodes every split that is there.
+    def __init__(self, data: str, task: Mapping[str, Any], fields: Fields, spec: EncodingSpec):
+        """Reads and encodes the available splits.
 
         Args:
-          data: See `tasks/glue/files.py`; the graph's path begins there too.
+          data: The data folder, or `tfds:DIR`; see `tasks/glue/files.py`.
           task: `config.task`.
           fields: `config.data`.
-          read: What the model requires.
+          spec: The encoding: tokenizer, lengths and batch sizes.
 
         Raises:
-          UserError: something is missing or does not fit.
+          UserError: a required split is missing, or a file, a label name or the graph is invalid.
         """
         self.task = glue_task(task["dataset"])
         self.name = self.task.name
-        self.task.class_names(task.get("labels", ()))  # wrong names are refused before training
-        graph = _graph(data, fields, read)
+        self.task.class_names(task.get("labels", ()))  # raises before training, not after
+        graph = _graph(data, fields, spec)
         self.examples = glue_files.read(data, self.task)
         self.batches = {}
         for split, examples in self.examples.items():
-            drawn = read.drawn(split, examples)
-            sequences = _encoded(drawn, fields, read, graph)
-            self.batches[split] = read.batches(split, sequences, drawn.labels)
+            sampled = spec.subsample(split, examples)
+            sequences = _encoded(sampled, fields, spec, graph)
+            self.batches[split] = spec.batches(split, sequences, sampled.labels)
         evaluated = [split for split in self.task.splits if split.name in self.examples]
         evaluated = [split for split in evaluated if split.server]
         self.dev = tuple(split.name for split in evaluated if split.labelled)
@@ -68,41 +68,42 @@ class Dataset:
         self.left_out = {split: examples.left_out for split, examples in self.examples.items()}
 
     def score(self, split: str, predictions: Num[np.ndarray, " n"]) -> dict[str, float]:
-        """The task's official metrics, as fractions."""
+        """Returns the task's official metrics, as fractions; none for an unlabelled split."""
         return scores(self.task, predictions, self.examples[split].labels)
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
-        """The mean of the task's metrics on the dev split."""
+        """Returns `dev/score`: the mean of the task's metrics on the dev split."""
         named = [values[f"dev/{metric}"] for metric in self.task.metrics]
         return {"dev/score": float(np.mean(named))}
 
     def write(self, split: str, predictions: Num[np.ndarray, " n"], folder: pathlib.Path) -> None:
-        """The evaluation server's file."""
+        """Writes the file of the evaluation server, such as `test/RTE.tsv`."""
         row = self.task.split(split)
         path = folder / ("dev" if row.labelled else "test") / f"{row.server}.tsv"
         glue_predictions.write(path, self.task, self.examples[split].indices, predictions)
 
 
 OUTPUT = "scores"
-"""The method of `tasks/glue/head.py` that tells what `ask` needs."""
+"""The method of `tasks/glue/head.py` whose output `from_inputs` converts to answers."""
 
 
 def from_inputs(
-    lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: EncodingSpec
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
-    """One or two texts a line, with a tab between; or a JSON object with their names.
+    """Encodes user inputs: one example per line, tab-separated texts or a JSON object.
 
-    An answer has `"truncated": true` where the texts were too long for the model.
+    Answers have the texts, `label` and `probabilities`, or `score` for a regression, and
+    `"truncated": true` where the texts exceeded the maximum length.
 
     Raises:
-      UserError: a line is something else.
+      UserError: a line has another number of fields, or other keys.
     """
     row = glue_task(task["dataset"])
-    rows = [dataset.fields(line, row.tfds_texts) for line in lines]
+    rows = [dataset.parse_fields(line, row.tfds_texts) for line in lines]
     texts = tuple([given[name] for given in rows] for name in row.tfds_texts)
     names = row.class_names(task.get("labels", ()))
     examples = GlueExamples(texts, None, [str(number) for number in range(len(rows))])
-    sequences = _encoded(examples, fields, read, _graph(data, fields, read))
+    sequences = _encoded(examples, fields, spec, _graph(data, fields, spec))
 
     def answers(logits: Float[np.ndarray, "n C"]) -> list[dict[str, Any]]:
         if row.labels:
@@ -114,11 +115,11 @@ def from_inputs(
             for given, answer, cut in zip(rows, made, sequences.truncated, strict=True)
         ]
 
-    return PredictionRequest(read.batches("asked", sequences, None), answers)
+    return PredictionRequest(spec.batches("predict", sequences, None), answers)
 
 
 def _classified(names: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:
-    """The most likely class by its name, and the probability of each."""
+    """Returns the name of the most likely class and the probability of each class."""
     return {
         "label": names[int(np.argmax(probabilities))],
         "probabilities": dict(zip(names, probabilities, strict=True)),
@@ -130,43 +131,43 @@ def scores(
     predictions: Num[np.ndarray, " n"],
     references: Num[np.ndarray, " n"] | None,
 ) -> dict[str, float]:
-    """A task's metrics; none where nobody knows the answers."""
+    """Computes a task's metrics, as fractions; none without references."""
     if references is None:
         return {}
     return {name: getattr(classification, name)(predictions, references) for name in task.metrics}
 
 
-def _graph(data: str, fields: Fields, read: EncodingSpec) -> knowledge.Graph | None:
-    """The graph whose triples are put into the texts; a relative path begins at the data.
+def _graph(data: str, fields: Fields, spec: EncodingSpec) -> knowledge.Graph | None:
+    """Reads the knowledge graph of the config; a relative path is relative to the data folder.
 
     Raises:
-      UserError: there is none there, or the model cannot read what is made with it.
+      UserError: the file is missing, or the model does not read `position_ids`.
     """
     if "knowledge" not in fields or not fields["knowledge"]:
         return None
-    if not read.takes_positions:
+    if not spec.takes_positions:
         raise UserError(
-            "config.data.knowledge needs a model that is given positions, this one is not: set "
-            "--config.data.knowledge=''"
+            "config.data.knowledge requires a model with position embeddings, since triples have "
+            "soft positions: use another model, or set --config.data.knowledge=''"
         )
     return knowledge.read(pathlib.Path(data) / fields["knowledge"])
 
 
 def _encoded(
-    examples: GlueExamples, fields: Fields, read: EncodingSpec, graph: knowledge.Graph | None
+    examples: GlueExamples, fields: Fields, spec: EncodingSpec, graph: knowledge.Graph | None
 ) -> tasks_sequences.Pairs:
     if graph is None:
         return tasks_sequences.encode(
             examples.texts,
-            read.tokenizer,
-            read.max_seq_length,
-            cls_last=read.cls_last,
-            max_chars_per_word=read.max_chars_per_word,
+            spec.tokenizer,
+            spec.max_seq_length,
+            cls_last=spec.cls_last,
+            max_chars_per_word=spec.max_chars_per_word,
         )
     return knowledge.encode(
         examples.texts,
-        read.tokenizer,
+        spec.tokenizer,
         graph,
-        read.max_seq_length,
+        spec.max_seq_length,
         triples_per_entity=fields["triples_per_entity"],
     )

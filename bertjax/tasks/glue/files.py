@@ -1,7 +1,7 @@
-"""Read GLUE as it was released, a folder of tab-separated files for each task, or from TFDS.
+"""Read the released GLUE files, one folder of TSV files per task, or GLUE from TFDS.
 
-Quotes have no meaning in these files, a line ends at a newline only, and some files begin with a
-byte order mark or end their lines with a carriage return too.
+In these files quotes are ordinary characters, only a newline ends a line, and some files have a
+byte order mark or carriage returns before the newlines.
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ from bertjax.tasks.glue.table import (
     GlueTask,
 )
 
-MOST_BROKEN = 0.001
-"""A share of broken lines above this is another kind of file, not a few line ends within texts."""
+MAX_BROKEN_SHARE = 0.001
+"""Maximum share of malformed lines; a file with more has another format and is refused."""
 
 _Line = tuple[int, list[str]]
-"""A line's number in its file, from 1, and its fields."""
+"""(line number, from 1; fields)."""
 
 
 def read_tsv(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
-    """Reads `directory/<task's folder>/*.tsv`: every split that has a file.
+    """Reads the available splits from `directory/<task's folder>/*.tsv`.
 
     Raises:
-      UserError: a needed file is missing, or a line of one is not what it should be.
+      UserError: a required file is missing, or a line is malformed.
     """
     folder = pathlib.Path(directory) / task.folder
     if not folder.is_dir():
@@ -48,19 +48,19 @@ def read_tsv(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
             splits[split.name] = _read_split(path, task, split)
         elif split.labelled:
             raise UserError(
-                f"{folder} has no {' or '.join(split.files)}: {task.name} needs its {split.name} "
+                f"no {' or '.join(split.files)} in {folder}: {task.name} requires its {split.name} "
                 "split; copy the file there"
             )
     return splits
 
 
 def read_file(path: str | pathlib.Path, task: GlueTask) -> GlueExamples:
-    """Reads one released file, wherever it lies; its name tells which split's columns it has.
+    """Reads one released file from any folder.
 
-    A name that no split has is read as dev.
+    Its name determines the split and thereby the columns; an unknown name is read as dev.
 
     Raises:
-      UserError: there is no such file, or a line of it is not what it should be.
+      UserError: the file is missing, or a line is malformed.
     """
     path = pathlib.Path(path)
     if not path.is_file():
@@ -72,11 +72,11 @@ def read_file(path: str | pathlib.Path, task: GlueTask) -> GlueExamples:
 
 def _refuse_folder(directory: pathlib.Path, task: GlueTask) -> None:
     if not directory.is_dir():
-        raise UserError(f"no folder {directory}: --data requires the one that holds {task.folder}/")
+        raise UserError(f"no folder {directory}: --data expects the folder with {task.folder}/")
     known = [other.folder for other in TASKS if (directory / other.folder).is_dir()]
     raise UserError(
-        f"{directory} has no {task.folder}/ (it has {', '.join(known) or 'no GLUE task'}): "
-        f"--data requires the folder that holds {task.folder}/"
+        f"no {task.folder}/ in {directory} (found {', '.join(known) or 'no GLUE task'}): --data "
+        f"expects the folder with {task.folder}/"
     )
 
 
@@ -91,7 +91,7 @@ def _read_split(path: pathlib.Path, task: GlueTask, split: GlueSplit) -> GlueExa
     if path.name == PARAPHRASE_TRAIN:
         lines = _paraphrases(table, lines, dev=split.name == "dev")
     if not lines:
-        raise UserError(f"{path} holds no examples: expected one a line")
+        raise UserError(f"{path} has no examples: expected one per line")
     return GlueExamples(
         texts=tuple([fields[text] for _, fields in lines] for text in texts),
         labels=None if label is None else _labels(path, lines, label, task),
@@ -102,14 +102,14 @@ def _read_split(path: pathlib.Path, task: GlueTask, split: GlueSplit) -> GlueExa
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """A file's lines as fields, and the names of its columns if its first line gives them."""
+    """The lines of a file as fields, and the column names of its header line, if any."""
 
     path: pathlib.Path
     names: list[str]
     lines: list[_Line]
 
     def column(self, name: Column) -> int:
-        """The number of a column."""
+        """Returns the index of a column, from 0."""
         if isinstance(name, int):
             return name
         if name not in self.names:
@@ -122,7 +122,7 @@ class _Table:
     def complete(
         self, columns: Sequence[int], *, may_be_broken: bool
     ) -> tuple[list[_Line], tuple[str, ...]]:
-        """The lines that have all these columns and nothing behind the last; which have not."""
+        """Returns the lines with all these columns and no further text, and the other lines."""
         width = len(self.names) or 1 + max(columns)
 
         def fits(line: _Line) -> bool:
@@ -130,11 +130,11 @@ class _Table:
 
         complete = [line for line in self.lines if fits(line)]
         broken = [line for line in self.lines if not fits(line)]
-        if broken and not (may_be_broken and len(broken) <= MOST_BROKEN * len(self.lines) + 1):
+        if broken and not (may_be_broken and len(broken) <= MAX_BROKEN_SHARE * len(self.lines) + 1):
             number, fields = broken[0]
             raise UserError(
-                f"{self.path} line {number}: {len(fields)} fields, expected {width} separated by "
-                "tabs; fix or remove the line"
+                f"{self.path} line {number}: got {len(fields)} fields, expected {width} separated "
+                "by tabs; fix or remove the line"
             )
         return complete, tuple(f"line {number}" for number, _ in broken)
 
@@ -153,13 +153,13 @@ def _read_table(path: pathlib.Path, *, header: bool) -> _Table:
 
 
 def _paraphrases(table: _Table, lines: list[_Line], *, dev: bool) -> list[_Line]:
-    """The train or the dev part of the file that holds both."""
+    """Selects the train or the dev examples of Microsoft's file, which contains both."""
     folder = table.path.parent
     path = next((folder / name for name in PARAPHRASE_DEV_IDS if (folder / name).is_file()), None)
     if path is None:
         raise UserError(
-            f"{table.path} holds train and dev: put {PARAPHRASE_DEV_IDS[0]} beside it, which names "
-            "the pairs of dev (two columns of sentence ids)"
+            f"{table.path} contains train and dev: add {PARAPHRASE_DEV_IDS[0]} to its folder, the "
+            "list of the dev pairs (two columns of sentence ids)"
         )
     listed = {tuple(fields[:2]) for _, fields in _read_table(path, header=False).lines}
     first, second = (table.column(name) for name in PARAPHRASE_ID_COLUMNS)
@@ -174,7 +174,7 @@ def _labels(path: pathlib.Path, lines: list[_Line], column: int, task: GlueTask)
     for number, fields in lines:
         if fields[column] not in known:
             raise UserError(
-                f"{path} line {number}: label {fields[column]!r} is not one of "
+                f"{path} line {number}: label: got {fields[column]!r}, expected one of "
                 f"{', '.join(task.labels)}"
             )
     return np.array([known[fields[column]] for _, fields in lines], np.int32)
@@ -186,12 +186,12 @@ def _score(path: pathlib.Path, number: int, text: str) -> float:
     except ValueError:
         score = np.nan
     if not 0.0 <= score <= HIGHEST_SCORE:
-        raise UserError(f"{path} line {number}: score {text!r} is not a number from 0 to 5")
+        raise UserError(f"{path} line {number}: score: got {text!r}, expected a number in [0, 5]")
     return score
 
 
 def _indices(table: _Table, lines: list[_Line]) -> list[str]:
-    """The column `index` (QQP: `id`) where there is one, else the count from 0."""
+    """Returns the column `index` (QQP: `id`) if the file has it, else counts from 0."""
     for name in ("index", "id"):
         if name in table.names:
             column = table.names.index(name)
@@ -200,15 +200,15 @@ def _indices(table: _Table, lines: list[_Line]) -> list[str]:
 
 
 def read(data: str, task: GlueTask) -> dict[str, GlueExamples]:
-    """Reads every split of a task that is there, by name.
+    """Reads the available splits of a task, by name.
 
     Args:
-      data: The folder that holds `CoLA/`, `SST-2/` ...; or `tfds:DIR`, where DIR is a data folder
-        of tensorflow-datasets in which `glue/<task>` is prepared as ArrayRecord.
-      task: Which task.
+      data: The folder with `CoLA/`, `SST-2/` ...; or `tfds:DIR`, where DIR is a data folder of
+        tensorflow-datasets with `glue/<task>` prepared as ArrayRecord.
+      task: The task.
 
     Raises:
-      UserError: train or a labelled split is missing, or a file is not what it should be.
+      UserError: train or another labelled split is missing, or a file is malformed.
     """
     scheme, _, directory = data.partition(":")
     if scheme == "tfds" and directory:

@@ -17,11 +17,11 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 from bertjax.tasks.glue.table import TASKS, glue_task
 
 BETWEEN = "+"
-"""Stands between the names of tasks that are learned together."""
+"""Separator of task names in multi-task fine-tuning: "rte+mrpc"."""
 
 
 class GlueTasks:
-    """The constraint on `dataset`: a name of the table, or several with a plus between them."""
+    """Constraint on `dataset`: a task name of the table, or several joined by `+`."""
 
     def complaint(self, value: Any) -> str | None:
         known = OneOf(task.name for task in TASKS)
@@ -30,21 +30,22 @@ class GlueTasks:
 
 
 class Task(nn.Module):
-    """Devlin et al. 2019, section 4.1 and appendix A.3: dropout, then classes or one score.
+    """Sequence classification or regression (Devlin et al. 2019, section 4.1 and appendix A.3).
 
-    An encoder without a pooler gets one here (`layers/heads.py`).
+    Dropout on the pooled output, then a linear layer with one output per class, or one for a
+    regression. An encoder without a pooler gets one here (`layers/heads.py`).
 
     Attributes:
-      dataset: Name of the task in `tasks/glue/table.py`; it decides labels and metrics.
-      classifier_dropout: Dropout of the pooled output.
-      pooler_act: Activation of the pooler that an encoder without one gets: tanh as in RoBERTa; in
-        transformers a DistilBERT has relu, an ELECTRA gelu.
-      mix_layer_norm: Whether layers that are weighed are normalised (`layers/heads.py`).
-      labels: Names of the classes in the order of the table, as predictions and exports print
-        them; empty: the labels of the table.
-      weight: Share in the total loss.
-      task_id: Whose examples of a mixture of tasks are this one's: those of this number in
-        `task_ids`. Without that, all are.
+      dataset: Name of the task in `tasks/glue/table.py`; determines labels and metrics.
+      classifier_dropout: Dropout rate of the pooled output.
+      pooler_act: Activation of the added pooler, if the encoder has none: tanh as in RoBERTa;
+        transformers uses relu for DistilBERT and gelu for ELECTRA.
+      mix_layer_norm: Whether layers are normalised before a scalar mix (`layers/heads.py`).
+      labels: Names of the classes in the order of the table, for predictions and exports; empty
+        for the labels of the table.
+      weight: Weight in the total loss.
+      task_id: Index of this task in a mixture: only examples with it in `task_ids` count. Without
+        that batch key all count.
     """
 
     dataset: Annotated[str, GlueTasks()]
@@ -65,7 +66,7 @@ class Task(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy in nats, or the squared error of the score."""
+        """Sums the cross entropy of the classes, in nats, or the squared error of the score."""
         logits_BC, weights = self.scores(encoder, encoded, batch, train=train)
         labels = batch["labels"]
         weight_sum = weights.sum()
@@ -73,12 +74,13 @@ class Task(nn.Module):
             error = logits_BC[:, 0] - labels
             absolute = (jnp.sum(weights * jnp.abs(error)), weight_sum)
             return jnp.sum(weights * error**2), weight_sum, {"absolute_error": absolute}
-        labels = labels.astype(jnp.int32).clip(0, logits_BC.shape[-1] - 1)  # those of other tasks
+        # In a mixture, labels of other tasks may be out of range; their weight is 0.
+        labels = labels.astype(jnp.int32).clip(0, logits_BC.shape[-1] - 1)
         accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Num[Array, " B"]:
-        """The number of the most likely class, or the score."""
+        """Returns the index of the most likely class, or the score, of each example."""
         logits_BC, _ = self.scores(encoder, encoded, batch, train=False)
         if not glue_task(self.dataset).labels:
             return logits_BC[:, 0]
@@ -88,7 +90,7 @@ class Task(nn.Module):
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B C"], Float[Array, " B"]]:
-        """Scores of the classes, or one score, and how much each example counts."""
+        """Returns the logits of the classes, or one score, and the weight of each example."""
         pooled = layers_heads.pooled_output(
             encoder,
             encoded,

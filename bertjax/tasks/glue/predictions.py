@@ -1,4 +1,4 @@
-"""Write predictions in the format of GLUE's evaluation server."""
+"""Read and write predictions in the format of GLUE's evaluation server."""
 
 import math
 import pathlib
@@ -17,7 +17,13 @@ HEADER = "index\tprediction"
 def write(
     path: pathlib.Path, task: GlueTask, indices: list[str], predictions: Num[np.ndarray, " n"]
 ) -> None:
-    """Writes predicted classes as the server spells them, scores cut to 0..5 with 3 decimals.
+    """Writes class labels in the server's spelling, or scores clipped to [0, 5], 3 decimals.
+
+    Args:
+      path: The file to write.
+      task: The task.
+      indices: The index of each example on the evaluation server.
+      predictions: Class indices, or scores of a regression.
 
     Raises:
       UserError: the file cannot be written.
@@ -33,10 +39,10 @@ def write(
 
 
 def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
-    """Reads such a file: the number of the class, or the score, of each index.
+    """Reads a prediction file: the class index, or the score, of each example by its index.
 
     Raises:
-      UserError: a line is not what it should be, or an index comes twice.
+      UserError: the header or a line is malformed, or an index occurs twice.
     """
     found: dict[str, float] = {}
     places: dict[str, str] = {}
@@ -44,8 +50,8 @@ def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
     where, header = next(rows, (f"{path}:1", ""))
     if header != HEADER:
         raise UserError(
-            f"{where}: {header[:60]!r}, expected the header line of GLUE's server, "
-            "index and prediction parted by a tab"
+            f"{where}: got {header[:60]!r}, expected the header line of GLUE's evaluation server: "
+            "index, a tab, prediction"
         )
     for where, line in rows:
         if not line.strip():
@@ -53,11 +59,11 @@ def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
         index, tab, spelled = line.partition("\t")
         if not tab or "\t" in spelled:
             raise UserError(
-                f"{where}: {line[:60]!r}, expected index and prediction parted by a tab"
+                f"{where}: got {line[:60]!r}, expected index and prediction separated by a tab"
             )
         if index in places:
             raise UserError(
-                f"{where}: index {index!r} is at {places[index]} already; remove one of the lines"
+                f"{where}: index {index!r} occurs at {places[index]} too; remove one of the lines"
             )
         places[index] = where
         found[index] = _value(where, spelled, task)
@@ -68,7 +74,7 @@ def _value(where: str, spelled: str, task: GlueTask) -> float:
     if task.labels:
         if spelled not in task.labels:
             raise UserError(
-                f"{where}: prediction {spelled!r} is not one of {', '.join(task.labels)}"
+                f"{where}: prediction: got {spelled!r}, expected one of {', '.join(task.labels)}"
             )
         return task.labels.index(spelled)
     try:
@@ -76,5 +82,5 @@ def _value(where: str, spelled: str, task: GlueTask) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UserError(f"{where}: prediction {spelled!r} is no number; expected one from 0 to 5")
+        raise UserError(f"{where}: prediction: got {spelled!r}, expected a number in [0, 5]")
     return value

@@ -1,11 +1,11 @@
-"""GLUE (Wang et al. 2019) as one table: the files of each task, its metrics, published results.
+"""The GLUE tasks (Wang et al. 2019) as one table: files, metrics and published results.
 
 Other tasks of one or two sentences in the same file format are further rows. A row is a `GlueTask`,
 a split of it a `GlueSplit`. Labels have the order of their integers in tensorflow-datasets and the
-spelling of the evaluation server. A task without labels is a regression, scored 0 to 5. If the
-labels are numbers, `names` are the class names of tensorflow-datasets.
+spelling of the evaluation server. A task without labels is a regression with scores from 0 to 5. If
+the labels are numbers, `names` are the class names of tensorflow-datasets.
 
-Published results are of dev sets, single models, in percent: CoLA Matthews, STS-B Pearson (ELECTRA:
+Published results: dev sets, single models, in percent; CoLA Matthews, STS-B Pearson (ELECTRA:
 Spearman), MRPC and QQP accuracy (not stated by the source for the first and last row), MNLI
 matched. Sources: the released code of Sanh et al. 2019 (BERT-base and DistilBERT, uncased; table 1
 of the paper has other figures for MNLI, which contradict its averages); Liu et al. 2019, table 5
@@ -24,10 +24,10 @@ from bertjax.data.random import sample
 from bertjax.errors import UserError, nearest
 
 HIGHEST_SCORE = 5.0
-"""Of the regression task: STS-B's similarities run from 0 to 5."""
+"""Maximum score of a regression: STS-B's similarities are in [0, 5]."""
 
 Column = str | int
-"""A column is found by its name in the header line, or by its number where there is none."""
+"""The name of a column in the header line, or its index, from 0, in files without a header."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +36,13 @@ class GlueSplit:
 
     Attributes:
       name: `train`, `dev`, `test`, or another evaluation split.
-      files: File names to look for, in order of preference; the first that exists is read.
-      tfds: The split's name in tensorflow-datasets; `CONFIG:SPLIT` if it is another config's.
-      server: Stem of the prediction file that the evaluation server requires; empty for `train`.
+      files: File names to look for, in order of preference; the first existing one is read.
+      tfds: Name of the split in tensorflow-datasets; `CONFIG:SPLIT` if in another config.
+      server: Stem of the prediction file for the evaluation server; empty for `train`.
       texts: Columns of the one or two sentences.
       label: Column of the label.
-      header: Whether the first line names the columns.
-      labelled: Whether every example has a label; a split without may still bring the column.
+      header: Whether the first line has the names of the columns.
+      labelled: Whether labels are required; an unlabelled split may still have the column.
     """
 
     name: str
@@ -60,15 +60,15 @@ class GlueTask:
     """One task of the benchmark.
 
     Attributes:
-      name: As configs and tensorflow-datasets name it.
+      name: Name in configs and in tensorflow-datasets.
       folder: Folder of the released files.
       labels: Spelling of each class; empty for a regression.
       metrics: Names of functions in `bertjax.metrics.classification`.
-      splits: `train` first, then what is evaluated.
+      splits: `train` first, then the evaluation splits.
       tfds_texts: Names of the one or two sentences in tensorflow-datasets.
-      names: The classes in words, where `labels` are numbers.
-      broken_lines: Whether the released train file holds lines cut in two by a line end inside a
-        text; such pieces are left out and counted.
+      names: Names of the classes where `labels` are numbers.
+      broken_lines: Whether the released train file has examples with a line break inside a text;
+        their fragments are skipped and counted.
     """
 
     name: str
@@ -82,20 +82,20 @@ class GlueTask:
 
     @property
     def num_labels(self) -> int:
-        """Classes to tell apart, or 1 output for a regression."""
+        """C: the number of classes, or 1 for a regression."""
         return len(self.labels) or 1
 
     def split(self, name: str) -> GlueSplit:
-        """The split of this name."""
+        """Returns the split with this name."""
         return next(split for split in self.splits if split.name == name)
 
     def order(self, given: Sequence[str]) -> tuple[int, ...]:
-        """The position of each class in `given`, which names all classes in any order.
+        """Returns the position of each class in `given`, which names all classes in any order.
 
         Names are compared without regard to case, spaces, `_` and `-`.
 
         Raises:
-          UserError: these are not the names of the classes.
+          UserError: `given` are not the names of the classes.
         """
         found = [_comparable(name) for name in given]
         for known in (self.labels, self.names):
@@ -108,14 +108,14 @@ class GlueTask:
         )
 
     def class_names(self, given: Sequence[str]) -> tuple[str, ...]:
-        """The names to print for the classes: those `given` in their order, if any, or `labels`.
+        """Returns the class names to print: `given` if not empty, else `labels`.
 
         Raises:
-          UserError: these are not the names of the classes, or are in another order.
+          UserError: `given` are not the names of the classes in the order of the table.
         """
         if given and self.order(given) != tuple(range(len(given))):
             raise UserError(
-                f"classes of {self.name}: got {', '.join(given)}, expected the order "
+                f"classes of {self.name}: got {', '.join(given)}, expected them in the order "
                 f"{', '.join(self.names or self.labels)}"
             )
         return tuple(given) or self.labels
@@ -127,9 +127,9 @@ class GlueExamples:
 
     Attributes:
       texts: One or two lists of sentences.
-      labels: int32 classes or float32 scores; None where the split has no labels.
-      indices: What the evaluation server calls each example.
-      left_out: Lines that were passed over because they are broken, as "line 17".
+      labels: int32 class indices or float32 scores; None for an unlabelled split.
+      indices: The index of each example on the evaluation server.
+      left_out: Malformed lines that were skipped, as "line 17".
     """
 
     texts: tuple[list[str], ...]
@@ -141,7 +141,7 @@ class GlueExamples:
         return len(self.indices)
 
     def sample(self, size: int, seed: int) -> "GlueExamples":
-        """So many of the examples, drawn without replacement, in file order."""
+        """Returns `size` random examples, sampled without replacement, in file order."""
         kept = sample(len(self), size, seed)
         return GlueExamples(
             texts=tuple([column[i] for i in kept] for column in self.texts),
@@ -156,7 +156,7 @@ def _comparable(name: str) -> str:
 
 
 def _splits(server: str, texts: tuple[str, ...], label: str) -> tuple[GlueSplit, ...]:
-    """The usual three files: train.tsv, dev.tsv and an unlabelled test.tsv, with header lines."""
+    """Returns the usual splits: train.tsv, dev.tsv, unlabelled test.tsv, all with header lines."""
     return (
         GlueSplit("train", ("train.tsv",), "train", "", texts, label),
         GlueSplit("dev", ("dev.tsv",), "validation", server, texts, label),
@@ -171,7 +171,7 @@ _COLA = (
 )
 
 PARAPHRASE_TRAIN = "msr_paraphrase_train.txt"
-"""MRPC as Microsoft released it: train and dev in one file, told apart by `PARAPHRASE_DEV_IDS`."""
+"""Microsoft's release of MRPC: train and dev in one file; `PARAPHRASE_DEV_IDS` lists dev."""
 PARAPHRASE_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
 PARAPHRASE_ID_COLUMNS = ("#1 ID", "#2 ID")
 
@@ -320,25 +320,27 @@ CHINESE = tuple(
     )
     for name in ("book_review", "chnsenticorp")
 )
-"""Reviews that are good or bad, as K-BERT releases them; their test splits have labels."""
+"""Chinese sentiment tasks in the format of the K-BERT release; their test splits have labels."""
 
 TASKS = (*GLUE, *CHINESE)
 
 
 def glue_task(name: str) -> GlueTask:
-    """The row of the task `name`.
+    """Returns the task of this name.
 
     Raises:
-      UserError: there is no such task; the nearest name is given.
+      UserError: the name is unknown; the message suggests the nearest.
     """
     for task in TASKS:
         if task.name == name:
             return task
-    raise UserError(f"no GLUE task {name!r}: {nearest(name, [task.name for task in TASKS])}")
+    raise UserError(f"unknown GLUE task {name!r}: {nearest(name, [task.name for task in TASKS])}")
 
 
 PUBLISHED_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+"""The columns of `PUBLISHED_ROWS`."""
 
+# Sources and metrics: see the top of this file.
 PUBLISHED_ROWS: dict[str, tuple[float | None, ...]] = {
     "BERT-base": (56.3, 92.7, 88.6, 89.0, 89.6, 84.7, 91.8, 69.3, 53.5),
     "BERT-large": (60.6, 93.2, 88.0, 90.0, 91.3, 86.6, 92.3, 70.4, None),

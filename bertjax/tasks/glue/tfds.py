@@ -1,4 +1,4 @@
-"""Read GLUE as prepared by tensorflow-datasets, without TensorFlow."""
+"""Read GLUE datasets prepared by tensorflow-datasets as ArrayRecord, without TensorFlow."""
 
 import pathlib
 
@@ -11,10 +11,10 @@ _READ_AT_ONCE = 4096
 
 
 def read(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
-    """Reads `directory/glue/<task>/<newest version>`: every split that is there.
+    """Reads the available splits of `directory/glue/<task>/<newest version>`.
 
     Raises:
-      UserError: nothing is prepared there, or not as ArrayRecord, or a needed split is missing.
+      UserError: the dataset is not prepared, not stored as ArrayRecord, or lacks a required split.
     """
     builders = {task.name: _builder(pathlib.Path(directory), task.name)}
     splits = {}
@@ -27,14 +27,14 @@ def read(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
             splits[split.name] = _read_split(builder, name, task, labelled=split.labelled)
         elif split.labelled:
             raise UserError(
-                f"{directory}/glue/{task.name} has no split {name!r} (it has "
-                f"{', '.join(builder.info.splits)}): prepare the dataset again"
+                f"no split {name!r} in {directory}/glue/{task.name}, which has "
+                f"{', '.join(builder.info.splits)}; prepare the dataset again"
             )
     return splits
 
 
 def _builder(directory: pathlib.Path, config: str):
-    """The newest prepared version of `glue/<config>`."""
+    """Opens the newest prepared version of `glue/<config>`."""
     import tensorflow_datasets as tfds
 
     versions = [path.parent for path in (directory / "glue" / config).glob("*/dataset_info.json")]
@@ -54,17 +54,18 @@ def _builder(directory: pathlib.Path, config: str):
 
 
 def _read_split(builder, name: str, task: GlueTask, *, labelled: bool) -> GlueExamples:
-    """One split in the order of the released files: preparation has shuffled it."""
+    """Reads one split, sorted by `idx`: tensorflow-datasets shuffles while preparing."""
     source = builder.as_data_source(split=name)
     rows = []
     for start in range(0, len(source), _READ_AT_ONCE):
         rows += source.__getitems__(range(start, min(start + _READ_AT_ONCE, len(source))))
     if not rows:
-        raise UserError(f"{builder.data_dir} holds no examples in split {name!r}: prepare it again")
+        raise UserError(f"{builder.data_dir}: split {name!r} is empty; prepare it again")
     missing = [column for column in (*task.tfds_texts, "label", "idx") if column not in rows[0]]
     if missing:
         raise UserError(
-            f"{builder.data_dir} has no feature {missing[0]!r}: it is not glue/{task.name}"
+            f"{builder.data_dir} has no feature {missing[0]!r}: expected glue/{task.name} with "
+            f"{', '.join((*task.tfds_texts, 'label', 'idx'))}"
         )
     rows.sort(key=lambda row: int(row["idx"]))
     values = np.array([row["label"] for row in rows])
@@ -76,12 +77,12 @@ def _read_split(builder, name: str, task: GlueTask, *, labelled: bool) -> GlueEx
 
 
 def _labels(builder, values: np.ndarray, name: str, task: GlueTask) -> np.ndarray:
-    """The labels of a split; an unlabelled one is stored as -1 throughout."""
+    """Checks and converts labels; unlabelled splits, where every label is -1, do not come here."""
     highest = len(task.labels) - 1 if task.labels else HIGHEST_SCORE
     wrong = np.flatnonzero(~((values >= 0) & (values <= highest)))
     if wrong.size:
         raise UserError(
-            f"{builder.data_dir} split {name!r}, example {wrong[0]}: label {values[wrong[0]]} is "
-            f"not from 0 to {highest}"
+            f"{builder.data_dir} split {name!r}, example {wrong[0]}: label: got "
+            f"{values[wrong[0]]}, expected a value in [0, {highest}]"
         )
     return values.astype(np.int32 if task.labels else np.float32)

@@ -38,14 +38,14 @@ class Dataset:
 
     task_fields = MappingProxyType({})
 
-    def __init__(self, data: str, task: Fields, fields: Fields, read: EncodingSpec):
+    def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
         """Reads and encodes every split that is there.
 
         Args:
           data: Folder of the files as they were released.
           task: `config.task`, which says whether these are RACE's or SWAG's.
           fields: `config.data`.
-          read: What the model requires.
+          spec: The encoding: tokenizer, lengths and batch sizes.
 
         Raises:
           UserError: something is missing or does not fit.
@@ -57,14 +57,14 @@ class Dataset:
             if split not in self.choices:
                 raise UserError(f"{data} has no {split} split of {self.name}: put it there")
         for split, choices in self.choices.items():
-            drawn = read.drawn(split, choices)
-            if drawn.num_choices != task["num_choices"]:
+            sampled = spec.subsample(split, choices)
+            if sampled.num_choices != task["num_choices"]:
                 raise UserError(
-                    f"{data} has questions of {drawn.num_choices} answers, the recipe requires "
-                    f"{task['num_choices']}: set --config.task.num_choices={drawn.num_choices}"
+                    f"{data} has questions of {sampled.num_choices} answers, the recipe requires "
+                    f"{task['num_choices']}: set --config.task.num_choices={sampled.num_choices}"
                 )
-            self.batches[split] = read.batches(
-                split, _encoded(drawn, self.name, read), _labels(drawn), drawn.num_choices
+            self.batches[split] = spec.batches(
+                split, _encoded(sampled, self.name, spec), _labels(sampled), sampled.num_choices
             )
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.choices else ()
@@ -102,7 +102,7 @@ OUTPUT = "predict"
 
 
 def from_inputs(
-    lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: EncodingSpec
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
     """A JSON object with "context", "question" and a list of "choices" on each line.
 
@@ -121,7 +121,7 @@ def from_inputs(
         levels=[""] * len(rows),
     )
 
-    sequences = _encoded(choices, task["dataset"], read)
+    sequences = _encoded(choices, task["dataset"], spec)
 
     def answers(scores: Float[np.ndarray, " n"]) -> list[dict[str, Any]]:
         probabilities = softmax(scores.reshape(len(rows), -1), axis=-1)
@@ -133,12 +133,12 @@ def from_inputs(
             for row, own, cut in zip(rows, probabilities, truncated, strict=True)
         ]
 
-    return PredictionRequest(read.batches("asked", sequences, None, task["num_choices"]), answers)
+    return PredictionRequest(spec.batches("predict", sequences, None, task["num_choices"]), answers)
 
 
 def _question(line: Line, num_choices: int) -> dict[str, Any]:
     wanted = {"context": "a text", "question": "a text", "choices": f"{num_choices} texts"}
-    row = tasks_dataset.json_object(line, wanted)
+    row = tasks_dataset.parse_json_object(line, wanted)
     texts = [row["context"], row["question"], *row["choices"]]
     if len(row["choices"]) != num_choices or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{line[0]}: expected texts, and {num_choices} choices: fix the line")
@@ -153,12 +153,12 @@ def _labels(choices: Choices) -> Int[np.ndarray, " n"] | None:
     return right.astype(np.int32).reshape(-1)
 
 
-def _encoded(choices: Choices, dataset: str, read: EncodingSpec) -> Pairs:
+def _encoded(choices: Choices, dataset: str, spec: EncodingSpec) -> Pairs:
     return multiple_choice_pairs.encode(
         choices,
-        read.tokenizer,
-        read.max_seq_length,
+        spec.tokenizer,
+        spec.max_seq_length,
         dataset=dataset,
-        cls_last=read.cls_last,
-        max_chars_per_word=read.max_chars_per_word,
+        cls_last=spec.cls_last,
+        max_chars_per_word=spec.max_chars_per_word,
     )

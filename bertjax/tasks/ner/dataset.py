@@ -34,7 +34,7 @@ class Split(list[Sentence]):
     """The sentences of a split."""
 
     def sample(self, size: int, seed: int) -> "Split":
-        """So many of the sentences, drawn without replacement, in file order."""
+        """So many of the sentences, sampled without replacement, in file order."""
         return Split(self[i] for i in sample(len(self), size, seed))
 
 
@@ -59,7 +59,7 @@ class DataFields(dataset.DataFields):
 class Dataset:
     """See `interfaces.Dataset`. A sequence is a sentence, or a part of one that is too long."""
 
-    def __init__(self, data: str, task: Fields, fields: Fields, read: EncodingSpec):
+    def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
         """Reads and encodes every split that is there.
 
         Args:
@@ -67,7 +67,7 @@ class Dataset:
           task: `config.task`.
           fields: `config.data`: the names of the files (`train_file` and so on, empty for the usual
             ones), `scheme` of the tags, and `document_context`.
-          read: What the model requires.
+          spec: The encoding: tokenizer, lengths and batch sizes.
 
         Raises:
           UserError: something is missing or does not fit.
@@ -82,8 +82,8 @@ class Dataset:
         self.words, self.batches = {}, {}
         for split, sentences in self.sentences.items():
             ner_conll.check_tags(paths[split], sentences, self.tags)
-            self.words[split] = _encoded(read.drawn(split, sentences), self.tags, fields, read)
-            self.batches[split] = read.batches(split, self.words[split].pairs, None)
+            self.words[split] = _encoded(spec.subsample(split, sentences), self.tags, fields, spec)
+            self.batches[split] = spec.batches(split, self.words[split].pairs, None)
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.batches else ()
         self.left_out = dict.fromkeys(self.batches, ())
@@ -112,7 +112,7 @@ OUTPUT = "scores"
 
 
 def from_inputs(
-    lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: EncodingSpec
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
     """Words with spaces between them, or a JSON object with a list of "words".
 
@@ -125,13 +125,13 @@ def from_inputs(
         Sentence(words, (outside,) * len(words), ((),) * len(words), (0,) * len(words), number)
         for number, words in enumerate(rows)
     ]
-    encoded = _encoded(sentences, task["labels"], fields, read)
+    encoded = _encoded(sentences, task["labels"], fields, spec)
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
         found = encoded.by_sentence(logits)
         return [_said(words, task["labels"], own) for words, own in zip(rows, found, strict=True)]
 
-    return PredictionRequest(read.batches("asked", encoded.pairs, None), answers)
+    return PredictionRequest(spec.batches("predict", encoded.pairs, None), answers)
 
 
 def _said(
@@ -156,21 +156,21 @@ def _words(line: Line) -> tuple[str, ...]:
     where, text = line
     words = text.split()
     if text.lstrip().startswith("{"):
-        words = dataset.json_object(line, {"words": "a list of texts"})["words"]
+        words = dataset.parse_json_object(line, {"words": "a list of texts"})["words"]
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
         raise UserError(f'{where}: expected {{"words": ["...", "..."]}}: fix the line')
     return tuple(words)
 
 
 def _encoded(
-    sentences: Sequence[Sentence], tags: Sequence[str], fields: Fields, read: EncodingSpec
+    sentences: Sequence[Sentence], tags: Sequence[str], fields: Fields, spec: EncodingSpec
 ) -> ner_words.TaggedWords:
     return ner_words.encode(
         sentences,
-        read.tokenizer,
-        read.max_seq_length,
+        spec.tokenizer,
+        spec.max_seq_length,
         tag_names=tags,
-        cls_last=read.cls_last,
-        max_chars_per_word=read.max_chars_per_word,
+        cls_last=spec.cls_last,
+        max_chars_per_word=spec.max_chars_per_word,
         document_context=fields["document_context"],
     )

@@ -17,7 +17,7 @@ from jaxtyping import Int, Int32, Int64, Shaped
 from bertjax.data.characters import Spelling
 from bertjax.errors import UserError
 from bertjax.tasks.ner.conll import Sentence
-from bertjax.tasks.sequences import Pairs, room
+from bertjax.tasks.sequences import Pairs, token_budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def encode(
     Raises:
       UserError: the tokenizer lacks a token that is needed, or not even one token would fit.
     """
-    budget = room(tokenizer, 1, max_seq_length)
+    budget = token_budget(tokenizer, 1, max_seq_length)
     words = _Words.of(sentences, tokenizer, budget, max_chars_per_word)
     sizes = np.array([len(sentence) for sentence in sentences], np.int64)
     predicted = list(_cut(words.ends, sizes, budget))

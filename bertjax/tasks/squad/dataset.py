@@ -81,7 +81,7 @@ class Dataset:
 
     task_fields = MappingProxyType({})
 
-    def __init__(self, data: str, task: Fields, fields: Fields, read: EncodingSpec):
+    def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
         """Reads and encodes every split that is there.
 
         Args:
@@ -90,12 +90,12 @@ class Dataset:
           fields: `config.data`: the names of the files (`train_file` and so on, empty for those
             that were released), `unanswerable`, `on_mismatch`, `doc_stride`, `max_query_length`,
             `max_answer_length`, and `null_threshold`, None for the one that is best on dev.
-          read: What the model requires.
+          spec: The encoding: tokenizer, lengths and batch sizes.
 
         Raises:
           UserError: something is missing or does not fit.
         """
-        if read.max_chars_per_word:
+        if spec.max_chars_per_word:
             raise UserError(
                 "answering questions requires a model that reads pieces of words, this one reads "
                 "characters: give --init another run"
@@ -106,11 +106,11 @@ class Dataset:
         usual = FILES["2.0" if fields["unanswerable"] else "1.1"]
         self.questions, self.windows, self.batches = {}, {}, {}
         for split, path in tasks_files.find(data, usual, fields).items():
-            questions = read.drawn(split, _questions(path, split, fields))
-            windows = _windows(questions, fields, read, str(path))
+            questions = spec.subsample(split, _questions(path, split, fields))
+            windows = _windows(questions, fields, spec, str(path))
             self.questions[split], self.windows[split] = questions, windows
             labels = windows.labels if split == "train" else None
-            self.batches[split] = read.batches(split, _marked(windows), labels)
+            self.batches[split] = spec.batches(split, _marked(windows), labels)
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.batches else ()
         self.left_out = {split: found.left_out for split, found in self.questions.items()}
@@ -157,7 +157,7 @@ OUTPUT = "predict"
 
 
 def from_inputs(
-    lines: Iterable[Line], data: str, task: Fields, fields: Fields, read: EncodingSpec
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
     """A question and its context a line, with a tab between; or a JSON object with these names.
 
@@ -166,7 +166,7 @@ def from_inputs(
     Raises:
       UserError: a line is something else.
     """
-    rows = [dataset.fields(line, ("question", "context")) for line in lines]
+    rows = [dataset.parse_fields(line, ("question", "context")) for line in lines]
     questions = SquadQuestions(
         ids=[str(number) for number in range(len(rows))],
         titles=[""] * len(rows),
@@ -178,8 +178,8 @@ def from_inputs(
         impossible=np.zeros(len(rows), bool),
         labelled=False,
     )
-    windows = _windows(questions, fields, read)
-    sizes = map(len, read.tokenizer.encode_batch(questions.questions))
+    windows = _windows(questions, fields, spec)
+    sizes = map(len, spec.tokenizer.encode_batch(questions.questions))
     truncated = [size > fields["max_query_length"] for size in sizes]
 
     def said(predictions: Float[np.ndarray, "n S"]) -> list[dict[str, Any]]:
@@ -197,19 +197,19 @@ def from_inputs(
             )
         ]
 
-    return PredictionRequest(read.batches("asked", _marked(windows), None), said)
+    return PredictionRequest(spec.batches("predict", _marked(windows), None), said)
 
 
 def _windows(
-    questions: SquadQuestions, fields: Fields, read: EncodingSpec, source: str = ""
+    questions: SquadQuestions, fields: Fields, spec: EncodingSpec, source: str = ""
 ) -> squad_windows.AnswerWindows:
     return squad_windows.encode(
         questions,
-        read.tokenizer,
-        max_seq_length=read.max_seq_length,
+        spec.tokenizer,
+        max_seq_length=spec.max_seq_length,
         doc_stride=fields["doc_stride"],
         max_query_length=fields["max_query_length"],
-        cls_last=read.cls_last,
+        cls_last=spec.cls_last,
         source=source,
     )
 

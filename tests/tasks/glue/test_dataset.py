@@ -75,7 +75,7 @@ def test_predictions_are_scored_and_written_as_the_server_wants_them(dataset, tm
 
 
 def test_knowledge_wants_a_model_that_takes_positions(dataset):
-    with pytest.raises(UserError, match=r"config\.data\.knowledge needs a model that is given"):
+    with pytest.raises(UserError, match=r"config\.data\.knowledge requires a model with posi"):
         dataset(takes_positions=False, knowledge="graph.spo")
 
 
@@ -102,7 +102,7 @@ def test_scores_of_a_regression():
 
 def test_names_of_classes_in_another_order_are_refused(data, reading):
     task = {"dataset": "rte", "labels": ("not_entailment", "entailment")}
-    with pytest.raises(UserError, match="got not_entailment, entailment, expected the order ent"):
+    with pytest.raises(UserError, match="got not_entailment, entailment, expected them in the ord"):
         glue_dataset.Dataset(data, task, {}, reading(Letters()))
 
 
