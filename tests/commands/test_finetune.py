@@ -195,7 +195,7 @@ def test_a_seed_that_kept_its_checkpoints_can_be_asked(finished, tmp_path, capsy
     ("init", "line", "message"),
     [
         ("seed_1", "one\ttwo", "asked.txt:1: got 2 field(s), expected 1 separated by tabs (sent"),
-        ("seed_1", '{"text": "a"}', 'asked.txt:1: expected a JSON object with "sentence" (a text)'),
+        ("seed_1", '{"text": "a"}', 'expected a JSON object with "sentence" (a string)'),
         ("seed_1", '{"sentence": 1}', "asked.txt:1: expected a string for each of sentence"),
         ("pretrained", "one", "has learned no task: give a run of bertjax finetune"),
     ],

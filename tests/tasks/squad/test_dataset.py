@@ -128,7 +128,7 @@ def test_a_context_without_tokens_is_named_with_its_file(dataset, data):
     [
         (
             {"dev_file": "mine.json"},
-            r"has no mine\.json: --data requires .* --config\.data\.dev_file",
+            r"no mine\.json in .*: --data expects .* --config\.data\.dev_file",
         ),
         (
             {"unanswerable": False, "train_file": "train-v2.0.json"},
