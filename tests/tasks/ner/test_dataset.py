@@ -97,7 +97,7 @@ def test_words_that_a_person_gives(pieces, reading):
     assert second["entities"] == [{"type": "LOC", "text": "New York", "words": [0, 1]}]
     assert second["probabilities"] == pytest.approx([1.0], abs=1e-3)
     for line in ('{"words": "a"}', '{"words": []}', "{"):
-        with pytest.raises(UserError, match="stdin:3: got '{', expected"):
+        with pytest.raises(UserError, match=r"stdin:3: (got .*, )?expected"):
             ner_dataset.from_inputs([("stdin:3", line)], "", {"labels": labels}, FIELDS, read)
 
 
