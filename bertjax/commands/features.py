@@ -40,9 +40,9 @@ def main(argv: list[str]) -> None:
     from bertjax.runs import bucket_sync
     from bertjax.runs.workdir import claim
     from bertjax.runtime.progress import progress_display
+    from bertjax.runtime.signals import sigterm_as_interrupt
     from bertjax.sweeps import layers as sweeps_layers
     from bertjax.sweeps import processes as sweeps_processes
-    from bertjax.sweeps.processes import sigterm_as_control_c
 
     workdir = bucket_sync.on_this_machine(arguments.workdir, alone=True)
     asked = arguments.layers.split(",") if arguments.layers else ()
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
     settled = {name: getattr(arguments, name) for name in ("init", "data", "recipe")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
     mirrored = bucket_sync.synced(workdir, arguments.workdir)
-    with claim(workdir, {"features": settled}), mirrored, sigterm_as_control_c():
+    with claim(workdir, {"features": settled}), mirrored, sigterm_as_interrupt():
         wanted = [_process(arguments, recipe, run, overrides) for run in runs]
         with progress_display() as display:
             processes = sweeps_processes.Processes(

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     """Runs what is missing, then prints the table."""
     from bertjax.config import split_overrides
     from bertjax.runs.workdir import claim
-    from bertjax.sweeps.processes import sigterm_as_control_c
+    from bertjax.runtime.signals import sigterm_as_interrupt
 
     rest, overrides = split_overrides(argv)
     arguments = _parser().parse_args(rest)
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> None:
     settled = {name: getattr(arguments, name) for name in ("init", "recipe", "grid", "from_mnli")}
     settled["overrides"] = [f"{name}={value}" for name, value in overrides]
     mirrored = bucket_sync.synced(workdir, arguments.workdir)
-    with claim(workdir, {"glue": settled}), mirrored, sigterm_as_control_c():
+    with claim(workdir, {"glue": settled}), mirrored, sigterm_as_interrupt():
         with progress_display() as display:
             failed = _Suite(arguments, overrides, runs, display).run(runs)
         scores = glue.collect(runs)

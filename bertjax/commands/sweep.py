@@ -93,8 +93,8 @@ def main(argv: list[str]) -> None:
 def _sweep(arguments: argparse.Namespace, overrides: Sequence, launcher_words: list[str]) -> None:
     from bertjax.runs import bucket_sync
     from bertjax.runs.workdir import claim
+    from bertjax.runtime.signals import sigterm_as_interrupt
     from bertjax.sweeps import plan as sweeps_plan
-    from bertjax.sweeps import processes
 
     options = {name: getattr(arguments, name) for name in ("init", "data", "seeds")}
     sweep = sweeps_plan.load(arguments.config, overrides, options)
@@ -105,7 +105,7 @@ def _sweep(arguments: argparse.Namespace, overrides: Sequence, launcher_words: l
     if not arguments.dry_run:
         held = claim(workdir, sweeps_plan.record(sweep), free=sweeps_plan.FREE)
         mirrored = bucket_sync.synced(workdir, arguments.workdir)
-    with held, mirrored, processes.sigterm_as_control_c():
+    with held, mirrored, sigterm_as_interrupt():
         if arguments.emit:
             _emit(sweep, arguments, workdir, launcher_words)
         elif arguments.dry_run:

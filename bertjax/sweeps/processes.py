@@ -5,7 +5,6 @@ An interrupt is forwarded to all children, which save before they exit. The runs
 resume.
 """
 
-import contextlib
 import dataclasses
 import os
 import pathlib
@@ -13,19 +12,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from types import FrameType
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.io.files import read_json
 from bertjax.runs.workdir import in_use
-from bertjax.runtime import host
+from bertjax.runtime import device_share
+from bertjax.runtime.children import Children
 from bertjax.runtime.progress import ProgressDisplay
 from bertjax.train import metric_records
-
-_SECONDS_BETWEEN_LOOKS = 0.05
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,145 +82,37 @@ def run(
     parallel = max(1, min(parallel, len(waiting)))
     elsewhere = list(waiting)
     free = list(reversed(range(parallel)))
-    with _Asked() as asked, _ended_with(running):
-        while running or (waiting and not asked.signal):
+    with Children() as children:
+        while running or (waiting and not children.signal):
             elsewhere = [job for job in elsewhere if job in waiting and in_use(job.workdir)]
-            while _has_room(running, elsewhere, waiting, parallel) and not asked.signal:
+            while _has_room(running, elsewhere, waiting, parallel) and not children.signal:
                 job = next(job for job in waiting if job not in elsewhere)
                 waiting.remove(job)
-                process = _start(job, free[-1], parallel, devices_each)
+                process = _start(children, job, free[-1], parallel, devices_each)
                 running[process] = (job, free.pop(), time.monotonic())
                 begun(job)
-            asked.pass_on(running)
-            for process in [process for process in running if process.poll() is not None]:
+            for process in children.poll():
                 job, share, start = running.pop(process)
                 free.append(share)
-                if not asked.signal:
+                if not children.signal:
                     ended(job, process.returncode, time.monotonic() - start)
             looked()
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-    return asked.signal
+    return children.signal
 
 
 def _has_room(running: Sized, elsewhere: Sized, waiting: Sized, parallel: int) -> bool:
     return len(running) + len(elsewhere) < parallel and len(waiting) > len(elsewhere)
 
 
-@contextlib.contextmanager
-def _ended_with(running: Mapping[subprocess.Popen, object]) -> Iterator[None]:
-    """An error here, such as a full disk, leaves no process behind that nobody watches."""
-    try:
-        yield
-    except BaseException:
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait()
-        raise
-
-
-class _Asked:
-    """Which signal came, and what became of it."""
-
-    def __init__(self):
-        self.signal: int | None = None
-        self._again = self._told = False
-
-    def __enter__(self) -> "_Asked":
-        self._before = {number: signal.signal(number, self._came) for number in _SIGNALS}
-        return self
-
-    def __exit__(self, *_) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _came(self, number: int, _: FrameType | None) -> None:
-        self._again = self.signal is not None and number == signal.SIGINT
-        self.signal = self.signal or number
-
-    def pass_on(self, running: Iterable[subprocess.Popen]) -> None:
-        if self.signal and not self._told:
-            self._told = True
-            for process in running:
-                process.terminate()
-        if self._again:
-            for process in running:
-                process.kill()
-
-
-def _start(job: Job, share: int, parallel: int, devices_each: int | None) -> subprocess.Popen:
+def _start(
+    children: Children, job: Job, share: int, parallel: int, devices_each: int | None
+) -> subprocess.Popen:
     job.workdir.mkdir(parents=True, exist_ok=True)
+    variables = device_share.environment(os.environ, share, parallel, devices_each)
     with open(job.log, "ab") as log:
-        process = subprocess.Popen(
-            job.command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment(os.environ, share, parallel, devices_each),
-        )
-    _take_cores(process.pid, share, parallel)
+        process = children.start(job.command, stdout=log, stderr=log, env=variables)
+    device_share.pin_cores(process.pid, share, parallel)
     return process
-
-
-def environment(
-    variables: Mapping[str, str], share: int, parallel: int, devices_each: int | None = None
-) -> dict[str, str]:
-    """The variables of one of several processes: it sees its own GPUs or TPU chips."""
-    variables = dict(variables)
-    if parallel == 1 or variables.get("JAX_PLATFORMS", "") == "cpu":
-        return variables
-    if cards := _gpus(variables):
-        mine = _dealt(cards, share, parallel, devices_each)
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-        sharers = -(-parallel // len(cards))
-        if sharers > 1:
-            # By itself JAX takes three quarters of a card, which leaves nothing for the second.
-            part = f"{0.9 / sharers:.2f}"
-            variables.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", part)
-    elif chips := host.list_tpu_chips():
-        variables |= _one_chip(_dealt(chips, share, parallel, 1)[0])
-    return variables
-
-
-def _dealt(devices: list[str], share: int, parallel: int, most: int | None) -> list[str]:
-    """Equally many for each, so that no run is faster than another."""
-    each = min(max(1, len(devices) // parallel), most or len(devices))
-    begin = share * each % len(devices)
-    return devices[begin : begin + each]
-
-
-def _gpus(variables: Mapping[str, str]) -> list[str]:
-    if named := variables.get("CUDA_VISIBLE_DEVICES"):
-        return named.split(",")
-    return host.list_gpus()
-
-
-def _one_chip(chip: str) -> dict[str, str]:
-    """What libtpu requires to know of a process that has one chip of its host."""
-    return {
-        "TPU_VISIBLE_DEVICES": chip,
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
-        "TPU_PROCESS_BOUNDS": "1,1,1",
-    }
-
-
-def _take_cores(process: int, share: int, parallel: int) -> None:
-    """Gives a process, before it has threads, its share of the cores, where the system lets it."""
-    if parallel == 1 or not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    with contextlib.suppress(ProcessLookupError):  # it may have ended already
-        os.sched_setaffinity(process, cores[share::parallel] or [cores[share % len(cores)]])
-
-
-@contextlib.contextmanager
-def sigterm_as_control_c() -> Iterator[None]:
-    """Also outside of `run`, SIGTERM leaves nothing half written."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 _SECONDS_BETWEEN_REPORTS = 1.0

@@ -193,7 +193,7 @@ def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running)
     os.kill(process_of(1), signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGKILL
-    assert "bertjax launch: process 1 was ended by SIGKILL" in errors
+    assert "bertjax launch: process 1 ended with SIGKILL" in errors
 
 
 @pytest.mark.slow
@@ -289,7 +289,9 @@ def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertja
     assert done.returncode == 2
     mistake, last = done.stderr.splitlines()[-2:]
     assert mistake.startswith("bertjax pretrain: error: warmup_steps=1000 must lie between")
-    assert last.startswith("bertjax launch: process 0 ended with exit status 2; what it says above")
+    assert last.startswith(
+        "bertjax launch: process 0 ended with exit status 2; fix the error above"
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pathlib
 import sys
 
 from bertjax.sweeps import glue
-from bertjax.sweeps import processes as sweeps_processes
 from bertjax.sweeps.processes import Process, Processes
 
 RUN = """
@@ -40,8 +39,7 @@ class Display:
         self.lines.append(line)
 
 
-def test_what_runs_is_shown_with_its_seed_and_step_and_counts_as_its_share(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeps_processes, "_SECONDS_BETWEEN_LOOKS", 0.0)
+def test_what_runs_is_shown_with_its_seed_and_step_and_counts_as_its_share(tmp_path):
     done, running = tmp_path / "done", tmp_path / "running"
     done.mkdir()
     (done / "results.json").write_text(json.dumps({"status": "complete", "seeds": 2}))

@@ -1,4 +1,4 @@
-"""What each of several processes is given of the machine."""
+"""Runs of a sweep as child processes: order, logs, cores, errors of the parent."""
 
 import os
 import sys
@@ -6,38 +6,7 @@ import sys
 import pytest
 
 from bertjax.sweeps import processes as sweeps_processes
-from bertjax.sweeps.processes import Job, environment
-
-
-def shares(parallel, devices_each=None, **variables):
-    made = [environment(variables, share, parallel, devices_each) for share in range(parallel)]
-    return [one["CUDA_VISIBLE_DEVICES"] for one in made], made[0]
-
-
-def test_cards_are_dealt_in_equal_numbers(monkeypatch):
-    monkeypatch.setattr(sweeps_processes.host, "tpu_chips", list)
-    eight = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
-    assert shares(2, **eight)[0] == ["0,1,2,3", "4,5,6,7"]
-    assert shares(3, **eight)[0] == ["0,1", "2,3", "4,5"]
-    assert shares(3, 1, **eight)[0] == ["0", "1", "2"]
-    assert shares(1, **eight)[0] == ["0,1,2,3,4,5,6,7"]
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in shares(2, **eight)[1]
-
-
-def test_runs_that_share_a_card_share_its_memory():
-    cards, first = shares(3, CUDA_VISIBLE_DEVICES="5,6")
-    assert cards == ["5", "6", "5"]
-    assert first["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.45"
-    kept = {"CUDA_VISIBLE_DEVICES": "5", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}
-    assert shares(2, **kept)[1]["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.2"
-
-
-def test_a_chip_for_each_where_there_are_tpus(monkeypatch):
-    monkeypatch.setattr(sweeps_processes, "_gpus", lambda variables: [])
-    monkeypatch.setattr(sweeps_processes.host, "tpu_chips", lambda: ["0", "1", "2", "3"])
-    assert environment({}, 2, 4)["TPU_VISIBLE_DEVICES"] == "2"
-    assert environment({}, 0, 1) == {}
-    assert environment({"JAX_PLATFORMS": "cpu"}, 2, 4) == {"JAX_PLATFORMS": "cpu"}
+from bertjax.sweeps.processes import Job
 
 
 def job(tmp_path, name, program):
