@@ -151,13 +151,13 @@ def _lines() -> list[str]:
 
 
 def _settings(arguments: argparse.Namespace) -> "Settings":
-    from bertjax.decoding.sampling import Choice
+    from bertjax.decoding.sampling import TokenSampler
     from bertjax.inference.generate import Settings
 
     names = ("temperature", "top_k", "top_p", "repetition_penalty", "no_repeat_ngram")
     names_beside = ("max_new_tokens", "beams", "length_penalty", "seed", "batch_size")
     return Settings(
-        choice=Choice(**{name: getattr(arguments, name) for name in names}),
+        sampler=TokenSampler(**{name: getattr(arguments, name) for name in names}),
         stop=tuple(arguments.stop),
         **{name: getattr(arguments, name) for name in names_beside},
     )

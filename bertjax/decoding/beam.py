@@ -1,7 +1,7 @@
-"""Beam search: the most likely continuation among `width` candidates at a time.
+"""Beam search: the most likely continuation, with `width` candidates per step.
 
-Candidates and hypotheses are kept as in transformers' `generate` with its default early stopping,
-so that the same scores give the same tokens. The contract with a model is that of `search.py`.
+Candidates and finished hypotheses are selected as in transformers' `generate` with its default
+early stopping, so that equal scores give equal tokens. `search.py` defines the model interface.
 """
 
 import functools
@@ -12,19 +12,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.decoding.sampling import Choice
+from bertjax.decoding.sampling import TokenSampler
 from bertjax.decoding.search import GREEDY, Cache, Decoder
 from bertjax.errors import UserError
 
-_OUT = -1e9
-"""Added to the score of what may not be chosen."""
+_EXCLUDED = -1e9
+"""Added to the score of candidates that must not be selected; finite, as in transformers."""
 
 Penalty = Callable[[Int[Array, ""]], Float[Array, ""]]
-"""From the length of a continuation to what its log probability is divided by."""
+"""Length penalty: from the length of a continuation to the divisor of its log probability."""
 
 
 def power(alpha: float) -> Penalty:
-    """The length to the power of alpha, as in transformers: 0 favours the short, 1 is the mean."""
+    """Returns the penalty length ** alpha, as in transformers: 0 for the sum, 1 for the mean."""
     return lambda length: length.astype(jnp.float32) ** alpha
 
 
@@ -32,48 +32,50 @@ MEAN = power(1.0)
 
 
 def shifted_power(alpha: float) -> Penalty:
-    """((5 + length) / 6) ** alpha (Wu et al. 2016, equation 14), as the Transformer has it."""
+    """Returns the penalty ((5 + length) / 6) ** alpha (Wu et al. 2016, equation 14).
+
+    The Transformer uses it with alpha 0.6 (Vaswani et al. 2017, section 6.1).
+    """
     return lambda length: ((5 + length.astype(jnp.float32)) / 6) ** alpha
 
 
 class Beams(NamedTuple):
-    """Where a beam search is.
+    """State of beam search.
 
     Attributes:
-      running: Histories that continue, the most likely first; -1 where there is no token.
+      running: Unfinished candidates, the most likely first; -1 at empty positions.
       scores: Their log probabilities.
-      complete: Histories that have ended, the best first.
-      complete_scores: Theirs, divided by the penalty of their length.
-      filled: Which places of `complete` are taken.
-      open: Examples of which something better may still come.
-      exhausted: Whether nothing continues.
-      end: How many columns of histories are taken.
-      made: How many tokens were added.
-      cache: Of `running`, row after row; has read all columns but the last.
+      finished: Finished hypotheses, the best first.
+      finished_scores: Their log probabilities divided by the length penalty.
+      filled: Entries of `finished` that contain a hypothesis.
+      can_improve: Examples whose running candidates can still become the best hypothesis.
+      exhausted: Whether all candidates have ended.
+      end: Number of filled columns of `running`.
+      num_new: Number of generated tokens.
+      cache: Cache of `running`, with rows B * K; covers all filled columns but the last.
     """
 
     running: Int[Array, "B K T"]
     scores: Float[Array, "B K"]
-    complete: Int[Array, "B K T"]
-    complete_scores: Float[Array, "B K"]
+    finished: Int[Array, "B K T"]
+    finished_scores: Float[Array, "B K"]
     filled: Bool[Array, "B K"]
-    open: Bool[Array, " B"]
+    can_improve: Bool[Array, " B"]
     exhausted: Bool[Array, ""]
     end: Int[Array, ""]
-    made: Int[Array, ""]
+    num_new: Int[Array, ""]
     cache: Cache
 
 
 def check_width(width: int, vocab_size: int) -> None:
-    """Refuses a beam that is wider than there are tokens.
+    """Checks the width of a beam.
 
     Raises:
-      UserError: naming both numbers.
+      UserError: the beam is wider than the vocabulary, or less than 1.
     """
     if not 1 <= width <= vocab_size:
         raise UserError(
-            f"a beam of {width} came, the vocabulary has {vocab_size:,} tokens: expected 1 to as "
-            f"many"
+            f"invalid beam width: got {width}, expected 1 to the vocabulary size {vocab_size:,}"
         )
 
 
@@ -86,61 +88,67 @@ def search(
     max_new_tokens: int,
     end_id: int | None = None,
     penalty: Penalty = MEAN,
-    choice: Choice = GREEDY,
+    sampler: TokenSampler = GREEDY,
 ) -> tuple[Int[Array, "B N"], Float[Array, " B"]]:
-    """The best continuation of every example, and its log probability over the penalty.
+    """Finds the best continuation of every example.
 
     Args:
       decoder: The model.
-      cache: Of all columns of the history but the last.
-      history: Tokens so far; rows that are shorter begin with -1.
-      width: K, candidates at a time.
+      cache: Covers all columns of `history` but the last.
+      history: Tokens so far, left-padded with -1.
+      width: K, number of candidates per example.
       max_new_tokens: N.
-      end_id: The token that ends a continuation; it is part of the result.
-      penalty: What log probabilities of different lengths are divided by.
-      choice: Its control of repetition applies to log probabilities.
+      end_id: Token that ends a continuation, and is part of the result; None for none.
+      penalty: Length penalty, the divisor of log probabilities.
+      sampler: Its penalties of repetition apply to log probabilities; it does not sample.
+
+    Returns:
+      Tokens, -1 after `end_id`, and the log probability divided by the length penalty.
 
     Raises:
       UserError: the beam is wider than the vocabulary.
     """
-    once = functools.partial(
+    body = functools.partial(
         advance,
         decoder,
         end_id=end_id,
         max_new_tokens=max_new_tokens,
         penalty=penalty,
-        choice=choice,
+        sampler=sampler,
     )
-    beams = begin(decoder, cache, history, width, max_new_tokens)
-    beams = jax.lax.while_loop(goes_on, once, beams)
-    return beams.complete[:, 0, history.shape[1] :], beams.complete_scores[:, 0]
+    beams = init_beams(decoder, cache, history, width, max_new_tokens)
+    beams = jax.lax.while_loop(should_continue, body, beams)
+    return beams.finished[:, 0, history.shape[1] :], beams.finished_scores[:, 0]
 
 
-def begin(
+def init_beams(
     decoder: Decoder, cache: Cache, history: Int[Array, "B P"], width: int, max_new_tokens: int
 ) -> Beams:
-    """The state before the first token: all candidates are the history, and one of them counts."""
+    """Returns the state before the first generated token.
+
+    All K candidates are the history; only the first has a score that can be selected.
+    """
     size = len(history)
-    room = jnp.pad(history, ((0, 0), (0, max_new_tokens)), constant_values=-1)
-    room = jnp.broadcast_to(room[:, None], (size, width, room.shape[1]))
-    out = jnp.full((size, width), _OUT)
+    padded = jnp.pad(history, ((0, 0), (0, max_new_tokens)), constant_values=-1)
+    padded = jnp.broadcast_to(padded[:, None], (size, width, padded.shape[1]))
+    excluded = jnp.full((size, width), _EXCLUDED)
     return Beams(
-        running=room,
-        scores=out.at[:, 0].set(0.0),
-        complete=room,
-        complete_scores=out,
+        running=padded,
+        scores=excluded.at[:, 0].set(0.0),
+        finished=padded,
+        finished_scores=excluded,
         filled=jnp.zeros((size, width), bool),
-        open=jnp.ones(size, bool),
+        can_improve=jnp.ones(size, bool),
         exhausted=jnp.zeros((), bool),
         end=jnp.int32(history.shape[1]),
-        made=jnp.int32(0),
+        num_new=jnp.int32(0),
         cache=decoder.take(cache, jnp.repeat(jnp.arange(size), width)),
     )
 
 
-def goes_on(beams: Beams) -> Bool[Array, ""]:
-    """Whether another token is worth its while."""
-    return beams.open.any() & ~beams.exhausted
+def should_continue(beams: Beams) -> Bool[Array, ""]:
+    """Whether another step can change the result."""
+    return beams.can_improve.any() & ~beams.exhausted
 
 
 def advance(
@@ -150,68 +158,81 @@ def advance(
     end_id: int | None,
     max_new_tokens: int,
     penalty: Penalty,
-    choice: Choice = GREEDY,
+    sampler: TokenSampler = GREEDY,
 ) -> Beams:
-    """Adds a token to every candidate, and keeps the best of what comes of them."""
+    """Extends every candidate by a token, and selects the best K candidates.
+
+    Args:
+      decoder: The model.
+      beams: State so far.
+      end_id: Token that ends a continuation; None for none.
+      max_new_tokens: N, at which all candidates end.
+      penalty: Length penalty, the divisor of log probabilities.
+      sampler: Its penalties of repetition apply to log probabilities.
+
+    Raises:
+      UserError: the beam is wider than the vocabulary.
+    """
     size, width, _ = beams.running.shape
-    totals, cache = _totals(decoder, beams, choice)
+    totals, cache = _score_continuations(decoder, beams, sampler)
     vocab_size = totals.shape[-1] // width
     check_width(width, vocab_size)
-    # Twice as many as are kept: if half of them end, there are still enough to continue with.
-    scores, at = jax.lax.top_k(totals, 2 * width)
-    origin, token = at // vocab_size, at % vocab_size
-    histories = _pick(beams.running, origin).at[:, :, beams.end].set(token)
-    made = beams.made + 1
-    ends = jnp.broadcast_to(made >= max_new_tokens, token.shape)
+    # 2 K: at most one continuation of each candidate ends with `end_id`, so that at least K run on.
+    scores, flat = jax.lax.top_k(totals, 2 * width)
+    source, token = flat // vocab_size, flat % vocab_size
+    histories = _gather(beams.running, source).at[:, :, beams.end].set(token)
+    num_new = beams.num_new + 1
+    ends = jnp.broadcast_to(num_new >= max_new_tokens, token.shape)
     if end_id is not None:
         ends = ends | (token == end_id)
 
-    running_scores, kept = jax.lax.top_k(scores + ends * _OUT, width)
-    rows = _pick(origin, kept) + width * jnp.arange(size)[:, None]
-    beams = _add_complete(beams, histories, scores / penalty(made), ends)
-    reachable = running_scores[:, :1] / penalty(made)
-    worst = jnp.where(beams.filled, beams.complete_scores.min(axis=1, keepdims=True), _OUT)
+    running_scores, selected = jax.lax.top_k(scores + ends * _EXCLUDED, width)
+    rows = _gather(source, selected) + width * jnp.arange(size)[:, None]
+    beams = _add_finished(beams, histories, scores / penalty(num_new), ends)
+    reachable = running_scores[:, :1] / penalty(num_new)
+    worst = jnp.where(beams.filled, beams.finished_scores.min(axis=1, keepdims=True), _EXCLUDED)
     return beams._replace(
-        running=_pick(histories, kept),
+        running=_gather(histories, selected),
         scores=running_scores,
-        open=beams.open & (reachable > worst).any(axis=1),
+        can_improve=beams.can_improve & (reachable > worst).any(axis=1),
         exhausted=ends.all(),
         end=beams.end + 1,
-        made=made,
+        num_new=num_new,
         cache=decoder.take(cache, rows.reshape(-1)),
     )
 
 
-def _totals(
-    decoder: Decoder, beams: Beams, choice: Choice
+def _score_continuations(
+    decoder: Decoder, beams: Beams, sampler: TokenSampler
 ) -> tuple[Float[Array, "B candidates"], Cache]:
-    """The log probability of every candidate with every token behind it."""
-    size, width, room = beams.running.shape
-    histories = beams.running.reshape(size * width, room)
+    """Returns the log probability of every candidate extended by every token."""
+    size, width, length = beams.running.shape
+    histories = beams.running.reshape(size * width, length)
     logits, cache = decoder.step(beams.cache, jnp.take(histories, beams.end - 1, axis=1))
-    chances = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-    chances = choice.controlled(chances, histories, beams.end).reshape(size, width, -1)
-    return (chances + beams.scores[..., None]).reshape(size, -1), cache
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    log_probs = sampler.penalize(log_probs, histories, beams.end).reshape(size, width, -1)
+    return (log_probs + beams.scores[..., None]).reshape(size, -1), cache
 
 
-def _add_complete(
+def _add_finished(
     beams: Beams,
     histories: Int[Array, "B twice T"],
     scores: Float[Array, "B twice"],
     ends: Bool[Array, "B twice"],
 ) -> Beams:
-    """Keeps what has ended, where it is among the best: of candidates and of what ended before."""
+    """Adds candidates that end among the best K to the finished hypotheses, of which K are kept."""
     width = beams.running.shape[1]
     ended = ends & (jnp.arange(2 * width) < width)
-    scores = scores + ~(ended & beams.open[:, None]) * _OUT
-    best, kept = jax.lax.top_k(jnp.concatenate([beams.complete_scores, scores], axis=1), width)
+    scores = scores + ~(ended & beams.can_improve[:, None]) * _EXCLUDED
+    all_scores = jnp.concatenate([beams.finished_scores, scores], axis=1)
+    best, selected = jax.lax.top_k(all_scores, width)
     return beams._replace(
-        complete=_pick(jnp.concatenate([beams.complete, histories], axis=1), kept),
-        complete_scores=best,
-        filled=_pick(jnp.concatenate([beams.filled, ended], axis=1), kept),
+        finished=_gather(jnp.concatenate([beams.finished, histories], axis=1), selected),
+        finished_scores=best,
+        filled=_gather(jnp.concatenate([beams.filled, ended], axis=1), selected),
     )
 
 
-def _pick(values: Array, at: Int[Array, "B n"]) -> Array:
-    """The values of each example at some places."""
-    return jax.vmap(lambda row, at: row[at])(values, at)
+def _gather(values: Array, indices: Int[Array, "B n"]) -> Array:
+    """Gathers values of each example along the second axis."""
+    return jax.vmap(lambda row, index: row[index])(values, indices)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bertjax.decoding import beam, search
-from bertjax.decoding.sampling import Choice
+from bertjax.decoding.sampling import TokenSampler
 from bertjax.errors import UserError
 from bertjax.inference.language_model import LanguageModel, check_length
 from bertjax.interfaces import Params, Tokenizer
@@ -93,7 +93,7 @@ class Settings:
 
     Attributes:
       max_new_tokens: Tokens that are added at most.
-      choice: How a token is chosen.
+      sampler: How a token is chosen.
       beams: Candidates of a beam search; 1 for none.
       length_penalty: Power of the length by which log probabilities of beams are divided.
       stop: A text ends before any of these.
@@ -102,7 +102,7 @@ class Settings:
     """
 
     max_new_tokens: int = 100
-    choice: Choice = search.GREEDY
+    sampler: TokenSampler = search.GREEDY
     beams: int = 1
     length_penalty: float = 1.0
     stop: tuple[str, ...] = ()
@@ -138,10 +138,10 @@ def encode(model: LanguageModel, prompts: Sequence[str], settings: Settings) -> 
     if settings.batch_size < 1:
         raise UserError(f"batch_size={settings.batch_size}: expected 1 or more")
     beam.check_width(settings.beams, model.vocab_size)
-    if settings.beams > 1 and settings.choice.temperature:
+    if settings.beams > 1 and settings.sampler.temperature:
         raise UserError(
             f"beams={settings.beams} look for the most likely text, temperature="
-            f"{settings.choice.temperature} draws one: set one of the two"
+            f"{settings.sampler.temperature} draws one: set one of the two"
         )
     encoded = model.tokenizer.encode_batch(list(prompts))
     for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), 1):
@@ -196,17 +196,17 @@ def _by_tokens(model: LanguageModel, settings: Settings) -> Follow:
 
     @jax.jit
     def begin(params: Params, history: Int[Array, "B P"]) -> search.State:
-        return search.begin(model.begin(params, history, room), history, room)
+        return search.init_state(model.begin(params, history, room), history, room)
 
     @functools.partial(jax.jit, donate_argnums=1)
     def advance(params: Params, state: search.State, keys: Key[Array, " B"] | None):
-        options = {"end_id": model.end_id, "choice": settings.choice, "keys": keys}
+        options = {"end_id": model.end_id, "sampler": settings.sampler, "keys": keys}
         state = search.advance(model.decoder(params), state, **options)
         return state, jnp.take(state.history, state.end - 1, axis=1)
 
     def follow(history: Int[np.ndarray, "B P"], first: int) -> Iterator[Int[np.ndarray, " B"]]:
         keys = None
-        if settings.choice.temperature:
+        if settings.sampler.temperature:
             numbers = first + jnp.arange(len(history))
             keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(settings.seed), numbers)
         state, newest = advance(model.params, begin(model.params, history), keys)
@@ -232,7 +232,7 @@ def _by_beams(model: LanguageModel, settings: Settings) -> Follow:
             max_new_tokens=settings.max_new_tokens,
             end_id=model.end_id,
             penalty=beam.power(settings.length_penalty),
-            choice=settings.choice,
+            sampler=settings.sampler,
         )[0]
 
     return lambda history, first: iter(np.asarray(run(model.params, history)).T)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.decoding import sampling
-from bertjax.decoding.sampling import Choice
+from bertjax.decoding.sampling import TokenSampler
 from bertjax.errors import UserError
 
 SCORES = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]]))
@@ -39,21 +39,21 @@ def test_the_repetition_penalty_lowers_what_was_there_once():
 def test_no_ngram_comes_twice():
     history = jnp.array([[-1, 1, 2, 3, 1, 2, -1, -1], [2, 2, 0, 2, 2, 2, -1, -1]])
     end = jnp.int32(6)
-    three = np.asarray(sampling.ends_of_repeats(history, end, 3, 5))
+    three = np.asarray(sampling.find_repeated_ngrams(history, end, 3, 5))
     assert [np.flatnonzero(row).tolist() for row in three] == [[3], [0, 2]]
-    one = np.asarray(sampling.ends_of_repeats(history, end, 1, 5))
+    one = np.asarray(sampling.find_repeated_ngrams(history, end, 1, 5))
     assert [np.flatnonzero(row).tolist() for row in one] == [[1, 2, 3], [0, 2]]
-    assert not np.asarray(sampling.ends_of_repeats(history, end, 9, 5)).any()
+    assert not np.asarray(sampling.find_repeated_ngrams(history, end, 9, 5)).any()
 
 
 def test_draws_follow_the_probabilities():
     keys = jax.random.split(jax.random.key(0), 4000)
     scores = jnp.tile(SCORES[:1], (4000, 1))
-    tokens = np.asarray(Choice(temperature=0.5).draw(scores, keys))
+    tokens = np.asarray(TokenSampler(temperature=0.5).sample(scores, keys))
     wanted = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
     found = np.bincount(tokens, minlength=4) / 4000
     np.testing.assert_allclose(found, wanted / wanted.sum(), atol=0.03)
-    assert set(np.asarray(Choice(temperature=1.0, top_k=2).draw(scores, keys))) == {0, 1}
+    assert set(np.asarray(TokenSampler(temperature=1.0, top_k=2).sample(scores, keys))) == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_draws_follow_the_probabilities():
     [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"no_repeat_ngram": -2}],
 )
 def test_an_impossible_choice_is_one_line(fields):
-    with pytest.raises(UserError, match=rf"{next(iter(fields))}=.*: expected"):
-        Choice(**fields)
+    with pytest.raises(UserError, match=rf"{next(iter(fields))}: got .*, expected"):
+        TokenSampler(**fields)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.decoding import beam, search
-from bertjax.decoding.sampling import Choice
+from bertjax.decoding.sampling import TokenSampler
 from bertjax.decoding.search import Decoder
 from bertjax.errors import UserError
 
@@ -109,20 +109,20 @@ def test_a_beam_reads_on_after_its_own_tokens():
 
 
 def test_a_beam_wider_than_the_vocabulary_is_refused():
-    with pytest.raises(UserError, match="a beam of 6 came, the vocabulary has 5 tokens"):
+    with pytest.raises(UserError, match="invalid beam width: got 6, expected 1 to"):
         beam.search(DECODER, CACHE, HISTORY, width=V + 1, max_new_tokens=2)
 
 
 def test_a_draw_is_the_rows_own_whatever_stands_beside_it():
     keys = jax.random.split(jax.random.key(0), 2)
-    options = {"max_new_tokens": 6, "choice": Choice(temperature=1.0)}
+    options = {"max_new_tokens": 6, "sampler": TokenSampler(temperature=1.0)}
     both = search.complete(DECODER, CACHE, HISTORY, keys=keys, **options)
     alone = search.complete(DECODER, CACHE[:1], HISTORY[:1, 1:], keys=keys[:1], **options)
     np.testing.assert_array_equal(both[:1], alone)
 
 
 def test_a_search_goes_on_step_by_step():
-    state = search.begin(CACHE, HISTORY, 3)
+    state = search.init_state(CACHE, HISTORY, 3)
     for _ in range(3):
         state = search.advance(DECODER, state)
     whole = search.complete(DECODER, CACHE, HISTORY, max_new_tokens=3)

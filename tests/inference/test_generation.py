@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.decoding.sampling import Choice
+from bertjax.decoding.sampling import TokenSampler
 from bertjax.decoding.search import Decoder
 from bertjax.inference import generate
 from bertjax.inference.generate import Settings
@@ -55,7 +55,7 @@ def test_a_prompt_is_continued_up_to_a_stop_string(stop, wanted):
 
 
 def test_what_is_drawn_for_a_prompt_depends_on_its_number_and_not_on_its_batch():
-    drawn = {"choice": Choice(temperature=1.0), "max_new_tokens": 7, "seed": 3}
+    drawn = {"sampler": TokenSampler(temperature=1.0), "max_new_tokens": 7, "seed": 3}
     together = texts(ANY, ["b"] * 5, batch_size=5, **drawn)
     assert texts(ANY, ["b"] * 5, batch_size=2, **drawn) == together
     assert len(set(together)) == 5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.decoding import beam, search
-from bertjax.decoding.sampling import Choice
+from bertjax.decoding.sampling import TokenSampler
 from bertjax.huggingface import importing
 from bertjax.huggingface.model import Released
 from bertjax.inference.language_model import LanguageModel
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 V, END, NEW = 47, 3, 12
 SIZES = {"vocab_size": V, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}
 PROMPTS = np.array([[-1, -1, 7, 21, 9], [5, 40, 11, 6, 30], [-1, 8, 8, 2, 19]])
-CONTROL = Choice(repetition_penalty=1.3, no_repeat_ngram=2)
+CONTROL = TokenSampler(repetition_penalty=1.3, no_repeat_ngram=2)
 
 
 @pytest.fixture(scope="module", params=["GPT2", "OpenAIGPT"])
@@ -79,17 +79,17 @@ def ours(model, prompts, follow):
     return np.asarray(jax.jit(run)(model.params))
 
 
-@pytest.mark.parametrize("choice", [search.GREEDY, CONTROL], ids=["plain", "controlled"])
-def test_greedy_is_the_same(reference, model, prompts, choice):
+@pytest.mark.parametrize("sampler", [search.GREEDY, CONTROL], ids=["plain", "controlled"])
+def test_greedy_is_the_same(reference, model, prompts, sampler):
     wanted = theirs(
         reference,
         prompts,
-        repetition_penalty=choice.repetition_penalty,
-        no_repeat_ngram_size=choice.no_repeat_ngram,
+        repetition_penalty=sampler.repetition_penalty,
+        no_repeat_ngram_size=sampler.no_repeat_ngram,
     )
 
     def follow(*begun):
-        return search.complete(*begun, max_new_tokens=NEW, end_id=END, choice=choice)
+        return search.complete(*begun, max_new_tokens=NEW, end_id=END, sampler=sampler)
 
     np.testing.assert_array_equal(ours(model, prompts, follow), wanted)
 
@@ -106,7 +106,7 @@ def test_beams_are_the_same(reference, model, prompts, width, alpha):
     )
 
     def follow(*begun):
-        options = {"max_new_tokens": NEW, "end_id": END, "choice": CONTROL}
+        options = {"max_new_tokens": NEW, "end_id": END, "sampler": CONTROL}
         return beam.search(*begun, width=width, penalty=beam.power(alpha), **options)[0]
 
     np.testing.assert_array_equal(ours(model, prompts, follow), wanted)
