@@ -2,11 +2,8 @@
 
 import argparse
 import json
-import pathlib
-from collections.abc import Sequence
 
 from bertjax.constraints import PositiveInt, checked
-from bertjax.errors import UserError
 
 EPILOG = """\
 examples:
@@ -16,98 +13,33 @@ examples:
   bertjax features --init runs/mini --data conll2003 --workdir runs/features --recipe small \\
       --layers embeddings,last
 
-The encoder stays as it is; on it a BiLSTM of two layers learns to name the entities of CoNLL-2003
-(Devlin et al. 2019, section 5.3, table 7). A row is made of one layer or of several: embeddings,
-second_to_last, last, sum_last_four, weighted_sum_last_four, concat_last_four, weighted_sum_all; the
-weights of weighted sums are learned. --finetuned takes in the row of a `bertjax finetune --config
-configs/ner.py:conll2003` of the same encoder. --data is the folder of train.txt and valid.txt.
+A BiLSTM of two layers on the frozen encoder is trained for named entity recognition on CoNLL-2003
+(Devlin et al. 2019, section 5.3, table 7). The input of each row is one or several encoder layers:
+embeddings, second_to_last, last, sum_last_four, weighted_sum_last_four, concat_last_four,
+weighted_sum_all; the weights of weighted sums are learned. --finetuned adds the row of a `bertjax
+finetune --config configs/ner.py:conll2003` of the same encoder. --data is the folder of train.txt
+and valid.txt.
 
-Each row is a `bertjax finetune` of its own, in WORKDIR/ROW, with a recipe of configs/ner.py; a
---config.FIELD=VALUE goes to all of them. The same command continues where it was stopped, and more
-rows can be asked of the same folder. In the workdir: table.md and results.json (medians, spread,
-seeds).
+Each row is a `bertjax finetune` in WORKDIR/ROW with a recipe of configs/ner.py; a
+--config.FIELD=VALUE applies to all rows. The same command resumes the suite, and other --layers add
+rows to it. Results are in the workdir: table.md and results.json (medians, spread, seeds).
 """
 
 
 def main(argv: list[str]) -> None:
-    """Runs what is missing, then prints the table."""
+    """Runs what is not finished and prints the table."""
     from bertjax.config import split_overrides
 
     rest, overrides = split_overrides(argv)
-    arguments = _parser().parse_args(rest)
-    recipe = ",".join(filter(None, (_FEATURES, arguments.recipe)))
-    _check_recipe(f"{arguments.config}:{recipe}", overrides)
-    from bertjax.runs import bucket_sync
-    from bertjax.runs.workdir import claim
-    from bertjax.runtime.progress import progress_display
-    from bertjax.runtime.signals import sigterm_as_interrupt
-    from bertjax.sweeps import layers as sweeps_layers
-    from bertjax.sweeps import processes as sweeps_processes
+    options = vars(_parser().parse_args(rest))
+    options["layers"] = options["layers"].split(",") if options["layers"] else ()
+    from bertjax.sweeps import features, results, table
 
-    workdir = bucket_sync.on_this_machine(arguments.workdir, alone=True)
-    asked = arguments.layers.split(",") if arguments.layers else ()
-    layers = sweeps_layers.layers_of(arguments.init, asked)
-    beside = arguments.finetuned
-    more = [sweeps_layers.fine_tuned(beside, arguments.init)] if beside else []
-    runs = sweeps_layers.plan(layers, workdir)
-    settled = {name: getattr(arguments, name) for name in ("init", "data", "recipe")}
-    settled["overrides"] = [f"{name}={value}" for name, value in overrides]
-    mirrored = bucket_sync.synced(workdir, arguments.workdir)
-    with claim(workdir, {"features": settled}), mirrored, sigterm_as_interrupt():
-        wanted = [_process(arguments, recipe, run, overrides) for run in runs]
-        with progress_display() as display:
-            processes = sweeps_processes.Processes(
-                works=[process.work for process in wanted],
-                seeds=arguments.seeds,
-                parallel=arguments.parallel,
-                display=display,
-            )
-            failed = processes.run(wanted)
-        scores = sweeps_layers.collect(workdir, more)
-        if scores:
-            _write(workdir, scores)
-    sweeps_processes.check_all_done(failed, len(runs))
-
-
-_FEATURES = "conll2003,features"
-
-
-def _check_recipe(recipe: str, overrides: Sequence) -> None:
-    """Refuses a mistake before the first run starts."""
-    from bertjax import build
-    from bertjax.config import FINE_TUNING, load_config
-
-    if "task.layers" in dict(overrides):
-        raise UserError("--config.task.layers is what tells rows apart: choose them with --layers")
-    build.check(load_config(recipe, overrides, FINE_TUNING))
-
-
-def _process(arguments: argparse.Namespace, recipe: str, run, overrides: Sequence):
-    from bertjax.sweeps import processes as sweeps_processes
-
-    words = sweeps_processes.command(
-        config=f"{arguments.config}:{recipe}",
-        init=arguments.init,
-        data=arguments.data,
-        workdir=run.workdir,
-        seeds=arguments.seeds,
-    )
-    fields = (("task.layers", run.row), *overrides)
-    words += [f"--config.{name}={value}" for name, value in fields]
-    return sweeps_processes.Process(run.row, run.workdir, words)
-
-
-def _write(workdir: pathlib.Path, scores: Sequence) -> None:
-    from bertjax.io.files import write_json
-    from bertjax.sweeps import glue_table
-    from bertjax.sweeps import layers as sweeps_layers
-
-    table = sweeps_layers.rows(scores)
-    (workdir / "table.md").write_text(glue_table.markdown(table), encoding="utf-8")
-    write_json(workdir / "results.json", sweeps_layers.content(scores))
-    print(glue_table.text(table))
-    medians = {score.run.row: score.medians["dev/f1"] for score in scores}
-    print(json.dumps({"dev/f1": medians}))
+    result = features.run_suite(**options, overrides=overrides)
+    if result.scores:
+        print(table.text(features.rows(result.scores)))
+        print(json.dumps({"dev/f1": results.medians(result.scores, "dev/f1")}))
+    result.check()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,11 +50,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--init", required=True, metavar="RUN", help="as of bertjax finetune")
+    add("--init", required=True, metavar="RUN", help="the pretrained run, as of bertjax finetune")
     add("--data", required=True, help="folder of CoNLL-2003")
-    add("--workdir", required=True, help="folder for what comes out")
+    add("--workdir", required=True, help="output folder")
     add(
-        "--layers", default="", help="names with commas between (default: all that the encoder has)"
+        "--layers",
+        default="",
+        help="rows, separated by commas (default: all for which the encoder has enough layers)",
     )
     add("--finetuned", default="", metavar="RUN", help="workdir of a fine-tuning, as one more row")
     add(
@@ -130,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         action=checked(PositiveInt),
         default=3,
         metavar="N",
-        help="of each row (default 3)",
+        help="number of seeds of each row (default 3)",
     )
     add("--recipe", default="", help="small or tiny (default: for a base-sized encoder)")
     add(
@@ -138,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         action=checked(PositiveInt),
         default=1,
         metavar="N",
-        help="rows side by side (default 1)",
+        help="number of rows at a time (default 1)",
     )
-    add("--config", default="configs/ner.py", help="where the recipes are")
+    add("--config", default="configs/ner.py", help="config file with the recipes")
     return parser

@@ -29,10 +29,14 @@ class ProgressDisplay:
         """
         if self._first is None:
             self._first, self._start = fraction, time.monotonic()
+        share = "" if fraction is None else f"{fraction:.0%} "
+        self.show(f"{share}{text}{self._remaining(fraction)}")
+
+    def show(self, line: str) -> None:
+        """Shows the newest progress line: prints one every few seconds."""
         if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
-            share = "" if fraction is None else f"{fraction:.0%} "
-            self.log(f"{share}{text}{self._remaining(fraction)}")
+            self.log(line)
 
     def log(self, line: str) -> None:
         """Print a line that remains visible."""

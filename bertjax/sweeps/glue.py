@@ -1,20 +1,18 @@
-"""The GLUE suite: the fine-tuning runs of one encoder on all tasks, and their scores.
+"""The GLUE suite: fine-tune one encoder on all tasks, with a grid of hyperparameters if asked."""
 
-plan      tasks, grid -> Runs
-collect   finished Runs -> Scores of every task, the best point of the grid
-submission  the evaluation server's files in one archive
-"""
-
-import dataclasses
 import itertools
 import pathlib
-import statistics
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertjax import build
+from bertjax.config import FINE_TUNING, load_config
 from bertjax.errors import UserError
-from bertjax.sweeps.processes import finished
+from bertjax.io import copies
+from bertjax.overrides import Override
+from bertjax.sweeps import glue_table, suite
+from bertjax.sweeps.results import Score, read_best
+from bertjax.sweeps.run import Run
 from bertjax.tasks.glue.table import GLUE, glue_task
 
 _EPOCHS = "num_train_epochs"
@@ -24,160 +22,193 @@ GRID = {
     "optimizer.learning_rate": (5e-5, 3e-5, 2e-5),
     _EPOCHS: (2, 3, 4),
 }
-"""Devlin et al. 2019, appendix A.3, without its rate of 4e-5."""
+"""Devlin et al. 2019, appendix A.3, without its learning rate of 4e-5."""
 
 FROM_MNLI = ("rte", "stsb", "mrpc")
-"""Begin with what MNLI taught the encoder, if asked to (Liu et al. 2019, section 5.1)."""
+"""Tasks that may be initialised from the fine-tuned MNLI encoder (Liu et al. 2019, section 5.1)."""
 
-_SHORT = {
+_FOLDER_NAMES = {
     "data.batch_size": "batch",
     "optimizer.learning_rate": "rate",
     _EPOCHS: "epochs",
 }
 
-Point = tuple[tuple[str, Any], ...]
-"""Fields of the recipe and their values."""
 
+def run_suite(
+    *,
+    init: str,
+    data: str,
+    workdir: str,
+    tasks: Sequence[str] = (),
+    seeds: int = 3,
+    grid: bool = False,
+    recipe: str = "",
+    from_mnli: bool = False,
+    parallel: int = 1,
+    config: str = "configs/glue.py",
+    overrides: Sequence[Override] = (),
+) -> suite.SuiteResult:
+    """Fine-tunes an encoder on GLUE tasks and writes a table next to published scores.
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One task at one point of the grid.
+    Args:
+      init: The pretrained run, as of `bertjax finetune`.
+      data: Folder of GLUE, or tfds:DIR.
+      workdir: Folder of the suite, which resumes what is in it.
+      tasks: Names of tasks; all in the data if empty.
+      seeds: Number of seeds of each run.
+      grid: Whether to run every point of `GRID` and report the best.
+      recipe: Variant of the config file's recipe: `small`, `roberta` and so on.
+      from_mnli: Whether the tasks of `FROM_MNLI` are initialised from MNLI's best run.
+      parallel: Maximum number of runs at a time.
+      config: Config file with a recipe for each task.
+      overrides: Config overrides of all runs.
 
-    Attributes:
-      task: Its name.
-      point: What differs from the recipe.
-      workdir: Its own.
+    Raises:
+      UserError: an argument is invalid, or the folder belongs to another suite.
+      SystemExit: a signal stopped the runs.
     """
-
-    task: str
-    point: Point
-    workdir: pathlib.Path
-
-    def results(self) -> dict[str, Any] | None:
-        """What came out, once all seeds are done."""
-        return finished(self.workdir)
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """What a task came to, at the best point of its grid by the median over the seeds.
-
-    Attributes:
-      run: The run that is the best.
-      medians: Of every metric on the dev splits, over the seeds.
-      lowest: The lowest dev score of a seed.
-      highest: The highest.
-      seeds: How many there were.
-      points: Among how many points of a grid the run was chosen, on the scores it reports.
-    """
-
-    run: Run
-    medians: Mapping[str, float]
-    lowest: float
-    highest: float
-    seeds: int
-    points: int
-
-    @property
-    def score(self) -> float:
-        """As the leaderboard takes a task: the mean of its metrics, MNLI's of both its dev sets."""
-        task = glue_task(self.run.task)
-        splits = [split.name for split in task.splits if split.server and split.labelled]
-        named = [f"{split}/{metric}" for split in splits for metric in task.metrics]
-        return statistics.mean(self.medians[name] for name in named)
+    tasks = find_tasks(str(copies.local_copy(data)), tasks)
+    _check_from_mnli(from_mnli, tasks)
+    _check_overrides(dict(overrides), grid)
+    recipes = {task: f"{config}:{task}" + (recipe and f",{recipe}") for task in tasks}
+    for spec in recipes.values():
+        build.check(load_config(spec, overrides, FINE_TUNING))
+    options = {"init": init, "data": data, "seeds": seeds}
+    runs = plan(recipes, options, overrides, grid=grid, from_mnli=from_mnli)
+    record = {"init": init, "recipe": recipe, "grid": grid, "from_mnli": from_mnli}
+    record["overrides"] = [f"{name}={value}" for name, value in overrides]
+    return suite.run(
+        runs,
+        workdir,
+        {"glue": record},
+        parallel=parallel,
+        write=lambda folder: _write(runs, folder),
+    )
 
 
-def tasks_of(data: str, asked: str) -> list[str]:
-    """The tasks to run, MNLI before those that may begin with it.
+def find_tasks(data: str, names: Sequence[str] = ()) -> list[str]:
+    """The tasks to run, with those of `FROM_MNLI` last.
 
     Args:
       data: See `tasks/glue/files.py`.
-      asked: Names with commas between them; empty for all that are in the folder.
+      names: Names of tasks; empty for all that are in the data.
 
     Raises:
-      UserError: there is no such task, or none in the folder.
+      UserError: a task does not exist, or there is none in the data.
     """
     order = sorted((task.name for task in GLUE), key=lambda name: name in FROM_MNLI)
-    if asked:
-        named = [glue_task(name).name for name in asked.split(",")]
-        return [name for name in order if name in named]
+    if names:
+        known = [glue_task(name).name for name in names]
+        return [name for name in order if name in known]
     if data.startswith("tfds:"):
         return order
-    there = [name for name in order if (pathlib.Path(data) / glue_task(name).folder).is_dir()]
-    if not there:
+    present = [name for name in order if (pathlib.Path(data) / glue_task(name).folder).is_dir()]
+    if not present:
         raise UserError(
             f"{data} holds no GLUE task: --data requires the folder that holds CoLA/ etc."
         )
-    return there
+    return present
 
 
-def plan(tasks: Iterable[str], workdir: pathlib.Path, *, grid: bool) -> list[Run]:
-    """Every run of a suite, in the order in which they are started."""
-    points: list[Point] = [()]
+def plan(
+    recipes: Mapping[str, str],
+    options: Mapping[str, Any],
+    overrides: Sequence[Override] = (),
+    *,
+    grid: bool = False,
+    from_mnli: bool = False,
+) -> list[Run]:
+    """The runs of a suite, in the order in which they start.
+
+    Args:
+      recipes: The config of each task.
+      options: Flags `init`, `data` and `seeds` of `bertjax finetune`.
+      overrides: Config overrides of all runs.
+      grid: Whether to run every point of `GRID`.
+      from_mnli: Whether the tasks of `FROM_MNLI` are initialised from MNLI's best run.
+    """
+    points: list[tuple[tuple[str, Any], ...]] = [()]
     if grid:
         axes = [[(name, value) for value in values] for name, values in GRID.items()]
         points = list(itertools.product(*axes))
-    return [Run(task, point, workdir / task / folder(point)) for task in tasks for point in points]
+    runs: list[Run] = []
+    for task, point in itertools.product(recipes, points):
+        # Later runs load MNLI's encoder from a checkpoint, which fine-tuning deletes by default.
+        keep = [("keep_checkpoints", "true")] if from_mnli and task == "mnli" else []
+        run = Run(
+            name=_run_name(task, point),
+            verb="finetune",
+            options={"config": recipes[task], **options},
+            settings=dict(point),
+            overrides=(*keep, *overrides),
+            work=_work(options["data"], task, dict(point)),
+            init_from=_names_of(runs, "mnli") if from_mnli and task in FROM_MNLI else (),
+        )
+        runs.append(run)
+    return runs
 
 
-def work(data: str, run: Run) -> float:
-    """How much a run has to learn, compared with others: bytes of training examples, and epochs.
+def _run_name(task: str, point: Sequence[tuple[str, Any]]) -> str:
+    folder = ",".join(f"{_FOLDER_NAMES[name]}_{value:g}" for name, value in point)
+    return f"{task}/{folder}" if folder else task
 
-    Of data that is not a folder of this machine all tasks count the same.
+
+def _names_of(runs: Sequence[Run], task: str) -> tuple[str, ...]:
+    return tuple(run.name for run in runs if task_of(run) == task)
+
+
+def task_of(run: Run) -> str:
+    """The task of a run of the suite."""
+    return run.name.partition("/")[0]
+
+
+def _work(data: str, task: str, point: Mapping[str, Any]) -> float:
+    """Relative duration of a run: bytes of training examples times epochs.
+
+    If the data is not a local folder, all tasks count the same.
     """
-    folder = pathlib.Path(data) / glue_task(run.task).folder
+    folder = pathlib.Path(data) / glue_task(task).folder
     files = folder.glob("*train*") if folder.is_dir() else ()
-    return max(1, sum(file.stat().st_size for file in files)) * dict(run.point).get(_EPOCHS, 1)
+    return max(1, sum(file.stat().st_size for file in files)) * point.get(_EPOCHS, 1)
 
 
-def folder(point: Point) -> str:
-    return ",".join(f"{_SHORT[name]}_{value:g}" for name, value in point)
-
-
-def collect(runs: Sequence[Run]) -> list[Score]:
+def read_scores(runs: Sequence[Run], workdir: pathlib.Path) -> list[Score]:
     """The best finished run of every task that has one."""
-    found = []
-    for task in dict.fromkeys(run.task for run in runs):
-        scored = [_score(run) for run in runs if run.task == task and run.results()]
-        if scored:
-            best = max(scored, key=lambda score: score.medians["dev/score"])
-            found.append(dataclasses.replace(best, points=len(scored)))
-    return found
+    by_task: dict[str, list[Run]] = {}
+    for run in runs:
+        by_task.setdefault(task_of(run), []).append(run)
+    scores = (read_best(task, some, workdir) for task, some in by_task.items())
+    return [score for score in scores if score is not None]
 
 
-def _score(run: Run) -> Score:
-    results = run.results()
-    over_seeds = results["over_seeds"]
-    medians = {name: spread["median"] for name, spread in over_seeds.items()}
-    score = over_seeds["dev/score"]
-    return Score(run, medians, score["min"], score["max"], results["seeds"], 1)
+def _write(runs: Sequence[Run], folder: pathlib.Path) -> list[Score]:
+    if scores := read_scores(runs, folder):
+        missing = glue_table.write_submission(folder / "submission.zip", scores)
+        content = glue_table.content(scores) | {"missing_of_server": missing}
+        suite.write_table(folder, glue_table.rows(scores), content)
+    return scores
 
 
-def best_seed(run: Run) -> pathlib.Path:
-    """The folder of the seed whose dev score is the median."""
-    return run.workdir / f"seed_{run.results()['predictions']['seed']}"
+def _check_from_mnli(from_mnli: bool, tasks: Sequence[str]) -> None:
+    if not from_mnli:
+        return
+    if "mnli" not in tasks:
+        raise UserError(
+            "--from_mnli requires mnli among the tasks: name it, or leave --from_mnli out"
+        )
+    if not set(FROM_MNLI) & set(tasks):
+        raise UserError(
+            f"--from_mnli has no effect: got tasks {', '.join(tasks)}, expected one of "
+            f"{', '.join(FROM_MNLI)}, which are initialised from MNLI's encoder; name one, or "
+            "leave --from_mnli out"
+        )
 
 
-def average(scores: Sequence[Score]) -> float:
-    """The leaderboard's: the mean over tasks, each of which counts once."""
-    return statistics.mean(score.score for score in scores)
-
-
-def submission(path: pathlib.Path, scores: Sequence[Score]) -> list[str]:
-    """Writes the server's files of all tasks into one archive, and tells which are missing."""
-    wanted = [
-        f"{split.server}.tsv"
-        for task in GLUE
-        for split in task.splits
-        if split.server and not split.labelled
-    ]
-    files = {
-        found.name: found
-        for score in scores
-        for found in (score.run.workdir / "predictions" / "test").glob("*.tsv")
-    }
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in wanted:
-            if name in files:
-                archive.write(files[name], name)
-    return [name for name in wanted if name not in files]
+def _check_overrides(overrides: Mapping[str, str], grid: bool) -> None:
+    """Refuses fields in which the runs differ: an override would make all runs the same."""
+    varied = {"task.dataset": "--tasks"} | (dict.fromkeys(GRID, "--grid") if grid else {})
+    for field in filter(varied.get, overrides):
+        raise UserError(
+            f"--config.{field}: got {overrides[field]}, expected none, since {varied[field]} sets "
+            f"it in every run; leave --config.{field} out"
+        )

@@ -1,88 +1,111 @@
-"""The table of a GLUE suite: medians and spread next to published rows; Markdown, text, JSON."""
+"""Results of a GLUE suite: the table with published scores, JSON, files for the test server."""
 
+import pathlib
 import statistics
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.sweeps.glue import Score, average
-from bertjax.tasks.glue import table as glue_table
-from bertjax.tasks.glue.table import glue_task
+from bertjax.sweeps.results import Score
+from bertjax.sweeps.table import NO_VALUE
+from bertjax.tasks.glue.table import GLUE, PUBLISHED_ROWS, PUBLISHED_TASKS, glue_task
 
 _HEADER = ("task", "metrics", "median", "spread", "seeds")
-_NOTHING = "-"
+
+
+def task_score(score: Score) -> float:
+    """Score of a task on the leaderboard: mean over metrics, and over both dev sets of MNLI."""
+    task = glue_task(score.name)
+    splits = [split.name for split in task.splits if split.server and split.labelled]
+    names = [f"{split}/{metric}" for split in splits for metric in task.metrics]
+    return statistics.mean(score.medians[name] for name in names)
+
+
+def average(scores: Sequence[Score]) -> float:
+    """Score of the leaderboard: mean over tasks."""
+    return statistics.mean(map(task_score, scores))
 
 
 def rows(scores: Sequence[Score]) -> list[list[str]]:
-    """A row for each task and one for the average, in percent; the first row names the columns."""
-    table = [[*_HEADER, *glue_table.PUBLISHED_ROWS]]
-    for score in scores:
-        task = glue_task(score.run.task)
-        column = glue_table.PUBLISHED_TASKS.index(task.name)
-        published = [_percent(row[column]) for row in glue_table.PUBLISHED_ROWS.values()]
-        spread = f"{100 * score.lowest:.1f} to {100 * score.highest:.1f}"
-        own = [f"{100 * score.medians[f'dev/{metric}']:.1f}" for metric in task.metrics]
-        if task.name == "mnli":
-            own.append(f"{100 * score.medians['dev_mismatched/accuracy']:.1f}")
-        table.append(
-            [
-                task.name,
-                ", ".join(task.metrics) + (", mismatched" if task.name == "mnli" else ""),
-                " / ".join(own),
-                spread,
-                str(score.seeds) + (f" at 1 of {score.points} points" if score.points > 1 else ""),
-                *published,
-            ]
-        )
-    known = [glue_table.PUBLISHED_TASKS.index(score.run.task) for score in scores]
-    averages = [_percent(_mean(row, known)) for row in glue_table.PUBLISHED_ROWS.values()]
-    label = f"average of {len(scores)}"
-    table.append([label, "", f"{100 * average(scores):.1f}", "", "", *averages])
-    return table
+    """A header, a row for each task and one for the average, in percent."""
+    columns = [PUBLISHED_TASKS.index(score.name) for score in scores]
+    averages = [_percent(_mean(row, columns)) for row in PUBLISHED_ROWS.values()]
+    return [
+        [*_HEADER, *PUBLISHED_ROWS],
+        *map(_row, scores),
+        [f"average of {len(scores)}", "", f"{100 * average(scores):.1f}", "", "", *averages],
+    ]
+
+
+def _row(score: Score) -> list[str]:
+    task = glue_task(score.name)
+    names = [f"dev/{metric}" for metric in task.metrics]
+    if task.name == "mnli":
+        names.append("dev_mismatched/accuracy")
+    column = PUBLISHED_TASKS.index(task.name)
+    return [
+        task.name,
+        ", ".join(task.metrics) + (", mismatched" if task.name == "mnli" else ""),
+        " / ".join(f"{100 * score.medians[name]:.1f}" for name in names),
+        score.spread,
+        str(score.seeds) + (f" at 1 of {score.points} points" if score.points > 1 else ""),
+        *(_percent(row[column]) for row in PUBLISHED_ROWS.values()),
+    ]
 
 
 def _mean(row: Sequence[float | None], columns: Sequence[int]) -> float | None:
-    """Of the same tasks; None where one of them was not published."""
+    """Mean over the same tasks; None if one of them was not published."""
     values = [row[column] for column in columns]
     return None if None in values else statistics.mean(values)
 
 
 def _percent(value: float | None) -> str:
-    return _NOTHING if value is None else f"{value:.1f}"
-
-
-def markdown(table: Sequence[Sequence[str]]) -> str:
-    """The table for a README."""
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    lines.insert(1, "|" + "---|" * len(table[0]))
-    return "\n".join(lines) + "\n"
-
-
-def text(table: Sequence[Sequence[str]]) -> str:
-    """The table for a terminal."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+    return NO_VALUE if value is None else f"{value:.1f}"
 
 
 def content(scores: Sequence[Score]) -> dict[str, Any]:
-    """The same as plain values, as fractions."""
+    """The table as plain values for JSON, as fractions."""
     return {
         "average": average(scores),
         "tasks": {
-            score.run.task: {
-                "score": score.score,
+            score.name: {
+                "score": task_score(score),
                 "medians": dict(score.medians),
                 "dev/score": {"min": score.lowest, "max": score.highest},
                 "seeds": score.seeds,
                 "points": score.points,
-                "chosen": dict(score.run.point),
-                "workdir": str(score.run.workdir),
+                "chosen": dict(score.settings),
+                "workdir": str(score.workdir),
             }
             for score in scores
         },
         "published": {
-            name: dict(zip(glue_table.PUBLISHED_TASKS, row, strict=True))
-            for name, row in glue_table.PUBLISHED_ROWS.items()
+            name: dict(zip(PUBLISHED_TASKS, row, strict=True))
+            for name, row in PUBLISHED_ROWS.items()
         },
     }
+
+
+def write_submission(path: pathlib.Path, scores: Sequence[Score]) -> list[str]:
+    """Writes the test server's files of all tasks into one archive; returns the missing files."""
+    files = _prediction_files(scores)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in filter(files.get, _server_files()):
+            archive.write(files[name], name)
+    return missing_files(scores)
+
+
+def missing_files(scores: Sequence[Score]) -> list[str]:
+    """Files that the test server requires and no finished run has written."""
+    files = _prediction_files(scores)
+    return [name for name in _server_files() if name not in files]
+
+
+def _prediction_files(scores: Sequence[Score]) -> dict[str, pathlib.Path]:
+    folders = [score.workdir / "predictions" / "test" for score in scores]
+    return {path.name: path for folder in folders for path in folder.glob("*.tsv")}
+
+
+def _server_files() -> list[str]:
+    splits = (split for task in GLUE for split in task.splits)
+    return [f"{split.server}.tsv" for split in splits if split.server and not split.labelled]

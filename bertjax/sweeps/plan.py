@@ -1,8 +1,7 @@
-"""Plan a sweep before its first run: its runs, and whether a folder belongs to it.
+"""Plan a sweep: read its runs from the sweep file and check them before the first one starts.
 
-load     sweep file -> Sweep: every run's name, fields and steps, checked against the config
-words    Sweep, Run -> the `bertjax` command that it is
-record   Sweep -> what `config.json` of its folder says, from which `recorded` makes it again
+load        sweep file -> Sweep: every run's name, fields and steps, checked against the config
+record      Sweep -> content of `config.json` in its folder, from which `recorded` restores it
 """
 
 import dataclasses
@@ -21,41 +20,24 @@ from bertjax.io.files import read_json
 from bertjax.overrides import Override
 from bertjax.runs.workdir import FREE_FIELDS
 from bertjax.sweeps import grid
+from bertjax.sweeps.run import INIT, SCORE, Run, text
 
-INIT = "init"
-"""Beside its fields, a run of fine-tuning may name the encoder that it begins with."""
-
-_NOT_FIELDS = (grid.NAME, INIT)
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One run of a sweep.
-
-    Attributes:
-      name: Its own; its folder has it too.
-      settings: The fields in which it differs from the config.
-      steps: How many it takes, where its config says so; a fine-tuning counts epochs.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
-    steps: int | None
+LOG = "run.log"
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What a sweep file and the command line come to.
+    """A sweep file with the options and overrides of the command line.
 
     Attributes:
       spec: The sweep file, and after a colon its argument.
       verb: `pretrain` or `finetune`.
-      options: What the verb requires beside config and workdir: `init`, `data`, `seeds`.
-      overrides: Of the command line, for all runs.
-      config: What all runs begin with.
-      runs: In the order in which they are begun.
-      metric: By which runs are compared.
-      mode: Its better values: `min` or `max`.
+      options: Flags of the verb besides config and workdir: `init`, `data`, `seeds`.
+      overrides: Config overrides of all runs.
+      config: The config that all runs share.
+      runs: The runs, in the order in which they start.
+      metric: Metric by which runs are compared.
+      mode: `min` or `max`: which values of the metric are better.
     """
 
     spec: str
@@ -71,9 +53,14 @@ class Sweep:
 def load(spec: str, overrides: Sequence[Override], options: Mapping[str, Any]) -> Sweep:
     """Reads a sweep file and checks all of its runs.
 
+    Args:
+      spec: The sweep file, and after a colon its argument.
+      overrides: Config overrides of all runs.
+      options: Flags of fine-tuning: `init`, `data`, `seeds`; None if not set.
+
     Raises:
-      UserError: a run sets a field that the config has not, or a value that does not fit it; two
-        runs have one name; an option is missing.
+      UserError: a run sets a field that the config does not have, or a value that does not fit it;
+        two runs have the same name; an option is missing.
     """
     config = load_config(spec, overrides)
     points = _points(spec, load_runs(spec))
@@ -83,19 +70,49 @@ def load(spec: str, overrides: Sequence[Override], options: Mapping[str, Any]) -
         names = grid.names(points)
     except UserError as error:
         raise UserError(f"{spec}: {error}") from None
-    given = {field for field, _ in overrides}
-    runs = [_run(spec, *named, overrides, given) for named in zip(names, points, strict=True)]
+    settings = {
+        name: {field: value for field, value in point.items() if field != grid.NAME}
+        for name, point in zip(names, points, strict=True)
+    }
+    steps = {name: _checked_steps(spec, name, settings[name], overrides) for name in names}
     metric, mode = _compared_by(config, spec)
-    return Sweep(
-        spec=spec,
-        verb=verb,
-        options={name: value for name, value in options.items() if value is not None},
-        overrides=tuple(overrides),
-        config=json.loads(configs.to_json(config)),
-        runs=tuple(runs),
-        metric=metric,
-        mode=mode,
-    )
+    content = {
+        "spec": spec,
+        "verb": verb,
+        "options": {name: value for name, value in options.items() if value is not None},
+        "overrides": tuple(overrides),
+        "config": json.loads(configs.to_json(config)),
+        "metric": metric,
+        "mode": mode,
+    }
+    return _sweep(content, settings, steps)
+
+
+def _sweep(
+    content: Mapping[str, Any],
+    settings: Mapping[str, Mapping[str, Any]],
+    steps: Mapping[str, int | None],
+) -> Sweep:
+    """Makes the sweep and its runs of the settings and steps of each run."""
+    runs = [
+        Run(
+            name=name,
+            verb=content["verb"],
+            options={"config": content["spec"]} | content["options"] | _init_of(settings[name]),
+            settings=settings[name],
+            overrides=content["overrides"],
+            steps=steps[name],
+            metric=content["metric"],
+            mode=content["mode"],
+            log=LOG,
+        )
+        for name in settings
+    ]
+    return Sweep(**content, runs=tuple(runs))
+
+
+def _init_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {INIT: settings[INIT]} if INIT in settings else {}
 
 
 def _points(spec: str, found: Any) -> list[dict[str, Any]]:
@@ -109,7 +126,7 @@ def _points(spec: str, found: Any) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy are Python's own, lists are tuples."""
+    """Converts numpy scalars to Python numbers, and lists to tuples."""
     if isinstance(value, list | tuple):
         return tuple(map(_plain, value))
     return value.item() if hasattr(value, "item") else value
@@ -121,63 +138,40 @@ def _check_options(
     given = [name for name, value in options.items() if value is not None]
     if verb == "pretrain":
         if given:
-            raise UserError(f"--{given[0]} is of fine-tuning; {spec} has no task: it pretrains")
+            raise UserError(f"--{given[0]} requires fine-tuning: {spec} has no task; leave it out")
         if any(INIT in point for point in points):
-            raise UserError(f"{spec}: {INIT!r} is of fine-tuning; without a task it pretrains")
+            raise UserError(
+                f"{spec}: {INIT!r} of a run requires fine-tuning: {spec} has no task; leave it out"
+            )
         return
     if options.get("data") is None:
         raise UserError(f"{spec} fine-tunes: --data requires the folder of its task")
     if options.get("init") is None and not all(INIT in point for point in points):
         raise UserError(
-            f"{spec} fine-tunes: --init requires the run to begin with, or every run an {INIT!r}"
+            f"{spec} fine-tunes: --init requires the pretrained run, or every run an {INIT!r}"
         )
 
 
-def _run(
-    spec: str,
-    name: str,
-    point: Mapping[str, Any],
-    overrides: Sequence[Override],
-    given: set[str],
-) -> Run:
-    settings = {field: value for field, value in point.items() if field != grid.NAME}
-    fields = {field: text(value) for field, value in settings.items() if field not in _NOT_FIELDS}
-    if both := given & fields.keys():
+def _checked_steps(
+    spec: str, name: str, settings: Mapping[str, Any], overrides: Sequence[Override]
+) -> int | None:
+    """Checks the config of a run and returns its number of steps; None for fine-tuning."""
+    fields = {field: text(value) for field, value in settings.items() if field != INIT}
+    if both := {field for field, _ in overrides} & fields.keys():
         raise UserError(f"--config.{min(both)} is set by {spec} for the run {name}: leave it out")
     try:
         config = load_config(spec, [*overrides, *fields.items()])
         build.check(config)
     except UserError as error:
         raise UserError(f"{spec}, run {name}: {error}") from None
-    return Run(name, settings, config.num_train_steps if "num_train_steps" in config else None)
-
-
-def text(value: Any) -> str:
-    """A value as the command line has it."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return grid.value_text(value) if isinstance(value, float) else str(value)
+    return config.num_train_steps if "num_train_steps" in config else None
 
 
 def _compared_by(config: ConfigDict, spec: str) -> tuple[str, str]:
     if "task" in config:
-        return "dev/score", "max"
+        return SCORE, "max"
     PRETRAINING.require(config, spec, ("best_metric", "best_mode"))
     return config.best_metric, config.best_mode
-
-
-def words(sweep: Sweep, run: Run, workdir: str) -> list[str]:
-    """The words after `bertjax` of the command that a run is."""
-    options = dict(sweep.options) | {
-        name: value for name, value in run.settings.items() if name == INIT
-    }
-    fields = {field: text(value) for field, value in run.settings.items() if field != INIT}
-    return [
-        *(sweep.verb, "--config", sweep.spec),
-        *(word for name, value in options.items() for word in (f"--{name}", str(value))),
-        *("--workdir", workdir),
-        *(f"--config.{field}={value}" for field, value in [*sweep.overrides, *fields.items()]),
-    ]
 
 
 FREE = (
@@ -185,11 +179,11 @@ FREE = (
     *("sweep.runs.*", "sweep.options.data", "sweep.options.seeds", "sweep.spec"),
     *("sweep.overrides", "sweep.metric", "sweep.mode"),
 )
-"""What may change between two starts of a sweep, as it may between two starts of a run."""
+"""Fields of the record that may change between two starts of a sweep."""
 
 
 def record(sweep: Sweep) -> dict[str, Any]:
-    """All that is to be known of a sweep, as plain values."""
+    """The sweep as plain values, for `config.json` in its folder."""
     content = {field.name: getattr(sweep, field.name) for field in dataclasses.fields(sweep)}
     content["runs"] = {
         run.name: {"settings": dict(run.settings), "steps": run.steps} for run in sweep.runs
@@ -198,26 +192,29 @@ def record(sweep: Sweep) -> dict[str, Any]:
 
 
 def recorded(workdir: pathlib.Path) -> Sweep:
-    """The sweep whose folder it is.
+    """The sweep to which a folder belongs.
 
     Raises:
-      UserError: it is no sweep's.
+      UserError: the folder is not a sweep's.
     """
     path = workdir / "config.json"
     content = read_json(path).get("sweep") if path.exists() else None
     if content is None:
-        raise UserError(f"{workdir} is no folder of a sweep: `bertjax sweep --workdir` makes one")
-    runs = tuple(Run(name, **fields) for name, fields in content["runs"].items())
-    return Sweep(**content | {"runs": runs})
+        raise UserError(
+            f"{workdir} is not the folder of a sweep: expected the --workdir of a bertjax sweep"
+        )
+    runs = content.pop("runs")
+    settings = {name: run["settings"] for name, run in runs.items()}
+    return _sweep(content, settings, {name: run["steps"] for name, run in runs.items()})
 
 
 def check_runs(sweep: Sweep, workdir: pathlib.Path) -> None:
-    """Refuses a folder in which a run has begun that this sweep has not.
+    """Refuses a folder in which a run has started that the sweep does not have.
 
-    A sweep may grow, and lose runs that have not begun.
+    A sweep may grow, and lose runs that have not started.
 
     Raises:
-      UserError: naming the run.
+      UserError: it names the run.
     """
     path = workdir / "config.json"
     if not path.exists() or "sweep" not in read_json(path):
@@ -227,8 +224,8 @@ def check_runs(sweep: Sweep, workdir: pathlib.Path) -> None:
         if (workdir / run.name).is_dir() and now.get(run.name) != _comparable(run.settings):
             has = "another run" if run.name in now else "no run"
             raise UserError(
-                f"{workdir} belongs to another sweep: its run {run.name} has begun, {sweep.spec} "
-                f"has {has} of this name: choose another --workdir"
+                f"{workdir} belongs to another sweep: its run {run.name} has started, {sweep.spec} "
+                f"has {has} of this name; choose another --workdir"
             )
 
 

@@ -1,8 +1,7 @@
-"""Progress of the runs of a sweep, read from their files.
+"""Read the progress of runs from their files; nothing is written, so any machine can read it.
 
 A run is `done`, `running` (a process of this machine holds its folder), `failed`, `waiting`, or
-`begun`: it has left something, and nothing is known of its process, since it runs elsewhere or was
-stopped.
+`begun`: it has written files, and its process has stopped or runs on another machine.
 """
 
 import dataclasses
@@ -13,29 +12,30 @@ from typing import Any
 
 from bertjax.io.files import read_json, write_json
 from bertjax.runs.workdir import in_use, read_summary
-from bertjax.sweeps.plan import Run, Sweep
+from bertjax.sweeps.results import read_results
+from bertjax.sweeps.run import Run
 from bertjax.train.metric_records import newest_step, read_metrics, read_seeds, total_steps
 
-LOG = "run.log"
 _FAILURE = "failure.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What is known of a run.
+    """The state of a run and its metrics so far.
 
     Attributes:
-      run: Which.
-      workdir: Its folder.
-      state: See above.
-      step: Steps done, of all seeds.
-      steps: Steps to do, of all seeds; None while nobody knows.
-      values: What was measured of the metric that runs are compared by: (step, value), in order.
+      run: The run.
+      workdir: The folder of the run.
+      state: See the module.
+      step: Number of finished steps, over all seeds.
+      steps: Total number of steps, over all seeds; None while it is not known.
+      values: Values of the metric by which runs are compared: (step, value), in order.
       metrics: The newest value of every metric; of a finished fine-tuning the medians over seeds.
-      best: The best value; of a finished fine-tuning the median over its seeds.
-      best_step: Where it was measured; None for a median.
-      heard: When the run last wrote, in seconds since 1970.
-      error: The last line of a run that failed.
+      best: The best value; of a finished fine-tuning the median over seeds.
+      best_step: Step of the best value; None for a median.
+      spread: Lowest and highest value over the seeds of a finished fine-tuning.
+      updated: Time of the last write of the run, in seconds since 1970.
+      error: The error of a failed run, in one line.
     """
 
     run: Run
@@ -47,7 +47,8 @@ class Progress:
     metrics: Mapping[str, Any]
     best: float | None
     best_step: int | None
-    heard: float | None
+    spread: tuple[float, float] | None
+    updated: float | None
     error: str
 
     @property
@@ -57,11 +58,16 @@ class Progress:
 
     @property
     def log(self) -> pathlib.Path:
-        """What the run said."""
-        return self.workdir / LOG
+        """The file with the output of the run."""
+        return self.workdir / self.run.log
+
+    @property
+    def fraction(self) -> float:
+        """Fraction of the steps that is finished."""
+        return 1.0 if self.state == "done" else min(self.step / self.steps, 1) if self.steps else 0
 
     def content(self) -> dict[str, Any]:
-        """As plain values."""
+        """As plain values, for JSON."""
         return {
             "settings": dict(self.run.settings),
             "state": self.state,
@@ -76,110 +82,103 @@ class Progress:
         }
 
 
-def read(sweep: Sweep, workdir: pathlib.Path) -> list[Progress]:
-    """How far each run is. Writes nothing."""
-    return [read_run(sweep, run, workdir / run.name) for run in sweep.runs]
+def read(runs: Sequence[Run], workdir: pathlib.Path) -> list[Progress]:
+    """The progress of all runs of a sweep."""
+    return [read_run(run, workdir / run.name) for run in runs]
 
 
-def read_run(sweep: Sweep, run: Run, folder: pathlib.Path) -> Progress:
-    """How far one run is."""
-    summary = read_summary(folder)
-    done = is_done(sweep, run, summary)
-    parts = _records(sweep, folder)
-    step, steps = _steps(sweep, run, folder, parts)
+def read_run(run: Run, folder: pathlib.Path) -> Progress:
+    """The progress of one run."""
+    finetunes = run.verb == "finetune"
+    parts = read_seeds(folder) if finetunes else [read_metrics(folder)]
     values = [
-        (record["step"], record[sweep.metric])
+        (record["step"], record[run.metric])
         for part in parts
         for record in part
-        if isinstance(record.get(sweep.metric), int | float)
+        if isinstance(record.get(run.metric), int | float)
     ]
     metrics = {name: value for part in parts for record in part for name, value in record.items()}
-    best_step, best = _best(sweep, values)
-    if done and sweep.verb == "finetune":
-        metrics = summary["median"]
-        best_step, best = None, metrics.get(sweep.metric)
-    heard = _heard(folder)
-    error = None if done else _failure(folder, heard)
+    choose = max if run.mode == "max" else min
+    best_step, best = choose(values, key=lambda pair: pair[1], default=(None, None))
+    spread = None
+    results = _finished(run, folder)
+    if results is not None and finetunes:
+        over_seeds = results["over_seeds"]
+        metrics = {name: value["median"] for name, value in over_seeds.items()}
+        best_step, best = None, metrics.get(run.metric)
+        if run.metric in over_seeds:
+            spread = over_seeds[run.metric]["min"], over_seeds[run.metric]["max"]
+    updated = _last_write(run, folder)
+    error = None if results else _read_failure(folder, updated)
     return Progress(
         run=run,
         workdir=folder,
-        state="done" if done else _state(folder, error, heard),
-        step=step,
-        steps=steps,
+        state="done" if results else _state(folder, error, updated),
+        step=newest_step(parts),
+        steps=total_steps(folder, run.seeds) if finetunes else run.steps,
         values=values,
         metrics={name: value for name, value in metrics.items() if name != "step"},
         best=best,
         best_step=best_step,
-        heard=heard,
+        spread=spread,
+        updated=updated,
         error=error or "",
     )
 
 
-def is_done(sweep: Sweep, run: Run, summary: Mapping[str, Any] | None) -> bool:
-    """Whether a run has done all that this sweep asks of it."""
-    if not summary or summary["status"] != "complete":
-        return False
-    if sweep.verb == "finetune":
-        return summary["seeds"] >= sweep.options.get("seeds", 1)
-    return summary["steps"] >= run.steps
+def is_done(run: Run, folder: pathlib.Path) -> bool:
+    """Whether a run has finished all of its steps, or all of its seeds."""
+    return _finished(run, folder) is not None
 
 
-def record_failure(folder: pathlib.Path, error: str, status: int) -> None:
-    """Keeps what a run died of."""
+def _finished(run: Run, folder: pathlib.Path) -> dict[str, Any] | None:
+    """The results of a fine-tuning or the summary of a pretraining; None unless it is finished."""
+    if run.verb == "finetune":
+        results = read_results(folder)
+        return results if results and results["seeds"] == run.seeds else None
+    summary = read_summary(folder)
+    complete = summary and summary["status"] == "complete" and summary["steps"] >= run.steps
+    return summary if complete else None
+
+
+def record_failure(folder: pathlib.Path, error: str, status: int | None) -> None:
+    """Writes why a run failed; `status` is its exit status, None if it was not started."""
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / _FAILURE, {"error": error, "status": status, "time": time.time()})
 
 
-def forget_failure(folder: pathlib.Path) -> None:
-    """For a run that is tried again."""
+def clear_failure(folder: pathlib.Path) -> None:
+    """Removes the record of a failure before the run starts again."""
     (folder / _FAILURE).unlink(missing_ok=True)
 
 
-def best_of(sweep: Sweep, found: Sequence[Progress]) -> Progress | None:
-    """The run with the best value, among those that are finished, if there are any."""
+def best_of(found: Sequence[Progress]) -> Progress | None:
+    """The run with the best value, among the finished ones if there are any."""
     measured = [one for one in found if one.best is not None]
     finished = [one for one in measured if one.state == "done"]
-    sign = 1 if sweep.mode == "max" else -1
-    return max(finished or measured, key=lambda one: sign * one.best, default=None)
+    if not measured:
+        return None
+    choose = max if measured[0].run.mode == "max" else min
+    return choose(finished or measured, key=lambda one: one.best)
 
 
-def _records(sweep: Sweep, folder: pathlib.Path) -> list[list[dict[str, Any]]]:
-    """Those of each seed, or of the one run."""
-    if sweep.verb == "pretrain":
-        return [read_metrics(folder)]
-    return read_seeds(folder)
+def _last_write(run: Run, folder: pathlib.Path) -> float | None:
+    names = ("metrics.jsonl", "seed_*/metrics.jsonl", run.log, "config.json")
+    times = [path.stat().st_mtime for name in names for path in folder.glob(name)]
+    return max(times, default=None)
 
 
-def _steps(
-    sweep: Sweep, run: Run, folder: pathlib.Path, parts: Sequence[Sequence[Mapping[str, Any]]]
-) -> tuple[int, int | None]:
-    step = newest_step(parts)
-    if sweep.verb == "pretrain":
-        return step, run.steps
-    return step, total_steps(folder, sweep.options.get("seeds", 1))
-
-
-def _best(sweep: Sweep, values: Sequence[tuple[int, float]]) -> tuple[int | None, float | None]:
-    choose = max if sweep.mode == "max" else min
-    return choose(values, key=lambda pair: pair[1], default=(None, None))
-
-
-def _heard(folder: pathlib.Path) -> float | None:
-    names = ("metrics.jsonl", "seed_*/metrics.jsonl", LOG, "config.json")
-    found = [path.stat().st_mtime for name in names for path in folder.glob(name)]
-    return max(found, default=None)
-
-
-def _failure(folder: pathlib.Path, heard: float | None) -> str | None:
-    """What a run died of, unless it was begun again since: elsewhere, for instance."""
+def _read_failure(folder: pathlib.Path, updated: float | None) -> str | None:
+    """The error of a run, unless it has written since, as after a restart on another machine."""
     path = folder / _FAILURE
-    if not path.exists() or path.stat().st_mtime < (heard or 0):
+    if not path.exists() or path.stat().st_mtime < (updated or 0):
         return None
     return read_json(path)["error"]
 
 
-def _state(folder: pathlib.Path, error: str | None, heard: float | None) -> str:
+def _state(folder: pathlib.Path, error: str | None, updated: float | None) -> str:
     if in_use(folder):
         return "running"
     if error is not None:
         return "failed"
-    return "waiting" if heard is None else "begun"
+    return "waiting" if updated is None else "begun"

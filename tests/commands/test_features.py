@@ -9,7 +9,7 @@ import pytest
 
 from bertjax import cli
 from bertjax import config as configs
-from bertjax.sweeps import layers, processes
+from bertjax.sweeps import features, scheduler
 from bertjax.tokenizers import tokenizer
 
 NAMES = {"Anna": "B-PER", "Berg": "B-PER", "Oslo": "B-LOC", "Bergen": "B-LOC"}
@@ -36,8 +36,8 @@ QUICK = {
 
 STAND_IN = """
 import json, pathlib, sys
-options = dict(word.lstrip("-").split("=") for word in sys.argv[2:] if "=" in word)
-options |= dict(zip(sys.argv[2::2], sys.argv[3::2]))
+options = dict(word.lstrip("-").split("=") for word in sys.argv[3:] if "=" in word)
+options |= dict(zip(sys.argv[3::2], sys.argv[4::2]))
 workdir, row = pathlib.Path(options["--workdir"]), options["config.task.layers"]
 with open(workdir.parent / "order", "a") as file:
     file.write(row + "\\n")
@@ -104,11 +104,8 @@ def stand_in(tmp_path, monkeypatch):
     script.write_text(STAND_IN)
     scores.write_text("{}")
 
-    def command(**options):
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        return [sys.executable, str(script), str(scores), *words]
-
-    monkeypatch.setattr(processes, "command", command)
+    command = (sys.executable, str(script), str(scores))
+    monkeypatch.setattr(scheduler, "COMMAND", command)
     return lambda **rows: scores.write_text(json.dumps(rows))
 
 
@@ -143,7 +140,7 @@ def test_every_row_stands_beside_the_published_one(suite, stand_in, tmp_path):
     stand_in(last=0.25, concat_last_four=0.75)
     status, out, _ = suite("--seeds", 2)
     assert status == 0
-    assert ran(tmp_path) == list(layers.LAYERS)
+    assert ran(tmp_path) == list(features.LAYERS)
     folder = tmp_path / "suite"
     found = json.loads((folder / "results.json").read_text())
     assert found["last"] == {
@@ -162,9 +159,9 @@ def test_every_row_stands_beside_the_published_one(suite, stand_in, tmp_path):
 
 def test_the_published_figures():
     """Devlin et al. 2019, table 7."""
-    known = [figure for _, figure in layers.PUBLISHED.values() if figure]
+    known = [figure for _, figure in features.PUBLISHED.values() if figure]
     assert known == [91.0, 95.6, 94.9, 95.9, 96.1, 95.5, 96.4]
-    assert set(layers.LAYERS) == set(layers.PUBLISHED) - {"fine_tuning"}
+    assert set(features.LAYERS) == set(features.PUBLISHED) - {"fine_tuning"}
 
 
 def test_what_failed_is_done_again_alone_and_rows_are_added(suite, stand_in, tmp_path):
@@ -208,7 +205,7 @@ def test_a_fine_tuning_of_the_same_encoder_is_one_more_row(suite, tmp_path):
     fine_tuning(tmp_path / "other", encoder="9c1d")
     fine_tuning(tmp_path / "rte", task="rte")
     for name, message in (
-        ("other", "began with another encoder"),
+        ("other", "was initialised from another encoder"),
         ("rte", "expected the --workdir"),
     ):
         status, _, told = suite("--layers", "last", "--finetuned", tmp_path / name)
@@ -240,4 +237,4 @@ def test_an_encoder_with_too_few_layers_is_told_which_rows_it_has(suite, run_of_
     assert "'sum_last_four' are of an encoder with 4 or more, this one has 2: choose among" in told
     assert "embeddings, second_to_last, last, weighted_sum_all" in told
     fitting = ["embeddings", "second_to_last", "last", "weighted_sum_all"]
-    assert layers.layers_of(f"random:{run_of_two_layers}") == fitting
+    assert features.find_layers(f"random:{run_of_two_layers}") == fitting

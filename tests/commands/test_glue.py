@@ -1,34 +1,38 @@
 """`bertjax glue`: a suite of runs, each a process, here of a stand-in that only writes results."""
 
 import json
-import pathlib
 import sys
 import zipfile
 
 import pytest
 
 from bertjax import cli
-from bertjax.commands import glue
-from bertjax.sweeps import glue as sweeps_glue
+from bertjax.sweeps import glue, glue_table, scheduler
+from bertjax.sweeps.results import Score
 from bertjax.tasks.glue.table import GLUE, glue_task
 
 STAND_IN = """
 import json, pathlib, sys
-task, seeds, workdir, score, init = sys.argv[1:]
-workdir = pathlib.Path(workdir)
-with open(workdir.parents[0] / "order", "a") as file:
+words = sys.argv[2:]
+options = dict(zip(words, words[1:]))
+workdir, init = pathlib.Path(options["--workdir"]), options["--init"]
+here = pathlib.Path(__file__).parent
+name = str(workdir.relative_to(sys.argv[1]))
+task = name.partition("/")[0]
+with open(here / "order", "a") as file:
     file.write(f"{task} {init}\\n")
+scores = json.loads((here / "scores.json").read_text())
+score = scores.get(name, scores.get(task, 0.5))
 if score == "broken":
     sys.exit("no such luck")
 names = ["dev/score", "dev/accuracy", "dev/f1", "dev/matthews", "dev/pearson", "dev/spearman"]
 names.append("dev_mismatched/accuracy")
-score = float(score)
 spread = {"median": score, "min": score - 0.1, "max": score + 0.1}
-results = {"status": "complete", "seeds": int(seeds), "predictions": {"seed": 1}}
+results = {"status": "complete", "seeds": int(options["--seeds"]), "predictions": {"seed": 1}}
 results["over_seeds"] = {name: spread for name in names}
 folder = workdir / "predictions" / "test"
 folder.mkdir(parents=True, exist_ok=True)
-for name in json.loads((pathlib.Path(__file__).parent / "files.json").read_text())[task]:
+for name in json.loads((here / "files.json").read_text())[task]:
     (folder / name).write_text(f"of {task}")
 (workdir / "results.json").write_text(json.dumps(results))
 """
@@ -36,23 +40,22 @@ for name in json.loads((pathlib.Path(__file__).parent / "files.json").read_text(
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Puts it in place of `bertjax finetune`; gives the scores, by task, to be changed."""
-    script, scores = tmp_path / "stand_in.py", {}
+    """Replaces `bertjax finetune`; sets the scores, by task or by folder of a run."""
+    script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
     files = {
         task.name: [f"{s.server}.tsv" for s in task.splits if s.server and not s.labelled]
         for task in GLUE
     }
     (tmp_path / "files.json").write_text(json.dumps(files))
+    command = (sys.executable, str(script), str(tmp_path / "suite"))
+    monkeypatch.setattr(scheduler, "COMMAND", command)
 
-    def command(suite, run, init):
-        score = scores.get((run.task, run.point), scores.get(run.task, 0.5))
-        seeds = suite._arguments.seeds
-        words = [run.task, seeds, run.workdir, score, init]
-        return [sys.executable, str(script), *map(str, words)]
+    def set_scores(**scores):
+        (tmp_path / "scores.json").write_text(json.dumps(scores))
 
-    monkeypatch.setattr(glue._Suite, "_command", command)
-    return scores
+    set_scores()
+    return set_scores
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def suite(stand_in, data, tmp_path, root, monkeypatch, capsys):
 
 
 def test_all_tasks_come_to_a_table_an_average_and_an_archive(suite, stand_in, tmp_path):
-    stand_in |= {"cola": 0.2, "rte": 0.8}
+    stand_in(cola=0.2, rte=0.8)
     status, out, told = suite("--seeds", 2)
     assert status == 0
     folder = tmp_path / "suite"
@@ -96,15 +99,15 @@ def test_all_tasks_come_to_a_table_an_average_and_an_archive(suite, stand_in, tm
 
 
 def test_what_failed_is_named_and_done_again_alone(suite, stand_in, tmp_path):
-    stand_in["rte"] = "broken"
+    stand_in(rte="broken")
     status, out, told = suite("--tasks", "cola,rte")
     assert status == 2
     assert "rte: failed (no such luck)" in told
     assert "1 of 2 runs failed, the others are done: " in told
     assert "average of 1" in out
-    assert "lacks what the server requires too: SST-2.tsv, MRPC.tsv" in told
+    assert "lacks files that the server requires: SST-2.tsv, MRPC.tsv" in told
     written = (tmp_path / "suite" / "cola" / "results.json").stat().st_mtime_ns
-    stand_in["rte"] = 0.7
+    stand_in(rte=0.7)
     status, out, _ = suite("--tasks", "cola,rte")
     assert status == 0
     assert "average of 2" in out
@@ -122,12 +125,7 @@ def test_a_folder_keeps_the_encoder_that_it_began_with(suite, data, tmp_path, ca
 
 
 def test_a_grid_reports_its_best_point_and_says_so(suite, stand_in):
-    best = (
-        ("data.batch_size", 32),
-        ("optimizer.learning_rate", 3e-5),
-        ("num_train_epochs", 4),
-    )
-    stand_in["rte", best] = 0.9
+    stand_in(**{"rte/batch_32,rate_3e-05,epochs_4": 0.9})
     status, out, _ = suite("--tasks", "rte", "--grid", "--parallel", 4, "--seeds", 1)
     assert status == 0
     assert "1 at 1 of 18 points" in out
@@ -153,7 +151,7 @@ def test_what_would_change_no_run_or_all_alike_is_refused(suite, tmp_path, words
 def test_small_tasks_may_begin_with_mnli(suite, tmp_path):
     status, *_ = suite("--tasks", "rte,mnli,cola", "--from_mnli", "--parallel", 2)
     assert status == 0
-    order = dict(line.split() for line in (tmp_path / "suite" / "order").read_text().splitlines())
+    order = dict(line.split() for line in (tmp_path / "order").read_text().splitlines())
     assert order == {
         "mnli": "runs/bert",
         "cola": "runs/bert",
@@ -177,12 +175,38 @@ def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, mess
     assert (status, out) == (2, "")
     assert message in errors
     assert errors.count("\n") == 1
-    assert not (tmp_path / "suite" / "order").exists()
+    assert not (tmp_path / "order").exists()
+
+
+def test_tasks_of_mnli_are_not_started_without_it_and_the_rest_runs(suite, stand_in, tmp_path):
+    stand_in(mnli="broken")
+    status, _, told = suite("--tasks", "rte,mnli,cola", "--from_mnli")
+    assert status == 2
+    assert "rte: failed (not started: no finished run among mnli)" in told
+    log = tmp_path / "suite" / "mnli" / "finetune.log"
+    assert told.splitlines()[-1].endswith(f"2 of 3 runs failed, the others are done: {log}")
+    stand_in()
+    assert suite("--tasks", "rte,mnli,cola", "--from_mnli")[0] == 0
+    order = [line.split()[0] for line in (tmp_path / "order").read_text().splitlines()]
+    assert order == ["cola", "mnli", "mnli", "rte"]
 
 
 def test_mnli_counts_once_with_both_of_its_dev_sets(tmp_path):
     medians = {"dev/accuracy": 0.8, "dev_mismatched/accuracy": 0.6}
-    run = sweeps_glue.Run("mnli", (), pathlib.Path(tmp_path))
-    score = sweeps_glue.Score(run, medians, 0.8, 0.8, 1, 1)
-    assert score.score == pytest.approx(0.7)
+    score = Score("mnli", tmp_path, medians, 0.8, 0.8, seeds=1)
+    assert glue_table.task_score(score) == pytest.approx(0.7)
     assert glue_task("mnli").metrics == ("accuracy",)
+
+
+def test_work_is_the_size_of_the_training_examples_times_the_epochs(tmp_path):
+    (tmp_path / "RTE").mkdir()
+    (tmp_path / "RTE" / "train.tsv").write_text("x" * 50)
+    (tmp_path / "RTE" / "dev.tsv").write_text("x" * 900)
+    recipes = {"rte": "", "qqp": ""}
+
+    def work(data, **options):
+        return [run.work for run in glue.plan(recipes, {"data": str(data)}, **options)]
+
+    assert work(tmp_path) == [50, 1]
+    assert work(tmp_path, grid=True)[:3] == [100, 150, 200]
+    assert work("tfds:somewhere") == [1, 1]

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from bertjax import cli
-from bertjax.commands import sweep
+from bertjax.sweeps import scheduler
 
 SWEEP = """
 from bertjax.config import load_config
@@ -81,16 +81,19 @@ match orders.get(workdir.name, 4.0):
             lines = [json.dumps(step) + "\\n" for step in steps]
             (folder / "metrics.jsonl").write_text("".join(lines))
             seeds = int(option.get("--seeds", 1))
-            median = {"dev/score": loss / 10}
-            write_summary(workdir, {"status": "complete", "steps": 10, "seeds": seeds,
-                                    "median": median})
+            summary = {"status": "complete", "steps": 10, "seeds": seeds}
+            write_summary(workdir, summary)
+            if words[0] == "finetune":
+                spread = dict.fromkeys(("median", "min", "max"), loss / 10)
+                results = summary | {"over_seeds": {"dev/score": spread}}
+                (workdir / "results.json").write_text(json.dumps(results))
 """
 
 IN_A_PROCESS = """
 import sys
 from bertjax import cli
-from bertjax.commands import sweep
-sweep._process = lambda words: (sys.executable, {script!r}, *words)
+from bertjax.sweeps import scheduler
+scheduler.COMMAND = (sys.executable, {script!r})
 sys.exit(cli.main(["sweep", *sys.argv[1:]]))
 """
 
@@ -138,7 +141,7 @@ class Home:
 def home(tmp_path, root, monkeypatch, capsys):
     home = Home(tmp_path, capsys)
     monkeypatch.chdir(root)
-    monkeypatch.setattr(sweep, "_process", lambda words: (sys.executable, str(home.script), *words))
+    monkeypatch.setattr(scheduler, "COMMAND", (sys.executable, str(home.script)))
     return home
 
 
@@ -170,7 +173,7 @@ def test_a_run_that_fails_stops_no_other_and_is_tried_again(home):
     log = home.workdir / NAMES[1] / "run.log"
     assert f"{NAMES[1]} failed: bertjax pretrain: error: no such luck ({log})" in out
     assert told.splitlines()[-1] == (
-        "bertjax sweep: error: 1 of 4 runs failed, the others are done"
+        f"bertjax sweep: error: 1 of 4 runs failed, the others are done: {log}"
     )
     run = home.results["runs"][NAMES[1]]
     assert (run["state"], run["error"]) == ("failed", "bertjax pretrain: error: no such luck")
@@ -192,7 +195,7 @@ def test_a_run_that_fails_stops_no_other_and_is_tried_again(home):
 def test_a_run_that_was_killed_has_no_last_word(home):
     """As by a kernel that is out of memory: the last line of the log alone would mislead."""
     home.orders({NAMES[0]: "killed"})
-    assert f"{NAMES[0]} failed: ended by SIGKILL; before: step 3 (" in home.sweep()[1]
+    assert f"{NAMES[0]} failed: ended by SIGKILL; last output: step 3 (" in home.sweep()[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
@@ -212,7 +215,7 @@ def test_a_sweep_that_is_asked_to_end_lets_its_runs_save(home, command_environme
     out, told = process.communicate(timeout=60)
     assert process.returncode == 128 + number, told
     assert all((folder / "saved").exists() for folder in waiting)
-    assert told.splitlines()[-1] == "stopped; the same command continues from there"
+    assert told.splitlines()[-1] == "stopped; the same command resumes the runs"
     states = [run["state"] for run in home.results["runs"].values()]
     assert states == ["done", "begun", "begun", "waiting"]
     home.orders({})
@@ -296,7 +299,7 @@ def test_the_folder_of_another_sweep_is_refused(home):
     before = (home.workdir / "config.json").read_bytes()
     home.runs('product({"optimizer.learning_rate": (1e-3, 3e-3), "seed": (5, 6)})')
     said = one_line(home.sweep())
-    assert "belongs to another sweep: its run learning_rate=1e-3,seed=0 has begun" in said
+    assert "belongs to another sweep: its run learning_rate=1e-3,seed=0 has started" in said
     home.runs(FOUR)
     said = one_line(home.sweep("--config.optimizer.warmup_steps=3"))
     assert "sweep.config.optimizer.warmup_steps: 0 there, 3 here" in said
@@ -324,7 +327,7 @@ def one_line(ended: tuple[int, str, str]) -> str:
         ('{"seed": (1, 2)}', "get_runs() requires a list of runs, each a dict"),
         ("1 / 0", "get_runs() failed: line 13: ZeroDivisionError"),
         ('product({"seed": (1,)}, {"seed": (2,)})', "product: seed is in two parts"),
-        ('[{"init": "runs/a"}]', "'init' is of fine-tuning"),
+        ('[{"init": "runs/a"}]', "'init' of a run requires fine-tuning"),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line_before_anything_is_written(home, runs, message):
@@ -339,8 +342,8 @@ def test_a_mistake_in_the_file_is_one_line_before_anything_is_written(home, runs
         (["--parallel", "0"], "--parallel: got 0, expected an integer >= 1"),
         (["--config.seed=3"], "--config.seed is set by"),
         (["--config.sed=3"], "no field 'sed' in config: did you mean 'seed'?"),
-        (["--seeds", "3"], "--seeds is of fine-tuning"),
-        (["--", "--gpus", "8"], "words behind -- are of a launcher: '--gpus' requires --emit"),
+        (["--seeds", "3"], "--seeds requires fine-tuning"),
+        (["--", "--gpus", "8"], "words after --: got '--gpus', expected none"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(home, words, message):
@@ -352,15 +355,15 @@ def test_a_config_file_is_no_sweep_file_and_a_run_no_sweep(home, tmp_path):
     home.file.write_text(home.file.read_text().replace("get_runs", "get_nothing"))
     assert "defines no get_runs(): is it a sweep file?" in one_line(home.sweep())
     (tmp_path / "config.json").write_text("{}")
-    assert "is no folder of a sweep" in one_line(home.type("--status", tmp_path))
-    assert "--config is expected, or --status WORKDIR" in one_line(home.type())
+    assert "is not the folder of a sweep" in one_line(home.type("--status", tmp_path))
+    assert "--config: got none, expected one; set it, or --status WORKDIR" in one_line(home.type())
 
 
 def test_fine_tuning_is_told_from_its_task(home):
     home.runs("", FINETUNING)
     spec = f"{home.file}:rte"
     words = ("--config", spec, "--workdir", home.workdir, "--data", "glue")
-    assert "--init requires the run" in one_line(home.type(*words))
+    assert "--init requires the pretrained run" in one_line(home.type(*words))
     assert "--data requires" in one_line(home.type(*words[:4]))
     home.orders({"one": 8.0})
     status, out, told = home.type(*words, "--init", "runs/b", "--seeds", 2)
@@ -380,17 +383,15 @@ def test_fine_tuning_is_told_from_its_task(home):
 def test_a_live_table_shows_those_that_run(home, monkeypatch):
     from rich.console import Console
 
-    from bertjax.sweeps import plan as sweeps_plan
-    from bertjax.sweeps import progress, screen
+    from bertjax.sweeps import display, sweep
 
     home.orders({NAMES[1]: "fail"})
     home.sweep()
-    plan = sweeps_plan.recorded(home.workdir)
-    found = progress.read(plan, home.workdir)
+    _, found = sweep.read(str(home.workdir))
     console = Console(width=140, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(screen._table(plan, found, height=9))
+    console.print(display.rich_table(found, 9, "50%"))
     text = console.export_text()
     console.file.close()
     assert NAMES[1] in text, "what failed is shown before what is done"
     assert NAMES[3] not in text
-    assert "4 runs: 3 done, 1 failed" in text
+    assert "50%" in text

@@ -1,0 +1,178 @@
+"""The feature-based NER suite: one run for each row of BERT's table 7 (Devlin et al. 2019)."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from bertjax import build
+from bertjax.config import FINE_TUNING, load_config
+from bertjax.errors import UserError
+from bertjax.io import copies
+from bertjax.layers import layer_choice
+from bertjax.overrides import Override
+from bertjax.sweeps import suite
+from bertjax.sweeps.results import Score, read_results, read_score
+from bertjax.sweeps.run import Run
+from bertjax.sweeps.table import NO_VALUE
+from bertjax.train.checkpoint import origin
+
+FINE_TUNING_ROW = "fine_tuning"
+"""The row of a fine-tuned encoder, without a BiLSTM."""
+
+PUBLISHED: Mapping[str, tuple[str, float | None]] = MappingProxyType(
+    {
+        "embeddings": ("embeddings", 91.0),
+        "second_to_last": ("second-to-last hidden", 95.6),
+        "last": ("last hidden", 94.9),
+        "sum_last_four": ("sum of last four", None),
+        "weighted_sum_last_four": ("weighted sum of last four", 95.9),
+        "concat_last_four": ("concatenation of last four", 96.1),
+        "weighted_sum_all": ("weighted sum of all layers", 95.5),
+        FINE_TUNING_ROW: ("fine-tuning", 96.4),
+    }
+)
+"""Labels of the rows, and dev F1 of BERT-base (Devlin et al. 2019, table 7)."""
+
+LAYERS = tuple(layer_choice.CHOICES)
+"""Names of the rows, in order: choices of layers."""
+
+_METRIC = "dev/f1"
+_FIELD = "task.layers"
+_RECIPE = "conll2003,features"
+
+
+def run_suite(
+    *,
+    init: str,
+    data: str,
+    workdir: str,
+    layers: Sequence[str] = (),
+    finetuned: str = "",
+    seeds: int = 3,
+    recipe: str = "",
+    parallel: int = 1,
+    config: str = "configs/ner.py",
+    overrides: Sequence[Override] = (),
+) -> suite.SuiteResult:
+    """Trains a BiLSTM tagger on the layers of a frozen encoder, and writes a table of dev F1.
+
+    Args:
+      init: The pretrained run, as of `bertjax finetune`.
+      data: Folder of CoNLL-2003.
+      workdir: Folder of the suite, which resumes what is in it.
+      layers: Names of `LAYERS`; all for which the encoder has enough layers if empty.
+      finetuned: Folder of a finished fine-tuning of the same encoder, as one more row.
+      seeds: Number of seeds of each run.
+      recipe: Variant of the config file's recipe: `small` or `tiny`.
+      parallel: Maximum number of runs at a time.
+      config: Config file with the recipes.
+      overrides: Config overrides of all runs.
+
+    Raises:
+      UserError: an argument is invalid, or the folder belongs to another suite.
+      SystemExit: a signal stopped the runs.
+    """
+    if _FIELD in dict(overrides):
+        raise UserError(
+            f"--config.{_FIELD}: got {dict(overrides)[_FIELD]}, expected none, since it differs "
+            "between rows; choose them with --layers"
+        )
+    spec = f"{config}:{_RECIPE}" + (recipe and f",{recipe}")
+    build.check(load_config(spec, overrides, FINE_TUNING))
+    layers = find_layers(init, layers)
+    more = [read_finetuned(finetuned, init)] if finetuned else []
+    options = {"config": spec, "init": init, "data": data, "seeds": seeds}
+    runs = [
+        Run(name, "finetune", options, {_FIELD: name}, overrides) for name in dict.fromkeys(layers)
+    ]
+    record = {"init": init, "data": data, "recipe": recipe}
+    record["overrides"] = [f"{name}={value}" for name, value in overrides]
+    return suite.run(
+        runs,
+        workdir,
+        {"features": record},
+        parallel=parallel,
+        write=lambda folder: _write(folder, more),
+    )
+
+
+def find_layers(init: str, names: Sequence[str] = ()) -> list[str]:
+    """The given choices of layers, or all for which an encoder has enough layers.
+
+    Args:
+      init: See `origin.resolve`.
+      names: Names of `layers/layer_choice.py`.
+
+    Raises:
+      UserError: the run does not exist, or has too few layers.
+    """
+    num_hidden_layers = origin.resolve(init).config["model"]["num_hidden_layers"]
+    for name in names:
+        try:
+            layer_choice.check(name, num_hidden_layers)
+        except UserError as error:
+            raise UserError(f"--layers {','.join(names)}: {error}") from None
+    return list(names) or layer_choice.of_encoder(num_hidden_layers)
+
+
+def read_finetuned(workdir: str, init: str) -> Score:
+    """The row of a fine-tuning of the same encoder on the task.
+
+    Raises:
+      UserError: the folder is no finished fine-tuning on NER, or of another encoder.
+    """
+    folder = copies.local_copy(workdir)
+    results = read_results(folder)
+    if results is None or _METRIC not in results["over_seeds"] or results["task"] != "ner":
+        raise UserError(
+            f"--finetuned {workdir}: expected the --workdir of a finished bertjax finetune "
+            "--config configs/ner.py:conll2003"
+        )
+    if results["init"]["encoder"] != origin.resolve(init).description()["encoder"]:
+        raise UserError(
+            f"--finetuned {workdir} was initialised from another encoder: got "
+            f"{results['init']['name']}, expected {init}; specify a run of the same encoder"
+        )
+    return read_score(FINE_TUNING_ROW, folder, _METRIC)
+
+
+def read_scores(workdir: pathlib.Path) -> list[Score]:
+    """The scores of all rows that are finished in a folder."""
+    scores = (read_score(name, workdir / name, _METRIC) for name in LAYERS)
+    return [score for score in scores if score is not None]
+
+
+def _write(folder: pathlib.Path, more: Sequence[Score]) -> list[Score]:
+    if scores := [*read_scores(folder), *more]:
+        suite.write_table(folder, rows(scores), content(scores))
+    return scores
+
+
+def rows(scores: Sequence[Score]) -> list[list[str]]:
+    """A header and a row for each score, in percent."""
+    table = [["layers", "dev F1, median", "spread", "seeds", "BERT-base, published"]]
+    for score in scores:
+        label, published = PUBLISHED[score.name]
+        median = f"{100 * score.medians[_METRIC]:.1f}"
+        known = NO_VALUE if published is None else f"{published:.1f}"
+        table.append([label, median, score.spread, str(score.seeds), known])
+    return table
+
+
+def content(scores: Sequence[Score]) -> dict[str, Any]:
+    """The table as plain values for JSON, as fractions."""
+    return {
+        score.name: {
+            "medians": dict(score.medians),
+            _METRIC: {"min": score.lowest, "max": score.highest},
+            "seeds": score.seeds,
+            "published": _fraction(PUBLISHED[score.name][1]),
+            "workdir": str(score.workdir),
+        }
+        for score in scores
+    }
+
+
+def _fraction(percent: float | None) -> float | None:
+    return None if percent is None else round(percent / 100, 4)

@@ -1,0 +1,118 @@
+"""Run a sweep, read its results, or print the commands of its runs."""
+
+import pathlib
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax.io import storage
+from bertjax.io.files import write_json, write_text
+from bertjax.runs import bucket_sync
+from bertjax.runs.workdir import in_use
+from bertjax.sweeps import grid, plan, progress, scheduler, suite, table
+from bertjax.sweeps.plan import Sweep
+from bertjax.sweeps.progress import Progress, best_of, is_done
+from bertjax.sweeps.run import Run
+
+
+def run(sweep: Sweep, workdir: str, *, parallel: int = 1) -> list[Progress]:
+    """Runs what is not finished, and writes `table.md` and `results.json` after each run.
+
+    Args:
+      sweep: See `plan.load`.
+      workdir: A path or a URL.
+      parallel: Maximum number of runs at a time, each with an equal share of the devices.
+
+    Returns:
+      The progress of all runs; `scheduler.check_failures` refuses failed ones.
+
+    Raises:
+      UserError: the folder belongs to another sweep, or is in use.
+      SystemExit: a signal stopped the runs.
+    """
+    folder = bucket_sync.on_this_machine(workdir, alone=True)
+    plan.check_runs(sweep, folder)
+    with suite.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
+        scheduler.run_all(
+            sweep.runs, folder, parallel=parallel, on_change=lambda: _write(sweep, folder)
+        )
+        return _write(sweep, folder)
+
+
+def read(workdir: str) -> tuple[Sweep, list[Progress]]:
+    """The sweep to which a folder belongs and the progress of its runs; writes nothing.
+
+    Raises:
+      UserError: the folder is not a sweep's.
+    """
+    folder = bucket_sync.on_this_machine(workdir)
+    sweep = plan.recorded(folder)
+    return sweep, progress.read(sweep.runs, folder)
+
+
+def content(sweep: Sweep, found: Sequence[Progress]) -> dict[str, Any]:
+    """The results as plain values, for JSON."""
+    best = best_of(found)
+    return {
+        "sweep": sweep.spec,
+        "metric": sweep.metric,
+        "mode": sweep.mode,
+        "best": best and best.run.name,
+        "runs": {one.run.name: one.content() for one in found},
+    }
+
+
+def _write(sweep: Sweep, folder: pathlib.Path) -> list[Progress]:
+    found = progress.read(sweep.runs, folder)
+    write_json(folder / "results.json", content(sweep, found))
+    write_text(folder / "table.md", table.runs_markdown(found))
+    return found
+
+
+def commands(sweep: Sweep, workdir: str) -> list[str]:
+    """The command of each run; of a finished run a comment. Writes nothing."""
+    folder = bucket_sync.on_this_machine(workdir)
+    plan.check_runs(sweep, folder)
+    return [
+        f"# done: {run.name}"
+        if is_done(run, folder / run.name)
+        else shlex.join(["bertjax", *_words(run, workdir)])
+        for run in sweep.runs
+    ]
+
+
+def launch_commands(
+    sweep: Sweep, workdir: str, launcher: str, launcher_words: Sequence[str] = ()
+) -> list[str]:
+    """Commands of `tools/launch/` for the runs that are neither finished nor running here.
+
+    Writes the sweep into the folder, so that `read` finds it.
+
+    Args:
+      sweep: See `plan.load`.
+      workdir: A path or a URL that the launched machines see too.
+      launcher: Name of a script in `tools/launch/`.
+      launcher_words: Further words for the launcher.
+
+    Raises:
+      UserError: the folder belongs to another sweep, or is in use.
+    """
+    folder = bucket_sync.on_this_machine(workdir)
+    plan.check_runs(sweep, folder)
+    with suite.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
+        missing = [
+            run
+            for run in sweep.runs
+            if not is_done(run, folder / run.name) and not in_use(folder / run.name)
+        ]
+    lines = [f"# {len(missing)} of {len(sweep.runs)} runs of {sweep.spec}; run in the checkout"]
+    for run in missing:
+        name = grid.label(folder.name, run.name)
+        begin = [f"tools/launch/{launcher}", "--name", name, *launcher_words]
+        lines.append(f"\n# {run.name}\n{shlex.join([*begin, '--', *_words(run, workdir)])}")
+    return lines
+
+
+def _words(run: Run, workdir: str) -> list[str]:
+    """The command of a run with the folder as the user specified it."""
+    return run.words(str(storage.to_path(workdir) / run.name))
