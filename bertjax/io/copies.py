@@ -1,13 +1,18 @@
-"""Copy between a bucket and local disk; a local path is used in place.
+"""Copy files between a bucket and the local disk; local paths are used in place.
 
-fetched    a file or a folder -> its copy on this machine
-delivered  a folder that is made on this machine -> where the user expected it; sent, a file
-bring      some files of a folder -> a folder of this machine
+  local_copy                          a file or folder of a bucket -> its cached copy on this disk
+  download_files                      some files of a bucket's folder -> a local folder
+  atomic_upload, upload_folder        a folder written on this disk -> a folder of a bucket
+  upload_file, upload                 a file written on this disk -> a file of a bucket
+
+Corpora are copied as a whole: every process reads every shard sooner or later, and array_record
+reads local files only.
 """
 
 import concurrent.futures
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -22,75 +27,80 @@ from bertjax.errors import UserError
 from bertjax.io import storage
 from bertjax.io.files import cache_directory
 
-_AT_ONCE = 16
+_NUM_THREADS = 16
 _STAMP = ".fetched.json"
 
 
 def cache_path(purpose: str, path: Any) -> pathlib.Path:
-    """Where this machine keeps what belongs to a path of a bucket."""
+    """Return the path in the local cache that belongs to a path of a bucket."""
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
     return cache_directory() / purpose / digest / path.name
 
 
 def local_copy(name: Any) -> pathlib.Path:
-    """A file or folder on this machine; of a bucket a copy, kept for as long as it is the same.
+    """Return a local path to a file or folder, downloading it from a bucket if necessary.
 
-    Of several processes that want it together, one fetches it and the others wait.
+    A download is cached and reused until a size or version in the bucket changes. If several
+    processes need the same path, one downloads it and the others wait.
 
     Raises:
-      UserError: it is not there, or there is no right to it.
+      UserError: The path does not exist, or access is denied.
     """
     if not storage.is_remote(name):
         return pathlib.Path(name)
     source = storage.to_path(name)
     files = storage.with_retries(lambda: storage.list_files(source), source)
     if not files:
-        raise UserError(f"{source} does not exist, or is empty")
+        raise UserError(f"{source} does not exist or is empty; check the path")
     target = cache_path("fetched", source)
-    holder = target.parent
-    with _alone(holder):
-        stamp = holder / _STAMP
-        wanted = {file: list(facts) for file, facts in sorted(files.items())}
-        if target.exists() and stamp.exists() and json.loads(stamp.read_bytes()) == wanted:
+    folder = target.parent
+    with _lock(folder):
+        stamp = folder / _STAMP
+        versions = {file: list(version) for file, version in sorted(files.items())}
+        if target.exists() and stamp.exists() and json.loads(stamp.read_bytes()) == versions:
             return target
         stamp.unlink(missing_ok=True)
         _remove(target)
         pairs = [(source / file if file else source, target / file) for file in files]
-        _copy(pairs, _put)
-        stamp.write_text(json.dumps(wanted))
+        _copy_all(pairs, _copy_file)
+        stamp.write_text(json.dumps(versions))
     return target
 
 
 def orbax_path(checkpoint: Any) -> Any:
-    """Where orbax reads a checkpoint: it does so on a disk and in gs://."""
+    """Return a path from which Orbax can restore: it reads local paths and gs://, but not s3://."""
     return local_copy(checkpoint) if str(checkpoint).startswith("s3://") else checkpoint
 
 
-def upload(one: pathlib.Path, other: Any) -> None:
-    """Copies a file of this machine to another place."""
-    storage.with_retries(lambda: _put(one, other), other)
+def upload(source: pathlib.Path, target: Any) -> None:
+    """Copy a local file to a bucket."""
+    storage.with_retries(lambda: _copy_file(source, target), target)
 
 
-def download_files(bucket: Any, folder: pathlib.Path, wanted: Callable[[str], bool]) -> None:
-    """Copies what lies in a bucket, as far as it is expected, over what lies in a folder."""
-    names = [
-        name
-        for name in storage.with_retries(lambda: storage.list_files(bucket), bucket)
-        if wanted(name)
-    ]
-    _copy([(bucket / name, folder / name) for name in names], _put_whole)
+def download_files(bucket: Any, folder: pathlib.Path, include: Callable[[str], bool]) -> None:
+    """Copy the files of a bucket's folder into a local folder, replacing files of the same name.
+
+    Args:
+      bucket: The folder of the bucket.
+      folder: The local folder.
+      include: Whether a file is copied, by its name relative to `bucket`.
+    """
+    files = storage.with_retries(lambda: storage.list_files(bucket), bucket)
+    pairs = [(bucket / name, folder / name) for name in files if include(name)]
+    _copy_all(pairs, _copy_file_atomic)
 
 
 @contextlib.contextmanager
 def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
-    """A folder on this machine that goes where the user expected it once it is complete.
+    """A context manager that yields a local folder and uploads it when the block completes.
 
-    What is on a disk is made where it is expected. For a bucket the folder is always the same one,
-    so that what was stopped continues; what is there already is not sent again.
+    For a local path that path itself is yielded. For a bucket the folder is the same one every
+    time, so that an interrupted command can continue; files already in the bucket are not uploaded
+    again.
 
     Args:
-      name: Where it is expected.
-      last: The file without which the folder is none.
+      name: The path that the user gave.
+      last: The file that is uploaded last, and without which the folder counts as incomplete.
     """
     if not storage.is_remote(name):
         yield storage.to_path(name)
@@ -98,13 +108,14 @@ def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
     target = storage.to_path(name)
     folder = cache_path("delivered", target)
     folder.mkdir(parents=True, exist_ok=True)
-    known = storage.with_retries((target / last).exists, target) and not (folder / last).exists()
-    if known:
-        _copy([(target / last, folder / last)], _put_whole)
+    is_complete = storage.with_retries((target / last).exists, target)
+    downloads_last = is_complete and not (folder / last).exists()
+    if downloads_last:
+        _copy_all([(target / last, folder / last)], _copy_file_atomic)
     try:
         yield folder
     except BaseException:
-        if known:
+        if downloads_last:
             (folder / last).unlink(missing_ok=True)
         raise
     upload_tree(folder, target, last)
@@ -113,7 +124,7 @@ def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def upload_file(name: Any) -> Iterator[pathlib.Path]:
-    """A file on this machine that goes where the user expected it once it is complete."""
+    """A context manager that yields a local file path and uploads it when the block completes."""
     if not storage.is_remote(name):
         yield storage.to_path(name)
         return
@@ -126,58 +137,66 @@ def upload_file(name: Any) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def upload_folder(name: Any) -> Iterator[pathlib.Path]:
-    """A local folder whose files are uploaded to the path of the user; a local path is kept."""
+    """A context manager that yields a temporary folder and uploads its files at the end.
+
+    For a local path that path itself is yielded.
+    """
     if not storage.is_remote(name):
         yield storage.to_path(name)
         return
     with tempfile.TemporaryDirectory(prefix="bertjax-") as folder:
         yield pathlib.Path(folder)
         files = [path for path in sorted(pathlib.Path(folder).iterdir()) if path.is_file()]
-        _copy([(path, storage.to_path(name) / path.name) for path in files], _put)
+        _copy_all([(path, storage.to_path(name) / path.name) for path in files], _copy_file)
 
 
 def upload_tree(folder: pathlib.Path, target: Any, last: str) -> None:
-    """Copies a folder of this machine into a bucket, and one of its files behind all others."""
-    there = storage.with_retries(lambda: storage.list_files(target), target)
+    """Upload a local folder to a bucket, the file `last` after all others.
+
+    Files that are in the bucket already, with the same size, are skipped.
+    """
+    uploaded = storage.with_retries(lambda: storage.list_files(target), target)
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = {str(path.relative_to(folder)): path for path in files}
     missing = {
         name: path
         for name, path in names.items()
-        if name != last and there.get(name, (None,))[0] != path.stat().st_size
+        if name != last and uploaded.get(name, (None,))[0] != path.stat().st_size
     }
-    print(f"storage: sending {len(missing) + 1} files to {target}", file=sys.stderr, flush=True)
-    _copy([(path, target / name) for name, path in missing.items()], _put)
+    print(f"storage: uploading {len(missing) + 1} files to {target}", file=sys.stderr, flush=True)
+    _copy_all([(path, target / name) for name, path in missing.items()], _copy_file)
     upload(names[last], target / last)
 
 
-def _put(one: Any, other: Any) -> None:
+def _copy_file(source: Any, target: Any) -> None:
+    """Copy a file from a bucket to a local path, or the other way round."""
     import fsspec
 
-    remote = other if storage.is_remote(other) else one
+    remote = target if storage.is_remote(target) else source
     client, name = fsspec.core.url_to_fs(str(remote))
-    if remote is other:
-        client.put_file(str(one), name)
+    if remote is target:
+        client.put_file(str(source), name)
     else:
-        client.get_file(name, str(other))
+        client.get_file(name, str(target))
         changed = client.modified(name).timestamp()
-        os.utime(other, (changed, changed))
+        os.utime(target, (changed, changed))
 
 
-def _put_whole(one: Any, other: pathlib.Path) -> None:
-    """Nobody sees half of a file, as in a bucket."""
-    part = other.with_name(f".{other.name}.{os.getpid()}.part")
-    _put(one, part)
-    part.replace(other)
+def _copy_file_atomic(source: Any, target: pathlib.Path) -> None:
+    """Download a file such that other processes never see a part of it."""
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    _copy_file(source, part)
+    part.replace(target)
 
 
-def _copy(pairs: list[tuple[Any, Any]], copy: Callable[[Any, Any], None]) -> None:
-    for folder in {other.parent for _, other in pairs}:
+def _copy_all(pairs: list[tuple[Any, Any]], copy: Callable[[Any, Any], None]) -> None:
+    """Copy (source, target) pairs in parallel."""
+    for folder in {target.parent for _, target in pairs}:
         folder.mkdir(parents=True, exist_ok=True)
-    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, "copy") as pool:
+    with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, "copy") as pool:
         tasks = [
-            pool.submit(storage.with_retries, lambda one=one, other=other: copy(one, other), one)
-            for one, other in pairs
+            pool.submit(storage.with_retries, functools.partial(copy, source, target), source)
+            for source, target in pairs
         ]
         for task in tasks:
             task.result()
@@ -191,7 +210,7 @@ def _remove(path: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: pathlib.Path) -> Iterator[None]:
+def _lock(folder: pathlib.Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""File formats that are no plain text: how each is recognised and how its text is extracted.
+"""Detect files that are not plain text, and tell the user how to convert them.
 
-A file is recognised by its first bytes, decompressed, or by its name. Tables without a telling name
-are recognised only by a pattern that prose cannot have: reading a text file as text is more
-important than refusing every table.
+The format is detected from the first bytes, decompressed, or from the name. Tables whose name has
+no ending such as .csv are detected only by patterns that prose cannot have: reading every text file
+as text is more important than refusing every table.
 """
 
 import csv
@@ -12,10 +12,10 @@ import re
 import shlex
 
 HEAD_BYTES = 1 << 16
-"""The number of decompressed bytes that recognition looks at."""
+"""Number of decompressed bytes at the start of a file that the detection uses."""
 
 COMPRESSIONS = {".gz": "zcat", ".bz2": "bzcat", ".xz": "xzcat", ".zst": "zstdcat"}
-"""Name endings of compressed files, with the program that decompresses each."""
+"""Name endings of compressed files and the program that decompresses each."""
 
 _MIN_TABLE_ROWS = 10
 
@@ -25,15 +25,15 @@ class FileKind:
     """A file format.
 
     Attributes:
-      name: What an error message calls it.
-      remedy: A command or a sentence that leads to plain text. `{read}` stands for the beginning of
-        a command that reads the file, `{from_file}` for its redirection, `{path}` for the file and
-        `{stem}` for its name without endings; `{{` is a brace.
+      name: The format's name in error messages.
+      remedy: A command or a sentence that explains how to get plain text. `{read}` stands for the
+        start of a command that reads the file, `{from_file}` for its redirection, `{path}` for the
+        file and `{stem}` for its name without endings; `{{` is a brace.
       endings: Name endings, in lower case.
       magic: A pattern of the first bytes.
-      is_binary: Whether such a file is never text, whatever the caller says of it. Its magic bytes
-        count only where they cannot begin a text.
-      is_table: Whether it is text whose lines have fields, so that some readers take it.
+      is_binary: Whether such a file is never text, even if the user chose a text format. Its magic
+        bytes count only if no text can start with them.
+      is_table: Whether it is text with fields in each line, which some readers accept.
     """
 
     name: str
@@ -71,7 +71,7 @@ _CSV = (
 )
 _ICONV = "{read}iconv -f UTF-{bits} -t UTF-8{from_file} > {stem}.converted.txt"
 _PANDOC = "{read}pandoc -f {format} -t plain{from_file} > {stem}.converted.txt"
-_NO_TEXT = "leave it out, for it holds no text"
+_NO_TEXT = "remove it from the inputs, for it contains no text"
 
 CSV = FileKind("a CSV table", _CSV, (".csv",), is_table=True)
 TSV = FileKind(
@@ -86,7 +86,7 @@ JSON_LINES = FileKind(
 )
 NUL_BYTES = FileKind(
     "binary data or UTF-16 (it has NUL bytes)",
-    "leave it out, or convert it: " + _ICONV.replace("{bits}", "16"),
+    "remove it from the inputs, or convert it: " + _ICONV.replace("{bits}", "16"),
 )
 
 KINDS = (
@@ -201,7 +201,7 @@ KINDS = (
     FileKind("an ORC file", "convert it to JSON lines", (".orc",), _starts(b"ORC"), True),
     FileKind(
         "a file of records (ArrayRecord or TFRecord)",
-        "name the dataset as tfds:NAME:SPLIT, or give a prepared corpus as such",
+        "give the dataset as tfds:NAME:SPLIT, or a prepared corpus with its own option",
         (".array_record", ".arrayrecord", ".tfrecord", ".tfrecords"),
     ),
     FileKind("a tar archive", "tar -xf {path}", (".tar", ".tgz"), _starts(b".{257}ustar"), True),
@@ -240,31 +240,32 @@ KINDS = (
     TSV,
     JSON_LINES,
 )
-"""All kinds that are recognised; where several fit, the one whose name ending fits too, or the
+"""All detected formats. If several match, the one whose name ending matches too is chosen, else the
 first."""
 
 
 def split_name(path: str) -> tuple[str, str]:
-    """The name of a file without an ending of compression, and that ending, in lower case."""
+    """Split off the ending of a compressed file: (name, ending in lower case or "")."""
     name, ending = os.path.splitext(path)
     return (name, ending.lower()) if ending.lower() in COMPRESSIONS else (path, "")
 
 
 def detect_by_content(path: str, head: bytes) -> FileKind | None:
-    """The kind whose magic bytes a file begins with.
+    """Detect a format by magic bytes; None for none.
 
-    Binary magic that is readable text, such as PAR1, counts only where control characters follow.
+    Magic bytes of a binary format that are readable text, such as PAR1, count only if control
+    characters follow.
     """
-    found = []
+    matching = []
     for kind in KINDS:
         match = kind.magic.match(head) if kind.magic else None
         if match and (not kind.is_binary or _is_binary(match[0]) or _CONTROL.search(head)):
-            found.append(kind)
-    return next((kind for kind in found if _has_ending(path, kind)), next(iter(found), None))
+            matching.append(kind)
+    return next((kind for kind in matching if _has_ending(path, kind)), next(iter(matching), None))
 
 
 def detect_by_name(path: str) -> FileKind | None:
-    """The kind whose name ending a file has."""
+    """Detect a format by name ending; None for none."""
     return next((kind for kind in KINDS if _has_ending(path, kind)), None)
 
 
@@ -276,11 +277,11 @@ def _is_binary(magic: bytes) -> bool:
 
 
 def detect_table(head: bytes) -> FileKind | None:
-    """CSV or TSV if the first lines of a file can be nothing else.
+    """Detect CSV or TSV if the first lines of a file cannot be prose; else return None.
 
     TSV: at least 10 lines, none blank, all with the same number of tabs, and text before the first.
-    CSV: at least 10 rows, none blank, all with the same number of fields, no field that begins with
-    a space, as prose has after a comma, and a header of different names.
+    CSV: at least 10 rows, none blank, all with the same number of fields, no field that starts with
+    a space (prose has one after a comma), and a header of distinct names.
     """
     lines = head.decode(errors="replace").removesuffix("\n").split("\n")
     if len(head) >= HEAD_BYTES:
@@ -310,7 +311,7 @@ def _is_csv(lines: list[str]) -> bool:
 
 
 def remedy(kind: FileKind, path: str) -> str:
-    """What to do with a file of a kind, as a command that names the file where there is one."""
+    """Explain how to convert a file to plain text: a command for this file, or a sentence."""
     stem, ending = split_name(path)
     quoted = shlex.quote(path)
     return kind.remedy.format(

@@ -11,23 +11,23 @@ from bertjax.errors import UserError
 from bertjax.io import storage
 
 CACHE_VARIABLE = "BERTJAX_CACHE"
-"""Names another folder."""
+"""Environment variable with the path of the cache folder."""
 
 
 def cache_directory(named: str = "") -> pathlib.Path:
-    """The folder: the one named, else the environment's, else the user's."""
+    """Return the cache folder: `named`, else BERTJAX_CACHE, else ~/.cache/bertjax."""
     home = pathlib.Path.home() / ".cache" / "bertjax"
     return pathlib.Path(named or os.environ.get(CACHE_VARIABLE) or home)
 
 
 def write_atomic(path: pathlib.Path, content: bytes) -> None:
-    """Replaces a file so that a crash leaves the old content or the new one, never a part.
+    """Replace a file atomically: a crash leaves the old or the new content, never a part.
 
     Raises:
-      OSError: the file cannot be written; the old content stays.
+      OSError: The file cannot be written; the old content is kept.
     """
     if storage.is_remote(path):
-        # A bucket shows an object only once it is complete.
+        # In a bucket an object becomes visible only once it is complete.
         storage.with_retries(lambda: path.write_bytes(content), path)
         return
     temporary = path.with_name(f".{path.name}.part")
@@ -44,7 +44,7 @@ def write_atomic(path: pathlib.Path, content: bytes) -> None:
 
 
 def fsync(path: pathlib.Path) -> None:
-    """Brings a file or folder to disk."""
+    """Flush a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -53,18 +53,18 @@ def fsync(path: pathlib.Path) -> None:
 
 
 def write_output(path: pathlib.Path, text: str) -> None:
-    """Writes a file and makes the folders above it.
+    """Write a text file atomically, and create the folders above it.
 
     Raises:
-      UserError: the disk is full, or may not be written; what stood there stands there still.
+      UserError: The file cannot be written; the old content is kept.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written: {error.strerror}; fix that and run the same command "
-            "again: finished files and checkpoints are kept"
+            f"cannot write {path}: {error.strerror}; fix that and run the same command again: "
+            "finished files and checkpoints are kept"
         ) from error
 
 
@@ -73,49 +73,51 @@ _FULL_TEXTS = tuple(os.strerror(code) for code in _FULL)
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file atomically, also in case of a power loss."""
+    """Write a JSON file atomically, also in case of a power loss."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def write_hf_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON file atomically, in the format of transformers."""
+    """Write a JSON file atomically, formatted as by transformers."""
     text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
     write_text(path, text + "\n")
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-    """Replaces a text file atomically.
+    """Replace a text file atomically.
 
     Raises:
-      UserError: the disk is full.
+      UserError: The disk is full.
     """
     try:
         write_atomic(path, text.encode())
     except OSError as error:
         if is_disk_full(error):
-            raise UserError(f"{path}: the disk is full; free some space and start again") from error
+            raise UserError(
+                f"cannot write {path}: the disk is full; free some space and run the command again"
+            ) from error
         raise
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a JSON file that holds an object.
+    """Read a JSON file that contains an object.
 
     Raises:
-      UserError: it cannot be read, or holds something else.
+      UserError: The file cannot be read, is not JSON, or contains another type.
     """
     try:
         content = json.loads(storage.with_retries(lambda: path.read_text(encoding="utf-8"), path))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from None
+        raise UserError(f"cannot read {path} as JSON: {error}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds a JSON {type(content).__name__}, expected an object")
+        raise UserError(f"{path}: got a JSON {type(content).__name__}, expected an object")
     return content
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or what it came from, says that there is no room left.
+    """Whether an error, or one of its causes, reports a full disk or quota.
 
-    Libraries that write through C++ wrap the code in a text of their own.
+    The message is checked too: libraries that write through C++ raise errors without the code.
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in _FULL:

@@ -1,4 +1,7 @@
-"""Read the lines of a file, compressed or not; an error names the damaged line."""
+"""Read text files line by line, compressed or not, local or in a bucket.
+
+Errors name the line, or how much of a damaged file could be read.
+"""
 
 import bz2
 import contextlib
@@ -11,7 +14,7 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from bertjax.errors import UserError
@@ -19,7 +22,7 @@ from bertjax.io import file_kinds, storage
 from bertjax.io.file_kinds import HEAD_BYTES, FileKind
 
 MAX_LINE_BYTES = 1 << 20
-"""Bytes; a longer line comes in pieces, so that no input needs more memory than this."""
+"""A longer line is read in pieces, so that memory is bounded for every input."""
 
 _BUFFER = 1 << 20
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, OSError, ValueError)
@@ -28,22 +31,23 @@ _STANDARD_INPUT = "standard input"
 
 
 def read_lines(path: str, max_length: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Yields (byte offset, line) with line ends; offsets count decompressed bytes.
+    """Yield (byte offset, line) for every line of a file; offsets count decompressed bytes.
 
-    A line longer than `max_length` comes in pieces, cut behind a space or else between characters:
-    only such a piece, or the end of the file, lacks a line end. In a file whose first block has
-    carriage returns and no newline, carriage returns are line ends and are given as newlines.
+    A line keeps its line end. A line longer than `max_length` bytes is split after a space, or else
+    between characters; only such a piece, or the end of the file, has no line end. In a file whose
+    first block has carriage returns and no newline, carriage returns are line ends and are
+    converted to newlines.
 
     Raises:
-      UserError: the file cannot be opened, is no regular file, or is truncated or corrupt (it says
-        how far it was good).
+      UserError: The file cannot be opened, is no regular file, or is truncated or corrupt (the
+        message contains the number of bytes read before the damage).
     """
     offset, rest = 0, b""
-    with _errors_of(path, lambda: offset), _open(path, min(max_length, _BUFFER)) as stream:
+    with _user_errors(path, lambda: offset), _open(path, min(max_length, _BUFFER)) as stream:
         while line := rest + stream.readline(max_length - len(rest)):
             rest = b""
             if len(line) >= max_length and not line.endswith(b"\n"):
-                line, rest = _cut(line)
+                line, rest = _split_long_line(line)
             if offset == 0 and line.startswith(BYTE_ORDER_MARK):
                 line, offset = line[3:], 3
             yield offset, line
@@ -51,59 +55,62 @@ def read_lines(path: str, max_length: int = MAX_LINE_BYTES) -> Iterator[tuple[in
 
 
 def read_head(path: str) -> bytes:
-    """The first 64 KiB of a file, decompressed: all that comes before damage, if there is some.
+    """Read the first 64 KiB of a file, decompressed; less if the file is damaged within them.
 
     Raises:
-      UserError: the file cannot be opened.
+      UserError: The file cannot be opened.
     """
-    with _errors_of(path, lambda: 0), _open(path, _BUFFER) as stream:
+    with _user_errors(path, lambda: 0), _open(path, _BUFFER) as stream:
         return stream.peek().removeprefix(BYTE_ORDER_MARK)
 
 
 @contextlib.contextmanager
-def _errors_of(path: str, good: Callable[[], int]) -> Iterator[None]:
-    """Turns errors of reading a file into a line for the user; `good` counts what was read."""
+def _user_errors(path: str, bytes_read: Callable[[], int]) -> Iterator[None]:
+    """Convert errors of reading a file to `UserError`."""
     try:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise UserError(f"cannot read {path}: {error.strerror}; check the path") from None
     except _DAMAGE as error:
         raise UserError(
-            f"{path} is truncated or corrupt: it is good for {good():,} bytes of text and then "
-            f"fails ({error}); replace it and run the same command again, or leave it out"
+            f"{path} is truncated or corrupt after {bytes_read():,} bytes of text ({error}); "
+            "replace it and run the same command again, or remove it from the inputs"
         ) from error
 
 
 def read_text_lines(
     path: str | None, *, tables: Sequence[FileKind] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Returns (where, text) of every line of a file, or of standard input, without line ends.
+    """Iterate over (where, text) for every line of a file or of standard input, without line ends.
+
+    `where` is "FILE:NUMBER", for error messages.
 
     Args:
-      path: The file, whose kind is checked at once; None for standard input.
-      tables: The kinds of tables whose lines the caller can read; None for any.
+      path: The file, whose format is checked immediately; None for standard input.
+      tables: The formats of tables that the caller can read; None for any.
 
     Raises:
-      UserError: as `lines` does, the file is of a kind that is no text, or a line is not UTF-8;
-        `where` names it.
+      UserError: As for `read_lines`; the file is not text, or a line is not UTF-8.
     """
     if path is None:
-        return _decoded(_STANDARD_INPUT, _checked(iter(sys.stdin.buffer), tables))
+        return _decode_lines(_STANDARD_INPUT, _check_first_line(sys.stdin.buffer, tables))
     _check_kind(path, read_head(path), tables)
-    return _decoded(path, (raw for _, raw in read_lines(path)))
+    return _decode_lines(path, (raw for _, raw in read_lines(path)))
 
 
-def _checked(found: Iterator[bytes], tables: Sequence[FileKind] | None) -> Iterator[bytes]:
-    """Passes on what standard input has; its first line decides about its kind."""
-    for number, raw in enumerate(found):
+def _check_first_line(
+    stream: Iterable[bytes], tables: Sequence[FileKind] | None
+) -> Iterator[bytes]:
+    """Yield the lines of standard input; the first one is used to detect its format."""
+    for number, raw in enumerate(stream):
         if number == 0:
             raw = raw.removeprefix(BYTE_ORDER_MARK)
             _check_kind(_STANDARD_INPUT, raw, tables)
         yield raw
 
 
-def _decoded(name: str, found: Iterator[bytes]) -> Iterator[tuple[str, str]]:
-    for number, raw in enumerate(found, start=1):
+def _decode_lines(name: str, lines: Iterator[bytes]) -> Iterator[tuple[str, str]]:
+    for number, raw in enumerate(lines, start=1):
         where = f"{name}:{number}"
         try:
             text = raw.decode()
@@ -125,10 +132,10 @@ def _check_kind(name: str, start: bytes, tables: Sequence[FileKind] | None) -> N
 
 
 def read_text(path: pathlib.Path) -> str:
-    """The text of a file that is read at once, without a byte order mark.
+    """Read a whole text file, without its byte order mark.
 
     Raises:
-      UserError: it is not UTF-8.
+      UserError: The file is not UTF-8.
     """
     data = path.read_bytes()
     try:
@@ -142,15 +149,16 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def _open(path: str, buffer: int) -> BinaryIO:
-    """Opens a file for reading its decompressed bytes with newlines as line ends."""
-    return io.BufferedReader(_Lines(_decompressed(path, buffer)), max(buffer, HEAD_BYTES))
+    """Open a file for reading its decompressed bytes, with newlines as line ends."""
+    stream = _NewlineReader(_open_decompressed(path, buffer))
+    return io.BufferedReader(stream, max(buffer, HEAD_BYTES))
 
 
-def _decompressed(path: str, buffer: int) -> BinaryIO:
-    """Opens a file for reading what was compressed; the first bytes tell how it was."""
+def _open_decompressed(path: str, buffer: int) -> BinaryIO:
+    """Open a file for reading its decompressed bytes; magic bytes identify the compression."""
     if storage.is_remote(path):
-        place = storage.to_path(path)
-        compressed = storage.with_retries(lambda: place.open("rb"), path)
+        remote = storage.to_path(path)
+        compressed = storage.with_retries(lambda: remote.open("rb"), path)
         magic = storage.with_retries(lambda: compressed.read(6), path)
         compressed.seek(0)
     else:
@@ -168,27 +176,29 @@ def _decompressed(path: str, buffer: int) -> BinaryIO:
         return io.BufferedReader(_ZstandardReader(compressed), buffer)
     suffix = path.rpartition(".")[2]
     if suffix in ("gz", "bz2", "xz", "zst"):
-        raise EOFError(f"its name ends in .{suffix} but its first bytes are not those of one")
+        raise EOFError(
+            f"its name ends in .{suffix}, but its first bytes are not those of .{suffix}"
+        )
     if storage.is_remote(path):
         return io.BufferedReader(compressed, buffer)
     return open(path, "rb", buffering=buffer)
 
 
 def _check_regular(path: str) -> None:
-    """Refuses pipes: files are opened more than once, and a pipe would lose its first bytes."""
+    """Refuse pipes: files are opened more than once, and a pipe would lose its first bytes."""
     mode = os.stat(path).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
         raise UserError(
-            f"{path} is a pipe or a device, expected a file, which can be opened again: write its "
-            "content to a file first"
+            f"{path}: got a pipe or a device, expected a regular file, which can be opened twice; "
+            "write its content to a file first"
         )
 
 
-class _Lines(io.RawIOBase):
-    """A stream whose line ends are newlines, also where the file has bare carriage returns.
+class _NewlineReader(io.RawIOBase):
+    """A stream that converts the carriage returns of old Macintosh files to newlines.
 
-    Such are the files of old Macs: their first block has carriage returns and no newline. Elsewhere
-    a carriage return is part of a line, as in a log with progress bars. Sizes stay as they are.
+    Such a file has carriage returns and no newline in its first block. In other files a bare
+    carriage return is part of a line, as in a log with progress bars. Byte offsets are unchanged.
     """
 
     def __init__(self, stream: BinaryIO):
@@ -198,7 +208,7 @@ class _Lines(io.RawIOBase):
             while len(block) < HEAD_BYTES and (more := stream.read1(HEAD_BYTES - len(block))):
                 block += more
         except _DAMAGE as error:
-            self._failure = error  # raised once what comes before it has been read
+            self._failure = error  # raised after the bytes before the damage have been read
         self._is_old_mac = b"\r" in block and b"\n" not in block
         self._block = bytes(block)
 
@@ -212,25 +222,25 @@ class _Lines(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:
         if not self._is_old_mac and not self._block and not self._failure:
             return self._stream.readinto1(buffer)
-        found, self._block = self._block[: len(buffer)], self._block[len(buffer) :]
-        if not found and self._failure:
+        data, self._block = self._block[: len(buffer)], self._block[len(buffer) :]
+        if not data and self._failure:
             raise self._failure
-        found = found or self._stream.read1(len(buffer))
+        data = data or self._stream.read1(len(buffer))
         if self._is_old_mac:
-            found = self._with_newlines(found)
-        buffer[: len(found)] = found
-        return len(found)
+            data = self._convert_returns(data)
+        buffer[: len(data)] = data
+        return len(data)
 
-    def _with_newlines(self, found: bytes) -> bytes:
+    def _convert_returns(self, data: bytes) -> bytes:
         following = self._block[:1] or (b"" if self._failure else self._stream.peek(1)[:1])
-        return _BARE_RETURN.sub(b"\n", found + following)[: len(found)]
+        return _BARE_RETURN.sub(b"\n", data + following)[: len(data)]
 
 
 _BARE_RETURN = re.compile(rb"\r(?!\n)")
 
 
 class _ZstandardReader(io.RawIOBase):
-    """Frames of Zstandard; unlike the library's own reader it notices a truncated last one."""
+    """A reader of Zstandard frames that, unlike the library's, detects a truncated last frame."""
 
     def __init__(self, compressed: str | BinaryIO):
         import zstandard
@@ -250,10 +260,10 @@ class _ZstandardReader(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:
         while not self._text:
-            compressed = self._unused() or self._stream.read(_BUFFER >> 3)
+            compressed = self._unused_data() or self._stream.read(_BUFFER >> 3)
             if not compressed:
                 if self._frame is not None and not self._frame.eof:
-                    raise EOFError("the last Zstandard frame has no end")
+                    raise EOFError("the last Zstandard frame is truncated")
                 return 0
             if self._frame is None or self._frame.eof:
                 self._frame = self._new_frame()
@@ -261,17 +271,17 @@ class _ZstandardReader(io.RawIOBase):
                 self._text = self._frame.decompress(compressed)
             except self._failure as error:
                 raise ValueError(str(error)) from error
-        taken = self._text[: len(buffer)]
-        buffer[: len(taken)] = taken
-        self._text = self._text[len(taken) :]
-        return len(taken)
+        data = self._text[: len(buffer)]
+        buffer[: len(data)] = data
+        self._text = self._text[len(data) :]
+        return len(data)
 
-    def _unused(self) -> bytes:
+    def _unused_data(self) -> bytes:
         return self._frame.unused_data if self._frame is not None and self._frame.eof else b""
 
 
-def _cut(line: bytes) -> tuple[bytes, bytes]:
-    """Parts a line behind its last space, or where a character of UTF-8 begins."""
+def _split_long_line(line: bytes) -> tuple[bytes, bytes]:
+    """Split a line after its last space, or else before a UTF-8 character."""
     cut = line.rfind(b" ", len(line) // 2) + 1
     if not cut:
         cut = len(line) - 1

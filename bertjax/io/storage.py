@@ -1,11 +1,11 @@
-"""Paths in buckets (gs://, s3://) next to local ones: list, read, retry.
+"""Paths in buckets (gs://, s3://) and on local disks, with retries of failed requests.
 
-place      what the user wrote -> a path, of a disk or of a bucket
-with_retries  repeats an operation of storage that failed, after a pause
-listed     what lies in a folder of a bucket, with sizes and versions
-make_folder, check_file, check_folder   refuse, before any work, a place that cannot be written
+  to_path         a user's string -> a path object, local or of a bucket
+  with_retries    call a function again after a temporary failure of the storage
+  list_files      sizes and versions of the files in a folder of a bucket
+  make_folder, check_file, check_folder    refuse unwritable paths before any work is done
 
-A path of a bucket (`etils.epath`) has the methods of `pathlib`, but what costs a request each time.
+A path of a bucket (`etils.epath`) has the methods of `pathlib`; each call is a network request.
 """
 
 import errno
@@ -24,11 +24,11 @@ _EXTRAS = {"gs": "gcs", "s3": "s3"}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 
 _WAITS = (1, 2, 4, 8, 16, 32)
-"""Seconds between one try and the next, times something between a half and one and a half."""
+"""Seconds before each retry, multiplied by a random factor from 0.5 to 1.5."""
 
-_PASSING_CODES = {408, 429, 500, 502, 503, 504}
-_SHUT_CODES = {401, 403}
-_PASSING = {
+_TEMPORARY_STATUS = {408, 429, 500, 502, 503, 504}
+_DENIED_STATUS = {401, 403}
+_TEMPORARY_ERRNO = {
     *(errno.EAGAIN, errno.EBUSY, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET),
     *(errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EREMOTEIO),
 }
@@ -37,27 +37,29 @@ Result = TypeVar("Result")
 
 
 def is_remote(name: Any) -> bool:
-    """Whether a path is a URL."""
+    """Whether a path is a URL, such as one of a bucket."""
     return _SCHEME.match(str(name)) is not None
 
 
 def to_path(name: Any) -> Any:
-    """The path that the user means.
+    """Convert a user's string to a `pathlib.Path`, or to an `etils.epath.Path` for a bucket.
 
     Raises:
-      UserError: it is empty, or a URL of a kind that is not known, or for which a package is
-        missing.
+      UserError: The string is empty, its URL scheme is not supported, or the package for the
+        scheme is not installed.
     """
     if not str(name):
-        raise UserError("got an empty path, expected the name of a file or folder")
+        raise UserError("got an empty path, expected the path of a file or folder")
     scheme = _SCHEME.match(str(name))
     if scheme is None:
         return pathlib.Path(name)
     if scheme[1] not in _EXTRAS:
         known = ", ".join(f"{name}://" for name in _EXTRAS)
-        raise UserError(f"{name}: expected a path, or one that begins with {known}")
+        raise UserError(
+            f"unsupported path: got {name}, expected a local path or one that starts with {known}"
+        )
     try:
-        _forget_listings()
+        _disable_listings_cache()
         from etils import epath
 
         path = epath.Path(str(name))
@@ -70,8 +72,8 @@ def to_path(name: Any) -> Any:
     return path
 
 
-def _forget_listings() -> None:
-    """Has clients ask anew each time: other machines of a run write there too."""
+def _disable_listings_cache() -> None:
+    """Disable fsspec's cache of listings: other hosts of a run write to the same folders."""
     from fsspec import config
 
     for protocol in ("gs", "gcs", "s3"):
@@ -79,58 +81,60 @@ def _forget_listings() -> None:
 
 
 def absolute(path: Any) -> Any:
-    """The path from the root of its disk; one of a bucket always is."""
+    """Make a local path absolute; a path of a bucket always is."""
     return path if is_remote(path) else path.absolute()
 
 
 def with_retries(
     function: Callable[[], Result], path: Any, log: Callable[[str], None] | None = None
 ) -> Result:
-    """Calls a function, and again where storage failed for a moment: six times, over a minute.
+    """Call a function, with up to six retries over about a minute after temporary failures.
 
     Args:
-      function: Reads or writes; may be called several times.
-      path: What, for users.
-      log: Gets a line about every failure; standard error unless told.
+      function: Reads or writes; must be safe to call several times.
+      path: The path it uses, for messages.
+      log: Called with a line for every failure; prints to standard error by default.
 
     Raises:
-      UserError: there is no right to it, or the last try failed as well.
+      UserError: Access is denied, or the last retry failed too.
     """
     log = log or (lambda line: print(line, file=sys.stderr, flush=True))
     for wait in (*_WAITS, None):
         try:
             return function()
         except Exception as error:  # each client has errors of its own
-            if not _passes(error):
-                raise _explained(error, path) from error
+            if not _is_temporary(error):
+                raise _to_user_error(error, path) from error
             if wait is None:
-                tries = len(_WAITS) + 1
-                text = f"{path}: {_first_line(error)}; {tries} tries failed, start again later"
-                raise UserError(text) from error
+                raise UserError(
+                    f"{path}: {_first_line(error)}; {len(_WAITS) + 1} attempts failed, run the "
+                    "command again later"
+                ) from error
             wait *= random.uniform(0.5, 1.5)
-            log(f"storage: {path}: {_first_line(error)}; trying again in {wait:.1f} s")
+            log(f"storage: {path}: {_first_line(error)}; retrying in {wait:.1f} s")
             time.sleep(wait)
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def make_folder(folder: Any) -> None:
-    """Makes a folder and those above it.
+    """Create a folder and its parents.
 
     Raises:
-      UserError: with the system's reason why that cannot be.
+      UserError: The folder cannot be created; the message contains the system's reason.
     """
     try:
         with_retries(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
     except OSError as error:
-        reason = "a file is there" if isinstance(error, FileExistsError) else error.strerror
-        raise UserError(f"cannot make the folder {folder}: {reason}; name another one") from None
+        is_file = isinstance(error, FileExistsError)
+        reason = "a file has this name" if is_file else error.strerror
+        raise UserError(f"cannot create the folder {folder}: {reason}; give another one") from None
 
 
 def check_folder(folder: Any) -> None:
-    """Checks that a folder is there or can be made; leaves only the folders above it behind.
+    """Check that a folder exists or can be created; may create its parents.
 
     Raises:
-      UserError: with the system's reason why that cannot be.
+      UserError: The folder cannot be created; the message contains the system's reason.
     """
     if is_remote(folder) or os.path.isdir(folder):
         return
@@ -139,10 +143,10 @@ def check_folder(folder: Any) -> None:
 
 
 def check_file(path: Any) -> None:
-    """Checks that a file can be written, and makes the folders above it.
+    """Check that a file can be written, and create the folders above it.
 
     Raises:
-      UserError: with the system's reason why that cannot be.
+      UserError: The file cannot be written; the message contains the system's reason.
     """
     if is_remote(path):
         return
@@ -156,59 +160,62 @@ def check_file(path: Any) -> None:
         elif not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name another file") from None
+        raise UserError(f"cannot write {path}: {error.strerror}; give another file") from None
 
 
-def move(one: Any, other: Any) -> None:
-    """Gives a file of a bucket another name in it; the server copies."""
+def move(source: Any, target: Any) -> None:
+    """Rename a file within a bucket; the server copies it."""
     import fsspec
 
-    client, name = fsspec.core.url_to_fs(str(one))
-    _, new = fsspec.core.url_to_fs(str(other))
-    with_retries(lambda: client.mv(name, new), one)
+    client, old_name = fsspec.core.url_to_fs(str(source))
+    _, new_name = fsspec.core.url_to_fs(str(target))
+    with_retries(lambda: client.mv(old_name, new_name), source)
 
 
 def remove_folder(folder: Any) -> None:
-    """Removes a folder of a bucket as far as it is there."""
+    """Remove a folder of a bucket if it exists."""
     if with_retries(folder.exists, folder):
         with_retries(folder.rmtree, folder)
 
 
 def list_files(path: Any) -> dict[str, tuple[int, str]]:
-    """Size and version of every file of a folder, by its name within; of a file its own, by ""."""
+    """List (size, version) of the files in a folder of a bucket, by name relative to it.
+
+    The name of a file that is itself given as `path` is "".
+    """
     import fsspec
 
     client, root = fsspec.core.url_to_fs(str(path))
-    found = {}
-    for name, facts in _found(client, root).items():
-        # What ends so stands for a folder that somebody made by hand.
+    files = {}
+    for name, details in _find_objects(client, root).items():
+        # A name with a slash at its end is the marker of an empty folder.
         if not name.endswith("/"):
-            version = facts.get("generation") or facts["ETag"]
-            found[name.removeprefix(root).lstrip("/")] = facts["size"], str(version)
-    return found
+            version = details.get("generation") or details["ETag"]
+            files[name.removeprefix(root).lstrip("/")] = details["size"], str(version)
+    return files
 
 
-def _found(client: Any, root: str) -> dict[str, dict[str, Any]]:
+def _find_objects(client: Any, root: str) -> dict[str, dict[str, Any]]:
     try:
         return client.find(root, detail=True)
     except FileNotFoundError:
         return {}
 
 
-def _passes(error: Exception) -> bool:
-    """Whether it may go well a while later."""
+def _is_temporary(error: Exception) -> bool:
+    """Whether the same request may succeed later."""
     if isinstance(error, PermissionError | FileNotFoundError | FileExistsError):
         return False
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & {"TimeoutError", "ConnectionError", "HTTPClientError", "ClientConnectionError"}:
         return True
-    if isinstance(error, OSError) and error.errno in _PASSING:
+    if isinstance(error, OSError) and error.errno in _TEMPORARY_ERRNO:
         return True
-    return _code(error) in _PASSING_CODES
+    return _http_status(error) in _TEMPORARY_STATUS
 
 
-def _code(error: Exception) -> int | None:
-    """The status of HTTP, where an error of a library has one."""
+def _http_status(error: Exception) -> int | None:
+    """The HTTP status that a client's error carries, or None."""
     for name in ("code", "status", "status_code"):
         value = getattr(error, name, None)
         if isinstance(value, int | str) and str(value).isdecimal():
@@ -216,12 +223,12 @@ def _code(error: Exception) -> int | None:
     return None
 
 
-def _explained(error: Exception, path: Any) -> Exception:
-    shut = isinstance(error, PermissionError) or _code(error) in _SHUT_CODES
-    if shut or (isinstance(error, OSError) and "Forbidden" in str(error)):
-        return UserError(f"no right to {path}: {_first_line(error)}")
+def _to_user_error(error: Exception, path: Any) -> Exception:
+    denied = isinstance(error, PermissionError) or _http_status(error) in _DENIED_STATUS
+    if denied or (isinstance(error, OSError) and "Forbidden" in str(error)):
+        return UserError(f"access to {path} is denied: {_first_line(error)}; check the permissions")
     if "Credentials" in type(error).__name__:
-        return UserError(f"{path}: {_first_line(error)}: log in as its client's manual says")
+        return UserError(f"no credentials for {path}: {_first_line(error)}; log in to its storage")
     return error
 
 

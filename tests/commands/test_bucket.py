@@ -89,4 +89,4 @@ def test_a_run_in_a_bucket_goes_on_where_another_machine_was_killed(
     done = learn(run_bertjax, "gs://bucket/runs/it", machine="two")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if "error" in line]
-    assert "no right to gs://bucket/" in line
+    assert "access to gs://bucket/" in line

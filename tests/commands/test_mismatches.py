@@ -228,7 +228,7 @@ OUTPUTS = {
 }
 PLACES = {
     "/proc/made": ("/proc/made", {"No such file or directory"}),
-    "HOME/text.txt/below": ("text.txt", {"a file is there", "Not a directory"}),
+    "HOME/text.txt/below": ("text.txt", {"a file has this name", "Not a directory"}),
     "HOME/text.txt/below/that": ("text.txt/below", {"Not a directory"}),
     "x" * 300: ("x" * 300, {"File name too long"}),
 }

@@ -1,4 +1,4 @@
-"""Files that are no text: recognised by content or name, and never where prose is meant."""
+"""Formats other than text are detected by content or name, and prose is never refused."""
 
 import bz2
 import gzip
@@ -87,7 +87,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("kind", [*BINARY, *PAGES])
-def test_content_is_recognised_under_any_name_and_through_compression(tmp_path, kind):
+def test_content_is_detected_under_any_name_and_through_compression(tmp_path, kind):
     content = BINARY[kind]() if kind in BINARY else PAGES[kind].encode()
     for name, written in (("a.txt", content), ("b", gzip.compress(content))):
         path = tmp_path / name
@@ -101,7 +101,7 @@ def test_content_is_recognised_under_any_name_and_through_compression(tmp_path, 
 
 
 @pytest.mark.parametrize("kind", BINARY)
-def test_no_format_makes_text_of_binary_data(tmp_path, kind):
+def test_binary_data_is_refused_whatever_the_chosen_format(tmp_path, kind):
     path = tmp_path / "a.txt"
     path.write_bytes(BINARY[kind]())
     for format in ("text", "lines", "jsonl", "source-target"):
@@ -110,7 +110,7 @@ def test_no_format_makes_text_of_binary_data(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PAGES)
-def test_a_chosen_format_reads_what_is_text(tmp_path, kind):
+def test_a_chosen_format_accepts_text_of_other_kinds(tmp_path, kind):
     path = tmp_path / "a.html"
     path.write_text(PAGES[kind])
     assert list(documents([str(path)], format="text"))
@@ -171,7 +171,7 @@ def test_prose_is_read(tmp_path, text):
 
 
 def converted(path, tmp_path, column: str) -> str:
-    """What the command of a refusal writes."""
+    """Run the command in an error message and return what it writes."""
     with pytest.raises(UserError) as error:
         list(documents([str(path)]))
     command = str(error.value).partition("expected text: ")[2]
@@ -201,7 +201,7 @@ def converted(path, tmp_path, column: str) -> str:
         ("train.txt", b"-DOCSTART- O\n\none, O\ntwo O\n\n-DOCSTART- O\n\nthree O\n", "", "auto"),
     ],
 )
-def test_the_command_of_a_refusal_makes_text(tmp_path, name, content, column, format):
+def test_the_command_in_the_error_converts_to_text(tmp_path, name, content, column, format):
     path = tmp_path / name
     path.write_bytes(content)
     made = converted(path, tmp_path, column)
@@ -209,13 +209,13 @@ def test_the_command_of_a_refusal_makes_text(tmp_path, name, content, column, fo
 
 
 @pytest.mark.parametrize("kind", ["parquet", "feather", "stream"])
-def test_the_command_for_arrow_makes_json_lines(tmp_path, kind):
+def test_the_command_for_arrow_converts_to_json_lines(tmp_path, kind):
     path = tmp_path / "data"
     path.write_bytes(an_arrow(kind))
     assert list(documents([converted(path, tmp_path, "text")])) == ["one", "two\nlines"]
 
 
-def test_every_kind_has_a_remedy_that_names_files_safely():
+def test_every_kind_has_a_remedy_that_quotes_file_names():
     for kind in (*file_kinds.KINDS, file_kinds.JSON_ARRAY, file_kinds.NUL_BYTES):
         for path in ("a b/it's.x.gz", "plain.x"):
             said = file_kinds.remedy(kind, path)
@@ -223,7 +223,7 @@ def test_every_kind_has_a_remedy_that_names_files_safely():
             assert "it's.x.gz" not in said  # quoted for a shell, or not named
 
 
-def test_lines_of_other_files_are_not_taken_for_texts(tmp_path, monkeypatch):
+def test_other_formats_are_refused_where_lines_are_texts(tmp_path, monkeypatch):
     for name, content in (
         ("a.csv", CSV),
         ("a.jsonl", '{"text": "a"}\n'),
@@ -242,7 +242,7 @@ def test_lines_of_other_files_are_not_taken_for_texts(tmp_path, monkeypatch):
             list(read_text_lines(None))
 
 
-def test_released_files_are_what_they_are(shared_data):
+def test_released_files_are_detected_correctly(shared_data):
     refused = [
         *("banking77/train.csv", "glue/SST-2/train.tsv", "glue/CoLA/train.tsv"),
         *("ner/conll2003/train.txt", "kbert/book_review/train.tsv", "squad/v1.1_xquad_en.json"),

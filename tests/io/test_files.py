@@ -1,4 +1,4 @@
-"""Atomic writing: a file has its old content or its new one, never a part."""
+"""Atomic writing: a file has its old or its new content, never a part."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, full_disk):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path, full_disk):
     path = tmp_path / "manifest.json"
     path.write_bytes(b"old")
     with pytest.raises(OSError, match="No space left"):
@@ -25,13 +25,13 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, full_
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_first_write_that_fails_leaves_no_file(tmp_path, full_disk):
+def test_a_failed_first_write_leaves_no_file(tmp_path, full_disk):
     with pytest.raises(OSError, match="No space left"):
         write_atomic(tmp_path / "train.index.npy", b"new")
     assert not any(tmp_path.iterdir())
 
 
-def test_an_open_file_keeps_its_old_content_while_a_new_one_takes_its_name(tmp_path):
+def test_an_open_file_keeps_its_content_while_it_is_replaced(tmp_path):
     path = tmp_path / "progress.json"
     write_atomic(path, b"old")
     with path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Files in a bucket, which a server on this machine keeps; and storage that fails for a while."""
+"""Buckets of a local server, and retries of storage that fails temporarily."""
 
 import errno
 import json
@@ -54,23 +54,25 @@ def s3(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("name", "remote"), [("gs://b/x", True), ("s3://b", True), ("/gs:/b", False), ("a/b", False)]
 )
-def test_what_is_a_url(name, remote):
+def test_is_remote(name, remote):
     assert storage.is_remote(name) is remote
 
 
-def test_a_path_of_a_disk_stays_one():
+def test_a_local_path_stays_local():
     assert storage.to_path("a/b") == pathlib.Path("a/b") == copies.local_copy("a/b")
     with copies.atomic_upload("a/b", "x") as folder:
         assert folder == pathlib.Path("a/b")
 
 
-def test_another_kind_of_url_is_one_line():
-    with pytest.raises(UserError, match="az://c/x: expected a path, or one that begins with gs://"):
+def test_an_unsupported_url_is_one_line():
+    with pytest.raises(
+        UserError, match="got az://c/x, expected a local path or one that starts with gs://"
+    ):
         storage.to_path("az://c/x")
 
 
 @pytest.mark.slow
-def test_a_folder_is_fetched_once_and_again_when_it_has_changed(bucket):
+def test_a_folder_is_downloaded_once_and_again_after_a_change(bucket):
     bucket.put("bucket", "run/a.txt", b"one")
     bucket.put("bucket", "run/deep/b.txt", b"two")
     folder = copies.local_copy("gs://bucket/run")
@@ -89,20 +91,20 @@ def test_a_folder_is_fetched_once_and_again_when_it_has_changed(bucket):
 
 
 @pytest.mark.slow
-def test_what_is_not_there_is_one_line(bucket):
-    with pytest.raises(UserError, match=r"gs://bucket/no does not exist, or is empty"):
+def test_a_missing_folder_is_one_line(bucket):
+    with pytest.raises(UserError, match=r"gs://bucket/no does not exist or is empty"):
         copies.local_copy("gs://bucket/no")
 
 
 @pytest.mark.slow
-def test_no_right_is_one_line(bucket):
+def test_denied_access_is_one_line(bucket):
     bucket.refused.add("bucket")
-    with pytest.raises(UserError, match="no right to gs://bucket/run"):
+    with pytest.raises(UserError, match="access to gs://bucket/run is denied"):
         copies.local_copy("gs://bucket/run")
 
 
 @pytest.mark.slow
-def test_a_folder_is_delivered_with_one_file_last_and_what_is_there_is_not_sent_again(bucket):
+def test_a_folder_is_uploaded_with_one_file_last_and_only_once(bucket):
     def stopped():
         with copies.atomic_upload("gs://bucket/c", "last") as folder:
             (folder / "deep").mkdir()
@@ -126,14 +128,14 @@ def test_a_folder_is_delivered_with_one_file_last_and_what_is_there_is_not_sent_
 
 
 @pytest.mark.slow
-def test_what_was_delivered_is_known_again(bucket):
+def test_a_completed_upload_is_recognised(bucket):
     bucket.put("bucket", "c/last", b"whole")
     with copies.atomic_upload("gs://bucket/c", "last") as folder:
         assert (folder / "last").read_text() == "whole"
 
 
 @pytest.mark.slow
-def test_what_is_in_s3_is_fetched_again_when_it_has_changed(s3):
+def test_files_in_s3_are_downloaded_again_after_a_change(s3):
     for name, content in (("run/", b""), ("run/a.txt", b"one"), ("run/deep/b.txt", b"two")):
         s3.put("bucket", name, content)
     folder = copies.local_copy("s3://bucket/run")
@@ -143,12 +145,12 @@ def test_what_is_in_s3_is_fetched_again_when_it_has_changed(s3):
     assert (copies.local_copy("s3://bucket/run") / "a.txt").read_text() == "uno"
     assert copies.local_copy("s3://bucket/run/a.txt").read_text() == "uno"
     for name in ("bucket/no", "other/no"):
-        with pytest.raises(UserError, match=f"s3://{name} does not exist, or is empty"):
+        with pytest.raises(UserError, match=f"s3://{name} does not exist or is empty"):
             copies.local_copy(f"s3://{name}")
 
 
 @pytest.mark.slow
-def test_files_and_folders_go_to_s3(s3):
+def test_files_and_folders_are_uploaded_to_s3(s3):
     with copies.atomic_upload("s3://bucket/c", "last") as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "part").write_text("12345")
@@ -165,14 +167,14 @@ def test_files_and_folders_go_to_s3(s3):
 
 
 @pytest.mark.slow
-def test_no_checkpoints_go_to_s3(s3):
+def test_checkpoints_in_s3_are_refused(s3):
     with pytest.raises(UserError, match=r"s3://bucket/run: orbax writes no checkpoints into s3://"):
         Checkpoints("s3://bucket/run")
 
 
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 @pytest.mark.slow
-def test_a_file_gets_another_name_and_a_folder_goes(scheme, request):
+def test_a_file_is_renamed_and_a_folder_removed(scheme, request):
     server = request.getfixturevalue({"gs": "bucket", "s3": "s3"}[scheme])
     with copies.upload_folder(f"{scheme}://bucket/made") as folder:
         for name in ("a", "b"):
@@ -187,7 +189,7 @@ def test_a_file_gets_another_name_and_a_folder_goes(scheme, request):
 
 
 @pytest.mark.slow
-def test_a_file_that_fails_is_not_sent(bucket):
+def test_nothing_is_uploaded_after_an_error(bucket):
     def failed():
         with copies.upload_file("gs://bucket/file") as file:
             file.write_text("half")
@@ -199,8 +201,8 @@ def test_a_file_that_fails_is_not_sent(bucket):
 
 
 @pytest.mark.slow
-def test_what_was_refused_is_not_remembered(bucket):
-    """What lay in the bucket then may be gone by the next time."""
+def test_a_downloaded_file_is_removed_after_an_error(bucket):
+    """The bucket may have changed by the next attempt."""
 
     def refused():
         with copies.atomic_upload("gs://bucket/c", "last") as folder:
@@ -218,7 +220,7 @@ def test_what_was_refused_is_not_remembered(bucket):
 
 
 @pytest.mark.slow
-def test_a_run_is_sent_while_it_goes_on_and_after_a_failure(bucket, monkeypatch, capsys):
+def test_a_run_is_uploaded_while_it_continues_and_after_a_failure(bucket, monkeypatch, capsys):
     monkeypatch.setattr(bucket_sync, "_SECONDS_BETWEEN", 0.05)
     folder = bucket_sync.on_this_machine("gs://bucket/run", alone=True)
     folder.mkdir(parents=True)
@@ -231,7 +233,7 @@ def test_a_run_is_sent_while_it_goes_on_and_after_a_failure(bucket, monkeypatch,
             while not refused and reached not in bucket.names("bucket"):
                 assert time.monotonic() < end
                 time.sleep(0.01)
-            while refused and "no right to" not in capsys.readouterr().err:
+            while refused and "is denied" not in capsys.readouterr().err:
                 assert time.monotonic() < end
                 time.sleep(0.01)
         (folder / "first").unlink()
@@ -259,7 +261,7 @@ def test_small_files_and_text(bucket):
 
 @pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst"])
 @pytest.mark.slow
-def test_compressed_text_is_read_as_it_comes(ending, bucket):
+def test_compressed_text_is_streamed_from_a_bucket(ending, bucket):
     import bz2
     import gzip
     import lzma
@@ -277,10 +279,10 @@ def test_compressed_text_is_read_as_it_comes(ending, bucket):
 
 
 class NoCredentialsError(Exception):
-    """As botocore's, and google.auth's."""
+    """An error named like those of botocore and google.auth."""
 
 
-def passing(code: int) -> Exception:
+def temporary(code: int) -> Exception:
     class AnswerError(Exception):
         pass
 
@@ -296,28 +298,28 @@ def passing(code: int) -> Exception:
         OSError(errno.ESTALE, "Stale file handle"),
         TimeoutError("timed out"),
         ConnectionResetError("reset"),
-        passing(429),
-        passing(503),
+        temporary(429),
+        temporary(503),
     ],
 )
-def test_what_passes_is_tried_again_and_said(error, monkeypatch):
+def test_temporary_failures_are_retried_and_logged(error, monkeypatch):
     waits = []
     monkeypatch.setattr(storage.time, "sleep", waits.append)
-    left, told = [error] * 3, []
+    left, logged = [error] * 3, []
 
     def read():
         if left:
             raise left.pop()
         return "read"
 
-    assert storage.with_retries(read, "file", told.append) == "read"
-    assert len(waits) == len(told) == 3
+    assert storage.with_retries(read, "file", logged.append) == "read"
+    assert len(waits) == len(logged) == 3
     assert all(low <= wait <= 3 * low for low, wait in zip((0.5, 1, 2), waits, strict=True))
-    assert told[0].startswith("storage: file: ")
-    assert "trying again in" in told[0]
+    assert logged[0].startswith("storage: file: ")
+    assert "retrying in" in logged[0]
 
 
-def test_after_the_last_try_it_is_one_line(monkeypatch):
+def test_the_last_failure_is_one_line(monkeypatch):
     monkeypatch.setattr(storage.time, "sleep", lambda _: None)
     tries = []
 
@@ -325,7 +327,9 @@ def test_after_the_last_try_it_is_one_line(monkeypatch):
         tries.append(1)
         raise TimeoutError("timed out")
 
-    with pytest.raises(UserError, match="file: timed out; 7 tries failed, start again later"):
+    with pytest.raises(
+        UserError, match="file: timed out; 7 attempts failed, run the command again later"
+    ):
         storage.with_retries(read, "file", lambda _: None)
     assert len(tries) == 7
 
@@ -337,11 +341,11 @@ def test_after_the_last_try_it_is_one_line(monkeypatch):
         (ValueError("else"), ValueError),
         (OSError(errno.ENOSPC, "full"), OSError),
         (PermissionError(errno.EACCES, "shut"), UserError),
-        (passing(403), UserError),
+        (temporary(403), UserError),
         (NoCredentialsError("Unable to locate credentials"), UserError),
     ],
 )
-def test_what_does_not_pass_is_raised_at_once(error, raised, monkeypatch):
+def test_permanent_failures_are_raised_immediately(error, raised, monkeypatch):
     monkeypatch.setattr(storage.time, "sleep", lambda _: pytest.fail("waited"))
 
     def read():

@@ -111,7 +111,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     for occupied in (tmp_path, tmp_path / "thesis.txt"):
         with pytest.raises(UserError, match="exists and is not a tokenizer folder"):
             trained("wordpiece").save(str(occupied))
-    with pytest.raises(UserError, match="Not a directory; name another one"):
+    with pytest.raises(UserError, match="Not a directory; give another one"):
         trained("wordpiece").save(str(tmp_path / "thesis.txt" / "deep" / "vocab"))
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 

@@ -106,7 +106,7 @@ def test_a_file_may_be_written_in_other_ways(put, change):
 
 def test_text_that_no_file_can_hold_is_named(put):
     content = article("1.txt", 2, questions=["one _", "two \ud800 _"])
-    with pytest.raises(UserError, match=r"high.1.txt question 2 has half of a surrogate pair"):
+    with pytest.raises(UserError, match=r"high.1.txt question 2: got half of a surrogate pair"):
         multiple_choice_files.read_race(put("dev/high/1.txt", content))
 
 
