@@ -20,7 +20,8 @@ from jaxtyping import Array, Bool, Float
 from bertjax.layers import attention_kernels
 from bertjax.layers.dense import Dense, Precision
 from bertjax.layers.dropout import Dropout, DropoutMask, scaled
-from bertjax.layers.masks import Mask
+from bertjax.layers.masks import Mask, window
+from bertjax.layers.rotary import Rotary
 
 
 def masked_softmax_attention(
@@ -74,14 +75,18 @@ Past = tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]
 
 
 class SelfAttention(nn.Module):
-    """Attention of a sequence to itself.
+    """Multi-head self-attention.
 
     Attributes:
       num_heads: H; divides the hidden width.
       dropout_rate: Dropout of the attention weights.
-      initializer_range: Standard deviation of all kernels at the start.
+      initializer_range: Initial standard deviation of all kernels.
       precision: Types of operands and results; the softmax is float32.
-      output_range: Standard deviation of the output's kernel instead; 0 for the same.
+      output_range: Initial standard deviation of the output kernel; 0 for `initializer_range`.
+      use_bias: Whether the four projections have biases.
+      rotary: Rotary position embedding of queries and keys; None for none.
+      window: Width w of local attention: query i sees keys j with |i - j| <= w // 2; 0 for global
+        attention.
     """
 
     num_heads: int
@@ -89,6 +94,9 @@ class SelfAttention(nn.Module):
     initializer_range: float = 0.02
     precision: Precision = Precision()
     output_range: float = 0.0
+    use_bias: bool = True
+    rotary: Rotary | None = None
+    window: int = 0
 
     @nn.compact
     def __call__(
@@ -99,24 +107,28 @@ class SelfAttention(nn.Module):
         *,
         train: bool,
     ) -> Float[Array, "B L D"]:
-        """Attends to the sequence, and to what came before it.
+        """Attends to the sequence and to a past.
 
-        Where the collection "cache" may be written, the keys and values of x are left there.
+        Where the collection "cache" is mutable, the keys and values of x are written to it.
 
         Args:
           x: The sequence.
-          mask: Who sees whom; columns of the past come first.
+          mask: Which keys a query sees; columns of the past come first.
           past: Keys and values of earlier tokens.
-          train: Whether dropout is applied; nothing is trained on a past.
+          train: Whether dropout is applied; there is no training with a past.
+
+        Raises:
+          ValueError: a past was given to attention with rotary embeddings or a window.
         """
+        if past is not None and (self.rotary or self.window):
+            raise ValueError(
+                "self-attention with rotary embeddings or a window does not support a key-value "
+                "cache: got a past, expected None"
+            )
         width = x.shape[-1]
-
-        def project(name):
-            features = (self.num_heads, width // self.num_heads)
-            axes = ("embed", "heads", "kv")
-            return self._dense(features, axes, name=name)(x)
-
-        query, key, value = project("query"), project("key"), project("value")
+        query, key = self._query_and_key(x)
+        value = self._heads(x, "value")
+        mask = self._windowed(mask, x.shape[1])
         if self.is_mutable_collection("cache") and not self.is_initializing():
             self.put_variable("cache", "key", key)
             self.put_variable("cache", "value", value)
@@ -128,19 +140,30 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def scores(self, x: Float[Array, "B L D"], mask: Mask) -> Float[Array, "B H L L"]:
-        """What `__call__` takes the softmax of; 0 where the mask hides."""
-        features = (self.num_heads, x.shape[-1] // self.num_heads)
-        query, key = (
-            self._dense(features, ("embed", "heads", "kv"), name=name)(x)
-            for name in ("query", "key")
-        )
+        """The scores before the softmax; 0 where the mask is False."""
+        query, key = self._query_and_key(x)
+        mask = self._windowed(mask, x.shape[1])
         return jnp.where(mask.array(), scaled_scores(query, key), 0.0)
+
+    def _query_and_key(self, x):
+        query, key = self._heads(x, "query"), self._heads(x, "key")
+        if self.rotary is None:
+            return query, key
+        return self.rotary(query), self.rotary(key)
+
+    def _heads(self, x, name):
+        features = (self.num_heads, x.shape[-1] // self.num_heads)
+        return self._dense(features, ("embed", "heads", "kv"), name=name)(x)
+
+    def _windowed(self, mask, length):
+        return mask & window(length, self.window) if self.window else mask
 
     def _dense(self, features, axes, *, name, contracted=1):
         return Dense(
             features,
             axes,
             contracted=contracted,
+            use_bias=self.use_bias,
             initializer_range=(name == "output" and self.output_range) or self.initializer_range,
             precision=self.precision,
             name=name,

@@ -236,7 +236,9 @@ def splash(
       mask: Without pairs of its own.
       interpret: Whether the kernel is interpreted, slowly, on a device that is no TPU.
     """
-    attend = functools.partial(_splash_on_a_device, causal=bool(mask.causal), interpret=interpret)
+    attend = functools.partial(
+        _splash_on_a_device, causal=bool(mask.causal), window=mask.window, interpret=interpret
+    )
     if not jax.sharding.get_abstract_mesh().empty:
         heads = nn.logical_to_mesh_axes(("batch", None, "heads", None))
         rows = nn.logical_to_mesh_axes(("batch", None))
@@ -272,6 +274,7 @@ def _splash_on_a_device(
     of_keys: Int[Array, "b M"],
     *,
     causal: bool,
+    window: tuple[int, int] | None,
     interpret: bool,
 ) -> Float[Array, "b L h K"]:
     from jax.experimental.pallas.ops.tpu import splash_attention
@@ -279,6 +282,10 @@ def _splash_on_a_device(
     length, heads, width = query.shape[1:]
     shape = length, key.shape[1]
     seen = splash_attention.CausalMask(shape) if causal else splash_attention.FullMask(shape)
+    if window is not None:
+        around = (window[1] // 2, window[1] // 2)
+        local = splash_attention.LocalMask(shape, window_size=around, offset=0)
+        seen = seen & local if causal else local
     kernel = splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([seen] * heads),
         block_sizes=_block_sizes(splash_attention.BlockSizes, *shape),

@@ -4,14 +4,16 @@ Each has attention and a feed-forward net with residual connections. The decoder
 to a source, and runs on whole sequences or token by token with a `LayerCache`.
 """
 
+import functools
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 from bertjax.layers.attention import CrossAttention, KeysValues
-from bertjax.layers.dense import Dense, Precision, activation
+from bertjax.layers.dense import Activation, Dense, Precision, activation
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import LayerNorm
 from bertjax.layers.masks import Mask
@@ -27,6 +29,9 @@ class FeedForward(nn.Module):
       initializer_range: Standard deviation of both kernels at the start.
       precision: Types of operands and results.
       output_range: Standard deviation of the second kernel instead; 0 for the same.
+      use_bias: Whether the linear maps have biases.
+      gated: Whether a third map of the input, without activation, multiplies the activations: a
+        gated linear unit, GeGLU with GELU (Shazeer 2020, section 2).
     """
 
     intermediate_size: int
@@ -34,6 +39,8 @@ class FeedForward(nn.Module):
     initializer_range: float = 0.02
     precision: Precision = Precision()
     output_range: float = 0.0
+    use_bias: bool = True
+    gated: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
@@ -41,6 +48,7 @@ class FeedForward(nn.Module):
             return Dense(
                 (features,),
                 axes,
+                use_bias=self.use_bias,
                 initializer_range=(name == "output" and self.output_range)
                 or self.initializer_range,
                 precision=self.precision,
@@ -49,7 +57,18 @@ class FeedForward(nn.Module):
 
         hidden = dense(self.intermediate_size, ("embed", "mlp"), "intermediate")(x)
         output = dense(x.shape[-1], ("mlp", "embed"), "output")
-        return output(hidden, after=activation(self.hidden_act))
+        if not self.gated:
+            return output(hidden, after=activation(self.hidden_act))
+        gate = dense(self.intermediate_size, ("embed", "mlp"), "gate")(x)
+        return output(_gated(activation(self.hidden_act), hidden, gate))
+
+
+# The activations are rematerialised: the residuals are the two inputs alone.
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
+def _gated(
+    activation: Activation, hidden: Float[Array, "B L F"], gate: Float[Array, "B L F"]
+) -> Float[Array, "B L F"]:
+    return activation(hidden) * gate
 
 
 class PostNormBlock(nn.Module):
@@ -60,12 +79,14 @@ class PostNormBlock(nn.Module):
       feed_forward: The feed-forward net of this block.
       dropout_rate: Dropout of both outputs before they are added.
       layer_norm_eps: Epsilon of both LayerNorms.
+      norm_bias: Whether the LayerNorms have biases.
     """
 
     attention: nn.Module
     feed_forward: nn.Module
     dropout_rate: float = 0.1
     layer_norm_eps: float = 1e-12
+    norm_bias: bool = True
 
     @nn.compact
     def __call__(
@@ -78,9 +99,9 @@ class PostNormBlock(nn.Module):
         """`past`, where there is one, is what the attention knows of earlier tokens."""
         dropout = Dropout(self.dropout_rate)
         attended = dropout(self.attention(x, mask, *past, train=train), train=train)
-        x = LayerNorm(self.layer_norm_eps, name="attention_norm")(x + attended)
+        x = LayerNorm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x + attended)
         changed = dropout(self.feed_forward(x), train=train)
-        return LayerNorm(self.layer_norm_eps, name="feed_forward_norm")(x + changed)
+        return LayerNorm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x + changed)
 
 
 class Source(NamedTuple):
@@ -175,12 +196,17 @@ class PreNormBlock(nn.Module):
       feed_forward: The feed-forward net of this block.
       dropout_rate: Dropout of both outputs before they are added.
       layer_norm_eps: Epsilon of both LayerNorms.
+      norm_bias: Whether the LayerNorms have biases.
+      norm_attention: Whether the input of attention is normalised; the first block of ModernBERT
+        reads embeddings that already are.
     """
 
     attention: nn.Module
     feed_forward: nn.Module
     dropout_rate: float = 0.1
     layer_norm_eps: float = 1e-5
+    norm_bias: bool = True
+    norm_attention: bool = True
 
     @nn.compact
     def __call__(
@@ -192,9 +218,11 @@ class PreNormBlock(nn.Module):
     ) -> Float[Array, "B L D"]:
         """`past`, where there is one, is what the attention knows of earlier tokens."""
         dropout = Dropout(self.dropout_rate)
-        normal = LayerNorm(self.layer_norm_eps, name="attention_norm")(x)
+        normal = x
+        if self.norm_attention:
+            normal = LayerNorm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x)
         x = x + dropout(self.attention(normal, mask, *past, train=train), train=train)
-        normal = LayerNorm(self.layer_norm_eps, name="feed_forward_norm")(x)
+        normal = LayerNorm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x)
         return x + dropout(self.feed_forward(normal), train=train)
 
 

@@ -63,9 +63,11 @@ class LayerNorm(nn.Module):
 
     Attributes:
       epsilon: Added to the variance; BERT publishes 1e-12.
+      use_bias: Whether there is a bias to add.
     """
 
     epsilon: float = 1e-12
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
@@ -74,20 +76,24 @@ class LayerNorm(nn.Module):
             return self.param(name, axes, (x.shape[-1],))
 
         scale = parameter("scale", nn.initializers.ones)
-        bias = parameter("bias", nn.initializers.zeros)
+        bias = parameter("bias", nn.initializers.zeros) if self.use_bias else None
         return _normalised(x, scale, bias, self.epsilon)
 
 
 # For the gradient, what flows in is kept alone: float32 would take twice the room, and thrice.
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
 def _normalised(
-    x: Float[Array, "*lead D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float
+    x: Float[Array, "*lead D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"] | None,
+    epsilon: float,
 ) -> Float[Array, "*lead D"]:
     y = x.astype(jnp.float32)
     centered = y - y.mean(axis=-1, keepdims=True)
     variance = jnp.square(centered).mean(axis=-1, keepdims=True)
     y = centered * lax.rsqrt(variance + epsilon)
-    return (y * scale + bias).astype(x.dtype)
+    y = y * scale if bias is None else y * scale + bias
+    return y.astype(x.dtype)
 
 
 _LONGEST_WAVE = 10_000.0

@@ -22,18 +22,20 @@ class Mask:
       packed_segment_ids: Whose neighbours a token sees: those of its own number; 0 is padding.
       pairs: Which query sees which key, whatever it follows from.
       causal: The length of a sequence whose tokens see none that come later; 0 for no such rule.
+      window: (length of the sequence, w) where query i sees keys j with |i - j| <= w // 2; or None.
     """
 
     there: Bool[Array, "#B M"] | None = None
     packed_segment_ids: Int[Array, "B L"] | None = None
     pairs: Bool[Array, "#B L M"] | None = None
     causal: int = flax.struct.field(pytree_node=False, default=0)
+    window: tuple[int, int] | None = flax.struct.field(pytree_node=False, default=None)
 
     def __and__(self, other: "Mask") -> "Mask":
         """What both show; of packs, one of them may speak.
 
         Raises:
-          ValueError: both have packs, or sequences of two lengths are causal.
+          ValueError: both have packs, or lengths or windows differ.
         """
         if self.packed_segment_ids is not None and other.packed_segment_ids is not None:
             raise ValueError("two masks with packs: put the packs of both into one array")
@@ -43,8 +45,16 @@ class Mask:
         packed_segment_ids = (
             other.packed_segment_ids if self.packed_segment_ids is None else self.packed_segment_ids
         )
+        if self.window and other.window and self.window != other.window:
+            raise ValueError(f"masks with different windows: {self.window} and {other.window}")
         there, pairs = _both(self.there, other.there), _both(self.pairs, other.pairs)
-        return Mask(there, packed_segment_ids, pairs, max(self.causal, other.causal))
+        return Mask(
+            there,
+            packed_segment_ids,
+            pairs,
+            max(self.causal, other.causal),
+            self.window or other.window,
+        )
 
     def array(self) -> Bool[Array, "#B 1 #L M"]:
         """The mask written out, with one row for all queries where these see the same keys."""
@@ -58,6 +68,10 @@ class Mask:
             shown.append(self.pairs)
         if self.causal:
             shown.append(jnp.tri(self.causal, dtype=bool)[None])
+        if self.window is not None:
+            length, width = self.window
+            positions = jnp.arange(length)
+            shown.append((abs(positions[:, None] - positions) <= width // 2)[None])
         return functools.reduce(operator.and_, shown)[:, None]
 
 
@@ -85,6 +99,17 @@ def packed(pack_ids: Int[Array, "B L"]) -> Mask:
 def causal(length: int) -> Mask:
     """Query l sees the tokens up to itself (Vaswani et al. 2017, section 3.2.3)."""
     return Mask(causal=length)
+
+
+def window(length: int, width: int) -> Mask:
+    """Local attention: query i sees keys j with |i - j| <= width // 2 (Beltagy et al. 2020, 3.1).
+
+    Raises:
+      ValueError: the width is not positive.
+    """
+    if width < 1:
+        raise ValueError(f"width of an attention window: got {width}, expected an integer >= 1")
+    return Mask(window=(length, width))
 
 
 def prefix(first: Bool[Array, "B L"]) -> Bool[Array, "B L L"]:

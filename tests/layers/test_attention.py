@@ -10,6 +10,7 @@ from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention, attend
 from bertjax.layers.dense import NAMED
 from bertjax.layers.dropout import Dropout
+from bertjax.layers.rotary import Rotary
 
 B, L, H, K = 2, 5, 3, 7
 PACKS = jnp.array([[1, 1, 2, 2, 2], [4, 5, 5, 6, 6]])
@@ -142,3 +143,85 @@ def test_scores_are_what_the_softmax_is_taken_of(random, randomized):
     )
     wanted = np.einsum("blhk,bmhk->bhlm", query, key) / np.sqrt(3)
     np.testing.assert_allclose(scores, np.where(mask.array(), wanted, 0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["padding", "packed", "causal", "visible matrix"])
+def test_a_window_is_full_attention_with_a_banded_mask(kind, random, randomized):
+    x, mask = random(B, L, H * K), KINDS[kind]
+    band = np.abs(np.arange(L)[:, None] - np.arange(L)) <= 1
+    banded = masks.visible_matrix(jnp.asarray(band)[None] & mask.array()[:, 0])
+    params = randomized(SelfAttention(H), x, mask, train=False)
+    local, full = SelfAttention(H, window=3), SelfAttention(H)
+    np.testing.assert_allclose(
+        local.apply(params, x, mask, train=False),
+        full.apply(params, x, banded, train=False),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    np.testing.assert_allclose(
+        local.apply(params, x, mask, method="scores"),
+        full.apply(params, x, banded, method="scores"),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_rotary_attention_does_not_change_when_all_positions_are_shifted(random, randomized):
+    x, mask = random(1, 6, 12), masks.padding(jnp.array([[True] * 4 + [False] * 2]))
+    later = masks.padding(jnp.array([[False] * 2 + [True] * 4]))
+    module = SelfAttention(3, rotary=Rotary(20.0))
+    params = randomized(module, x, mask, train=False)
+    got = module.apply(params, jnp.roll(x, 2, axis=1), later, train=False)[:, 2:]
+    wanted = module.apply(params, x, mask, train=False)[:, :4]
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    seen = masks.padding(mask.there[:, :4])
+    reversed_order = module.apply(params, x[:, 3::-1], seen, train=False)
+    assert np.abs(reversed_order[:, ::-1] - wanted).max() > 0.1
+
+
+def test_rotary_attention_is_the_formula(random, randomized):
+    """One head, one query at a time, with `rotate_half` as in Hugging Face's ModernBERT."""
+    x, mask, theta = random(1, 5, 4), masks.padding(jnp.ones((1, 5), bool)), 30.0
+    module = SelfAttention(1, rotary=Rotary(theta))
+    params = randomized(module, x, mask, train=False)
+    own = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
+    angles = np.arange(5)[:, None] * np.tile(theta ** (-np.arange(0, 4, 2) / 4), 2)
+
+    def projected(name):
+        return np.asarray(x[0]) @ own[name]["kernel"][:, 0] + own[name]["bias"][0]
+
+    def rotated(y):
+        half = np.concatenate([-y[:, 2:], y[:, :2]], axis=1)
+        return y * np.cos(angles) + half * np.sin(angles)
+
+    scores = rotated(projected("query")) @ rotated(projected("key")).T / 2
+    np.testing.assert_allclose(
+        module.apply(params, x, mask, method="scores")[0, 0], scores, rtol=1e-4, atol=1e-4
+    )
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    context = weights @ projected("value")
+    wanted = context @ own["output"]["kernel"][0] + own["output"]["bias"]
+    got = module.apply(params, x, mask, train=False)[0]
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_attention_without_biases_is_attention_with_zero_biases(random, randomized):
+    x, mask = random(B, L, H * K), KINDS["padding"]
+    module = SelfAttention(H, use_bias=False)
+    params = randomized(module, x, mask, train=False)
+    assert all(set(part) == {"kernel"} for part in params["params"].values())
+    zero = SelfAttention(H).init(jax.random.key(0), x, mask, train=False)
+    zero = jax.tree.map(jnp.zeros_like, nn.meta.unbox(zero)["params"])
+    both = {name: {**zero[name], **part} for name, part in params["params"].items()}
+    got = module.apply(params, x, mask, train=False)
+    wanted = SelfAttention(H).apply({"params": both}, x, mask, train=False)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", [{"rotary": Rotary()}, {"window": 3}])
+def test_rotary_and_local_attention_refuse_a_cache(fields, random):
+    x, mask = random(1, 2, 12), masks.padding(jnp.ones((1, 2), bool))
+    module, past = SelfAttention(3, **fields), (random(1, 2, 3, 4), random(1, 2, 3, 4))
+    params = module.init(jax.random.key(0), x, mask, train=False)
+    with pytest.raises(ValueError, match="does not support a key-value cache: got a past"):
+        module.apply(params, x, mask, past, train=False)

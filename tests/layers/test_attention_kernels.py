@@ -97,6 +97,8 @@ def masks_of_every_kind():
         "packed": packed,
         "causal": masks.causal(L) & padding,
         "all": masks.causal(L) & padding & packed,
+        "window": masks.window(L, 51) & padding & packed,
+        "causal window": masks.window(L, 51) & masks.causal(L) & padding,
     }
 
 

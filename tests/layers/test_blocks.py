@@ -9,7 +9,7 @@ from jax.ad_checkpoint import print_saved_residuals
 
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
-from bertjax.layers.blocks import FeedForward, PostNormBlock
+from bertjax.layers.blocks import FeedForward, PostNormBlock, PreNormBlock
 from bertjax.layers.dense import NAMED
 
 
@@ -61,3 +61,50 @@ def test_for_its_gradient_a_block_keeps_one_array_of_each_large_shape(precision,
     large = {shape: kept.count(shape) for shape in kept if shape.endswith(("[2,3,5,5]", "11]"))}
     wanted = {"bool[2,3,5,5]": 1, f"{kind}[2,3,5,5]": 1, f"{kind}[10,11]": 1}
     assert {shape: n for shape, n in large.items() if "[6,11]" not in shape} == wanted
+
+
+@pytest.mark.parametrize("act", ["gelu", "silu"])
+def test_a_gated_feed_forward_net_multiplies_activations_by_a_linear_map(act, random, randomized):
+    module, x = FeedForward(11, act, use_bias=False, gated=True), random(2, 3, 7)
+    boxed = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
+    assert boxed["gate"]["kernel"].names == ("embed", "mlp")
+    params = randomized(module, x)
+    own = params["params"]
+    assert all(set(part) == {"kernel"} for part in own.values())
+    kernels = [own[name]["kernel"] for name in ("intermediate", "gate", "output")]
+
+    def by_formula(x, first, gate, last):
+        activated = jax.nn.gelu(x @ first, approximate=False) if act == "gelu" else None
+        if activated is None:
+            activated = jax.nn.silu(x @ first)
+        return (activated * (x @ gate)) @ last
+
+    np.testing.assert_allclose(
+        module.apply(params, x), by_formula(x, *kernels), rtol=1e-4, atol=1e-5
+    )
+    probe = random(2, 3, 7)
+    got = jax.grad(lambda x: jnp.vdot(module.apply(params, x), probe))(x)
+    wanted = jax.grad(lambda x: jnp.vdot(by_formula(x, *kernels), probe))(x)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_without_biases(random, randomized):
+    """ModernBERT's blocks: pre-norm, and the first one reads embeddings that are normalised."""
+    x, mask = random(2, 5, 6), masks.padding(jnp.arange(5) < jnp.array([[3], [5]]))
+    attention = SelfAttention(3, use_bias=False)
+    feed_forward = FeedForward(11, use_bias=False, gated=True)
+
+    for kind in (PostNormBlock, PreNormBlock):
+        block = kind(attention, feed_forward, norm_bias=False)
+        params = randomized(block, x, mask, train=False)["params"]
+        assert set(params["attention_norm"]) == set(params["feed_forward_norm"]) == {"scale"}
+    first = PreNormBlock(attention, feed_forward, norm_bias=False, norm_attention=False)
+    assert set(randomized(first, x, mask, train=False)["params"]) == set(params) - {
+        "attention_norm"
+    }
+    got = first.apply({"params": params}, x, mask, train=False)
+    middle = x + attention.apply({"params": params["attention"]}, x, mask, train=False)
+    normal = middle - middle.mean(-1, keepdims=True)
+    normal = normal / middle.std(-1, keepdims=True) * params["feed_forward_norm"]["scale"]
+    wanted = middle + feed_forward.apply({"params": params["feed_forward"]}, normal)
+    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3)

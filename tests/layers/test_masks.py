@@ -120,3 +120,22 @@ def test_masks_that_cannot_be_combined_are_refused():
         masks.packed(PACKS) & masks.packed(PACKS)
     with pytest.raises(ValueError, match="causal masks of 3 and of 4 tokens"):
         masks.causal(3) & masks.causal(4)
+
+
+def test_a_window_is_a_band_around_the_diagonal():
+    np.testing.assert_array_equal(
+        masks.window(4, 3).array()[0, 0], [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    )
+    np.testing.assert_array_equal(masks.window(7, 4).array(), masks.window(7, 5).array())
+    np.testing.assert_array_equal(masks.window(7, 1).array()[0, 0], np.eye(7, dtype=bool))
+    mask = masks.padding(TOKENS) & masks.window(3, 2) & masks.causal(3)
+    assert mask.pairs is None
+    wanted = TOKENS[:, None, None] & np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1]], bool)
+    np.testing.assert_array_equal(mask.array(), wanted)
+
+
+def test_windows_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match=r"different windows: \(7, 4\) and \(7, 3\)"):
+        masks.window(7, 4) & masks.window(7, 3)
+    with pytest.raises(ValueError, match="got 0, expected an integer >= 1"):
+        masks.window(7, 0)

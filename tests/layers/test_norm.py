@@ -53,3 +53,16 @@ def test_it_begins_as_the_plain_normalisation(random):
     assert np.all(variables["params"]["scale"].value == 1)
     assert np.all(variables["params"]["bias"].value == 0)
     assert variables["params"]["scale"].names == ("norm",)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_without_a_bias_there_is_no_bias(dtype, random, randomized, by_hand):
+    x, module = random(2, 3, 7).astype(dtype), LayerNorm(1e-3, use_bias=False)
+    params = randomized(module, x)["params"]
+    assert set(params) == {"scale"}
+    got = module.apply({"params": params}, x)
+    assert got.dtype == dtype
+    wanted = by_hand.layer_norm(x, {**params, "bias": 0.0}, 1e-3)
+    np.testing.assert_allclose(
+        np.asarray(got, np.float64), wanted, atol=1e-5 if dtype == "float32" else 0.02
+    )
