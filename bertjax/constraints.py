@@ -207,7 +207,7 @@ def _complaint_of_union(hints: Sequence[Any], value: Any) -> str | None:
     found = [complaint(hint, value) for hint in hints if hint is not types.NoneType]
     if None in found:
         return None
-    return " or ".join([*found, *(["none"] if types.NoneType in hints else [])])
+    return " or ".join([*dict.fromkeys(found), *(["none"] if types.NoneType in hints else [])])
 
 
 def _complaint_of_tuple(hints: Sequence[Any], value: Any) -> str | None:

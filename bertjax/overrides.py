@@ -1,20 +1,25 @@
 """Override config fields from the command line: `--config.model.hidden_size=256`.
 
-A value takes the type that the field has in the config, so that a slip is found before anything
-is built. Only `config.objectives` is open: a name in it is a file of `bertjax/objectives/`, which
-`--config.objectives.NAME.weight=1.0` adds and `--config.objectives.NAME=none` takes out. Beside a
-task, `config.model` holds changes to the pretrained model, and `none` takes one of these back.
+Every field that a section may have can be set, also one that the config file leaves at its default:
+fields of the model, objectives, task head, optimizer and schedule are those of their modules. The
+text is read as the declared type of the field, and the value is checked by its constraint.
+
+`--config.objectives.NAME.weight=1.0` adds the objective `bertjax/objectives/NAME.py`, and
+`--config.objectives.NAME=none` removes it. In a fine-tuning, `config.model` holds changes to the
+pretrained model, and `none` cancels one.
 """
 
 import ast
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import contextlib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 from ml_collections import config_dict
 
 from bertjax import catalog
+from bertjax.constraints import check_value, complaint
 from bertjax.errors import UserError, nearest
 from bertjax.validation import unused_options
 
@@ -69,56 +74,71 @@ def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def apply_overrides(config: ConfigDict, overrides: Iterable[Override]) -> None:
-    """Sets fields of a config in place, each to a value of the type that it has.
+    """Sets fields of a config in place.
 
     Raises:
-      UserError: there is no such field (the nearest is named), the value has another type, or no
-        run of this config reads the field.
+      UserError: there is no such field (the nearest is named), the value does not fit its declared
+        type, or no run of this config reads the field.
     """
-    overrides, added = list(overrides), set()
-    with config.unlocked():
-        for field, text in overrides:
-            if not _change_objectives(config, field, text, added):
-                _set(config, field, text)
+    from bertjax.validation import schema  # imports JAX, whose environment commands set first
+
+    overrides = list(overrides)
+    with config.unlocked(), config.ignore_type():
+        # Names of plug-ins first: these decide which other fields there are.
+        for field, text in sorted(overrides, key=lambda item: item[0] not in schema.PLUG_INS):
+            _set(config, field, text)
     unused_options.check_overrides(config, dict(overrides))
 
 
-def _change_objectives(config: ConfigDict, field: str, text: str, added: set[str]) -> bool:
-    """Adds an objective or takes one out; False where the field is one like any other."""
-    match = re.fullmatch(r"objectives\.(\w+)(?:\.(\w+))?", field)
-    if not match or "objectives" not in config:
-        return False
-    name, option = match.groups()
-    if option is None and name in config.objectives and text.lower() == "none":
-        del config.objectives[name]
-        return True
-    if option is None or (name in config.objectives and name not in added):
-        return False
-    known = catalog.names("objectives")
-    if name not in known:
-        raise UserError(f"no objective {name!r} for config.{field}: {nearest(name, known)}")
-    if name not in config.objectives:
-        config.objectives[name] = ConfigDict()
-        added.add(name)
-    config.objectives[name][option] = _literal(text)
-    return True
-
-
 def _set(config: ConfigDict, field: str, text: str) -> None:
-    *parents, name = field.split(".")
-    section, path = config, "config"
-    for parent in parents:
-        _require(section, path, parent)
-        section, path = section[parent], f"{path}.{parent}"
-    _require(section, path, name)
-    path = f"{path}.{name}"
-    if isinstance(section[name], ConfigDict):
-        fields = ", ".join(section[name].keys())
-        raise UserError(f"{path} is a section; set one of its fields: {fields}")
-    if parents == ["model"] and "task" in config and text.lower() == "none":
-        section[name] = None
-    else:
-        section[name] = _typed(section[name], section.get_type(name), path, text)
+    section, _, name = field.rpartition(".")
+    if section == "objectives" and text.lower() == "none":
+        _require(config, "config", section)
+        _require(config.objectives, "config.objectives", name)
+        del config.objectives[name]
+        return
+    hint = _declared(config, section, name)
+    try:
+        value = _read(hint, text)
+    except (ValueError, OverflowError):
+        value = text  # which the constraint refuses
+    check_value(hint, value, f"config.{field}")
+    _at(config, section)[name] = value
+
+
+def _declared(config: ConfigDict, section: str, name: str) -> Any:
+    """The declared type of a field."""
+    from bertjax.validation import schema
+
+    field = f"{section}.{name}" if section else name
+    if field in schema.PLUG_INS and section in config:
+        return schema.PLUG_INS[field].hint
+    values = _at(config, section)
+    if isinstance(values.get(name), ConfigDict):
+        fields = ", ".join(schema.hints(config, field) or values[name])
+        raise UserError(f"config.{field} is a section; set one of its fields: {fields}")
+    hints = schema.hints(config, section)
+    if name not in hints:
+        known = [*hints, *(name for name in values if isinstance(values[name], ConfigDict))]
+        where = f"config.{section}" if section else "config"
+        raise UserError(f"no field {name!r} in {where}: {nearest(name, known)}")
+    return hints[name]
+
+
+def _at(config: ConfigDict, section: str) -> ConfigDict:
+    """A section of a config; an objective that the config does not have is added."""
+    found, path = config, "config"
+    for name in filter(None, section.split(".")):
+        if path == "config.objectives" and name not in found:
+            known = catalog.names("objectives")
+            if name not in known:
+                raise UserError(f"no objective {name!r} for {path}: {nearest(name, known)}")
+            found[name] = ConfigDict()
+        _require(found, path, name)
+        found, path = found[name], f"{path}.{name}"
+    if not isinstance(found, ConfigDict):
+        raise UserError(f"{path} is a value, not a section: it has no fields")
+    return found
 
 
 def _require(section: Any, path: str, name: str) -> None:
@@ -128,17 +148,47 @@ def _require(section: Any, path: str, name: str) -> None:
         raise UserError(f"no field {name!r} in {path}: {nearest(name, section.keys())}")
 
 
-def _typed(current: Any, kind: type, path: str, text: str) -> Any:
-    """Reads a value as the type of its field; a field that may be None also takes `none`."""
-    if current is None and text.lower() == "none":
+def _read(hint: Any, text: str) -> Any:
+    """Reads a text as a declared type.
+
+    Raises:
+      ValueError: the text is of another type.
+    """
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _read(parts[0], text)
+    if origin in (typing.Union, types.UnionType):
+        return _read_union(parts, text)
+    if tuple in (hint, origin):
+        return _convert(hint, _sequence(text))
+    return _READERS.get(hint, str)(text)
+
+
+def _read_union(hints: Sequence[Any], text: str) -> Any:
+    """Reads a text as the first type that it fits."""
+    if types.NoneType in hints and text.lower() == "none":
         return None
-    read, wanted = _READERS.get(kind, (_literal, "a value"))
-    if kind in (tuple, list):
-        wanted = f"a tuple like {tuple(current or ())}"
-    try:
-        return read(text) if kind not in (tuple, list) else _alike(read(text), current)
-    except (ValueError, OverflowError):
-        raise UserError(f"{path} requires {wanted}, got {text!r}") from None
+    for hint in (hint for hint in hints if hint is not types.NoneType):
+        with contextlib.suppress(ValueError, OverflowError):
+            value = _read(hint, text)
+            if complaint(hint, value) is None:
+                return value
+    raise ValueError(text)
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    """Converts an element of a sequence to its declared type, which its constraint checks later."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _convert(parts[0], value)
+    if origin is tuple and isinstance(value, tuple | list):
+        if parts[-1] is Ellipsis:
+            parts = parts[:1] * len(value)
+        if len(parts) == len(value):
+            return tuple(map(_convert, parts, value))
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if hint is float and type(value) is int else value
 
 
 def _truth(text: str) -> bool:
@@ -156,13 +206,6 @@ def _integer(text: str) -> int:
         if not number.is_integer():
             raise
         return int(number)
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    if math.isnan(number):
-        raise ValueError(text)
-    return number
 
 
 def _literal(text: str) -> Any:
@@ -187,26 +230,4 @@ def _sequence(text: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _alike(value: Any, example: Any) -> Any:
-    """Checks a value in a sequence against its example and returns it as that type."""
-    if isinstance(example, tuple | list) and isinstance(value, tuple | list):
-        if len(value) == len(example):
-            return tuple(map(_alike, value, example))
-        if len({type(item) for item in example}) == 1:
-            return tuple(_alike(item, example[0]) for item in value)
-        return tuple(value)
-    if isinstance(example, float) and type(value) is int:
-        return float(value)
-    if example is not None and type(value) is not type(example):
-        raise ValueError(value)
-    return value
-
-
-_READERS: dict[type, tuple[Callable[[str], Any], str]] = {
-    bool: (_truth, "true or false"),
-    int: (_integer, "int"),
-    float: (_number, "float"),
-    str: (str, "str"),
-    tuple: (_sequence, "a tuple"),
-    list: (_sequence, "a tuple"),
-}
+_READERS: dict[Any, Callable[[str], Any]] = {bool: _truth, int: _integer, float: float}

@@ -20,27 +20,32 @@ from bertjax.config import (
 from bertjax.errors import UserError
 
 CONFIG = """
-    from ml_collections import ConfigDict, config_dict
+    from ml_collections import ConfigDict
     from {folder} import pieces
 
     def get_config(size="small"):
         config = ConfigDict()
         config.seed = 0
         config.num_train_steps = 1000
-        config.warmup_steps = config.get_ref("num_train_steps") // 10
-        config.train = True
-        config.stop_after = config_dict.placeholder(int)
-        config.anything = None
+        config.checkpoint_every = config.get_ref("num_train_steps") // 10
         config.model = ConfigDict(pieces.SIZES[size])
+        config.tokenizer = ConfigDict(dict(path="", lowercase=None))
         config.objectives = ConfigDict()
-        config.objectives.sentence_pair = ConfigDict(dict(kind="next", weight=1.0))
+        config.objectives.sentence_pair = ConfigDict(dict(weight=1))
         config.objectives.mlm = ConfigDict(dict(masking="token", weight=1.0))
-        config.optimizer = ConfigDict(dict(learning_rate=1e-3, betas=(0.9, 0.999)))
-        config.mesh = ConfigDict(dict(shape=(8, 1), axes=("data", "fsdp")))
-        config.data = ConfigDict(dict(phases=[(900, 128, 256)], train="a b"))
+        config.optimizer = ConfigDict(
+            dict(name="adamw", schedule="linear", learning_rate=1e-3, restarts=((1e-3, 9),))
+        )
+        config.mesh = ConfigDict(dict(data=8, rules=(), shard_optimizer=True))
+        config.data = ConfigDict(dict(phases=[(900, 128, 256)], cache="a b"))
         return config
 """
-PIECES = "SIZES = {'small': dict(name='bert', hidden_size=128), 'big': dict(hidden_size=1024)}"
+PIECES = """
+SIZES = {
+    "small": dict(name="bert", size="small", hidden_size=128),
+    "big": dict(name="bert", hidden_size=1024),
+}
+"""
 
 
 @pytest.fixture
@@ -73,7 +78,7 @@ def test_a_loaded_config_is_locked_and_holds_tuples_in_the_written_order(path):
     config = load_config(path)
     assert list(config.objectives) == ["sentence_pair", "mlm"]
     assert config.data.phases == ((900, 128, 256),)
-    assert isinstance(config.mesh.shape, tuple)
+    assert isinstance(config.mesh.rules, tuple)
     with pytest.raises(AttributeError):
         config.model.hidden_sizes = 3
 
@@ -102,11 +107,13 @@ def test_a_file_next_to_the_folder_imports_from_it(folder):
 
 
 def test_the_config_of_a_run_is_a_config_file(path, tmp_path):
-    config = load_config(path + ":big", [("warmup_steps", "7"), ("stop_after", "3")])
+    config = load_config(path + ":big", [("checkpoint_every", "7"), ("tokenizer.kind", "bpe")])
     written = tmp_path / "config.json"
     written.write_text(to_json(config))
-    again = load_config(str(written), [("optimizer.betas", "(0.9, 0.98)")])
-    assert differences(config, again) == ["config.optimizer.betas: (0.9, 0.999) became (0.9, 0.98)"]
+    again = load_config(str(written), [("data.phases", "((9, 8, 8),)")])
+    assert differences(config, again) == [
+        "config.data.phases: ((900, 128, 256),) became ((9, 8, 8),)"
+    ]
     assert again.is_locked
     assert "takes no argument; got 'big'" in message(f"{written}:big")
     written.write_text('{"seed": ')
@@ -131,22 +138,27 @@ def test_an_override_without_a_value(argv):
     [
         ("seed=7", "seed", 7),
         ("seed=1e3", "seed", 1000),
-        ("optimizer.learning_rate=2", "optimizer.learning_rate", 2.0),
+        ("optimizer.learning_rate=1", "optimizer.learning_rate", 1.0),
         ("optimizer.learning_rate=5e-5", "optimizer.learning_rate", 5e-5),
-        ("train=false", "train", False),
-        ("model.name=123", "model.name", "123"),
-        ("model.name=none", "model.name", "none"),
-        ("data.train=text/*.gz", "data.train", "text/*.gz"),
-        ("mesh.shape=(2, 4)", "mesh.shape", (2, 4)),
-        ("mesh.shape=2,2,2", "mesh.shape", (2, 2, 2)),
-        ("mesh.axes=(fsdp, data)", "mesh.axes", ("fsdp", "data")),
-        ("optimizer.betas=(1, 0.5)", "optimizer.betas", (1.0, 0.5)),
+        ("mesh.shard_optimizer=false", "mesh.shard_optimizer", False),
+        ("data.cache=123", "data.cache", "123"),
+        ("data.cache=none", "data.cache", "none"),
+        ("data.cache=text/*.gz", "data.cache", "text/*.gz"),
+        ("mesh.rules=(('embed', ('fsdp', 'data')),)", "mesh.rules", (("embed", ("fsdp", "data")),)),
+        ("optimizer.restarts=((1, 5),)", "optimizer.restarts", ((1.0, 5),)),
         ("data.phases=[(5, 6, 7), (8, 9, 10)]", "data.phases", ((5, 6, 7), (8, 9, 10))),
-        ("stop_after=3", "stop_after", 3),
-        ("stop_after=none", "stop_after", None),
-        ("anything=[1, 'a']", "anything", (1, "a")),
-        ("anything=word", "anything", "word"),
-        ("num_train_steps=50", "warmup_steps", 5),
+        ("tokenizer.lowercase=true", "tokenizer.lowercase", True),
+        ("tokenizer.lowercase=none", "tokenizer.lowercase", None),
+        ("objectives.sentence_pair.weight=0.5", "objectives.sentence_pair.weight", 0.5),
+        ("num_train_steps=50", "checkpoint_every", 5),
+        # Fields that the config file leaves at their default.
+        ("model.remat=full", "model.remat", "full"),
+        ("model.layer_norm_eps=1e-6", "model.layer_norm_eps", 1e-6),
+        ("objectives.mlm.masked_lm_prob=1", "objectives.mlm.masked_lm_prob", 1.0),
+        ("optimizer.adam_b2=0.98", "optimizer.adam_b2", 0.98),
+        ("optimizer.end_learning_rate=1e-5", "optimizer.end_learning_rate", 1e-5),
+        ("tokenizer.character_coverage=0.99", "tokenizer.character_coverage", 0.99),
+        ("data.input=a.txt,b.txt", "data.input", ("a.txt", "b.txt")),
     ],
 )
 def test_a_value_takes_the_type_of_its_field(path, override, field, expected):
@@ -165,18 +177,24 @@ def test_a_value_takes_the_type_of_its_field(path, override, field, expected):
             "no field 'hiden_size' in config.model: did you mean 'hidden_size'?",
         ),
         ("modle.hidden_size=1", "no field 'modle' in config: did you mean 'model'?"),
-        ("model.hidden_size=abc", "config.model.hidden_size requires int, got 'abc'"),
-        ("model.hidden_size=1.5", "config.model.hidden_size requires int, got '1.5'"),
-        ("model.hidden_size=inf", "config.model.hidden_size requires int, got 'inf'"),
-        ("model.hidden_size=none", "config.model.hidden_size requires int, got 'none'"),
-        ("optimizer.learning_rate=nan", "config.optimizer.learning_rate requires float, got 'nan'"),
-        ("train=1", "config.train requires true or false, got '1'"),
-        ("stop_after=x", "config.stop_after requires int, got 'x'"),
-        ("mesh.shape=3", "config.mesh.shape requires a tuple like (8, 1), got '3'"),
-        ("mesh.shape=(a, b)", "config.mesh.shape requires a tuple like (8, 1), got '(a, b)'"),
-        ("data.phases=(1, 2)", "requires a tuple like ((900, 128, 256),), got '(1, 2)'"),
-        ("model=3", "config.model is a section; set one of its fields: hidden_size, name"),
-        ("seed.x=3", "config.seed is a value, not a section: it has no field 'x'"),
+        ("model.hidden_size=abc", "config.model.hidden_size: got 'abc', expected an integer >= 1"),
+        ("model.hidden_size=1.5", "config.model.hidden_size: got '1.5', expected an integer >= 1"),
+        ("model.hidden_size=inf", "config.model.hidden_size: got 'inf', expected an integer >= 1"),
+        ("model.hidden_size=none", "config.model.hidden_size: got 'none', expected an integer"),
+        ("model.hidden_size=0", "config.model.hidden_size: got 0, expected an integer >= 1"),
+        ("optimizer.learning_rate=nan", "config.optimizer.learning_rate: got nan, expected a num"),
+        ("mesh.shard_optimizer=1", "config.mesh.shard_optimizer: got '1', expected true or false"),
+        ("tokenizer.lowercase=x", "tokenizer.lowercase: got 'x', expected true or false or none"),
+        ("optimizer.restarts=3", "config.optimizer.restarts: got '3', expected a tuple"),
+        ("data.phases=((1, b, 2),)", "data.phases: got"),
+        ("data.phases=(1, 2)", "config.data.phases: got (1, 2), expected a tuple, in every place"),
+        ("model.name=bret", "config.model.name: got 'bret', expected one of"),
+        ("model.num_hidden_group=2", "no field 'num_hidden_group' in config.model: did you mean"),
+        ("model.remat=ful", "config.model.remat: got 'ful', expected one of"),
+        ("optimizer.adam_b3=1", "no field 'adam_b3' in config.optimizer: did you mean 'adam_b"),
+        ("objectives.mlm.weight.x=1", "config.objectives.mlm.weight is a value, not a section"),
+        ("model=3", "config.model is a section; set one of its fields: vocab_size, hidden"),
+        ("seed.x=3", "config.seed is a value, not a section: it has no fields"),
         ("objectives.mlm.weigth=2", "in config.objectives.mlm: did you mean 'weight'?"),
         ("objectives.nosuchthing.weight=2", "no objective 'nosuchthing'"),
     ],
@@ -196,15 +214,16 @@ def test_an_objective_can_be_added_and_taken_out(path):
     argv = [
         "--config.objectives.sentence_pair=none",
         "--config.objectives.rtd.weight=50.0",
-        "--config.objectives.rtd.tied=true",
+        "--config.objectives.causal_lm.positions_at_once=4",
         "--config.objectives.rtd.weight=40.0",
     ]
     config = load_config(path, split_overrides(argv)[1])
     assert config.objectives.to_dict() == {
         "mlm": {"masking": "token", "weight": 1.0},
-        "rtd": {"weight": 40.0, "tied": True},
+        "rtd": {"weight": 40.0},
+        "causal_lm": {"positions_at_once": 4},
     }
-    assert list(config.objectives) == ["mlm", "rtd"]
+    assert list(config.objectives) == ["mlm", "rtd", "causal_lm"]
     assert "did you mean 'rtd'" in message(path, "objectives.rtdd.weight=1")
 
 
@@ -302,11 +321,11 @@ def test_a_changed_copy_keeps_the_order_of_objectives_and_the_lock():
 
 def test_differences_are_named_field_by_field(path):
     a = load_config(path)
-    b = load_config(f"{path}:big", [("mesh.shape", "(4, 2)")])
+    b = load_config(f"{path}:big", [("mesh.data", "4")])
     assert sorted(differences(a, b)) == [
-        "config.mesh.shape: (8, 1) became (4, 2)",
+        "config.mesh.data: 8 became 4",
         "config.model.hidden_size: 128 became 1024",
-        "config.model.name: 'bert' became (absent)",
+        "config.model.size: 'small' became (absent)",
     ]
     assert differences(a, a) == []
 

@@ -232,7 +232,7 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
     ("override", "told"),
     [
         ("model.hiden_size=8", "did you mean 'hidden_size'?"),
-        ("model.hidden_size=abc", "config.model.hidden_size requires int, got 'abc'"),
+        ("model.hidden_size=abc", "config.model.hidden_size: got 'abc', expected an integer >= 1"),
         ("mesh.fsdp=3", "devices"),
         ("data.batch_size=9", "nearest: 8, 10"),
         ("data.batch_size=0", "config.data.batch_size: got 0, expected an integer >= 1"),

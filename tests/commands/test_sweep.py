@@ -319,7 +319,7 @@ def one_line(ended: tuple[int, str, str]) -> str:
     ("runs", "message"),
     [
         ('product({"optimizer.learning_rat": (1, 2)})', "did you mean 'learning_rate'?"),
-        ('product({"seed": (1, "x")})', "run seed=x: config.seed requires int, got 'x'"),
+        ('product({"seed": (1, "x")})', "run seed=x: config.seed: got 'x', expected an integer"),
         ('[{"seed": 1}, {"seed": 1}]', "runs 1 and 2 are both named 'base'"),
         ('[{"seed": 0}, {"seed": 1}, {"seed": 1}]', "runs 2 and 3 are both named 'seed=1'"),
         ('[{"name": "a/b"}]', "the run 'a/b' requires a name of letters, digits"),

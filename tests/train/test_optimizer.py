@@ -1,5 +1,11 @@
 """AdamW and LAMB against numpy in float64, over several steps."""
 
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +16,7 @@ from bertjax.errors import UserError
 from bertjax.train import optimizer
 from bertjax.train.optimizers import lamb
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAYERS = 3
 SHAPES = {
     "encoder/layers/block/attention/query/kernel": (LAYERS, 5, 2, 3),
@@ -202,3 +209,94 @@ def test_lower_layers_take_shorter_steps():
 def test_an_impossible_layerwise_decay_is_one_line(decay, layers, message):
     with pytest.raises(UserError, match=message):
         optimizer.make("adamw", layerwise_decay=decay, num_layers=layers).init(nested(draws(0)))
+
+
+SGD = '''
+"""Momentum SGD, for a test."""
+
+import dataclasses
+
+import optax
+
+from bertjax.constraints import ShareBelowOne
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """SGD with momentum."""
+
+    momentum: ShareBelowOne = 0.9
+
+    def transforms(self):
+        return (optax.trace(self.momentum),)
+'''
+FLAT = '''
+"""A share of the peak, for a test."""
+
+import dataclasses
+
+import optax
+
+from bertjax.constraints import PositiveShare
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A constant share of the peak."""
+
+    floor: PositiveShare = 0.5
+
+    def decay(self, peak, steps, warmup_steps):
+        return optax.constant_schedule(self.floor * peak)
+'''
+PROGRAM = """
+import sys
+from bertjax import build, config
+spec, *words = sys.argv[1:]
+made = config.load_config(spec, config.split_overrides(words)[1])
+build.check(made)
+state = build.make_optimizer(made).init({"kernel": 0.0})
+print(type(state[1]).__name__, made.optimizer.momentum, made.optimizer.get("floor"))
+print(f"{build.make_schedule(made)(20_000):.2e}")
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the package with an optimizer and a schedule of its own, and no other change."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "bertjax", folder / "bertjax")
+    (folder / "bertjax/train/optimizers/sgd.py").write_text(SGD)
+    (folder / "bertjax/train/schedules/flat.py").write_text(FLAT)
+    return folder
+
+
+def run_program(checkout, *overrides):
+    words = [sys.executable, "-c", PROGRAM, f"{ROOT}/configs/bert.py:tiny"]
+    environment = os.environ | {"PYTHONPATH": str(checkout), "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        [*words, *(f"--config.optimizer.{field}" for field in overrides)],
+        env=environment,
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_new_file_is_a_new_optimizer_with_fields_of_its_own(checkout):
+    done = run_program(checkout, "momentum=0.7", "name=sgd", "schedule=flat", "floor=0.25")
+    assert done.stdout.splitlines() == ["TraceState 0.7 0.25", "2.50e-05"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["name=sgd", "momentun=0.7"], "no field 'momentun' in config.optimizer: did you mean 'm"),
+        (["name=sgd", "momentum=1"], "config.optimizer.momentum: got 1.0, expected a share in [0"),
+        (["momentum=0.7"], "momentum has no effect: got 0.7 with config.optimizer.name='adamw'"),
+        (["name=sgd", "adam_b1=0.7"], "expected 'adamw' or 'lamb'; set --config.optimizer.name="),
+        (["floor=0.7"], "no effect: got 0.7 with config.optimizer.schedule='linear', expected 'f"),
+    ],
+)
+def test_a_field_of_an_optimizer_is_checked_by_its_file(checkout, overrides, message):
+    assert message in run_program(checkout, *overrides).stderr
