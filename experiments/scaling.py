@@ -24,8 +24,8 @@ from bertjax.errors import UserError, nearest
 from bertjax.io import files as io_files
 from bertjax.io import storage
 
-CAUSES = {"products": "products", "memory": "memory traffic", "collectives": "collectives"}
-MARKERS = {"products": "o", "memory traffic": "s", "collectives": "^"}
+CAUSES = {"matmuls": "matmuls", "memory": "memory traffic", "collectives": "collectives"}
+MARKERS = {"matmuls": "o", "memory traffic": "s", "collectives": "^"}
 
 Asked = dict[str, Any]
 """One point: scaling, chips, batch_size, microbatches, and the overrides of the config."""
@@ -84,7 +84,7 @@ def check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if min(value) < 1 if name == "chips" else value < 1:
             raise UserError(f"--{name}: expected 1 or more")
-    layer_analysis.check_can_draw()
+    layer_analysis.check_matplotlib()
 
 
 def requested_points(arguments: argparse.Namespace, overrides: dict[str, str]) -> Iterator[Asked]:
@@ -117,7 +117,7 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
     fields |= {f"data.{name}": asked[name] for name in ("batch_size", "microbatches")}
     fields |= asked["overrides"]
     overrides = [(name, str(value)) for name, value in fields.items()]
-    config = profiling_plan.for_accelerator(load_config(arguments.config, overrides))
+    config = profiling_plan.resolve_for_tpu(load_config(arguments.config, overrides))
     count = asked["chips"] * chips.CHIPS[arguments.chip].name_units_per_chip
     topology = chips.get_topology(f"{arguments.chip}-{count}")
     (phase,) = build.phases(config)
@@ -131,9 +131,9 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
         "bytes_sent": sum(each.bytes for each in step.collectives),
         "bytes_moved": step.memory_bytes,
         "memory": step.memory["all"],
-        "memory_there": step.memory["there"],
+        "memory_there": step.memory["capacity"],
         "sequences_per_second": asked["batch_size"] / step.seconds["step"],
-        "model_flops_utilisation": profiling_plan.utilisation(step, topology),
+        "model_flops_utilisation": profiling_plan.compute_mfu(step, topology),
     }
 
 

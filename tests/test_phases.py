@@ -61,7 +61,7 @@ def steps(config):
     objectives = build.objectives(config.objectives, build.tokenizer_fields(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     mesh = build.make_mesh(config, phases)
-    rows = [dummy.random_rows(config, phase) for phase in phases]
+    rows = [dummy.random_batch(config, phase) for phase in phases]
     trainer = build.trainer(config, pretrainer, mesh, rows[0], phases=phases)
     state, found, programs = trainer.create_state(), [], []
     for each in rows:

@@ -98,7 +98,7 @@ def made(config):
 
     phase = build.phases(config)[-1]
     mesh = build.make_mesh(config, [phase])
-    trainer, rows = dummy.trainer(config, phase, mesh)
+    trainer, rows = dummy.build_trainer(config, phase, mesh)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     return trainer.train_step.compile(state, batch), state, batch
 

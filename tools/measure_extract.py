@@ -46,9 +46,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, object]:
 
     from bertjax.inference import features as inference_features
 
-    opened = inference_features.open_run(
-        arguments.init, layers=arguments.layers, pool=arguments.pool
-    )
+    opened = inference_features.load(arguments.init, layers=arguments.layers, pool=arguments.pool)
     batches = []
 
     def remembering(batch):
@@ -86,7 +84,7 @@ def whole(encoding: object, source: str) -> int:
     lines = (text for _, text in read_text_lines(source))
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "features.npz"
-        with feature_files.writer(out, encoding.layers, encoding.tokenizer) as file:
+        with feature_files.open_writer(out, encoding.layers, encoding.tokenizer) as file:
             for chunk, features in inference_features.extract(encoding, lines, source):
                 file.add(chunk, features, tokens=encoding.pool == "none")
                 count += len(features)

@@ -101,7 +101,7 @@ def parts(folder: pathlib.Path) -> list[Part]:
     counted = {name: cycles(path.read_text()) for name, path in schedules.items()}
     found = (
         Part(each.name, counted.get(each.name, 0), moved, times, each.origin)
-        for each, times, moved in memory.by_instruction(program)
+        for each, times, moved in memory.traffic_by_instruction(program)
         if each.name in counted or moved
     )
     return sorted(found, key=lambda part: -part.cycles * part.times)

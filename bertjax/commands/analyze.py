@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     read_text_lines(arguments.input, tables=())  # checks the file before a model is loaded
     measured = []
     for init in arguments.init:
-        encoding = features.open_run(init, layers="all", truncate=True)
+        encoding = features.load(init, layers="all", truncate=True)
         lines = (text for _, text in read_text_lines(arguments.input, tables=()))
         found = layer_analysis.measure(
             encoding, lines, arguments.input, batch_size=arguments.batch_size

@@ -112,7 +112,7 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
     from bertjax.profiling import dummy
     from bertjax.train.sharding import to_global
 
-    trainer, rows = dummy.trainer(config, phase, mesh)
+    trainer, rows = dummy.build_trainer(config, phase, mesh)
     state, batch = trainer.create_state(), to_global(rows, mesh)
     start = time.perf_counter()
     step = trainer.train_step.compile(state, batch)

@@ -39,12 +39,16 @@ def main(argv: list[str]) -> None:
 
     if arguments.out:
         storage.check_file(storage.to_path(arguments.out))
-    questions = multiple_choice.read(arguments.input)
-    examples = multiple_choice.read(arguments.shots_from) if arguments.shots_from else questions
-    before = multiple_choice.preambles(questions, examples, arguments.shots, arguments.seed)
+    questions = multiple_choice.read_questions(arguments.input)
+    examples = (
+        multiple_choice.read_questions(arguments.shots_from) if arguments.shots_from else questions
+    )
+    before = multiple_choice.sample_shots(questions, examples, arguments.shots, arguments.seed)
     model = language_model.load(arguments.init, arguments.precision)
-    scores = multiple_choice.choose(model, questions, before, batch_size=arguments.batch_size)
-    found = multiple_choice.accuracies(questions, scores) | {"questions": len(questions)}
+    scores = multiple_choice.score_choices(
+        model, questions, before, batch_size=arguments.batch_size
+    )
+    found = multiple_choice.compute_accuracies(questions, scores) | {"questions": len(questions)}
     found |= {"shots": arguments.shots}
     if arguments.out:
         rows = [json.dumps({"log_probabilities": row}) for row in scores]

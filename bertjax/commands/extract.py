@@ -42,10 +42,10 @@ def main(argv: list[str]) -> None:
     from bertjax.runtime.progress import progress_display
 
     source, out = arguments.input, storage.to_path(arguments.out)
-    feature_files.check(out)
+    feature_files.check_output(out)
     reading = _Reading(source)
     lines = reading.count(text for _, text in read_text_lines(source, tables=()))
-    encoding = inference_features.open_run(
+    encoding = inference_features.load(
         arguments.init,
         layers=arguments.layers,
         pool=arguments.pool,
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
     tokens, count, truncated, shape = arguments.pool == "none", 0, 0, ()
     with (
         copies.upload_file(out) as path,
-        feature_files.writer(path, encoding.layers, encoding.tokenizer) as file,
+        feature_files.open_writer(path, encoding.layers, encoding.tokenizer) as file,
         progress_display() as display,
     ):
         for chunk, features in inference_features.extract(
@@ -64,12 +64,12 @@ def main(argv: list[str]) -> None:
         ):
             file.add(chunk, features, tokens=tokens)
             count, shape = count + len(features), features.shape[1:]
-            truncated += chunk.truncated
+            truncated += chunk.num_truncated
             display.update(*reading.done(len(chunk.counts)))
         if not count:
             raise UserError(f"{source} holds no text: expected one a line")
     if truncated:
-        room = encoding.reader.room
+        room = encoding.reader.max_text_tokens
         print(f"note: texts cut to their first {room} tokens: {truncated:,}", file=sys.stderr)
     rows = "tokens" if tokens else "texts"
     print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {shape[-1]:,}")

@@ -173,7 +173,7 @@ def _show(
     turn = 0
     print(prompts[0], end="", flush=True)
     for written in generate.complete(model, encoded, settings):
-        clock.count(written.tokens)
+        clock.count(written.num_tokens)
         waiting[written.prompt] = waiting.get(written.prompt, "") + written.text
         finished |= {written.prompt} if written.finished else set()
         print(waiting.pop(turn, ""), end="", flush=True)
@@ -192,7 +192,7 @@ def _show_json(
 
     clock, texts, turn, finished = _Clock(), dict.fromkeys(range(len(prompts)), ""), 0, set()
     for written in generate.complete(model, encoded, settings):
-        clock.count(written.tokens)
+        clock.count(written.num_tokens)
         texts[written.prompt] += written.text
         finished |= {written.prompt} if written.finished else set()
         while turn in finished:

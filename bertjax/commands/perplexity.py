@@ -43,22 +43,22 @@ def main(argv: list[str]) -> None:
         stride=arguments.stride,
         batch_size=arguments.batch_size,
     )
-    if known.unknown:
+    if known.num_unknown:
         print(
-            f"note: {known.unknown / known.tokens:.2%} of the tokens are unknown ([UNK]), whose "
-            "characters are not predicted: bits per byte are too low, and do not compare with "
-            "those of a tokenizer that spells all text",
+            f"note: {known.num_unknown / known.num_tokens:.2%} of the tokens are [UNK], whose "
+            "characters are not predicted: bits per byte are too low, and not comparable with "
+            "those of a tokenizer without [UNK]",
             file=sys.stderr,
         )
     found = {
         "perplexity": known.perplexity,
         "bits_per_byte": known.bits_per_byte,
-        "nats_per_token": known.nats / known.tokens,
-        "accuracy": known.hits / known.tokens,
-        "unknown_share": known.unknown / known.tokens,
-        "tokens": known.tokens,
-        "bytes": known.bytes,
-        "documents": known.documents,
+        "nats_per_token": known.nats / known.num_tokens,
+        "accuracy": known.num_correct / known.num_tokens,
+        "unknown_share": known.num_unknown / known.num_tokens,
+        "tokens": known.num_tokens,
+        "bytes": known.num_bytes,
+        "documents": known.num_documents,
     }
     if arguments.json:
         print(json.dumps(found))

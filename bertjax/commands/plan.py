@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
     from bertjax.runtime import chips
 
     asked = load_config(arguments.config, overrides, PRETRAINING)
-    config = profiling_plan.for_accelerator(asked)
+    config = profiling_plan.resolve_for_tpu(asked)
     if arguments.mesh:
         config = profiling_plan.with_mesh(config, arguments.mesh)
     build.check(config)
@@ -111,7 +111,7 @@ def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list
         steps = [compile_step(config, phase) for phase in phases]
         if all(step.fits for step in steps):
             return steps, steps
-        return steps, profiling_search.fitting(config, steps, compile_step, _log) or []
+        return steps, profiling_search.find_fitting(config, steps, compile_step, _log) or []
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -148,11 +148,11 @@ def _print_step(step: Any, topology: Any) -> None:
     rows = [("step", f"{step.phase.batch_size} x {step.phase.max_seq_length} tokens")]
     rows += [("settings", _settings(step))]
     if not step.fits:
-        short = f"{_bytes(step.memory.needed)} of {_bytes(step.memory.there)}"
+        short = f"{_bytes(step.memory.needed)} of {_bytes(step.memory.capacity)}"
         _print_table([*rows, ("memory", f"DOES NOT FIT: {short} a device")])
         return
     seconds, memory = step.seconds, step.memory
-    share = memory["all"] / memory["there"]
+    share = memory["all"] / memory["capacity"]
     kinds = ("arguments", "temporaries", "results", "program")
     parts = ", ".join(f"{_bytes(memory[kind])} {kind}" for kind in kinds)
     rows.append(("memory", f"{_bytes(memory['all'])}, {share:.0%} of a device's: {parts}"))
@@ -161,7 +161,7 @@ def _print_step(step: Any, topology: Any) -> None:
         rows.append(("", f"{_bytes(size)} {dtype}[{','.join(map(str, dims))}] {made_by}"))
     extra = step.flops * len(topology.devices) / step.model_flops - 1
     again = f", {extra:.0%} of it computed again" if extra > 0.005 else ""
-    rows.append(("products", f"{_flops(step.flops)} a device{again}: {_time(seconds['products'])}"))
+    rows.append(("products", f"{_flops(step.flops)} a device{again}: {_time(seconds['matmuls'])}"))
     moved = _bytes(step.memory_bytes)
     rows.append(("traffic", f"{moved} to and from memory: {_time(seconds['memory'])}"))
     sent = sum(each.bytes for each in step.collectives)
@@ -180,7 +180,7 @@ def _rate(step: Any) -> float:
 def _share(step: Any, topology: Any) -> str:
     from bertjax.profiling import plan as profiling_plan
 
-    return f"{profiling_plan.utilisation(step, topology):.1%}"
+    return f"{profiling_plan.compute_mfu(step, topology):.1%}"
 
 
 def _collectives(step: Any) -> list[str]:
@@ -215,7 +215,7 @@ def _print_ranking(steps: Sequence[Any], topology: Any) -> None:
 def _print_overrides(config: Any, steps: Sequence[Any]) -> None:
     from bertjax.profiling import search as profiling_search
 
-    if words := profiling_search.overrides(config, steps):
+    if words := profiling_search.to_overrides(config, steps):
         _print_table([("run it with", " ".join(words))])
 
 
@@ -259,7 +259,7 @@ def _step_content(step: Any, topology: Any) -> dict[str, Any]:
 
     content = dataclasses.asdict(step) | {"fits": step.fits}
     if step.fits:
-        content["model_flops_utilisation"] = profiling_plan.utilisation(step, topology)
+        content["model_flops_utilisation"] = profiling_plan.compute_mfu(step, topology)
         content["sequences_per_second"] = _rate(step)
     return content
 

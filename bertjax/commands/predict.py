@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     )
     lines = (line for line in found if line[1].strip())
     while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_AT_ONCE)):
-        for answer in predictor.ask(group, arguments.batch_size):
+        for answer in predictor.predict(group, arguments.batch_size):
             print(json.dumps(answer, ensure_ascii=False))
         sys.stdout.flush()
 

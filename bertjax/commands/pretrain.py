@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
     config = load_config(arguments.config, overrides, PRETRAINING)
     from bertjax import build
     from bertjax.commands.prepare import progress_display
-    from bertjax.inference.fill_mask import held_out_guesses
+    from bertjax.inference.fill_mask import predict_held_out
     from bertjax.runs import pretrain
     from bertjax.runs.session import Interrupted
     from bertjax.runtime import distributed
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
             arguments.workdir,
             log=log_on_first_host,
             progress=progress_display,
-            predict=held_out_guesses,
+            predict=predict_held_out,
         )
     except Interrupted as stop:
         log_on_first_host(f"{stop}; the same command resumes it: {_command(argv)}")

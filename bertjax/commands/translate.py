@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
         print("\n".join(said), flush=True)
         known = [(one, pair[1]) for one, pair in zip(said, pairs, strict=True) if len(pair) == 2]
         if known:
-            right += translate.exact(*zip(*known, strict=True), translator.tokenizer)
+            right += translate.count_exact_matches(*zip(*known, strict=True), translator.tokenizer)
         lines, told = lines + len(group), told + len(known)
     print(f"{lines:,} lines in {time.monotonic() - start:.1f} s", file=sys.stderr)
     if told:

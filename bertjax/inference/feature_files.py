@@ -1,12 +1,13 @@
-"""Write extracted features to `.npz` or `.parquet` in chunks of texts, atomically.
+"""Read texts in chunks, and write their features to `.npz` or `.parquet`, atomically.
 
-npz: named arrays. `features` [rows layers width]; for token features also `ids` [rows], `spans`
-[rows 2] and `begins` [texts + 1], the first row of each text; `layers` lists the layers.
-parquet: one row for each text or token, with columns `text`, `layer_N`; for token features also
-`token`, `piece`, `begin`, `end`.
+npz: named arrays. `features` [rows layers width] and `layers`; for token features also `ids`
+[rows], `spans` [rows 2] (characters from, up to) and `begins` [texts + 1], the first row of each
+text.
+parquet: a row for each text or token, with columns `text` and `layer_N`; for token features also
+`token`, `piece`, `begin` and `end`.
 
-A chunk is held in memory at a time. Its texts become sequences with the tokenizer's special tokens,
-[CLS] text [SEP]; features are those of the text's own tokens.
+Texts are read in sequences [CLS] text [SEP]; token features exclude the special tokens. Memory is
+bounded by the size of a chunk.
 """
 
 import dataclasses
@@ -23,30 +24,30 @@ from jaxtyping import Float32, Int, Int32, Int64
 
 from bertjax.data.characters import Spelling
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.io import storage
 from bertjax.tasks.sequences import Pairs
 
 FORMATS = (".npz", ".parquet")
 
 
-def check(path: pathlib.Path) -> None:
-    """Refuses early what cannot be written.
+def check_output(path: pathlib.Path) -> None:
+    """Checks that features can be written to a file.
 
     Raises:
-      UserError: an unknown format, something is there already, no file can be written there, or a
-        package is missing.
+      UserError: the format is unknown, the file exists or cannot be written, or pyarrow is missing.
     """
     if path.suffix not in FORMATS:
-        raise UserError(f"--out {path}: expected a name that ends in {' or '.join(FORMATS)}")
+        raise UserError(f"--out: got {path}, expected a file name with {' or '.join(FORMATS)}")
     if path.exists():
-        raise UserError(f"{path} exists: name a new file, or remove it first")
+        raise UserError(f"{path} exists; pass a new file, or remove it first")
     storage.check_file(path)
     if path.suffix == ".parquet":
-        _pyarrow()
+        _import_pyarrow()
 
 
 class NpzWriter:
-    """Arrays that grow in files of their own until all rows are known."""
+    """Writes an `.npz`, with each array in a temporary file until the number of rows is known."""
 
     def __init__(self, path: pathlib.Path, layers: list[int]):
         self._path, self._layers = path, np.array(layers)
@@ -58,7 +59,7 @@ class NpzWriter:
         self._folder.mkdir()
         return self
 
-    def __exit__(self, kind, *error: object) -> None:
+    def __exit__(self, kind: type | None, *error: object) -> None:
         try:
             for file in self._files.values():
                 file.close()
@@ -68,14 +69,20 @@ class NpzWriter:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, chunk: Any, features: Float32[np.ndarray, "rows K D"], *, tokens: bool) -> None:
-        """Adds the features of a chunk, of its tokens or of its texts."""
-        self._grow("features", features)
-        if tokens:
-            self._grow("ids", chunk.ids)
-            self._grow("spans", chunk.spans)
-            self._grow("begins", chunk.starts + self._shapes["ids"][0] - len(chunk.ids))
+        """Appends the features of a chunk.
 
-    def _grow(self, name: str, rows: np.ndarray) -> None:
+        Args:
+          chunk: The texts.
+          features: A row for each token or for each text.
+          tokens: Whether rows are tokens.
+        """
+        self._append("features", features)
+        if tokens:
+            self._append("ids", chunk.ids)
+            self._append("spans", chunk.spans)
+            self._append("begins", chunk.starts + self._shapes["ids"][0] - len(chunk.ids))
+
+    def _append(self, name: str, rows: np.ndarray) -> None:
         if name not in self._files:
             self._files[name] = (self._folder / name).open("wb")
             self._shapes[name] = (0, rows.shape[1:], rows.dtype)
@@ -102,9 +109,9 @@ class NpzWriter:
 
 
 class ParquetWriter:
-    """One group of rows for each chunk."""
+    """Writes a `.parquet`, with one row group per chunk."""
 
-    def __init__(self, path: pathlib.Path, layers: list[int], tokenizer: Any):
+    def __init__(self, path: pathlib.Path, layers: list[int], tokenizer: Tokenizer):
         self._path, self._layers, self._tokenizer = path, layers, tokenizer
         self._part = path.with_name(f".{path.name}.unfinished-{uuid.uuid4().hex}")
         self._writer: Any = None
@@ -112,7 +119,7 @@ class ParquetWriter:
     def __enter__(self) -> "ParquetWriter":
         return self
 
-    def __exit__(self, kind, *error: object) -> None:
+    def __exit__(self, kind: type | None, *error: object) -> None:
         if self._writer is not None:
             self._writer.close()
         if kind is None and self._writer is not None:
@@ -120,9 +127,15 @@ class ParquetWriter:
         self._part.unlink(missing_ok=True)
 
     def add(self, chunk: Any, features: Float32[np.ndarray, "rows K D"], *, tokens: bool) -> None:
-        """Adds the features of a chunk, of its tokens or of its texts."""
-        pyarrow, parquet = _pyarrow()
-        columns = self._of_tokens(chunk) if tokens else {"text": _numbers(chunk)}
+        """Appends the features of a chunk.
+
+        Args:
+          chunk: The texts.
+          features: A row for each token or for each text.
+          tokens: Whether rows are tokens.
+        """
+        pyarrow, parquet = _import_pyarrow()
+        columns = self._token_columns(chunk) if tokens else {"text": _text_indices(chunk)}
         for index, layer in enumerate(self._layers):
             flat = pyarrow.array(np.ascontiguousarray(features[:, index]).reshape(-1))
             width = features.shape[2]
@@ -132,10 +145,10 @@ class ParquetWriter:
             self._writer = parquet.ParquetWriter(self._part, table.schema)
         self._writer.write_table(table)
 
-    def _of_tokens(self, chunk: Any) -> dict[str, Any]:
+    def _token_columns(self, chunk: Any) -> dict[str, Any]:
         within = np.arange(len(chunk.ids)) - np.repeat(chunk.starts, chunk.counts)
         return {
-            "text": np.repeat(_numbers(chunk), chunk.counts),
+            "text": np.repeat(_text_indices(chunk), chunk.counts),
             "token": within,
             "piece": self._tokenizer.pieces(chunk.ids.tolist()),
             "begin": chunk.spans[:, 0],
@@ -143,72 +156,74 @@ class ParquetWriter:
         }
 
 
-def writer(path: pathlib.Path, layers: list[int], tokenizer: Any) -> NpzWriter | ParquetWriter:
-    """What writes a file of this name."""
+def open_writer(
+    path: pathlib.Path, layers: list[int], tokenizer: Tokenizer
+) -> NpzWriter | ParquetWriter:
+    """Returns the writer of a feature file, by its suffix."""
     if path.suffix == ".npz":
         return NpzWriter(path, layers)
     return ParquetWriter(path, layers, tokenizer)
 
 
-def _numbers(chunk: Any) -> Int[np.ndarray, " n"]:
+def _text_indices(chunk: Any) -> Int[np.ndarray, " n"]:
     return chunk.first + np.arange(len(chunk.counts))
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def _import_pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise UserError(
-            ".parquet needs pyarrow: pip install 'bertjax[parquet]', or name a file .npz"
+            ".parquet requires pyarrow: pip install 'bertjax[parquet]', or pass an .npz file"
         ) from None
     return pyarrow, parquet
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Some texts, one after the other.
+    """Consecutive texts, as tokens.
 
     Attributes:
-      first: The number of the first one.
-      pairs: Their sequences, with special tokens.
-      begin: Where a text begins in its sequence.
-      cls: Where [CLS] stands in each sequence.
-      ids: All tokens of all texts, without special ones.
-      spans: Which characters of its text each token covers: from, up to.
-      counts: How many tokens each text has.
-      truncated: The number of texts that have lost their ends.
+      first: Index of the first text.
+      pairs: Sequences of the texts, with special tokens.
+      text_start: Position of the first token of a text in its sequence.
+      cls_positions: Position of [CLS] in each sequence.
+      ids: Tokens of all texts, without special tokens.
+      spans: Character span of each token in its text: from, up to.
+      counts: Number of tokens of each text.
+      num_truncated: Number of truncated texts.
     """
 
     first: int
     pairs: Pairs
-    begin: int
-    cls: Int64[np.ndarray, " n"]
+    text_start: int
+    cls_positions: Int64[np.ndarray, " n"]
     ids: Int32[np.ndarray, " T"]
     spans: Int32[np.ndarray, "T 2"]
     counts: Int64[np.ndarray, " n"]
-    truncated: int
+    num_truncated: int
 
     @property
     def starts(self) -> Int[np.ndarray, " n"]:
-        """Where each text begins in `ids`."""
+        """Index of the first token of each text in `ids`."""
         return np.cumsum(self.counts) - self.counts
 
 
 @dataclasses.dataclass(frozen=True)
-class Reader:
-    """From lines of text to chunks.
+class TextReader:
+    """Encodes texts to chunks.
 
     Attributes:
-      tokenizer: An `interfaces.Tokenizer`.
-      max_seq_length: Tokens of a sequence, special ones included.
-      truncate: Whether longer texts lose their ends, instead of being refused.
-      cls_last: Whether [CLS] ends a sequence.
-      max_chars_per_word: Characters of each word, as `char_ids`; 0 for none.
-      texts_per_chunk: How many texts are in memory.
+      tokenizer: Tokenizer of the model.
+      max_seq_length: Maximum number of tokens of a sequence, including special tokens.
+      truncate: Whether longer texts are truncated, instead of an error.
+      cls_last: Whether [CLS] ends a sequence, as in XLNet.
+      max_chars_per_word: Characters per word of `char_ids`; 0 for models without character inputs.
+      texts_per_chunk: Number of texts per chunk.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     max_seq_length: int
     truncate: bool = False
     cls_last: bool = False
@@ -216,37 +231,47 @@ class Reader:
     texts_per_chunk: int = 1024
 
     @property
-    def room(self) -> int:
-        """How many tokens of a text fit."""
+    def max_text_tokens(self) -> int:
+        """Maximum number of tokens of a text, without special tokens."""
         specials = (self.tokenizer.cls_id, self.tokenizer.sep_id)
         return self.max_seq_length - sum(special is not None for special in specials)
 
-    def chunks(self, texts: Iterable[str], source: str) -> Iterator[Chunk]:
-        """The chunks of some texts, in order; `source` names these in errors.
+    def read_chunks(self, texts: Iterable[str], source: str) -> Iterator[Chunk]:
+        """Encodes texts in chunks, in order.
+
+        Args:
+          texts: Texts.
+          source: Name of the texts in errors.
 
         Raises:
-          UserError: a text is too long.
+          UserError: a text is too long, or `max_seq_length` too short.
         """
-        if self.room < 1:
-            raise UserError(f"max_seq_length={self.max_seq_length} leaves no room for a token")
+        if self.max_text_tokens < 1:
+            raise UserError(
+                f"max_seq_length: got {self.max_seq_length}, expected at least one token more than "
+                "the special tokens"
+            )
         spelling = None
         if self.max_chars_per_word:
             spelling = Spelling(self.tokenizer, self.max_chars_per_word)
         texts, first = iter(texts), 0
-        while some := list(itertools.islice(texts, self.texts_per_chunk)):
-            yield self._chunk(some, first, source, spelling)
-            first += len(some)
+        while group := list(itertools.islice(texts, self.texts_per_chunk)):
+            yield self._encode_chunk(group, first, source, spelling)
+            first += len(group)
 
-    def _chunk(self, texts: list[str], first: int, source: str, spelling: Spelling | None) -> Chunk:
+    def _encode_chunk(
+        self, texts: list[str], first: int, source: str, spelling: Spelling | None
+    ) -> Chunk:
         encoded = [self.tokenizer.encode_with_offsets(text) for text in texts]
-        longest = max(range(len(texts)), key=lambda number: len(encoded[number][0]))
-        if len(encoded[longest][0]) > self.room and not self.truncate:
+        limit = self.max_text_tokens
+        longest = max(range(len(texts)), key=lambda index: len(encoded[index][0]))
+        if len(encoded[longest][0]) > limit and not self.truncate:
             raise UserError(
-                f"{source}, line {first + longest + 1}: {len(encoded[longest][0])} tokens, more "
-                f"than the {self.room} that are read at a time: cut the text, or have it cut with "
+                f"{source}, line {first + longest + 1}: text too long: got "
+                f"{len(encoded[longest][0])} tokens, expected at most {limit}; shorten it, or pass "
                 "--truncate"
             )
-        kept = [(ids[: self.room], spans[: self.room]) for ids, spans in encoded]
+        kept = [(ids[:limit], spans[:limit]) for ids, spans in encoded]
         counts = np.array([len(ids) for ids, _ in kept], np.int64)
         ends = self.tokenizer.cls_id, self.tokenizer.sep_id
         tokens = [self._surrounded(ids, *ends) for ids, _ in kept]
@@ -268,12 +293,12 @@ class Reader:
         return Chunk(
             first=first,
             pairs=pairs,
-            begin=int(self.tokenizer.cls_id is not None and not self.cls_last),
-            cls=lengths - 1 if self.cls_last else np.zeros(len(texts), np.int64),
+            text_start=int(self.tokenizer.cls_id is not None and not self.cls_last),
+            cls_positions=lengths - 1 if self.cls_last else np.zeros(len(texts), np.int64),
             ids=_joined([ids for ids, _ in kept]),
             spans=spans.reshape(-1, 2),
             counts=counts,
-            truncated=sum(len(ids) > self.room for ids, _ in encoded),
+            num_truncated=sum(len(ids) > limit for ids, _ in encoded),
         )
 
     def _spelled(self, texts: list[str], spelling: Spelling) -> tuple[np.ndarray, np.ndarray]:
@@ -282,7 +307,9 @@ class Reader:
             None if identity is None else spelling.number(identity)
             for identity in (self.tokenizer.cls_id, self.tokenizer.sep_id)
         ]
-        rows = [self._surrounded(row[: self.room], *ends) for row in spelling.numbers(texts)]
+        rows = [
+            self._surrounded(row[: self.max_text_tokens], *ends) for row in spelling.numbers(texts)
+        ]
         return _joined(rows), spelling.table()
 
     def _surrounded(self, ids: list[int], cls: int | None, sep: int | None) -> list[int]:

@@ -1,7 +1,7 @@
-"""Extract features of tokens or whole texts from a trained encoder, and write them to a file.
+"""Extract features of tokens or texts: hidden states of a trained encoder.
 
-open_run  run -> Encoding: the encoder with its tokenizer
-extract   Encoding, texts -> chunks and their features, with the memory of one chunk
+load      run -> FeatureExtractor: the encoder with its tokenizer
+extract   FeatureExtractor, texts -> chunks and their features, in the memory of a few chunks
 """
 
 import collections
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Float32
 from bertjax import build, pretrained
 from bertjax.data.pipeline import prefetch_items
 from bertjax.errors import UserError
-from bertjax.inference.feature_files import Chunk, Reader
+from bertjax.inference.feature_files import Chunk, TextReader
 from bertjax.interfaces import Batch, Tokenizer
 from bertjax.runs import examples
 from bertjax.tasks.batches import PairBatches
@@ -26,23 +26,24 @@ from bertjax.train import sharding
 
 POOLS = ("none", "mean", "cls")
 
-_LONGEST = 512
-"""For models without a longest sequence of their own."""
+_DEFAULT_LENGTH = 512
+"""Maximum sequence length of models without a maximum."""
 
 _SHORTEST = 16
+"""The smallest padded length."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoding:
-    """An encoder that is ready to read.
+class FeatureExtractor:
+    """Trained encoder, compiled for feature extraction.
 
     Attributes:
-      tokenizer: Its own.
-      reader: Makes sequences of texts.
-      layers: Which layers are given: 0 is what the first layer reads.
+      tokenizer: Tokenizer of the run.
+      reader: Encodes texts to sequences.
+      layers: Extracted layers; 0 is the input of the first layer.
       pool: One of POOLS.
       mesh: The devices.
-      forward: A batch, with the places of its texts, to features; compiled.
+      forward: Compiled; from a batch with the positions of its texts to features.
     """
 
     tokenizer: Tokenizer
@@ -53,7 +54,7 @@ class Encoding:
     forward: Callable[[Batch], jax.Array]
 
 
-def open_run(
+def load(
     init: str,
     *,
     layers: str = "-1",
@@ -61,169 +62,186 @@ def open_run(
     max_seq_length: int = 0,
     truncate: bool = False,
     precision: str = "",
-) -> Encoding:
-    """Opens a run to extract features.
+) -> FeatureExtractor:
+    """Loads an encoder for feature extraction from a run.
 
     Args:
-      init: See `transfer.find`.
-      layers: Numbers with commas between them, or all; negative ones count from the last, which is
-        -1.
-      pool: One of POOLS: a row for each token, or one for each text.
-      max_seq_length: 0 for as many as the model reads, or 512.
-      truncate: Whether longer texts lose their ends, instead of being refused.
-      precision: As `config.model.precision`; empty: the run's.
+      init: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
+      layers: Comma-separated layers, or `all`; 0 is the input of the first layer, -1 the last
+        layer.
+      pool: One of POOLS: `none` for a row per token, `mean` and `cls` for a row per text.
+      max_seq_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
+      truncate: Whether longer texts are truncated, instead of an error.
+      precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
-      UserError: something is missing or does not fit.
+      UserError: there is no such run or layer, the sequence is longer than the model's positions,
+        or `pool` is cls and the tokenizer has no [CLS].
     """
     run = pretrained.load(init)
     model, tokenizer = run.config.model, run.tokenizer
-    chosen = _layers(layers, model["num_hidden_layers"])
+    indices = _parse_layers(layers, model["num_hidden_layers"])
     if pool == "cls" and tokenizer.cls_id is None:
         raise UserError(f"--pool cls: the tokenizer of {run.source.run} has no [CLS]; use mean")
-    reader = Reader(
+    reader = TextReader(
         tokenizer=tokenizer,
-        max_seq_length=_length(max_seq_length, model),
+        max_seq_length=_sequence_length(max_seq_length, model),
         truncate=truncate,
         cls_last=build.cls_last(model),
         max_chars_per_word=examples.max_chars_per_word(model),
     )
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
-    forward = _compiled(run, precision, chosen, pool, mesh)
-    return Encoding(tokenizer, reader, chosen, pool, mesh, forward)
+    forward = _compile(run, precision, indices, pool, mesh)
+    return FeatureExtractor(tokenizer, reader, indices, pool, mesh, forward)
 
 
 def extract(
-    encoding: Encoding, texts: Iterable[str], source: str, *, batch_size: int = 64
+    extractor: FeatureExtractor, texts: Iterable[str], source: str, *, batch_size: int = 64
 ) -> Iterator[tuple[Chunk, Float32[np.ndarray, "rows K D"]]]:
-    """Chunks of texts, in order, with a row of features for each token or for each text.
+    """Yields chunks of texts in order, with features of each token or each text.
 
-    While one is used, the next one is computed, and that behind it tokenized.
+    The next chunk is computed, and the one after it tokenized, on background threads.
 
     Args:
-      encoding: See `open_run`.
-      texts: One after the other.
-      source: Names the texts in errors.
-      batch_size: Texts that the model reads at a time, of about the same length.
+      extractor: The encoder; see `load`.
+      texts: Texts.
+      source: Name of the texts in errors.
+      batch_size: Number of texts per batch, of similar length.
+
+    Yields:
+      A chunk, and features of its K layers.
+
+    Raises:
+      UserError: a text is too long.
     """
-    batch_size = -(-batch_size // encoding.mesh.size) * encoding.mesh.size
-    chunks = prefetch_items(encoding.reader.chunks(texts, source))
-    return prefetch_items((chunk, _features(encoding, chunk, batch_size)) for chunk in chunks)
+    batch_size = -(-batch_size // extractor.mesh.size) * extractor.mesh.size
+    chunks = prefetch_items(extractor.reader.read_chunks(texts, source))
+    return prefetch_items((chunk, _run(extractor, chunk, batch_size)) for chunk in chunks)
 
 
-def _features(encoding: Encoding, chunk: Chunk, batch_size: int) -> Float32[np.ndarray, "r K D"]:
-    lengths = _padded_lengths(encoding.reader.max_seq_length)
+def _run(
+    extractor: FeatureExtractor, chunk: Chunk, batch_size: int
+) -> Float32[np.ndarray, "rows K D"]:
+    lengths = _padded_lengths(extractor.reader.max_seq_length)
     batches = PairBatches(chunk.pairs, None, batch_size, lengths)
-    rows = sharding.local_rows(batch_size, encoding.mesh)
-    found: np.ndarray | None = None
-    size = len(chunk.ids) if encoding.pool == "none" else len(chunk.counts)
+    rows = sharding.local_rows(batch_size, extractor.mesh)
+    features: np.ndarray | None = None
+    size = len(chunk.ids) if extractor.pool == "none" else len(chunk.counts)
     in_flight: collections.deque = collections.deque()
 
-    def take() -> None:
-        nonlocal found
-        numbers, device = in_flight.popleft()
+    def fetch() -> None:
+        nonlocal features
+        indices, device = in_flight.popleft()
         values = np.asarray(device)
-        if found is None:
-            found = np.empty((size, *values.shape[-2:]), np.float32)
-        _put(found, values, numbers, chunk, encoding.pool)
+        if features is None:
+            features = np.empty((size, *values.shape[-2:]), np.float32)
+        _scatter(features, values, indices, chunk, extractor.pool)
 
-    for numbers, batch in batches.evaluation_batches(rows):
-        batch = dict(batch) | _places(chunk, batch["example_id"])
-        in_flight.append((numbers, encoding.forward(sharding.to_global(batch, encoding.mesh))))
-        # Read one batch late, the device works while the next one is built.
+    for indices, batch in batches.evaluation_batches(rows):
+        batch = dict(batch) | _text_positions(chunk, batch["example_id"])
+        in_flight.append((indices, extractor.forward(sharding.to_global(batch, extractor.mesh))))
+        # Fetched one batch late, so that the device computes while the next batch is built.
         if len(in_flight) > 1:
-            take()
+            fetch()
     while in_flight:
-        take()
-    return found
+        fetch()
+    return features
 
 
-def _places(chunk: Chunk, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Where in its sequence each text begins and ends, and where its [CLS] is."""
-    begin = np.full(len(rows), chunk.begin, np.int32)
-    end = begin + chunk.counts[rows].astype(np.int32)
-    return {"text_begin": begin, "text_end": end, "cls_at": chunk.cls[rows].astype(np.int32)}
+def _text_positions(chunk: Chunk, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the start and end of each text in its sequence, and the position of its [CLS]."""
+    start = np.full(len(rows), chunk.text_start, np.int32)
+    end = start + chunk.counts[rows].astype(np.int32)
+    cls = chunk.cls_positions[rows].astype(np.int32)
+    return {"text_start": start, "text_end": end, "cls_position": cls}
 
 
-def _put(
-    found: np.ndarray, values: np.ndarray, numbers: np.ndarray, chunk: Chunk, pool: str
+def _scatter(
+    features: np.ndarray, values: np.ndarray, indices: np.ndarray, chunk: Chunk, pool: str
 ) -> None:
-    real = np.flatnonzero(numbers >= 0)
+    """Writes the values of a batch, whose padding has index -1, to the features of a chunk."""
+    real = np.flatnonzero(indices >= 0)
     if pool != "none":
-        found[numbers[real]] = values[real]
+        features[indices[real]] = values[real]
         return
-    starts, counts = chunk.starts[numbers[real]], chunk.counts[numbers[real]]
+    starts, counts = chunk.starts[indices[real]], chunk.counts[indices[real]]
     for row, start, count in zip(real, starts, counts, strict=True):
-        found[start : start + count] = values[row, chunk.begin : chunk.begin + count]
+        text = slice(chunk.text_start, chunk.text_start + count)
+        features[start : start + count] = values[row, text]
 
 
-def _compiled(
+def _compile(
     run: pretrained.Pretrained,
     precision: str,
     layers: list[int],
     pool: str,
     mesh: Mesh,
 ) -> Callable[[Batch], jax.Array]:
-    """The forward pass as far as features, on the devices."""
+    """Compiles the forward pass to features, with parameters replicated over the devices."""
     last = run.config.model.num_hidden_layers
-    every = {"output_hidden_states": True} if set(layers) != {last} else {}
-    encoder = run.encoder(precision, **every)
-    whole = NamedSharding(mesh, PartitionSpec())
-    params = jax.device_put(run.params("encoder")["encoder"], whole)
+    fields = {"output_hidden_states": True} if set(layers) != {last} else {}
+    encoder = run.encoder(precision, **fields)
+    replicated = NamedSharding(mesh, PartitionSpec())
+    params = jax.device_put(run.params("encoder")["encoder"], replicated)
 
     def forward(params: Any, batch: Batch) -> Array:
         encoded = encoder.apply({"params": params}, batch, train=False)
-        # The last layer is what tasks read: with a final LayerNorm, where the model has one.
-        chosen = [
+        # `sequence` includes the final LayerNorm of pre-norm models, `hidden_states` does not.
+        hidden = [
             encoded.sequence if layer == last else encoded.hidden_states[layer] for layer in layers
         ]
-        return _pooled(jnp.stack(chosen, axis=2).astype(jnp.float32), batch, pool)
+        return _pool(jnp.stack(hidden, axis=2).astype(jnp.float32), batch, pool)
 
-    compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=whole)
+    compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=replicated)
     return lambda batch: compiled(params, batch)
 
 
-def _pooled(hidden: Float[Array, "B L K D"], batch: Batch, pool: str) -> Array:
+def _pool(hidden: Float[Array, "B L K D"], batch: Batch, pool: str) -> Array:
     if pool == "none":
         return hidden
     if pool == "cls":
-        return jax.vmap(lambda row, at: row[at])(hidden, batch["cls_at"])
-    at = jnp.arange(hidden.shape[1])
-    own = (at >= batch["text_begin"][:, None]) & (at < batch["text_end"][:, None])
+        return jax.vmap(lambda row, position: row[position])(hidden, batch["cls_position"])
+    positions = jnp.arange(hidden.shape[1])
+    own = (positions >= batch["text_start"][:, None]) & (positions < batch["text_end"][:, None])
     total = jnp.where(own[..., None, None], hidden, 0).sum(axis=1)
     return total / jnp.maximum(own.sum(axis=1), 1)[:, None, None]
 
 
-def _layers(named: str, last: int) -> list[int]:
-    """The layers that the user names, counted from 0.
+def _parse_layers(layers: str, last: int) -> list[int]:
+    """Parses comma-separated layers, or `all`, to indices from 0 to `last`.
 
     Raises:
       UserError: there is no such layer.
     """
-    if named == "all":
+    if layers == "all":
         return list(range(last + 1))
     try:
-        numbers = [int(word) for word in named.split(",")]
+        numbers = [int(word) for word in layers.split(",")]
     except ValueError:
-        raise UserError(f"--layers {named}: expected numbers as in -1 or 0,6,12, or all") from None
+        raise UserError(
+            f"--layers: got {layers}, expected integers such as -1 or 0,6,12, or all"
+        ) from None
     for number in numbers:
         if not -last - 1 <= number <= last:
             raise UserError(
-                f"--layers {named}: the model has layers 0 (what the first one reads) to {last}, "
-                f"or {-last - 1} to -1"
+                f"--layers: got {layers}, expected 0 (the input of the first layer) to {last}, or "
+                f"{-last - 1} to -1"
             )
     return [number % (last + 1) for number in numbers]
 
 
-def _length(asked: int, model: Mapping[str, Any]) -> int:
+def _sequence_length(max_seq_length: int, model: Mapping[str, Any]) -> int:
     max_length = build.positions(model)
-    if asked > max_length:
-        raise UserError(f"--max_seq_length {asked}: the model reads at most {max_length} tokens")
-    return asked or int(min(max_length, _LONGEST))
+    if max_seq_length > max_length:
+        raise UserError(
+            f"--max_seq_length: got {max_seq_length}, expected at most {max_length}, the model's "
+            "positions"
+        )
+    return max_seq_length or int(min(max_length, _DEFAULT_LENGTH))
 
 
 def _padded_lengths(max_length: int) -> tuple[int, ...]:
-    """Powers of two and what lies halfway between them: each is compiled once."""
+    """Returns powers of two and their halfway points up to `max_length`: the compiled lengths."""
     lengths, length = [], _SHORTEST
     while length < max_length:
         lengths += [length, length * 3 // 2]

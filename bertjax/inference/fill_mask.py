@@ -1,7 +1,7 @@
 """Predict masked tokens with a masked language model.
 
-guesses   in the held-out text of its own run, at the end of pretraining
-Filler    in texts that the user writes, with [MASK] in them
+predict_held_out   in held-out text of a pretraining run, for its report
+MaskFiller         in texts of the user that contain [MASK]
 """
 
 import dataclasses
@@ -22,25 +22,27 @@ from bertjax.runs.pretrain_job import Job
 from bertjax.train.step import evaluation_keys
 
 MASK = "[MASK]"
-"""How the user writes a hidden token, whatever the tokenizer calls it."""
+"""The mask token in texts of the user, independent of the tokenizer's spelling."""
 
 _CONTEXT = 12
+"""Tokens on each side of a masked token in a report."""
+
 _BUCKET = 16
-"""Texts are padded to a multiple of this, so that few lengths have to be compiled."""
+"""Texts are padded to a multiple of this, so that few lengths are compiled."""
 
 Candidates = tuple[tuple[str, float], ...]
 """(token, probability), the most probable first."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Guess:
-    """One hidden token.
+class MaskPrediction:
+    """Prediction of one masked token.
 
     Attributes:
       before: Text on its left.
       after: Text on its right.
-      truth: The token that was hidden.
-      candidates: What the model believes it to be.
+      truth: The original token.
+      candidates: The most likely tokens.
     """
 
     before: str
@@ -49,18 +51,29 @@ class Guess:
     candidates: Candidates
 
 
-def held_out_guesses(job: Job, params: Params, count: int = 3) -> list[dict[str, Any]]:
-    """Predictions for masked tokens in examples from all parts of the held-out text of a run."""
+def predict_held_out(job: Job, params: Params, count: int = 3) -> list[dict[str, Any]]:
+    """Predicts masked tokens in examples spread over the held-out text of a run.
+
+    Args:
+      job: The run.
+      params: Its parameters.
+      count: Number of examples.
+
+    Returns:
+      Fields of a `MaskPrediction` for each example; none without held-out text or an MLM objective.
+    """
     if job.held_out is None or "mlm" not in job.config.objectives:
         return []
     examples = job.examples(job.held_out, job.phases[-1])
     numbers = np.linspace(0, examples.num_examples - 1, count).astype(np.int64)
     batch = examples.build(0, numbers)
-    found = guesses(job.trainer.pretrainer, params, batch, job.tokenizer, seed=job.config.seed)
-    return [dataclasses.asdict(guess) for guess in found]
+    predictions = predict_masked(
+        job.trainer.pretrainer, params, batch, job.tokenizer, seed=job.config.seed
+    )
+    return [dataclasses.asdict(prediction) for prediction in predictions]
 
 
-def guesses(
+def predict_masked(
     pretrainer: Pretrainer,
     params: Params,
     batch: Mapping[str, np.ndarray],
@@ -68,44 +81,48 @@ def guesses(
     *,
     seed: int,
     top: int = 3,
-) -> list[Guess]:
-    """What the model puts in the first hidden place of every example of a host batch.
+) -> list[MaskPrediction]:
+    """Predicts the first masked token of every example of a host batch.
 
-    The places are those of the evaluation with this seed.
+    Args:
+      pretrainer: The model, with its MLM objective.
+      params: Its parameters.
+      batch: Arrays [B ...] on the host.
+      tokenizer: Tokenizer of the model.
+      seed: Seed of the masks, which are those of evaluation with this seed.
+      top: Number of candidates.
     """
 
     def predict(module: Pretrainer, batch: Mapping[str, Array]):
         batch = module.mlm.prepare(module.encoder, batch, train=False)
         batch = {**batch, "mlm_positions": batch["mlm_positions"][:, :1]}
-        values, ids = _believed(module, batch, top)
+        values, ids = _top_candidates(module, batch, top)
         return batch["mlm_positions"][:, 0], batch["mlm_labels"][:, 0], values[:, 0], ids[:, 0]
 
     batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
     keys = evaluation_keys(seed, batch["example_id"])
-    found = jax.jit(
-        lambda params, batch: pretrainer.apply({"params": params}, batch, method=predict)
-    )
-    places, labels, values, ids = jax.device_get(found(params, {**batch, "example_key": keys}))
+    run = jax.jit(lambda params, batch: pretrainer.apply({"params": params}, batch, method=predict))
+    positions, labels, values, ids = jax.device_get(run(params, {**batch, "example_key": keys}))
     rows = zip(batch["input_ids"], batch["attention_mask"], strict=True)
     return [
-        _guess(tokenizer, np.asarray(row)[np.asarray(mask)], place, label, value, candidate)
-        for (row, mask), place, label, value, candidate in zip(
-            rows, places, labels, values, ids, strict=True
+        _describe(tokenizer, np.asarray(row)[np.asarray(mask)], position, label, value, candidate)
+        for (row, mask), position, label, value, candidate in zip(
+            rows, positions, labels, values, ids, strict=True
         )
     ]
 
 
 @dataclasses.dataclass(frozen=True)
-class Filler:
-    """A trained model that fills masked positions of texts.
+class MaskFiller:
+    """Masked language model that fills [MASK] in texts.
 
     Attributes:
-      pretrainer: The model with its objective.
-      params: On the device.
-      tokenizer: Of the run.
-      max_length: Tokens of the longest text that it reads, special ones included.
-      cls_last: Whether [CLS] ends a text.
-      top: How many candidates are given.
+      pretrainer: The model with its MLM objective.
+      params: Parameters on the device.
+      tokenizer: Tokenizer of the run.
+      max_length: Maximum number of tokens of a text, including special tokens.
+      cls_last: Whether [CLS] ends a sequence, as in XLNet.
+      top: Number of candidates.
     """
 
     pretrainer: Pretrainer
@@ -116,10 +133,16 @@ class Filler:
     top: int
 
     def fill(self, texts: Sequence[str]) -> list[list[Candidates]]:
-        """For each text what the model puts in each of its masked positions, in order.
+        """Predicts each [MASK] of each text.
+
+        Args:
+          texts: Texts with one or more [MASK].
+
+        Returns:
+          For each text, the candidates of each of its [MASK] in order.
 
         Raises:
-          UserError: a text has no hidden place, or is too long.
+          UserError: a text has no [MASK], or is too long.
         """
         rows = [self._encode(number, text) for number, text in enumerate(texts, 1)]
         length = -(-max(map(len, rows)) // _BUCKET) * _BUCKET
@@ -127,23 +150,23 @@ class Filler:
         input_ids = np.full((len(rows), length), self.tokenizer.pad_id, np.int32)
         for row, ids in zip(input_ids, rows, strict=True):
             row[: len(ids)] = ids
-        there = np.arange(length) < np.array([len(ids) for ids in rows])[:, None]
-        hidden = [np.flatnonzero(row == self.tokenizer.mask_id) for row in input_ids]
-        places = np.zeros((len(rows), max(map(len, hidden))), np.int32)
-        for row, found in zip(places, hidden, strict=True):
+        mask = np.arange(length) < np.array([len(ids) for ids in rows])[:, None]
+        masked = [np.flatnonzero(row == self.tokenizer.mask_id) for row in input_ids]
+        positions = np.zeros((len(rows), max(map(len, masked))), np.int32)
+        for row, found in zip(positions, masked, strict=True):
             row[: len(found)] = found
-        batch = {"input_ids": input_ids, "attention_mask": there, "mlm_positions": places}
+        batch = {"input_ids": input_ids, "attention_mask": mask, "mlm_positions": positions}
         values, ids = jax.device_get(self._run(self.params, batch))
         return [
-            [self._named(values[row, n], ids[row, n]) for n in range(len(found))]
-            for row, found in enumerate(hidden)
+            [self._to_candidates(values[row, n], ids[row, n]) for n in range(len(found))]
+            for row, found in enumerate(masked)
         ]
 
     @functools.cached_property
     def _run(self):
         def run(params: Params, batch: Batch):
             def method(module: Pretrainer, batch: Batch):
-                return _believed(module, batch, self.top)
+                return _top_candidates(module, batch, self.top)
 
             return self.pretrainer.apply({"params": params}, batch, method=method)
 
@@ -152,9 +175,11 @@ class Filler:
     def _encode(self, number: int, text: str) -> list[int]:
         first, *rest = text.split(MASK)
         if not rest:
-            raise UserError(f"text {number} ({text!r}) hides nothing: write {MASK} for a token")
+            raise UserError(
+                f"text {number} has no masked token: got {text!r}, expected at least one {MASK}"
+            )
         tokenizer = self.tokenizer
-        # A mask stands for a token with the space before it.
+        # A mask replaces a token together with the space before it.
         parts = [first.rstrip(), *(part if part.strip() else "" for part in rest)]
         parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
         ids, *others = tokenizer.encode_batch(parts)
@@ -165,26 +190,26 @@ class Filler:
         ids = [*ids, *sep, *cls] if self.cls_last else [*cls, *ids, *sep]
         if len(ids) > self.max_length:
             raise UserError(
-                f"text {number} has {len(ids):,} tokens, the model reads {self.max_length:,}: "
-                "shorten it"
+                f"text {number} is too long: got {len(ids):,} tokens, expected at most "
+                f"{self.max_length:,}; shorten it"
             )
         return ids
 
-    def _named(self, values: np.ndarray, ids: np.ndarray) -> Candidates:
-        tokens = (_token(self.tokenizer, identity) for identity in ids)
+    def _to_candidates(self, values: np.ndarray, ids: np.ndarray) -> Candidates:
+        tokens = (_decode_token(self.tokenizer, identity) for identity in ids)
         return tuple(zip(tokens, values.tolist(), strict=True))
 
 
-def load(init: str, top: int, precision: str = "") -> Filler:
-    """Reads a run that learned to fill masked positions.
+def load(init: str, top: int, precision: str = "") -> MaskFiller:
+    """Loads a masked language model from a run.
 
     Args:
-      init: See `transfer.find`.
-      top: How many candidates are given.
-      precision: As `config.model.precision`; empty: the run's.
+      init: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
+      top: Number of candidates per [MASK].
+      precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
-      UserError: it is none, or more candidates are asked for than there are tokens.
+      UserError: the run has no MLM objective, or `top` exceeds the size of its vocabulary.
     """
     run = pretrained.load(init)
     config, tokenizer = run.config, run.tokenizer
@@ -194,8 +219,10 @@ def load(init: str, top: int, precision: str = "") -> Filler:
             "configs/bert.py, or an imported masked language model"
         )
     if not 1 <= top <= config.model.vocab_size:
-        raise UserError(f"--top {top}: expected 1 to {config.model.vocab_size:,}, the vocabulary")
-    return Filler(
+        raise UserError(
+            f"--top: got {top}, expected 1 to the vocabulary size {config.model.vocab_size:,}"
+        )
+    return MaskFiller(
         Pretrainer(run.encoder(precision), {"mlm": run.objective("mlm", tokenizer)}),
         jax.tree.map(jnp.asarray, run.params("encoder", "mlm")),
         tokenizer,
@@ -205,32 +232,32 @@ def load(init: str, top: int, precision: str = "") -> Filler:
     )
 
 
-def _believed(
+def _top_candidates(
     module: Pretrainer, batch: Batch, top: int
 ) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
-    """Probabilities of the most likely tokens at `mlm_positions`, and which these are."""
+    """Returns the probabilities and ids of the most likely tokens at `mlm_positions`."""
     encoded = module.encoder(batch, train=False)
     logits = module.mlm.logits(module.encoder, encoded.sequence, batch["mlm_positions"])
     return jax.lax.top_k(jax.nn.softmax(logits), top)
 
 
-def _token(tokenizer: Tokenizer, number: int) -> str:
-    """A token as it reads in a text, where that is anything to be seen."""
-    return tokenizer.decode([int(number)]).strip() or tokenizer.pieces([int(number)])[0]
+def _decode_token(tokenizer: Tokenizer, token: int) -> str:
+    """Decodes a token to text, or to its piece if the text is white space."""
+    return tokenizer.decode([int(token)]).strip() or tokenizer.pieces([int(token)])[0]
 
 
-def _guess(tokenizer, row, place, label, probabilities, candidates) -> Guess:
+def _describe(tokenizer, row, position, label, probabilities, candidates) -> MaskPrediction:
     special = set(tokenizer.special_ids)
 
     def text(ids):
         return tokenizer.decode([int(i) for i in ids if i not in special]).strip()
 
-    return Guess(
-        before=text(row[max(place - _CONTEXT, 0) : place]),
-        after=text(row[place + 1 : place + 1 + _CONTEXT]),
-        truth=_token(tokenizer, label),
+    return MaskPrediction(
+        before=text(row[max(position - _CONTEXT, 0) : position]),
+        after=text(row[position + 1 : position + 1 + _CONTEXT]),
+        truth=_decode_token(tokenizer, label),
         candidates=tuple(
-            (_token(tokenizer, candidate), float(probability))
+            (_decode_token(tokenizer, candidate), float(probability))
             for candidate, probability in zip(candidates, probabilities, strict=True)
         ),
     )

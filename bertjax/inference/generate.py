@@ -1,6 +1,7 @@
-"""Generate text from prompts with a causal LM, streamed or all at once.
+"""Generate text from prompts with a causal LM, as a stream.
 
-complete   model, prompts -> a GenerationChunk for every step with new text, prompts in any order
+encode     prompts -> token ids, with all settings checked
+complete   model, token ids -> a GenerationChunk for each prompt and step
 
 Streamed text never contains a partial character, nor a part of a stop string.
 """
@@ -21,84 +22,89 @@ from bertjax.inference.language_model import LanguageModel, check_length
 from bertjax.interfaces import Params, Tokenizer
 
 _UNFINISHED = "\ufffd"
-"""What a decoder puts where the bytes of a character are not all there."""
+"""Decoded by byte-level tokenizers for an incomplete UTF-8 character."""
 
 
 class TextStream:
-    """What follows a prompt.
+    """Decodes the generated tokens of one prompt to text, as a stream.
 
     Attributes:
-      text: What was given out.
-      finished: Whether a stop string came, or the end.
+      text: Text returned so far.
+      finished: Whether a stop string was generated, or the stream was ended.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str] = ()):
-        """Begins with nothing.
+        """Starts a stream without text.
 
         Args:
-          tokenizer: Of the tokens.
-          prompt: Tokens that come before, and are not part of the text.
-          stop: The text ends before the first of these.
+          tokenizer: Tokenizer of the model.
+          prompt: Token ids of the prompt, which is not part of the text.
+          stop: Stop strings: the text ends before the first of them.
         """
         self.text, self.finished = "", False
         self._tokenizer, self._stop = tokenizer, tuple(filter(None, stop))
-        self._ids, self._begin = list(prompt), len(tokenizer.decode(list(prompt)))
+        self._ids, self._start = list(prompt), len(tokenizer.decode(list(prompt)))
 
     def add(self, token: int, *, last: bool = False) -> str:
-        """Takes a token and gives the text that is certain now; `last` holds nothing back."""
+        """Appends a token and returns the new text that later tokens cannot change.
+
+        Args:
+          token: Token id.
+          last: Whether no token follows, so that all text is returned.
+        """
         self._ids.append(token)
-        known = self._tokenizer.decode(self._ids)[self._begin :]
-        found = [at for at in map(known.find, self._stop) if at >= 0]
+        decoded = self._tokenizer.decode(self._ids)[self._start :]
+        found = [index for index in map(decoded.find, self._stop) if index >= 0]
         if found:
             self.finished = True
-            return self._up_to(known, min(found))
+            return self._emit(decoded, min(found))
         if last:
             self.finished = True
-            return self._up_to(known, len(known))
-        return self._up_to(known, self._certain(known))
+            return self._emit(decoded, len(decoded))
+        return self._emit(decoded, self._stable_length(decoded))
 
     def end(self) -> str:
-        """Gives what was held back."""
+        """Ends the stream and returns the remaining text."""
         self.finished = True
-        known = self._tokenizer.decode(self._ids)[self._begin :]
-        return self._up_to(known, len(known))
+        decoded = self._tokenizer.decode(self._ids)[self._start :]
+        return self._emit(decoded, len(decoded))
 
-    def _certain(self, known: str) -> int:
-        """How much of a text no further token can change or make part of a stop string."""
-        end = len(known.rstrip(_UNFINISHED))
+    def _stable_length(self, decoded: str) -> int:
+        """Returns the length of the prefix that later tokens cannot change or turn into a stop."""
+        end = len(decoded.rstrip(_UNFINISHED))
         for stop in self._stop:
             for size in range(min(len(stop) - 1, end), 0, -1):
-                if known[:end].endswith(stop[:size]):
+                if decoded[:end].endswith(stop[:size]):
                     end -= size
                     break
         return end
 
-    def _up_to(self, known: str, end: int) -> str:
-        new = known[len(self.text) : end]
+    def _emit(self, decoded: str, end: int) -> str:
+        new = decoded[len(self.text) : end]
         self.text += new
         return new
 
 
 _BUCKET = 32
-"""Prompts are padded to a multiple of this, so that few lengths have to be compiled."""
+"""Prompts are padded to a multiple of this, so that few lengths are compiled."""
 
 
-Follow = Callable[[Int[np.ndarray, "B P"], int], Iterator[Int[np.ndarray, " B"]]]
-"""From a batch of prompts and the number of its first to the tokens of each step."""
+Generate = Callable[[Int[np.ndarray, "B P"], int], Iterator[Int[np.ndarray, " B"]]]
+"""From a batch of prompts, and the index of its first, to the tokens of each step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How prompts are gone on with.
+    """Settings of text generation.
 
     Attributes:
-      max_new_tokens: Tokens that are added at most.
-      sampler: How a token is chosen.
-      beams: Candidates of a beam search; 1 for none.
-      length_penalty: Power of the length by which log probabilities of beams are divided.
-      stop: A text ends before any of these.
-      seed: Of all draws.
-      batch_size: Prompts at a time.
+      max_new_tokens: Maximum number of generated tokens.
+      sampler: Samples or selects tokens.
+      beams: Width of beam search; 1 disables it.
+      length_penalty: Exponent of the length by which log probabilities of beams are divided.
+      stop: Stop strings: a text ends before the first of them.
+      seed: Seed of sampling.
+      batch_size: Number of prompts per batch.
     """
 
     max_new_tokens: int = 100
@@ -112,91 +118,98 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class GenerationChunk:
-    """What one step added to one prompt.
+    """Text generated for one prompt in one step.
 
     Attributes:
-      prompt: Its number.
-      text: New text, perhaps none.
-      tokens: How many tokens were made for it.
-      finished: Whether nothing more will come.
+      prompt: Index of the prompt.
+      text: New text; can be empty.
+      num_tokens: Number of generated tokens.
+      finished: Whether this is the last chunk of the prompt.
     """
 
     prompt: int
     text: str
-    tokens: int
+    num_tokens: int
     finished: bool
 
 
 def encode(model: LanguageModel, prompts: Sequence[str], settings: Settings) -> list[list[int]]:
-    """The tokens of prompts, once everything is known to fit.
+    """Checks the settings and encodes prompts.
 
     Raises:
-      UserError: a prompt is empty or too long, a beam too wide, or settings contradict each other.
+      UserError: a prompt is empty or too long, the beam is too wide, or settings are incompatible.
     """
     if settings.max_new_tokens < 1:
-        raise UserError(f"max_new_tokens={settings.max_new_tokens}: expected 1 or more")
+        raise UserError(f"max_new_tokens: got {settings.max_new_tokens}, expected at least 1")
     if settings.batch_size < 1:
-        raise UserError(f"batch_size={settings.batch_size}: expected 1 or more")
+        raise UserError(f"batch_size: got {settings.batch_size}, expected at least 1")
     beam.check_width(settings.beams, model.vocab_size)
     if settings.beams > 1 and settings.sampler.temperature:
         raise UserError(
-            f"beams={settings.beams} look for the most likely text, temperature="
-            f"{settings.sampler.temperature} draws one: set one of the two"
+            f"beam search does not sample: got beams={settings.beams} and temperature="
+            f"{settings.sampler.temperature}; set one of the two"
         )
     encoded = model.tokenizer.encode_batch(list(prompts))
     for number, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True), 1):
         if not ids:
-            raise UserError(f"prompt {number} is empty ({prompt!r}): give it at least a word")
-        ids[:0] = model.beginning
-        what = f"prompt {number}"
-        check_length(model, len(ids), what, "shorten it")
-        total, what = len(ids) + settings.max_new_tokens, f"{what} with max_new_tokens"
-        check_length(model, total, what, "shorten it or lower --max_new_tokens")
+            raise UserError(f"prompt {number} is empty: got {prompt!r}, expected at least one word")
+        ids[:0] = model.start_ids
+        name = f"prompt {number}"
+        check_length(model, len(ids), name, "shorten it")
+        total, name = len(ids) + settings.max_new_tokens, f"{name} with max_new_tokens"
+        check_length(model, total, name, "shorten it or lower --max_new_tokens")
     return encoded
 
 
 def complete(
     model: LanguageModel, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> Iterator[GenerationChunk]:
-    """Goes on with encoded prompts, batch after batch."""
-    follow = (_by_beams if settings.beams > 1 else _by_tokens)(model, settings)
+    """Generates text for encoded prompts, batch by batch.
+
+    Args:
+      model: The language model.
+      prompts: Token ids; see `encode`.
+      settings: Settings of generation.
+    """
+    generate = (_beam_search if settings.beams > 1 else _token_search)(model, settings)
     size = min(settings.batch_size, len(prompts))
     for first in range(0, len(prompts), size):
         group = prompts[first : first + size]
-        # A short last batch is filled up: no other shape has to be compiled for it.
+        # A short last batch is filled, so that no other shape is compiled.
         full = [*group, *[group[0]] * (size - len(group))]
-        yield from _write(model, group, first, follow(_padded(full), first), settings)
+        yield from _decode_steps(model, group, first, generate(_pad_left(full), first), settings)
 
 
-def _write(
+def _decode_steps(
     model: LanguageModel,
     group: Sequence[Sequence[int]],
     first: int,
     steps: Iterator[Int[np.ndarray, " B"]],
     settings: Settings,
 ) -> Iterator[GenerationChunk]:
-    """Makes text of tokens; ends when every prompt has."""
+    """Decodes the tokens of each step to text until every prompt is finished."""
     streams = [TextStream(model.tokenizer, ids, settings.stop) for ids in group]
-    for made, tokens in enumerate(steps, 1):
-        last = made == settings.max_new_tokens
-        for number, stream in enumerate(streams):
-            token = int(tokens[number])
+    for num_steps, tokens in enumerate(steps, 1):
+        last = num_steps == settings.max_new_tokens
+        for index, stream in enumerate(streams):
+            token = int(tokens[index])
             if stream.finished:
                 continue
             ends = token in (-1, model.end_id)
             text = stream.end() if ends else stream.add(token, last=last)
-            yield GenerationChunk(first + number, text, int(token >= 0), stream.finished)
+            yield GenerationChunk(first + index, text, int(token >= 0), stream.finished)
         if all(stream.finished for stream in streams):
             return
 
 
-def _by_tokens(model: LanguageModel, settings: Settings) -> Follow:
-    """Gives the tokens of each step; the device makes the next ones while these are looked at."""
-    room = settings.max_new_tokens
+def _token_search(model: LanguageModel, settings: Settings) -> Generate:
+    """Compiles greedy search or sampling, which yields each step while the next one is computed."""
+    max_new_tokens = settings.max_new_tokens
 
     @jax.jit
-    def begin(params: Params, history: Int[Array, "B P"]) -> search.State:
-        return search.init_state(model.begin(params, history, room), history, room)
+    def init_state(params: Params, history: Int[Array, "B P"]) -> search.State:
+        cache = model.prefill(params, history, max_new_tokens)
+        return search.init_state(cache, history, max_new_tokens)
 
     @functools.partial(jax.jit, donate_argnums=1)
     def advance(params: Params, state: search.State, keys: Key[Array, " B"] | None):
@@ -204,29 +217,29 @@ def _by_tokens(model: LanguageModel, settings: Settings) -> Follow:
         state = search.advance(model.decoder(params), state, **options)
         return state, jnp.take(state.history, state.end - 1, axis=1)
 
-    def follow(history: Int[np.ndarray, "B P"], first: int) -> Iterator[Int[np.ndarray, " B"]]:
+    def generate(history: Int[np.ndarray, "B P"], first: int) -> Iterator[Int[np.ndarray, " B"]]:
         keys = None
         if settings.sampler.temperature:
             numbers = first + jnp.arange(len(history))
             keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(settings.seed), numbers)
-        state, newest = advance(model.params, begin(model.params, history), keys)
-        for _ in range(room - 1):
-            waiting = newest
+        state, newest = advance(model.params, init_state(model.params, history), keys)
+        for _ in range(max_new_tokens - 1):
+            previous = newest
             state, newest = advance(model.params, state, keys)
-            yield np.asarray(waiting)
+            yield np.asarray(previous)
         yield np.asarray(newest)
 
-    return follow
+    return generate
 
 
-def _by_beams(model: LanguageModel, settings: Settings) -> Follow:
-    """Gives the tokens of the best continuations, which are known all at once."""
+def _beam_search(model: LanguageModel, settings: Settings) -> Generate:
+    """Compiles beam search, which yields its steps once all tokens are generated."""
 
     @jax.jit
     def run(params: Params, history: Int[Array, "B P"]) -> Int[Array, "B N"]:
         return beam.search(
             model.decoder(params),
-            model.begin(params, history, settings.max_new_tokens),
+            model.prefill(params, history, settings.max_new_tokens),
             history,
             width=settings.beams,
             max_new_tokens=settings.max_new_tokens,
@@ -238,8 +251,8 @@ def _by_beams(model: LanguageModel, settings: Settings) -> Follow:
     return lambda history, first: iter(np.asarray(run(model.params, history)).T)
 
 
-def _padded(group: Sequence[Sequence[int]]) -> Int[np.ndarray, "B P"]:
-    """Prompts with -1 before those that are shorter, and before all of them."""
+def _pad_left(group: Sequence[Sequence[int]]) -> Int[np.ndarray, "B P"]:
+    """Left-pads prompts with -1, each by at least one column."""
     max_length = max(map(len, group)) + 1
     width = -(-max_length // _BUCKET) * _BUCKET
     rows = np.full((len(group), width), -1, np.int32)

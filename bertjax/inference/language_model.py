@@ -1,12 +1,7 @@
-"""Load a trained causal LM for inference: scores, and a decoder with a key-value cache.
-
-load            RUN -> LanguageModel
-LanguageModel   scores of what follows, all at once or token by token
-"""
+"""Load a trained causal LM for inference: token scores, and a decoder with a key-value cache."""
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -25,15 +20,15 @@ OBJECTIVE = "causal_lm"
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
-    """A model and what belongs to it.
+    """Causal language model with its tokenizer and parameters.
 
     Attributes:
       pretrainer: The model with its objective.
-      params: On the device; functions that are compiled take them as an argument.
-      tokenizer: Of the run.
-      max_length: Tokens of the longest text that it reads.
-      end_id: The token at which a text ends; None if its tokenizer has none.
-      config: Of the run.
+      params: Parameters on the device, passed as an argument to compiled functions.
+      tokenizer: Tokenizer of the run.
+      max_length: Maximum number of tokens of an input; infinite without learned positions.
+      end_id: Token at the end of a document; None if the tokenizer has none.
+      config: Config of the run.
     """
 
     pretrainer: Pretrainer
@@ -49,74 +44,75 @@ class LanguageModel:
         return self.pretrainer.encoder.vocab_size
 
     @property
-    def learned(self) -> float:
-        """Tokens of the longest texts that it learned from: beyond, its positions may know nothing.
+    def train_length(self) -> float:
+        """Maximum sequence length in pretraining, beyond which positions are untrained.
 
-        Of an imported model, as many as it reads.
+        `max_length` for an imported model, whose lengths in pretraining are unknown.
         """
         if "max_seq_length" not in self.config.data:
             return self.max_length
         return max(phase.max_seq_length for phase in build.phases(self.config))
 
     @property
-    def beginning(self) -> list[int]:
-        """What a text begins with: in our corpora the end of the one before.
+    def start_ids(self) -> list[int]:
+        """Tokens before a document: in a bertjax corpus the end of the previous document.
 
-        An imported model continues with a text as it is.
+        Empty for an imported model.
         """
         return [] if self.end_id is None or "imported" in self.config else [self.end_id]
 
     def decoder(self, params: Params) -> Decoder:
-        """What a search asks (`decoding/search.py`)."""
+        """Returns the model interface of `decoding/search.py`."""
 
         def step(cache: Cache, tokens: Int[Array, " R"]) -> tuple[Float[Array, "R V"], Cache]:
-            there = jnp.ones((len(tokens), 1), bool)
-            batch = {"input_ids": tokens[:, None], "attention_mask": there}
-            return self._apply(params, _next, batch, cache)
+            mask = jnp.ones((len(tokens), 1), bool)
+            batch = {"input_ids": tokens[:, None], "attention_mask": mask}
+            return self._apply(params, _decode, batch, cache)
 
         return Decoder(step, lambda cache, rows: cache.take(rows))
 
-    def begin(self, params: Params, history: Int[Array, "B P"], max_new_tokens: int) -> Cache:
-        """The cache of texts but for their last token; -1 is padding."""
+    def prefill(self, params: Params, history: Int[Array, "B P"], max_new_tokens: int) -> Cache:
+        """Computes the cache of all tokens but the last of each row; -1 is padding."""
         ids = history[:, :-1]
         batch = {"input_ids": jnp.maximum(ids, 0), "attention_mask": ids >= 0}
-        return self._apply(params, _begin, batch, max_new_tokens + 1)
+        return self._apply(params, _prefill, batch, max_new_tokens + 1)
 
     @functools.cached_property
-    def predictions(self):
-        """(params, ids [B L], there [B L]) -> how likely each token was, from the second on.
+    def score_tokens(self):
+        """Compiled scores of all tokens but the first: (params, ids [B L], mask [B L]) -> scores.
 
-        Log probabilities [B L-1], and whether the token was the most likely; compiled.
+        The scores are log probabilities in nats [B L-1], and whether each token was the most likely
+        one [B L-1].
         """
 
-        def run(params: Params, ids: Int[Array, "B L"], there: Bool[Array, "B L"]):
-            batch = {"input_ids": ids, "attention_mask": there}
-            return self.pretrainer.apply({"params": params}, batch, method=_predictions)
+        def run(params: Params, ids: Int[Array, "B L"], mask: Bool[Array, "B L"]):
+            batch = {"input_ids": ids, "attention_mask": mask}
+            return self.pretrainer.apply({"params": params}, batch, method=_score_tokens)
 
         return jax.jit(run)
 
     def _apply(self, params: Params, method: Any, *arguments: Any) -> Any:
         variables = {"params": params}
-        made, _ = self.pretrainer.apply(variables, *arguments, method=method, mutable=["cache"])
-        return made
+        output, _ = self.pretrainer.apply(variables, *arguments, method=method, mutable=["cache"])
+        return output
 
 
 def load(name: str, precision: str = "auto") -> LanguageModel:
-    """Finds RUN, RUN@STEP or RUN@best and reads it.
+    """Loads a language model from RUN, RUN@STEP or RUN@best.
 
     Args:
-      name: Of the run.
-      precision: As `config.model.precision`; auto is float32 on a CPU, where one token at a time
-        gains nothing from narrower operands.
+      name: The run.
+      precision: As `config.model.precision`; auto is float32 on a CPU, where decoding one token at
+        a time is not faster in bfloat16.
 
     Raises:
-      UserError: there is no such run, or it has not learned to continue with texts.
+      UserError: there is no such run, or it has no causal LM objective.
     """
     run = pretrained.load(name)
     if OBJECTIVE not in run.source.config.get("objectives", {}):
         raise UserError(
-            f"{run.source.run} has no objective {OBJECTIVE}, and cannot generate text: expected a "
-            "run of a config such as configs/gpt2.py, or an imported GPT"
+            f"{run.source.run} has no objective {OBJECTIVE}: expected a run of a config such as "
+            "configs/gpt2.py, or an imported GPT"
         )
     tokenizer = run.tokenizer
     if precision == "auto" and jax.default_backend() == "cpu":
@@ -132,27 +128,35 @@ def load(name: str, precision: str = "auto") -> LanguageModel:
     )
 
 
-def check_length(model: LanguageModel, length: int, what: str, remedy: str) -> None:
-    """Refuses a text that is longer than the model reads.
+def check_length(model: LanguageModel, length: int, name: str, remedy: str) -> None:
+    """Checks that an input is not longer than the model's positions.
+
+    Args:
+      model: The language model.
+      length: Number of tokens of the input.
+      name: Name of the input in the error.
+      remedy: What the user can do about it.
 
     Raises:
-      UserError: naming both lengths.
+      UserError: the input is too long.
     """
     if length > model.max_length:
-        max_new_tokens = "any number" if math.isinf(model.max_length) else f"{model.max_length:,}"
-        raise UserError(f"{what} has {length:,} tokens, the model reads {max_new_tokens}: {remedy}")
+        raise UserError(
+            f"{name} is too long: got {length:,} tokens, expected at most {model.max_length:,}; "
+            f"{remedy}"
+        )
 
 
-def _begin(module: Pretrainer, batch: dict, max_new_tokens: int) -> Cache:
+def _prefill(module: Pretrainer, batch: dict, max_new_tokens: int) -> Cache:
     return module.encoder.prefill(batch, max_new_tokens)[1]
 
 
-def _next(module: Pretrainer, batch: dict, cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
+def _decode(module: Pretrainer, batch: dict, cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
     sequence, cache = module.encoder.decode(batch, cache)
     return getattr(module, OBJECTIVE).logits(module.encoder, sequence[:, -1]), cache
 
 
-def _predictions(module: Pretrainer, batch: dict) -> tuple[Array, Array]:
+def _score_tokens(module: Pretrainer, batch: dict) -> tuple[Array, Array]:
     sequence = module.encoder(batch, train=False).sequence[:, :-1]
     labels = batch["input_ids"][:, 1:]
     return getattr(module, OBJECTIVE).predictions(module.encoder, sequence, labels)

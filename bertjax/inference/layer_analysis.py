@@ -9,20 +9,20 @@ import numpy as np
 from jaxtyping import Float64
 
 from bertjax.errors import UserError
-from bertjax.inference.features import Encoding, extract
+from bertjax.inference.features import FeatureExtractor, extract
 from bertjax.io import storage
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @dataclasses.dataclass(frozen=True)
-class Changes:
-    """Between the input and the output of each layer, means over tokens.
+class LayerChanges:
+    """Difference between the input and the output of each layer, as means over tokens.
 
     Attributes:
-      distance: L2 distance of both vectors.
-      cosine: Cosine of the angle between them.
-      tokens: How many tokens were read.
+      distance: L2 distance.
+      cosine: Cosine similarity.
+      tokens: Number of tokens.
     """
 
     distance: Float64[np.ndarray, " N"]
@@ -31,57 +31,62 @@ class Changes:
 
 
 def measure(
-    encoding: Encoding, texts: Iterable[str], source: str, *, batch_size: int = 64
-) -> Changes:
-    """Reads texts and compares neighbouring layers.
+    extractor: FeatureExtractor, texts: Iterable[str], source: str, *, batch_size: int = 64
+) -> LayerChanges:
+    """Compares the input and output of each layer on texts.
 
     Args:
-      encoding: Of all layers, in order, without pooling.
-      texts: One after the other.
-      source: Names the texts in errors.
-      batch_size: Texts at a time.
+      extractor: Of all layers, in order, without pooling.
+      texts: Texts.
+      source: Name of the texts in errors.
+      batch_size: Number of texts per batch.
 
     Raises:
       UserError: the texts have no token.
     """
-    distance = np.zeros(len(encoding.layers) - 1)
+    distance = np.zeros(len(extractor.layers) - 1)
     cosine, tokens = np.zeros_like(distance), 0
-    for _, features in extract(encoding, texts, source, batch_size=batch_size):
+    for _, features in extract(extractor, texts, source, batch_size=batch_size):
         before, after = features[:, :-1].astype(np.float64), features[:, 1:].astype(np.float64)
         distance += np.linalg.norm(after - before, axis=-1).sum(axis=0)
-        lengths = np.linalg.norm(before, axis=-1) * np.linalg.norm(after, axis=-1)
+        norms = np.linalg.norm(before, axis=-1) * np.linalg.norm(after, axis=-1)
         products = (before * after).sum(axis=-1)
-        cosine += np.divide(products, lengths, where=lengths > 0, out=lengths * 0).sum(axis=0)
+        cosine += np.divide(products, norms, where=norms > 0, out=norms * 0).sum(axis=0)
         tokens += len(features)
     if not tokens:
-        raise UserError(f"{source} holds no text: expected one a line")
-    return Changes(distance / tokens, cosine / tokens, tokens)
+        raise UserError(f"{source} has no text; expected one text per line")
+    return LayerChanges(distance / tokens, cosine / tokens, tokens)
 
 
 def check_plot(path: pathlib.Path) -> None:
-    """Refuses what cannot be drawn, before anything is computed.
+    """Checks that a plot can be written to a file.
 
     Raises:
-      UserError: another kind of file, one that cannot be written, or no matplotlib.
+      UserError: the format is unknown, the file cannot be written, or matplotlib is missing.
     """
     if path.suffix not in SUFFIXES:
-        raise UserError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
+        raise UserError(f"plot: got {path}, expected a file name with {', '.join(SUFFIXES)}")
     storage.check_file(path)
-    check_can_draw()
+    check_matplotlib()
 
 
-def check_can_draw() -> None:
-    """Refuses plots where there is nothing to draw them with.
+def check_matplotlib() -> None:
+    """Checks that matplotlib is installed.
 
     Raises:
-      UserError: no matplotlib.
+      UserError: matplotlib is missing.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("a plot needs matplotlib: leave it out, or pip install 'bertjax[report]'")
+        raise UserError("plots require matplotlib: pip install 'bertjax[report]', or omit the plot")
 
 
-def plot(path: pathlib.Path, changes: Sequence[tuple[str, Changes]]) -> None:
-    """Draws both measures over the layers, a line for each run, side by side."""
+def plot(path: pathlib.Path, changes: Sequence[tuple[str, LayerChanges]]) -> None:
+    """Plots both measures over the layers, with one line per run.
+
+    Args:
+      path: Output file, with one of SUFFIXES.
+      changes: Name and result of each run.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")

@@ -1,9 +1,11 @@
-"""Zero-shot multiple choice: the answer with the highest likelihood under a causal LM.
+"""Zero-shot and few-shot multiple choice: select the answer with the highest likelihood.
 
-read      JSONL file -> Questions
-choose    model, questions, examples -> the log probability of every answer
-accuracy  by their sum, by their mean per byte
-Examples that are answered already, "shots", come before a question (Brown et al. 2020, section 2).
+read_questions      JSONL file -> questions
+sample_shots        questions, examples -> the few-shot prompt before each question
+score_choices       model, questions, prompts -> the log probability of every answer
+compute_accuracies  scores -> accuracy by log probability, and by log probability per byte
+
+A shot is a question with its answer, which precedes the question (Brown et al. 2020, section 2).
 """
 
 import dataclasses
@@ -15,57 +17,57 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.inference.language_model import LanguageModel, check_length
-from bertjax.inference.perplexity import padded
+from bertjax.inference.perplexity import pad_right
 from bertjax.io import storage
 from bertjax.io.lines import read_text_lines
 
-_BETWEEN = "\n\n"
-"""Between examples."""
+_SEPARATOR = "\n\n"
+"""Between shots."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """Multiple-choice question.
 
     Attributes:
       text: The question, or the beginning of a text.
-      choices: Answers, of which one is right.
-      answer: The number of the right one, from 0.
+      choices: Candidate answers.
+      answer: Index of the correct one.
     """
 
     text: str
     choices: tuple[str, ...]
     answer: int
 
-    def with_answer(self, number: int) -> str:
-        """The question and an answer, a space between them."""
-        return f"{self.text} {self.choices[number]}"
+    def with_answer(self, index: int) -> str:
+        """Returns the question and an answer, separated by a space."""
+        return f"{self.text} {self.choices[index]}"
 
 
-def read(path: str) -> list[Question]:
-    """Reads one question a line: `{"question": ..., "choices": [...], "answer": 0}`.
+def read_questions(path: str) -> list[Question]:
+    """Reads one question per line: `{"question": ..., "choices": [...], "answer": 0}`.
 
     Raises:
-      UserError: there is no such file, or a line is not of that form.
+      UserError: the file is missing or empty, or a line has another format.
     """
     file = storage.to_path(path)
     if not file.is_file():
         raise UserError(f"no file {file}: expected JSON lines of question, choices, answer")
-    found = [_question(line, where) for where, line in read_text_lines(path) if line.strip()]
+    found = [_parse_question(line, where) for where, line in read_text_lines(path) if line.strip()]
     if not found:
         raise UserError(f"{file} is empty: expected JSON lines of question, choices, answer")
     return found
 
 
-def _question(line: str, where: str) -> Question:
+def _parse_question(line: str, where: str) -> Question:
     try:
         row = json.loads(line)
         text, choices, answer = row["question"], row["choices"], row["answer"]
-        fits = isinstance(text, str) and all(isinstance(choice, str) for choice in choices)
-        fits = fits and type(answer) is int and 0 <= answer < len(choices) and len(choices) > 1
+        valid = isinstance(text, str) and all(isinstance(choice, str) for choice in choices)
+        valid = valid and type(answer) is int and 0 <= answer < len(choices) and len(choices) > 1
     except (ValueError, KeyError, TypeError):
-        fits = False
-    if not fits:
+        valid = False
+    if not valid:
         raise UserError(
             f'{where}: expected {{"question": "...", "choices": ["...", "..."], "answer": 0}}, '
             f"got {line[:60]!r}"
@@ -73,102 +75,115 @@ def _question(line: str, where: str) -> Question:
     return Question(text, tuple(choices), answer)
 
 
-def preambles(
+def sample_shots(
     questions: Sequence[Question], examples: Sequence[Question], shots: int, seed: int
 ) -> list[str]:
-    """What stands before each question: answered examples, drawn for each, never itself.
+    """Samples the few-shot prompt of each question: other examples with their answers.
+
+    Args:
+      questions: Questions.
+      examples: Examples to sample from, without replacement; never the question itself.
+      shots: Number of examples per question.
+      seed: Seed of sampling.
 
     Raises:
       UserError: there are too few examples.
     """
     if shots < 0:
-        raise UserError(f"shots={shots}: expected 0 or more")
-    made = []
+        raise UserError(f"shots: got {shots}, expected at least 0")
+    prompts = []
     for number, question in enumerate(questions):
         others = [example for example in examples if example.text != question.text]
         if len(others) < shots:
             raise UserError(
-                f"{shots} shots were asked for, there are {len(others)} other examples: lower "
-                "--shots or name more with --shots_from"
+                f"too few examples: got {shots} shots, expected at most {len(others)}, the "
+                "number of other examples; lower --shots or pass more with --shots_from"
             )
-        drawn = random.Random(f"{seed} {number}").sample(others, shots)
-        made.append("".join(each.with_answer(each.answer) + _BETWEEN for each in drawn))
-    return made
+        sampled = random.Random(f"{seed} {number}").sample(others, shots)
+        prompts.append("".join(each.with_answer(each.answer) + _SEPARATOR for each in sampled))
+    return prompts
 
 
-def choose(
+def score_choices(
     model: LanguageModel,
     questions: Sequence[Question],
-    before: Sequence[str],
+    prompts: Sequence[str],
     *,
     batch_size: int = 8,
 ) -> list[list[float]]:
-    """The log probability, in nats, of every answer to each question.
+    """Computes the log probability, in nats, of every answer to each question.
 
     Args:
-      model: Who is asked.
-      questions: What is asked.
-      before: A text before each question; see `preambles`.
-      batch_size: Answers at a time.
+      model: The language model.
+      questions: Questions.
+      prompts: Text before each question; see `sample_shots`.
+      batch_size: Number of answers per batch.
+
+    Returns:
+      For each question, the log probability of each choice.
 
     Raises:
-      UserError: a question with its examples is longer than the model reads.
+      UserError: a question with its prompt is longer than the model's positions.
     """
-    rows, begins = [], []
-    for number, (question, preamble) in enumerate(zip(questions, before, strict=True), 1):
-        whole = [preamble + question.with_answer(n) for n in range(len(question.choices))]
-        (known, *encoded) = model.tokenizer.encode_batch([preamble + question.text, *whole])
+    rows, starts = [], []
+    for number, (question, prompt) in enumerate(zip(questions, prompts, strict=True), 1):
+        answered = [prompt + question.with_answer(n) for n in range(len(question.choices))]
+        context, *encoded = model.tokenizer.encode_batch([prompt + question.text, *answered])
         for ids in encoded:
-            rows.append(_with_beginning(model, ids))
-            check_length(model, len(rows[-1]), f"question {number}", "ask with fewer --shots")
-            begins.append(len(rows[-1]) - len(ids) + _shared(known, ids))
-    sums = iter(_log_probabilities(model, rows, begins, batch_size))
+            # The end of the previous document, from which the first token is predicted.
+            rows.append(ids if model.end_id is None else [model.end_id, *ids])
+            check_length(model, len(rows[-1]), f"question {number}", "lower --shots")
+            starts.append(len(rows[-1]) - len(ids) + _common_prefix(context, ids))
+    sums = iter(_sum_log_probs(model, rows, starts, batch_size))
     return [[next(sums) for _ in question.choices] for question in questions]
 
 
-def accuracies(
+def compute_accuracies(
     questions: Sequence[Question], scores: Sequence[Sequence[float]]
 ) -> dict[str, float]:
-    """The share of right answers: by log probability, and by that per byte of the answer.
+    """Computes accuracies: by log probability, by log probability per byte, and of chance.
 
-    The second does not favour short answers (Brown et al. 2020, section 2.4, have it per token).
+    Log probability per byte does not favour short answers; Brown et al. (2020, section 2.4)
+    normalise per token instead.
+
+    Args:
+      questions: Questions.
+      scores: For each question, the log probability of each choice.
+
+    Returns:
+      `accuracy`, `accuracy_per_byte` and `chance`, as fractions.
     """
-    right, right_per_byte = 0, 0
+    num_correct, num_correct_per_byte = 0, 0
     for question, row in zip(questions, scores, strict=True):
         sizes = [max(1, len(choice.encode())) for choice in question.choices]
-        right += int(np.argmax(row)) == question.answer
-        right_per_byte += int(np.argmax(np.divide(row, sizes))) == question.answer
+        num_correct += int(np.argmax(row)) == question.answer
+        num_correct_per_byte += int(np.argmax(np.divide(row, sizes))) == question.answer
     chance = float(np.mean([1 / len(question.choices) for question in questions]))
     total = len(questions)
     return {
-        "accuracy": right / total,
-        "accuracy_per_byte": right_per_byte / total,
+        "accuracy": num_correct / total,
+        "accuracy_per_byte": num_correct_per_byte / total,
         "chance": chance,
     }
 
 
-def _with_beginning(model: LanguageModel, ids: list[int]) -> list[int]:
-    """A document's first token is predicted from the end of the one before."""
-    return ids if model.end_id is None else [model.end_id, *ids]
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike: where the answer's own begin."""
+def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Returns the length of the common prefix of two token sequences."""
     pairs = zip(first, second, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def _log_probabilities(
-    model: LanguageModel, rows: list[list[int]], begins: list[int], batch_size: int
+def _sum_log_probs(
+    model: LanguageModel, rows: list[list[int]], starts: list[int], batch_size: int
 ) -> list[float]:
-    """The sum over each row's tokens from where its answer begins."""
+    """Sums the log probabilities of each row from the first token of its answer."""
     length = max(map(len, rows))
     sums = []
     for first in range(0, len(rows), batch_size):
         group = rows[first : first + batch_size]
-        ids, there = padded(group, length, batch_size)
-        log_probs = np.asarray(model.predictions(model.params, ids, there)[0])
-        for row, (tokens, begin) in enumerate(zip(group, begins[first:], strict=False)):
-            answer = log_probs[row, max(begin, 1) - 1 : len(tokens) - 1]
+        ids, mask = pad_right(group, length, batch_size)
+        log_probs = np.asarray(model.score_tokens(model.params, ids, mask)[0])
+        for row, (tokens, start) in enumerate(zip(group, starts[first:], strict=False)):
+            answer = log_probs[row, max(start, 1) - 1 : len(tokens) - 1]
             sums.append(float(answer.sum(dtype=np.float64)))
     return sums

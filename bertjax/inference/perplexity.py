@@ -1,7 +1,8 @@
-"""Perplexity of a causal LM: sliding windows over documents.
+"""Perplexity and bits per byte of a causal LM, by sliding windows over documents.
 
-Each token is predicted once, from as much of what comes before it as the model reads, but for a
-stride: a window moves on by so many tokens, and only those that are new in it count.
+Windows overlap by all but `stride` tokens, and only the tokens that are new in a window are scored:
+each token is predicted once, with at least `length - stride` tokens of context where the document
+has them.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int
 
 from bertjax.corpus import encoding
 from bertjax.errors import UserError
@@ -19,47 +21,52 @@ from bertjax.inference.language_model import LanguageModel, check_length
 
 
 class Window(NamedTuple):
-    """Tokens that are read, of which those from `new` on count."""
+    """Input of the model.
+
+    Attributes:
+      ids: Tokens.
+      first: Index of the first token that is scored.
+    """
 
     ids: Sequence[int]
-    new: int
+    first: int
 
 
 @dataclasses.dataclass
 class PerplexityResult:
-    """What a model knows of a text.
+    """Sums of a perplexity evaluation.
 
     Attributes:
-      nats: The sum of -log of the probability of every token.
-      tokens: How many were predicted.
-      hits: Of how many the most likely token was right.
-      bytes: Of the text that was predicted, in UTF-8: a model whose corpus has no line breaks, nor
-        spaces between sentences, is not given these for free.
-      documents: How many there were.
-      unknown: The number of predicted tokens that are unknown ([UNK]): the probability of one says
-        nothing of the characters that it stands for.
+      nats: Sum of the negative log probabilities of all predicted tokens.
+      num_tokens: Number of predicted tokens.
+      num_correct: Number of predicted tokens that were the most likely one.
+      num_bytes: UTF-8 bytes of the predicted text. Line breaks and spaces between sentences are not
+        counted for a model whose corpus does not have them.
+      num_documents: Number of documents.
+      num_unknown: Number of predicted tokens that are [UNK], whose probability does not include
+        the characters of the word.
     """
 
     nats: float = 0.0
-    tokens: int = 0
-    hits: int = 0
-    bytes: int = 0
-    documents: int = 0
-    unknown: int = 0
+    num_tokens: int = 0
+    num_correct: int = 0
+    num_bytes: int = 0
+    num_documents: int = 0
+    num_unknown: int = 0
 
     @property
     def perplexity(self) -> float:
-        """The number of tokens that would be as hard to choose from."""
-        return math.exp(self.nats / self.tokens)
+        """Exponential of the mean negative log probability per token."""
+        return math.exp(self.nats / self.num_tokens)
 
     @property
     def bits_per_byte(self) -> float:
-        """The size to which the text can be compressed, if no token of it is unknown."""
-        return self.nats / math.log(2) / self.bytes
+        """Negative log2 probability per UTF-8 byte; comparable between tokenizers without [UNK]."""
+        return self.nats / math.log(2) / self.num_bytes
 
 
-def windows(ids: Sequence[int], length: int, stride: int) -> Iterator[Window]:
-    """Cuts a document so that every token but the first is new in exactly one window."""
+def split_windows(ids: Sequence[int], length: int, stride: int) -> Iterator[Window]:
+    """Splits a document into windows that score every token but the first exactly once."""
     end = 0
     while end < len(ids):
         start = max(0, (end + stride if end else length) - length)
@@ -76,96 +83,99 @@ def measure(
     stride: int = 0,
     batch_size: int = 8,
 ) -> PerplexityResult:
-    """Reads documents and adds up how likely they were.
+    """Evaluates the perplexity of a language model on documents.
 
-    A document begins with the end of the one before, where the tokenizer has such a token, so that
-    its first token is predicted as well.
+    The end-of-text token, if the tokenizer has one, is put before each document, so that the first
+    token of the document is predicted too.
 
     Args:
-      model: What is measured.
+      model: The language model.
       documents: Texts.
-      length: Tokens of a window; 0 for as many as the model learned from.
-      stride: Tokens by which a window moves on; 0 for half of its length.
-      batch_size: Windows at a time.
+      length: Number of tokens per window; 0 for the sequence length of pretraining.
+      stride: Number of tokens between windows; 0 for half of `length`.
+      batch_size: Number of windows per batch.
 
     Raises:
-      UserError: the window is longer than the model reads, or the stride longer than the window;
-        or nothing was there to predict.
+      UserError: `length` exceeds the model's positions, `stride` is not less than `length`, or
+        there is no token to predict.
     """
-    length = length or int(model.learned)
+    length = length or int(model.train_length)
     stride = stride or max(1, length // 2)
     check_length(model, length, "a window", "lower --length")
     if not 1 <= stride < length:
-        raise UserError(f"stride={stride}: expected at least 1 and less than the window's {length}")
-    knowledge = PerplexityResult()
-    pieces = _pieces(model, documents, length, stride, knowledge)
-    while group := list(itertools.islice(pieces, batch_size)):
-        _add(model, group, length, batch_size, knowledge)
-    if not knowledge.tokens:
-        raise UserError("the input has no token that could be predicted: give a longer text")
-    return knowledge
+        raise UserError(
+            f"stride: got {stride}, expected at least 1 and less than the window length {length}"
+        )
+    result = PerplexityResult()
+    windows = _encode_windows(model, documents, length, stride, result)
+    while group := list(itertools.islice(windows, batch_size)):
+        _score_windows(model, group, length, batch_size, result)
+    if not result.num_tokens:
+        raise UserError("the input has no token to predict; pass a longer text")
+    return result
 
 
-def _pieces(
+def _encode_windows(
     model: LanguageModel,
     documents: Iterable[str],
     length: int,
     stride: int,
-    knowledge: PerplexityResult,
+    result: PerplexityResult,
 ) -> Iterator[Window]:
-    before = [] if model.end_id is None else [model.end_id]
+    """Yields the windows of all documents, and counts documents and bytes in `result`."""
+    start = [] if model.end_id is None else [model.end_id]
     for document in documents:
-        texts = _texts(model, document)
+        texts = _split_document(model, document)
         ids = list(itertools.chain.from_iterable(model.tokenizer.encode_batch(texts)))
-        knowledge.documents += 1
-        knowledge.bytes += sum(len(text.encode()) for text in texts)
-        if not before:
-            knowledge.bytes -= len(_first_token(model, texts).encode())
-        yield from windows(before + ids, length, stride)
+        result.num_documents += 1
+        result.num_bytes += sum(len(text.encode()) for text in texts)
+        if not start:
+            result.num_bytes -= len(_first_token(model, texts).encode())
+        yield from split_windows(start + ids, length, stride)
 
 
 def _first_token(model: LanguageModel, texts: Sequence[str]) -> str:
-    """A document up to the end of its first token, which nothing predicts."""
+    """Returns the text of the first token, which is not predicted without an end-of-text token."""
     for text in texts:
         if spans := model.tokenizer.encode_with_offsets(text)[1]:
             return text[: spans[0][1]]
     return ""
 
 
-def _texts(model: LanguageModel, document: str) -> list[str]:
-    """A document as the model's own corpus has it: sentences, without line breaks.
+def _split_document(model: LanguageModel, document: str) -> list[str]:
+    """Splits a document into sentences as `corpus/encoding.py` does, without line breaks.
 
-    An imported model reads it as it is.
+    The document is not changed for an imported model.
     """
     if "imported" in model.config:
         return [document]
     return list(encoding.sentence_texts(document, encoding.joint(model.tokenizer)))
 
 
-def _add(
+def _score_windows(
     model: LanguageModel,
     group: list[Window],
     length: int,
     batch_size: int,
-    knowledge: PerplexityResult,
+    result: PerplexityResult,
 ) -> None:
-    ids, there = padded([window.ids for window in group], length, batch_size)
-    log_probs, hits = map(np.asarray, model.predictions(model.params, ids, there))
+    ids, mask = pad_right([window.ids for window in group], length, batch_size)
+    log_probs, is_correct = map(np.asarray, model.score_tokens(model.params, ids, mask))
     for row, window in enumerate(group):
-        counted = slice(window.new - 1, len(window.ids) - 1)
-        knowledge.nats -= float(log_probs[row, counted].sum(dtype=np.float64))
-        knowledge.hits += int(hits[row, counted].sum())
-        knowledge.tokens += len(window.ids) - window.new
-        knowledge.unknown += list(window.ids[window.new :]).count(model.tokenizer.unk_id)
+        scored = slice(window.first - 1, len(window.ids) - 1)
+        result.nats -= float(log_probs[row, scored].sum(dtype=np.float64))
+        result.num_correct += int(is_correct[row, scored].sum())
+        result.num_tokens += len(window.ids) - window.first
+        result.num_unknown += list(window.ids[window.first :]).count(model.tokenizer.unk_id)
 
 
-def padded(
+def pad_right(
     rows: Sequence[Sequence[int]], length: int, batch_size: int
-) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Tokens and which of them are there, always of one shape."""
+) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
+    """Pads token ids to a batch [batch_size length], and returns its mask, False at padding."""
     ids = np.zeros((batch_size, length), np.int32)
-    there = np.zeros((batch_size, length), bool)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = row
-        there[number, : len(row)] = True
-    return jnp.asarray(ids), jnp.asarray(there)
+    mask = np.zeros((batch_size, length), bool)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+        mask[index, : len(row)] = True
+    return jnp.asarray(ids), jnp.asarray(mask)

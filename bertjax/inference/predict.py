@@ -1,4 +1,4 @@
-"""Predict with a fine-tuned run: lines of the user in, one prediction a line out."""
+"""Predict with a fine-tuned model: a prediction for each input line."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,21 +17,23 @@ from bertjax.runs import examples, multitask
 from bertjax.tasks.dataset import EncodingSpec, Line
 from bertjax.train import evaluate, sharding
 
-_LONGEST = 512
-"""Of models that have no longest sequence, where no recipe tells one."""
+_DEFAULT_LENGTH = 512
+"""Maximum sequence length if neither the model nor the config has one."""
+
 _SHORTEST = 16
+"""The smallest padded length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictor:
-    """A fine-tuned model that is ready to be asked.
+    """Fine-tuned model for inference.
 
     Attributes:
-      config: Of the run, of one task.
-      tokenizer: Of the run.
-      data: Where the recipe's paths begin.
-      params: On the devices.
-      step: From a batch to what the task says of its sequences.
+      config: Config of the run, reduced to one task.
+      tokenizer: Tokenizer of the run.
+      data: Folder to which the paths of the config are relative.
+      params: Parameters on the devices.
+      step: Compiled; from a batch to the outputs of the task.
       mesh: The devices.
     """
 
@@ -42,42 +44,55 @@ class Predictor:
     step: Callable[[Params, Batch], jax.Array]
     mesh: Mesh
 
-    def ask(self, lines: Sequence[Line], batch_size: int) -> list[dict[str, Any]]:
-        """What the model says of every line, in order.
+    def predict(self, lines: Sequence[Line], batch_size: int) -> list[dict[str, Any]]:
+        """Predicts each input line, in order.
+
+        Args:
+          lines: Inputs, in the format of the task.
+          batch_size: Number of sequences per batch.
+
+        Returns:
+          For each line, its input and prediction.
 
         Raises:
-          UserError: a line is not what the task reads.
+          UserError: a line does not have the format of the task.
         """
         config = self.config
-        ask = catalog.load("tasks", config.task.name, "dataset").from_inputs
-        read = _reading(config, self.tokenizer, -(-batch_size // self.mesh.size) * self.mesh.size)
-        asked = ask(lines, self.data, config.task, config.data, read)
-        batches = asked.batches
+        from_inputs = catalog.load("tasks", config.task.name, "dataset").from_inputs
+        batch_size = -(-batch_size // self.mesh.size) * self.mesh.size
+        spec = _encoding_spec(config, self.tokenizer, batch_size)
+        request = from_inputs(lines, self.data, config.task, config.data, spec)
+        batches = request.batches
         rows = sharding.local_rows(batches.batch_size, self.mesh)
-        numbered = batches.evaluation_batches(rows)
-        found = evaluate.predict(self.step, self.params, numbered, batches.num_examples, self.mesh)
-        return asked.answers(found)
+        outputs = evaluate.predict(
+            self.step,
+            self.params,
+            batches.evaluation_batches(rows),
+            batches.num_examples,
+            self.mesh,
+        )
+        return request.answers(outputs)
 
 
 def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> Predictor:
-    """Reads a fine-tuned run.
+    """Loads a fine-tuned model from a run.
 
     Args:
-      init: See `transfer.find`.
-      task: Which one, of a run that learned several.
-      data: Folder at which the recipe's paths begin, such as that of a knowledge graph.
-      precision: As `config.model.precision`; empty: the run's.
+      init: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
+      task: Name of the task, for a multi-task run.
+      data: Folder to which the paths of the config are relative, such as that of a knowledge graph.
+      precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
-      UserError: it is none, or did not keep its checkpoint.
+      UserError: the run was not fine-tuned, has no checkpoint, or does not have the task.
     """
     run = pretrained.load(init)
     if "task" not in run.source.config:
         raise UserError(
-            f"{run.source.run} has learned no task: give a run of bertjax finetune that kept its "
-            "checkpoints (--config.keep_checkpoints=true), as in runs/mrpc/seed_0"
+            f"{run.source.run} has no task: expected a run of bertjax finetune that kept its "
+            "checkpoints (--config.keep_checkpoints=true), such as runs/mrpc/seed_0"
         )
-    head, config = _of_one_task(run.config, task)
+    head, config = _select_task(run.config, task)
     if data and not ("knowledge" in config.data and config.data.knowledge):
         raise UserError(
             f"--data: got {data}, expected none, since the run's recipe has no knowledge graph; "
@@ -85,21 +100,20 @@ def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> P
         )
     pretrainer = Pretrainer(run.encoder(precision), {head: build.task(config.task)})
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
-    whole = NamedSharding(mesh, PartitionSpec())
+    replicated = NamedSharding(mesh, PartitionSpec())
+    output = catalog.load("tasks", config.task.name, "dataset").OUTPUT
     return Predictor(
         config,
         run.tokenizer,
         data,
-        jax.device_put(run.params("encoder", head), whole),
-        _compiled(
-            pretrainer, head, catalog.load("tasks", config.task.name, "dataset").OUTPUT, mesh
-        ),
+        jax.device_put(run.params("encoder", head), replicated),
+        _compile(pretrainer, head, output, mesh),
         mesh,
     )
 
 
-def _of_one_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:
-    """The name of a task's head, and the config of that task alone."""
+def _select_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:
+    """Returns the name of a task's head, and the config reduced to that task."""
     if not multitask.is_multitask(config):
         name = huggingface_heads.name_of(config)
         if task not in ("", name):
@@ -107,17 +121,17 @@ def _of_one_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:
         return config.task.name, config
     names = config.task.dataset.split(multitask.BETWEEN)
     if task not in names:
-        raise UserError(f"the run learned {', '.join(names)}: name one of these with --task")
+        raise UserError(f"--task: got {task or 'none'}, expected one of {', '.join(names)}")
     return task, multitask.alone(config, task)
 
 
-def _compiled(
-    pretrainer: Pretrainer, head: str, answers: str, mesh: Mesh
+def _compile(
+    pretrainer: Pretrainer, head: str, output: str, mesh: Mesh
 ) -> Callable[[Params, Batch], jax.Array]:
     def method(module: Pretrainer, batch: Batch) -> jax.Array:
         task = getattr(module, head)
         encoded = module.encoder(batch, train=False)
-        if answers == "predict":
+        if output == "predict":
             return task.predict(module.encoder, encoded, batch)
         return task.scores(module.encoder, encoded, batch, train=False)[0]
 
@@ -127,11 +141,11 @@ def _compiled(
     return jax.jit(step, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _reading(config: ConfigDict, tokenizer: Tokenizer, batch_size: int) -> EncodingSpec:
+def _encoding_spec(config: ConfigDict, tokenizer: Tokenizer, batch_size: int) -> EncodingSpec:
     max_length = build.positions(config.model)
     if "max_seq_length" in config.data:
         max_length = min(max_length, config.data.max_seq_length)
-    length = int(min(max_length, _LONGEST))
+    length = int(min(max_length, _DEFAULT_LENGTH))
     lengths = [_SHORTEST << power for power in range(8)]
     return EncodingSpec(
         tokenizer=tokenizer,

@@ -1,4 +1,4 @@
-"""Generate targets of sources with a trained encoder-decoder and beam search."""
+"""Translate texts with a trained encoder-decoder by greedy or beam search."""
 
 import dataclasses
 import functools
@@ -14,23 +14,23 @@ from bertjax.decoding import beam, search
 from bertjax.errors import UserError
 from bertjax.interfaces import Params, Tokenizer
 
-LONGER = 50
-"""A target has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
+MAX_EXTRA_TOKENS = 50
+"""Maximum length of a target minus that of its source (Vaswani et al. 2017, section 6.1)."""
 
-_PADDED = 16
-"""Sources are padded to multiples of this: every length is compiled once."""
+_BUCKET = 16
+"""Sources are padded to a multiple of this, so that few lengths are compiled."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """A trained model, ready to speak.
+    """Encoder-decoder for inference.
 
     Attributes:
       model: The encoder-decoder.
       params: Its parameters.
-      tokenizer: Of its run.
-      beams: Candidates at a time; 1 takes the most likely token each time.
-      length_penalty: See `beam.shifted_power`.
+      tokenizer: Tokenizer of the run.
+      beams: Width of beam search; 1 for greedy search.
+      length_penalty: Exponent alpha of `beam.shifted_power`.
     """
 
     model: Any
@@ -40,60 +40,70 @@ class Translator:
     length_penalty: float
 
     def translate(self, sources: Sequence[str], batch_size: int) -> list[str]:
-        """The most likely target of every source, in their order."""
-        ids = [[*ids, self.tokenizer.sep_id] for ids in self.tokenizer.encode_batch([*sources])]
-        # Those of one length are together, so that little is padding.
-        order = np.argsort([len(row) for row in ids], kind="stable")
-        found = {}
-        for start in range(0, len(order), batch_size):
-            numbers = order[start : start + batch_size]
-            for number, row in zip(numbers, self._decode(ids, numbers, batch_size), strict=False):
-                found[int(number)] = self._text(row[: len(ids[number]) + LONGER].tolist())
-        return [found[number] for number in range(len(sources))]
+        """Translates sources, in order.
 
-    def _decode(self, ids: list[list[int]], numbers: np.ndarray, batch_size: int) -> np.ndarray:
-        """Tokens of the targets of some sources; the last of these fills a short batch."""
-        rows = [ids[number] for number in numbers]
+        Args:
+          sources: Texts.
+          batch_size: Number of sources per batch.
+        """
+        ids = [[*ids, self.tokenizer.sep_id] for ids in self.tokenizer.encode_batch([*sources])]
+        # Batched by length, to minimise padding.
+        order = np.argsort([len(row) for row in ids], kind="stable")
+        targets = {}
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            for index, row in zip(indices, self._decode(ids, indices, batch_size), strict=False):
+                max_length = len(ids[index]) + MAX_EXTRA_TOKENS
+                targets[int(index)] = self._to_text(row[:max_length].tolist())
+        return [targets[index] for index in range(len(sources))]
+
+    def _decode(self, ids: list[list[int]], indices: np.ndarray, batch_size: int) -> np.ndarray:
+        """Generates the targets of a batch, which is filled with copies of its last source."""
+        rows = [ids[index] for index in indices]
         rows += rows[-1:] * (batch_size - len(rows))
-        length = -(-max(map(len, rows)) // _PADDED) * _PADDED
+        length = -(-max(map(len, rows)) // _BUCKET) * _BUCKET
         input_ids = np.full((batch_size, length), self.tokenizer.pad_id, np.int32)
         for row, tokens in zip(input_ids, rows, strict=True):
             row[: len(tokens)] = tokens
-        there = np.arange(length) < np.array([len(row) for row in rows])[:, None]
-        return np.asarray(self._search(self.params, jnp.asarray(input_ids), jnp.asarray(there)))
+        mask = np.arange(length) < np.array([len(row) for row in rows])[:, None]
+        return np.asarray(self._search(self.params, jnp.asarray(input_ids), jnp.asarray(mask)))
 
     @functools.cached_property
     def _search(self):
-        return jax.jit(self._searched)
+        return jax.jit(self._generate)
 
-    def _searched(self, params: Params, input_ids: jax.Array, there: jax.Array) -> jax.Array:
+    def _generate(self, params: Params, input_ids: jax.Array, mask: jax.Array) -> jax.Array:
         variables = {"params": params}
-        most = input_ids.shape[1] + LONGER
-        batch = {"input_ids": input_ids, "attention_mask": there}
-        said = self.model.apply(variables, batch, most, method="begin")
+        max_new_tokens = input_ids.shape[1] + MAX_EXTRA_TOKENS
+        batch = {"input_ids": input_ids, "attention_mask": mask}
+        state = self.model.apply(variables, batch, max_new_tokens, method="begin")
 
-        def step(said, tokens):
-            return self.model.apply(variables, said, tokens, method="step")
+        def step(state, tokens):
+            return self.model.apply(variables, state, tokens, method="step")
 
         start = jnp.full((len(input_ids), 1), self.tokenizer.pad_id, jnp.int32)
         decoder = search.Decoder(step)
-        limits = {"max_new_tokens": most, "end_id": self.tokenizer.sep_id}
+        limits = {"max_new_tokens": max_new_tokens, "end_id": self.tokenizer.sep_id}
         if self.beams == 1:
-            return search.complete(decoder, said, start, **limits)
+            return search.complete(decoder, state, start, **limits)
         penalty = beam.shifted_power(self.length_penalty)
-        found = beam.search(decoder, said, start, width=self.beams, penalty=penalty, **limits)
-        return found[0]
+        return beam.search(decoder, state, start, width=self.beams, penalty=penalty, **limits)[0]
 
-    def _text(self, row: list[int]) -> str:
+    def _to_text(self, row: list[int]) -> str:
         special = {*self.tokenizer.special_ids, -1}
         return self.tokenizer.decode([token for token in row if token not in special])
 
 
 def load(init: str, *, beams: int, length_penalty: float) -> Translator:
-    """Reads a run that learned from sources and targets.
+    """Loads an encoder-decoder from a run.
+
+    Args:
+      init: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
+      beams: Width of beam search; 1 for greedy search.
+      length_penalty: Exponent alpha of `beam.shifted_power`.
 
     Raises:
-      UserError: it is none, or the beam is wider than its vocabulary.
+      UserError: the run has no objective seq2seq, or the beam is wider than its vocabulary.
     """
     run = pretrained.load(init)
     if "seq2seq" not in run.source.config.get("objectives", {}):
@@ -106,7 +116,9 @@ def load(init: str, *, beams: int, length_penalty: float) -> Translator:
     return Translator(run.encoder(), params, run.tokenizer, beams, length_penalty)
 
 
-def exact(said: Sequence[str], wanted: Sequence[str], tokenizer: Tokenizer) -> int:
-    """How many targets are what was expected, in the spelling that the tokenizer gives both."""
-    spelled = [tokenizer.decode(ids) for ids in tokenizer.encode_batch([*wanted])]
-    return sum(one == other for one, other in zip(said, spelled, strict=True))
+def count_exact_matches(
+    outputs: Sequence[str], references: Sequence[str], tokenizer: Tokenizer
+) -> int:
+    """Counts outputs that equal their reference, after it is encoded and decoded."""
+    decoded = [tokenizer.decode(ids) for ids in tokenizer.encode_batch([*references])]
+    return sum(output == reference for output, reference in zip(outputs, decoded, strict=True))

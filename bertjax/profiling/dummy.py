@@ -1,4 +1,4 @@
-"""Training step of a config on random tokens, for timing and planning without a corpus."""
+"""Build the trainer of a config with random batches, for timing and planning without a corpus."""
 
 from collections.abc import Callable
 
@@ -14,22 +14,26 @@ from bertjax.runs import teachers as runs_teachers
 from bertjax.train.trainer import Trainer
 
 
-def trainer(
+def build_trainer(
     config: ConfigDict,
     phase: build.Phase,
     mesh: Mesh,
-    teachers_as: Callable[..., PyTree] = runs_teachers.frozen,
+    load_teachers: Callable[..., PyTree] = runs_teachers.frozen,
 ) -> tuple[Trainer, dict[str, np.ndarray]]:
-    """What makes the steps of a phase, and the rows of one.
+    """Builds the trainer of a phase, and a batch for it.
 
     Args:
-      config: Of a pretraining.
-      phase: The shape of its batches.
-      mesh: Of devices that are here, or only described.
-      teachers_as: `teaching.shapes` where devices are not here.
+      config: Config of pretraining.
+      phase: Defines the shape of batches.
+      mesh: Mesh of present devices, or of topology descriptions.
+      load_teachers: Returns parameters of teachers; `runs.teachers.shapes` for topology
+        descriptions.
+
+    Returns:
+      The trainer, and a host batch.
 
     Raises:
-      UserError: a teacher cannot read what the model reads.
+      UserError: a teacher is incompatible with the config.
     """
     teachers = runs_teachers.find(config.objectives)
     for teacher in teachers.values():
@@ -38,36 +42,36 @@ def trainer(
         config.objectives, build.tokenizer_fields(config), teachers
     )
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    rows = random_rows(config, phase)
-    frozen = teachers_as(teachers)
-    return build.trainer(config, pretrainer, mesh, rows, phases=[phase], frozen=frozen), rows
+    batch = random_batch(config, phase)
+    frozen = load_teachers(teachers)
+    return build.trainer(config, pretrainer, mesh, batch, phases=[phase], frozen=frozen), batch
 
 
-def random_rows(config: ConfigDict, phase: build.Phase) -> dict[str, np.ndarray]:
-    """A host batch of a phase's shapes with random tokens, for measuring without a corpus."""
+def random_batch(config: ConfigDict, phase: build.Phase) -> dict[str, np.ndarray]:
+    """Returns a host batch of random tokens, or images, in the shapes of a phase."""
     random = np.random.default_rng(config.seed)
     if config.data.format == images.FORMAT:
         return images.random(config.model, phase.batch_size, random)
     shape = (phase.batch_size, phase.max_seq_length)
-    rows = {
+    batch = {
         "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
         "segment_ids": np.zeros(shape, np.int32),
         "attention_mask": np.ones(shape, bool),
         "example_id": np.arange(phase.batch_size, dtype=np.uint32),
     }
     if "sentence_pair" in config.objectives:
-        rows["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
+        batch["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
     if build.needs_words(config):
-        rows["word_starts"] = random.random(shape) < 0.8
+        batch["word_starts"] = random.random(shape) < 0.8
     if config.data.format == packed.APART:
-        rows["pack_ids"] = np.ones(shape, np.int32)
-        rows["position_ids"] = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
+        batch["pack_ids"] = np.ones(shape, np.int32)
+        batch["position_ids"] = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
     if config.data.format in streams.FORMATS:
-        rows["memory_mask"] = rows["attention_mask"]
-        rows["is_continuation"] = np.ones(phase.batch_size, bool)
+        batch["memory_mask"] = batch["attention_mask"]
+        batch["is_continuation"] = np.ones(phase.batch_size, bool)
     if config.data.format in source_targets.FORMATS:
-        rows |= {"target_ids": rows["input_ids"], "target_mask": rows["attention_mask"]}
+        batch |= {"target_ids": batch["input_ids"], "target_mask": batch["attention_mask"]}
     if "max_chars_per_word" in config.model:
         width = config.model.max_chars_per_word
-        rows["char_ids"] = random.integers(0, 256, (*shape, width), np.int16)
-    return rows
+        batch["char_ids"] = random.integers(0, 256, (*shape, width), np.int16)
+    return batch

@@ -1,11 +1,11 @@
-"""Memory traffic of a compiled program between a device and its main memory.
+"""Count the memory traffic of a compiled program between a device and its main memory (HBM).
 
-Counted from the program itself, since the compiler's own analysis counts the body of a loop once.
+Counted from the HLO, since the compiler's cost analysis counts the body of a loop only once.
 """
 
 from collections.abc import Iterable, Iterator
 
-from bertjax.profiling.hlo import Computation, HloArray, Instruction, Program, operands
+from bertjax.profiling.hlo import Computation, HloArray, Instruction, Program, get_operands
 
 _MOVE_NOTHING = {
     *("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional"),
@@ -13,32 +13,34 @@ _MOVE_NOTHING = {
     *("async-update", "async-done", "domain"),
 }
 _ALLOCATE = ("AllocateBuffer", "ConcatBitcast")
-_TAKE_A_PART = ("dynamic-slice", "slice", "gather")
-_HAND_ON = ("bitcast", "copy")
-"""Within a fusion, where only those elements are made that somebody takes."""
+_SLICES = ("dynamic-slice", "slice", "gather")
+_PASS_THROUGH = ("bitcast", "copy")
+"""Within a fusion, which computes only the elements that are used."""
 
 
-def bytes_moved(program: Program) -> int:
-    """Bytes that a step moves between one device's main memory and the device.
+def count_bytes_moved(program: Program) -> int:
+    """Counts the bytes that a step moves between a device and its main memory.
 
-    What an instruction reads and writes, but of a stack of layers, or of a table, only the part
-    that it takes out or puts in; what lies in faster memory is not counted.
+    Slices of an array, such as one layer of a stack or rows of a table, count with the size of the
+    slice. Arrays in faster memory are not counted.
     """
-    return sum(times * moved for _, times, moved in by_instruction(program))
+    return sum(times * moved for _, times, moved in traffic_by_instruction(program))
 
 
-def by_instruction(program: Program) -> Iterator[tuple[Instruction, int, int]]:
-    """Each instruction that is run by itself, how often, and the bytes that it moves each time."""
-    for name, times in _in_sequence(program).items():
+def traffic_by_instruction(program: Program) -> Iterator[tuple[Instruction, int, int]]:
+    """Yields scheduled instructions with their executions per step and bytes per execution."""
+    for name, times in _scheduled_computations(program).items():
         computation = program.computations[name]
         for instruction in computation.values():
-            yield instruction, times, _moved(instruction, computation, program)
+            yield instruction, times, _count_bytes(instruction, computation, program)
 
 
-def largest(program: Program, count: int) -> list[tuple[int, str, tuple[int, ...], str]]:
-    """The largest arrays that instructions make: bytes, type, shape, and what made them."""
+def find_largest_arrays(
+    program: Program, count: int
+) -> list[tuple[int, str, tuple[int, ...], str]]:
+    """Finds the largest arrays: bytes, type, shape, and the operation that computes them."""
     best: dict[tuple, tuple[int, str, tuple[int, ...], str]] = {}
-    for name in _in_sequence(program):
+    for name in _scheduled_computations(program):
         for instruction in program.computations[name].values():
             if instruction.opcode in _MOVE_NOTHING:
                 continue
@@ -49,93 +51,94 @@ def largest(program: Program, count: int) -> list[tuple[int, str, tuple[int, ...
     return sorted(best.values(), key=lambda row: -row[0])[:count]
 
 
-def _in_sequence(program: Program) -> dict[str, int]:
-    """The computations that are run one instruction after the other, and how often."""
-    names, waiting = set(), [program.entry]
-    while waiting:
-        name = waiting.pop()
+def _scheduled_computations(program: Program) -> dict[str, int]:
+    """Returns the computations outside of fusions, with their executions per step."""
+    names, pending = set(), [program.entry]
+    while pending:
+        name = pending.pop()
         if name in names:
             continue
         names.add(name)
         for instruction in program.computations[name].values():
             if instruction.opcode in ("while", "conditional", "call", "async-start"):
-                waiting += [each for each in instruction.called if each in program.computations]
+                pending += [each for each in instruction.callees if each in program.computations]
     return {name: program.runs[name] for name in program.computations if name in names}
 
 
-def _moved(instruction: Instruction, computation: Computation, program: Program) -> int:
+def _count_bytes(instruction: Instruction, computation: Computation, program: Program) -> int:
     if instruction.opcode in _MOVE_NOTHING or instruction.opcode.endswith("-done"):
         return 0
     if any(word in instruction.attributes for word in _ALLOCATE):
         return 0
-    taken = list(operands(instruction, computation))
+    inputs = list(get_operands(instruction, computation))
     if instruction.opcode == "copy-start":
-        return _in_memory([instruction.arrays[0], *taken])
+        return _bytes_in_memory([instruction.arrays[0], *inputs])
     if instruction.opcode == "slice-start":
-        # It gives what it takes, and behind it the part, which is what is read and written.
+        # Its results are the operand and the slice, and only the slice is read and written.
         part = instruction.arrays[1]
-        return part.bytes * (taken[0].in_memory + part.in_memory)
-    if instruction.opcode in _TAKE_A_PART:
-        return 2 * _in_memory(instruction.arrays)
+        return part.bytes * (inputs[0].in_memory + part.in_memory)
+    if instruction.opcode in _SLICES:
+        return 2 * _bytes_in_memory(instruction.arrays)
     if instruction.opcode == "dynamic-update-slice":
-        return 2 * _in_memory(taken[1:2])
+        return 2 * _bytes_in_memory(inputs[1:2])
     if instruction.opcode == "fusion":
-        return _moved_by_fusion(instruction, taken, program)
-    return _in_memory([*instruction.arrays, *taken])
+        return _count_fusion_bytes(instruction, inputs, program)
+    return _bytes_in_memory([*instruction.arrays, *inputs])
 
 
-def _moved_by_fusion(fusion: Instruction, taken: list[HloArray], program: Program) -> int:
-    inner = _inside(fusion, program)
-    read = (
-        _read(parameter, array, inner, program)
-        for array, parameter in zip(taken, inner.parameters, strict=False)
+def _count_fusion_bytes(fusion: Instruction, inputs: list[HloArray], program: Program) -> int:
+    inner = _fused_computation(fusion, program)
+    reads = (
+        _bytes_read(parameter, array, inner, program)
+        for array, parameter in zip(inputs, inner.parameters, strict=False)
         if array.in_memory
     )
-    written = (_written(array, inner, program) for array in fusion.arrays if array.in_memory)
-    return sum(read) + sum(written)
+    writes = (_bytes_written(array, inner, program) for array in fusion.arrays if array.in_memory)
+    return sum(reads) + sum(writes)
 
 
-def _inside(fusion: Instruction, program: Program) -> Computation:
-    return program.computations[fusion.attribute("calls")]
+def _fused_computation(fusion: Instruction, program: Program) -> Computation:
+    return program.computations[fusion.get_computation("calls")]
 
 
-def _read(held: Instruction, array: HloArray, inner: Computation, program: Program) -> int:
-    """What a fusion reads of an array that it takes, which it holds as `held`."""
-    parts = 0
-    for user, place in inner.uses(held.name):
-        if user.opcode in _TAKE_A_PART and place == 0:
-            parts += user.arrays[0].bytes
-        elif _hands_on(user, program) and not user.root:
-            parts += _read(user, array, inner, program)
+def _bytes_read(value: Instruction, array: HloArray, inner: Computation, program: Program) -> int:
+    """Counts the bytes that a fusion reads of an operand `array`, which is `value` in its body."""
+    sliced = 0
+    for user, index in inner.uses(value.name):
+        if user.opcode in _SLICES and index == 0:
+            sliced += user.arrays[0].bytes
+        elif _is_pass_through(user, program) and not user.root:
+            sliced += _bytes_read(user, array, inner, program)
         elif user.opcode == "fusion":
-            deeper = _inside(user, program)
-            parts += _read(deeper.parameters[place], array, deeper, program)
-        elif not (user.opcode == "dynamic-update-slice" and place == 0):
+            nested = _fused_computation(user, program)
+            sliced += _bytes_read(nested.parameters[index], array, nested, program)
+        elif not (user.opcode == "dynamic-update-slice" and index == 0):
             return array.bytes
-    return min(parts, array.bytes)
+    return min(sliced, array.bytes)
 
 
-def _hands_on(instruction: Instruction, program: Program) -> bool:
+def _is_pass_through(instruction: Instruction, program: Program) -> bool:
     if instruction.opcode != "fusion":
-        return instruction.opcode in _HAND_ON
-    first, *others = (x for x in _inside(instruction, program).values() if x.opcode != "parameter")
-    return not others and first.opcode in _HAND_ON
+        return instruction.opcode in _PASS_THROUGH
+    body = _fused_computation(instruction, program).values()
+    first, *others = (each for each in body if each.opcode != "parameter")
+    return not others and first.opcode in _PASS_THROUGH
 
 
-def _written(array: HloArray, inner: Computation, program: Program) -> int:
-    """What a fusion writes of one of its results: where it updates a part in place, this part."""
-    return min(_updates(array, inner, program), default=array.bytes)
+def _bytes_written(array: HloArray, inner: Computation, program: Program) -> int:
+    """Counts the bytes that a fusion writes of a result: of an in-place update, only the slice."""
+    return min(_update_sizes(array, inner, program), default=array.bytes)
 
 
-def _updates(array: HloArray, inner: Computation, program: Program) -> Iterator[int]:
+def _update_sizes(array: HloArray, inner: Computation, program: Program) -> Iterator[int]:
     for each in inner.values():
-        if all(made.dims != array.dims for made in each.arrays):
+        if all(result.dims != array.dims for result in each.arrays):
             continue
         if each.opcode == "dynamic-update-slice":
             yield inner[each.operands[1]].arrays[0].bytes
         elif each.opcode == "fusion":
-            yield from _updates(array, _inside(each, program), program)
+            yield from _update_sizes(array, _fused_computation(each, program), program)
 
 
-def _in_memory(arrays: Iterable[HloArray]) -> int:
+def _bytes_in_memory(arrays: Iterable[HloArray]) -> int:
     return sum(array.bytes for array in arrays if array.in_memory)

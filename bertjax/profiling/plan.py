@@ -1,8 +1,8 @@
-"""Plan a run on hardware that is not present: compile its step, estimate memory and time.
+"""Plan a run ahead of time, without TPU hardware: compile its step, estimate memory and time.
 
-Times are a roofline (Williams et al. 2009): what the chips need at least, with every product at
-their peak, every byte at full bandwidth, and collectives on the two links of one dimension of the
-torus, or on a chip's share of the network between slices, not hidden behind anything.
+Times are a roofline (Williams et al. 2009), a lower bound: matmuls at peak FLOP/s, memory traffic
+at full bandwidth, and collectives, without overlap, on the two links of one dimension of the torus
+or on a chip's share of the network between slices.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from bertjax.train import report, sharding
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"\b(\d[\d.]*)([KMGT])\b")
 _LINKS = 2
-_SHOWN = 5
+_NUM_LARGEST = 5
 SECONDS_PER_DAY = 86_400
 
 Log = Callable[[str], None]
@@ -35,31 +35,31 @@ Log = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class OutOfMemory:
-    """What the compiler says of a step that a chip does not hold.
+    """Memory of a step that exceeds that of a device, as reported by the compiler.
 
     Attributes:
-      needed: Bytes, of temporaries at least.
-      there: Bytes.
+      needed: Required bytes, at least those of temporaries.
+      capacity: Bytes of a device.
     """
 
     needed: float
-    there: float
+    capacity: float
 
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """One step of a phase on one topology. Everything is per device unless it says otherwise.
+    """Compiled step of a phase on a topology; quantities are per device unless specified otherwise.
 
     Attributes:
-      phase: Its shape, and how many steps of it the run takes.
-      settings: What was asked for: mesh, remat policy, microbatches.
-      memory: Bytes by kind, or what was too much.
-      model_flops: Of all devices, without recomputation.
-      flops: That the step computes, with it.
-      memory_bytes: That move between main memory and device.
-      collectives: What travels between devices, the largest first.
-      largest: The largest arrays: bytes, type, shape, what made them.
-      seconds: By cause, of the roofline; `step` is the whole.
+      phase: Shape and number of steps.
+      settings: Mesh axes, remat policy and microbatches.
+      memory: Bytes by kind, `all` in total and `capacity` of a device; or an `OutOfMemory`.
+      model_flops: FLOPs of all devices, without rematerialisation.
+      flops: FLOPs of a device, with rematerialisation.
+      memory_bytes: Traffic between a device and its main memory.
+      collectives: Collectives, the largest first.
+      largest: The largest arrays: bytes, type, shape, and the operation that computes them.
+      seconds: Seconds of the roofline for `matmuls`, `memory`, `collectives`, and the whole `step`.
     """
 
     phase: build.Phase
@@ -74,77 +74,83 @@ class StepPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether a chip holds it."""
+        """Whether the step fits in the memory of a device."""
         return not isinstance(self.memory, OutOfMemory)
 
 
-def for_accelerator(config: ConfigDict) -> ConfigDict:
-    """The config with what it leaves to the device decided as a TPU does."""
-    decided = {}
+def resolve_for_tpu(config: ConfigDict) -> ConfigDict:
+    """Returns the config with device-dependent settings (auto) resolved as on a TPU."""
+    changes = {}
     if config.model.precision == "auto":
-        decided["model.precision"] = "bfloat16"
+        changes["model.precision"] = "bfloat16"
     if config.model.unroll == 0:
-        decided["model.unroll"] = 1
-    return changed(config, decided)
+        changes["model.unroll"] = 1
+    return changed(config, changes)
 
 
 def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
-    """The config with the mesh that the user wrote as "data=64,fsdp=4"; the rest is 1.
+    """Returns the config with a mesh such as "data=64,fsdp=4"; other axes are 1.
 
     Raises:
-      UserError: it is written otherwise.
+      UserError: `text` has an unknown axis or an invalid size.
     """
     sizes = dict.fromkeys(sharding.MESH_AXES, 1)
     for part in text.split(","):
         axis, _, size = part.partition("=")
         if axis not in sizes:
             hint = nearest(axis, sharding.MESH_AXES)
-            raise UserError(f"--mesh {text}: no mesh axis {axis!r}: {hint}")
+            raise UserError(f"--mesh: unknown axis {axis!r}: got {text}, {hint}")
         if not re.fullmatch(r"-1|[1-9]\d*", size):
-            raise UserError(f"--mesh {text}: expected axes and sizes such as data=64,fsdp=4")
+            raise UserError(f"--mesh: got {text}, expected axes and sizes such as data=64,fsdp=4")
         sizes[axis] = int(size)
     return changed(config, {f"mesh.{axis}": size for axis, size in sizes.items()})
 
 
-def compiled(config: ConfigDict, phase: build.Phase, topology: Topology, log: Log) -> StepPlan:
-    """Compiles the step of a phase.
+def plan_step(config: ConfigDict, phase: build.Phase, topology: Topology, log: Log) -> StepPlan:
+    """Compiles the training step of a phase, and estimates its memory and time.
+
+    Args:
+      config: Config of pretraining.
+      phase: Defines the shape of batches.
+      topology: Devices to compile for.
+      log: Receives a line before compilation.
 
     Raises:
-      UserError: the mesh does not divide over the devices, or a batch over the mesh.
+      UserError: the mesh does not divide the devices, or the batch does not divide over the mesh.
     """
     mesh = build.mesh_on(config, topology.devices, [phase])
     settings = {axis: size for axis, size in mesh.shape.items() if size > 1}
     settings |= {"remat": config.model.remat, "microbatches": phase.microbatches}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items())
     log(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.title}: {shown}")
-    trainer, rows = dummy.trainer(config, phase, mesh, teachers.shapes)
-    place = sharding.batch_sharding(mesh)
+    trainer, host_batch = dummy.build_trainer(config, phase, mesh, teachers.shapes)
+    batch_sharding = sharding.batch_sharding(mesh)
     batch = {
-        name: jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=place)
-        for name, values in rows.items()
+        name: jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=batch_sharding)
+        for name, values in host_batch.items()
     }
     step = trainer.train_step.function
     try:
         executable = step.lower(trainer.shapes, batch, trainer.frozen).compile()
     except jax.errors.JaxRuntimeError as error:
-        return StepPlan(phase, settings, _out_of_memory(error))
+        return StepPlan(phase, settings, _parse_out_of_memory(error))
     program = hlo.parse(executable.as_text())
     devices = len(topology.devices)
-    made = StepPlan(
+    plan = StepPlan(
         phase=phase,
         settings=settings,
-        memory=_memory(executable.memory_analysis(), topology),
-        model_flops=trainer.flops(rows, extent(rows)),
+        memory=_memory_by_kind(executable.memory_analysis(), topology),
+        model_flops=trainer.flops(host_batch, extent(host_batch)),
         flops=report.flops(step, trainer.shapes, batch, trainer.frozen) / devices,
-        memory_bytes=profiling_memory.bytes_moved(program),
+        memory_bytes=profiling_memory.count_bytes_moved(program),
         collectives=tuple(find_collectives(program, sharding.shape_within_slice(mesh))),
-        largest=tuple(profiling_memory.largest(program, _SHOWN)),
+        largest=tuple(profiling_memory.find_largest_arrays(program, _NUM_LARGEST)),
     )
-    return dataclasses.replace(made, seconds=_seconds(made, topology))
+    return dataclasses.replace(plan, seconds=_roofline(plan, topology))
 
 
-def _out_of_memory(error: Exception) -> OutOfMemory:
-    """The two sizes that the compiler names: first what is needed, then what is there."""
+def _parse_out_of_memory(error: Exception) -> OutOfMemory:
+    """Parses the sizes in the compiler's error: the required bytes, then those of a device."""
     text = str(error)
     sizes = [float(size) * _UNITS[unit] for size, unit in _SIZE.findall(text)]
     if "RESOURCE_EXHAUSTED" not in text or len(sizes) < 2:
@@ -152,8 +158,12 @@ def _out_of_memory(error: Exception) -> OutOfMemory:
     return OutOfMemory(*sizes[:2])
 
 
-def _memory(analysis: Any, topology: Topology) -> dict[str, float]:
-    """Bytes when most is held; the compiler's sum of temporaries counts what takes turns twice."""
+def _memory_by_kind(analysis: Any, topology: Topology) -> dict[str, float]:
+    """Returns peak bytes by kind.
+
+    Temporaries follow from the peak, since the compiler's own sum of temporaries includes buffers
+    that share memory.
+    """
     arguments, peak = analysis.argument_size_in_bytes, analysis.peak_memory_in_bytes
     added = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     code = analysis.generated_code_size_in_bytes
@@ -163,28 +173,28 @@ def _memory(analysis: Any, topology: Topology) -> dict[str, float]:
         "results": added,
         "program": code,
         "all": peak + code,
-        "there": topology.chip.memory_bytes / topology.chip.devices,
+        "capacity": topology.chip.memory_bytes / topology.chip.devices,
     }
 
 
-def _seconds(step: StepPlan, topology: Topology) -> dict[str, float]:
+def _roofline(step: StepPlan, topology: Topology) -> dict[str, float]:
     chip = topology.chip
-    computing = step.flops / (chip.flops_per_second / chip.devices)
-    moving = step.memory_bytes / (chip.memory_bytes_per_second / chip.devices)
+    matmuls = step.flops / (chip.flops_per_second / chip.devices)
+    memory = step.memory_bytes / (chip.memory_bytes_per_second / chip.devices)
     across = [each.bytes for each in step.collectives if each.axes == SLICES]
     within = [each.bytes for each in step.collectives if each.axes != SLICES]
-    travelling = sum(within) / (_LINKS * chip.link_bytes_per_second)
+    collectives = sum(within) / (_LINKS * chip.link_bytes_per_second)
     if across:
-        travelling += sum(across) / (chip.network_bytes_per_second / chip.devices)
+        collectives += sum(across) / (chip.network_bytes_per_second / chip.devices)
     return {
-        "products": computing,
-        "memory": moving,
-        "collectives": travelling,
-        "step": max(computing, moving) + travelling,
+        "matmuls": matmuls,
+        "memory": memory,
+        "collectives": collectives,
+        "step": max(matmuls, memory) + collectives,
     }
 
 
-def utilisation(step: StepPlan, topology: Topology) -> float:
-    """Model FLOPs utilisation at the roofline (Chowdhery et al. 2022, appendix B)."""
+def compute_mfu(step: StepPlan, topology: Topology) -> float:
+    """Computes model FLOPs utilisation at the roofline (Chowdhery et al. 2022, appendix B)."""
     peak = topology.chips * topology.chip.flops_per_second
     return step.model_flops / step.seconds["step"] / peak

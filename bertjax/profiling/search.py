@@ -1,8 +1,8 @@
 """Search mesh, remat policy and microbatches of a step: compile candidates and rank them.
 
-fitting     phases that do not fit -> the gentlest change with which they do
-search      all that makes sense -> the fastest first
-overrides   what came of either -> the words that make it so
+find_fitting   phases that do not fit in memory -> the smallest change with which they fit
+search         all candidates -> compiled steps, the fastest first
+to_overrides   compiled steps -> the command line overrides of their settings
 """
 
 import dataclasses
@@ -17,42 +17,55 @@ from bertjax.errors import UserError
 from bertjax.profiling.plan import Log, StepPlan
 from bertjax.train.sharding import MESH_AXES
 
-_FROM_GENTLE_TO_HARSH = ("none", "dots", "dots_with_no_batch_dims", "full")
-_CLEARLY = 0.97
-"""Of its time, or memory, a step takes so much at most where another cut is worth trying on."""
-_TIMES = (1, 2, 4, 8, 16, 32)
+_REMAT_POLICIES = ("none", "dots", "dots_with_no_batch_dims", "full")
+"""By increasing rematerialisation, and decreasing memory."""
+
+_IMPROVEMENT = 0.97
+"""Maximum ratio of time, or memory, to that of the previous number of microbatches, at which the
+next number is compiled too."""
+
+_MICROBATCH_FACTORS = (1, 2, 4, 8, 16, 32)
 
 
 class CompilerDiedError(UserError):
-    """The compiler ended its process, or did not come to an end."""
+    """The compiler process crashed or timed out."""
 
 
 Compile = Callable[[ConfigDict, build.Phase], StepPlan]
-"""Compiles the step of a phase for some topology.
+"""Compiles the step of a phase for a topology.
 
 Raises:
-  UserError: the mesh does not divide over the devices, or a batch over the mesh.
-  CompilerDiedError: no step came out of it.
+  UserError: the mesh does not divide the devices, or the batch does not divide over the mesh.
+  CompilerDiedError: the compiler crashed or timed out.
 """
 
 _Attempt = tuple[dict[str, Any], StepPlan]
-"""What was changed in the config, and what came of it."""
+"""Changes of the config, and the step compiled with them."""
 
 
-def fitting(
+def find_fitting(
     config: ConfigDict, steps: Sequence[StepPlan], compile_step: Compile, log: Log
 ) -> list[StepPlan] | None:
-    """The gentlest change with which all phases of a run fit, or None.
+    """Finds the smallest change with which all phases of a run fit in memory.
 
-    A phase takes more microbatches, while these need clearly less; then all keep less for their
-    gradients, then parameters are spread over the devices.
+    Tries more microbatches per phase, while these reduce memory; then remat policies that save
+    fewer residuals, then parameters sharded over all devices.
+
+    Args:
+      config: Config of the run.
+      steps: The compiled step of each phase.
+      compile_step: Compiles a step.
+      log: Receives lines for the user.
+
+    Returns:
+      A step for each phase, or None if no change makes all of them fit.
     """
-    for changes in _gentler(config):
-        settings = changed(config, changes)
+    for changes in _memory_changes(config):
+        candidate = changed(config, changes)
         found = []
         for step in steps:
             known = None if changes else step
-            fits = _in_more_parts(settings, step.phase, known, compile_step, log)
+            fits = _with_microbatches(candidate, step.phase, known, compile_step, log)
             if fits is None:
                 break
             found.append(fits)
@@ -61,40 +74,49 @@ def fitting(
     return None
 
 
-def _gentler(config: ConfigDict) -> Iterator[dict[str, Any]]:
+def _memory_changes(config: ConfigDict) -> Iterator[dict[str, Any]]:
+    """Yields changes of the config that need less and less memory."""
     yield {}
-    begin = _FROM_GENTLE_TO_HARSH.index(config.model.remat) + 1
-    for policy in _FROM_GENTLE_TO_HARSH[begin:]:
+    start = _REMAT_POLICIES.index(config.model.remat) + 1
+    for policy in _REMAT_POLICIES[start:]:
         yield {"model.remat": policy}
     yield {"model.remat": "full", "mesh.data": 1, "mesh.fsdp": -1}
 
 
-def _in_more_parts(
+def _with_microbatches(
     config: ConfigDict,
     phase: build.Phase,
     known: StepPlan | None,
     compile_step: Compile,
     log: Log,
 ) -> StepPlan | None:
-    """The step in as few microbatches as fit; `known` is what came of the phase as it is."""
+    """Finds the smallest number of microbatches that fits.
+
+    Args:
+      config: Config of the run.
+      phase: The phase.
+      known: Its step with the phase's own microbatches, if it is compiled already.
+      compile_step: Compiles a step.
+      log: Receives lines for the user.
+    """
     before = None
-    for times in _TIMES:
-        cut = dataclasses.replace(phase, microbatches=times * phase.microbatches)
-        step = known if known and times == 1 else _tried(config, cut, compile_step, log)
+    for factor in _MICROBATCH_FACTORS:
+        split = dataclasses.replace(phase, microbatches=factor * phase.microbatches)
+        step = known if known and factor == 1 else _try_compile(config, split, compile_step, log)
         if not isinstance(step, StepPlan):
             continue
         if step.fits:
             return step
-        if before is not None and not _clearly_better(step, before):
+        if before is not None and not _improves(step, before):
             return None
         before = step
     return None
 
 
-def _tried(
+def _try_compile(
     config: ConfigDict, phase: build.Phase, compile_step: Compile, log: Log
 ) -> StepPlan | UserError:
-    """A step, or why there is none; it is told where the settings could have been."""
+    """Compiles a step, or returns the error; crashes of the compiler are logged."""
     try:
         return compile_step(config, phase)
     except CompilerDiedError as error:
@@ -105,58 +127,65 @@ def _tried(
 
 
 def search(
-    config: ConfigDict, phase: build.Phase, devices: int, compile_step: Compile, log: Log
+    config: ConfigDict, phase: build.Phase, num_devices: int, compile_step: Compile, log: Log
 ) -> list[StepPlan]:
-    """What makes sense on so many devices; what fits comes first, fastest first.
+    """Compiles all candidates, and ranks them: first those that fit, the fastest first.
 
-    All meshes and remat policies; then the best mesh in more microbatches, while that is clearly
-    better: fewer sequences at a time are held in less memory, and may need less computed again.
-    An interrupted search ranks what it has.
+    Candidates are all meshes and remat policies; then the best mesh with more microbatches, while
+    that improves it: smaller microbatches need less memory, and so can need less
+    rematerialisation. An interrupted search ranks the steps compiled so far.
+
+    Args:
+      config: Config of the run.
+      phase: The phase.
+      num_devices: Number of devices of the topology.
+      compile_step: Compiles a step.
+      log: Receives lines for the user.
 
     Raises:
-      UserError: the first mistake, where nothing could be compiled.
+      UserError: the first error, if no candidate could be compiled.
     """
-    tried: list[_Attempt] = []
-    mistakes = []
+    attempts: list[_Attempt] = []
+    errors = []
     try:
-        for changes, parts in _sensible(config, phase.microbatches, devices, tried):
-            cut = dataclasses.replace(phase, microbatches=parts)
-            step = _tried(changed(config, changes), cut, compile_step, log)
+        for changes, parts in _candidates(config, phase.microbatches, num_devices, attempts):
+            split = dataclasses.replace(phase, microbatches=parts)
+            step = _try_compile(changed(config, changes), split, compile_step, log)
             if isinstance(step, StepPlan):
-                tried.append((changes, step))
+                attempts.append((changes, step))
             else:
-                mistakes.append(step)
+                errors.append(step)
     except KeyboardInterrupt:
-        if not tried:
+        if not attempts:
             raise
-        log("interrupted: this ranks what was compiled until then")
-    if not tried:
-        raise mistakes[0]
-    return [step for _, step in sorted(tried, key=_rank)]
+        log("interrupted: ranking the steps compiled so far")
+    if not attempts:
+        raise errors[0]
+    return [step for _, step in sorted(attempts, key=_rank)]
 
 
-def _sensible(
-    config: ConfigDict, parts: int, devices: int, tried: Sequence[_Attempt]
+def _candidates(
+    config: ConfigDict, microbatches: int, num_devices: int, attempts: Sequence[_Attempt]
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """Changes of the config, and microbatches."""
-    for sizes in _meshes(config, devices):
-        for policy in _FROM_GENTLE_TO_HARSH:
-            yield {**sizes, "model.remat": policy}, parts
+    """Yields changes of the config and numbers of microbatches, given the `attempts` so far."""
+    for sizes in _meshes(config, num_devices):
+        for policy in _REMAT_POLICIES:
+            yield {**sizes, "model.remat": policy}, microbatches
     before = None
-    while tried:
-        settings, step = min(tried, key=_rank)
-        if before is not None and not _clearly_better(step, before):
+    while attempts:
+        changes, step = min(attempts, key=_rank)
+        if before is not None and not _improves(step, before):
             break
-        before, parts = step, 2 * parts
-        harshest = _FROM_GENTLE_TO_HARSH.index(settings["model.remat"] if step.fits else "full")
-        for policy in _FROM_GENTLE_TO_HARSH[: harshest + 1]:
-            yield {**settings, "model.remat": policy}, parts
+        before, microbatches = step, 2 * microbatches
+        last = _REMAT_POLICIES.index(changes["model.remat"] if step.fits else "full")
+        for policy in _REMAT_POLICIES[: last + 1]:
+            yield {**changes, "model.remat": policy}, microbatches
 
 
-def _clearly_better(step: StepPlan, before: StepPlan) -> bool:
+def _improves(step: StepPlan, before: StepPlan) -> bool:
     if not before.fits:
-        return step.fits or step.memory.needed < _CLEARLY * before.memory.needed
-    return step.seconds["step"] < _CLEARLY * before.seconds["step"]
+        return step.fits or step.memory.needed < _IMPROVEMENT * before.memory.needed
+    return step.seconds["step"] < _IMPROVEMENT * before.seconds["step"]
 
 
 def _rank(attempt: _Attempt) -> tuple[bool, float]:
@@ -164,41 +193,40 @@ def _rank(attempt: _Attempt) -> tuple[bool, float]:
     return not step.fits, step.seconds["step"] if step.fits else step.memory.needed
 
 
-def _meshes(config: ConfigDict, devices: int) -> Iterator[dict[str, int]]:
-    """All data; parameters spread over 8, or all; heads over 2 and 4."""
-    spread = dict.fromkeys([1, min(8, devices), devices])
-    for fsdp in spread:
-        yield {"mesh.data": devices // fsdp, "mesh.fsdp": fsdp, "mesh.tensor": 1}
+def _meshes(config: ConfigDict, num_devices: int) -> Iterator[dict[str, int]]:
+    """Yields data parallelism; parameters sharded over 8 or all devices; heads over 2 and 4."""
+    for fsdp in dict.fromkeys([1, min(8, num_devices), num_devices]):
+        yield {"mesh.data": num_devices // fsdp, "mesh.fsdp": fsdp, "mesh.tensor": 1}
     for tensor in (2, 4):
-        if devices % tensor == 0 and config.model.num_attention_heads % tensor == 0:
-            yield {"mesh.data": devices // tensor, "mesh.fsdp": 1, "mesh.tensor": tensor}
+        if num_devices % tensor == 0 and config.model.num_attention_heads % tensor == 0:
+            yield {"mesh.data": num_devices // tensor, "mesh.fsdp": 1, "mesh.tensor": tensor}
 
 
-def overrides(config: ConfigDict, steps: Sequence[StepPlan]) -> list[str]:
-    """The words of a command line that let a run take these steps.
+def to_overrides(config: ConfigDict, steps: Sequence[StepPlan]) -> list[str]:
+    """Returns the command line overrides with which a run uses the settings of compiled steps.
 
     Args:
-      config: Without them.
-      steps: Of some of its phases, or all.
+      config: Config without these settings.
+      steps: Compiled steps of some or all of its phases.
     """
     settings = steps[0].settings
     sizes = {axis: settings.get(axis, 1) for axis in MESH_AXES if config.mesh[axis] != -1}
     changes = {f"mesh.{axis}": n for axis, n in sizes.items() if n != config.mesh[axis]}
     if settings["remat"] != config.model.remat:
         changes["model.remat"] = settings["remat"]
-    planned = {_uncut(step.phase): step.phase for step in steps}
+    planned = {_unsplit(step.phase): step.phase for step in steps}
     before = build.phases(config)
-    phases = [planned.get(_uncut(phase), phase) for phase in before]
+    phases = [planned.get(_unsplit(phase), phase) for phase in before]
     parts = build.microbatches(phases)
     if phases != before and isinstance(parts, int):
         changes["data.microbatches"] = parts
         before = build.phases(changed(config, {"data.microbatches": parts}))
     if phases != before:
         listed = ",".join(str(dataclasses.astuple(phase)).replace(" ", "") for phase in phases)
-        changes.pop("data.microbatches", None)  # phases with their own do not read it
+        changes.pop("data.microbatches", None)  # not used by phases with their own
         changes["data.phases"] = f"'({listed},)'"
     return [f"--config.{name}={value}" for name, value in changes.items()]
 
 
-def _uncut(phase: build.Phase) -> build.Phase:
+def _unsplit(phase: build.Phase) -> build.Phase:
     return dataclasses.replace(phase, microbatches=1)

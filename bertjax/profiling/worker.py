@@ -1,7 +1,7 @@
-"""Run the TPU compiler in a child process, which can crash or be killed.
+"""Run the TPU compiler in a child process.
 
-It is a library that aborts its process where it fails a check of its own, or runs out of stack.
-What was compiled before is not lost with it, and what comes next is compiled in a new process.
+The compiler aborts its process when an internal check fails or the stack overflows. Steps compiled
+before are kept, and the next step is compiled in a new process.
 """
 
 import multiprocessing
@@ -21,31 +21,31 @@ from bertjax.profiling.plan import StepPlan
 from bertjax.profiling.search import CompilerDiedError
 from bertjax.runtime import chips, host
 
-_HOURS = 2
-_REMEDY = "take another mesh, remat policy or number of microbatches; --search tries them"
+_TIMEOUT_HOURS = 2
+_REMEDY = "try another mesh, remat policy or number of microbatches, or --search"
 
 
 class CompilerProcess:
-    """Compiles steps for one topology, for `bertjax.profiling.search`; close it at the end."""
+    """Compiles steps for a topology in a child process; a context manager that ends it."""
 
     def __init__(self, topology: str, slices: int) -> None:
-        """Starts it, and does not wait.
+        """Starts the process, without waiting for it.
 
         Args:
-          topology: Of a slice, by a name that `bertjax.runtime.chips` knows.
-          slices: How many.
+          topology: Name of the topology of a slice; see `runtime/chips.py`.
+          slices: Number of slices.
         """
         self._arguments = topology, slices
         self._process: BaseProcess
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._calls, theirs = context.Pipe()
-        arguments = theirs, *self._arguments
+        self._calls, child_end = context.Pipe()
+        arguments = child_end, *self._arguments
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
 
     def __enter__(self) -> "CompilerProcess":
         return self
@@ -62,33 +62,36 @@ class CompilerProcess:
         """Compiles the step of a phase.
 
         Raises:
-          UserError: the mesh does not divide over the devices, or a batch over the mesh.
-          CompilerDiedError: no step came out of it.
+          UserError: the mesh does not divide the devices, or the batch does not divide over the
+            mesh.
+          CompilerDiedError: the compiler crashed or timed out.
         """
         if not self._process.is_alive():
             self._end()
-            self._begin()
+            self._start()
         try:
             self._calls.send((config, phase))
-            answered = self._calls.poll(_HOURS * 3600)
-            answer = self._calls.recv() if answered else None
+            finished = self._calls.poll(_TIMEOUT_HOURS * 3600)
+            result = self._calls.recv() if finished else None
         except (EOFError, OSError):
             self._process.join()
             code = self._process.exitcode
-            how = signal.Signals(-code).name if code < 0 else f"status {code}"
-            raise CompilerDiedError(f"the compiler for TPUs ended with {how}: {_REMEDY}") from None
-        if answer is None:
+            status = signal.Signals(-code).name if code < 0 else f"status {code}"
+            raise CompilerDiedError(f"the TPU compiler ended with {status}; {_REMEDY}") from None
+        if result is None:
             self._end()
-            raise CompilerDiedError(f"not compiled after {_HOURS} hours: {_REMEDY}")
-        if isinstance(answer, UserError):
-            raise answer
-        return answer
+            raise CompilerDiedError(
+                f"the TPU compiler did not finish within {_TIMEOUT_HOURS} hours; {_REMEDY}"
+            )
+        if isinstance(result, UserError):
+            raise result
+        return result
 
 
 def _serve(calls: Connection, topology: str, slices: int) -> None:
-    """Answers every config and phase with a step, or with the mistake that is in them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which else waits until all is compiled
-    jax.config.update("jax_enable_compilation_cache", False)  # nothing is read back without a chip
+    """Receives configs with phases, and sends compiled steps or user errors."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would handle it only after compilation
+    jax.config.update("jax_enable_compilation_cache", False)  # cannot be read without a chip
     host.enlarge_tpu_compiler_stack()
     described = chips.get_topology(topology, slices)
     with log_kernel_choice(_log):
@@ -98,9 +101,9 @@ def _serve(calls: Connection, topology: str, slices: int) -> None:
             except EOFError:
                 return
             try:
-                calls.send(profiling_plan.compiled(config, phase, described, _log))
-            except UserError as mistake:
-                calls.send(mistake)
+                calls.send(profiling_plan.plan_step(config, phase, described, _log))
+            except UserError as error:
+                calls.send(error)
 
 
 def _log(line: str) -> None:

@@ -32,7 +32,7 @@ def test_distances_and_cosines_by_hand(run, capsys):
     status, out, _ = typed(capsys, run, "--json")
     assert status == 0
     found = json.loads(out)
-    encoding = inference_features.open_run(str(run), layers="all")
+    encoding = inference_features.load(str(run), layers="all")
     ((_, features),) = inference_features.extract(encoding, LINES, "texts")
     assert found["tokens"] == len(features) == 8
     for layer in range(2):
@@ -76,7 +76,7 @@ def with_features(encoding, features):
 @pytest.mark.parametrize(
     ("words", "texts", "message"),
     [
-        (["--plot", "layers.txt"], "texts.txt", "layers.txt: expected a file that ends in .png"),
+        (["--plot", "layers.txt"], "texts.txt", "layers.txt, expected a file name with .png"),
         ([], "nowhere.txt", "nowhere.txt: --input requires texts, one a line"),
         (["--batch_size", "0"], "texts.txt", "--batch_size: got 0, expected an integer >= 1"),
     ],
@@ -92,4 +92,4 @@ def test_a_file_without_text(run, capsys):
     pathlib.Path(run.parent / "empty.txt").write_text("\n")
     status, _, errors = typed(capsys, run, texts="empty.txt")
     assert status == 2
-    assert "holds no text" in errors
+    assert "has no text" in errors

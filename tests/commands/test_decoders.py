@@ -85,14 +85,17 @@ def test_a_prompt_begins_as_the_documents_of_the_run_did(run, tmp_path):
     ("words", "message"),
     [
         (["generate", "--init", "RUN", ""], "prompt 1 is empty"),
-        (["generate", "--init", "RUN", "a " * 30], "prompt 1 has 30 tokens, the model reads 24"),
+        (
+            ["generate", "--init", "RUN", "a " * 30],
+            "prompt 1 is too long: got 30 tokens, expected at most 24",
+        ),
         (
             ["generate", "--init", "RUN", "a b", "--max_new_tokens", "23"],
-            "prompt 1 with max_new_tokens has 25 tokens",
+            "prompt 1 with max_new_tokens is too long: got 25 tokens",
         ),
         (
             ["generate", "--init", "RUN", "a", "--beams", "99"],
-            "a beam of 99 came, the vocabulary has 31 tokens",
+            "invalid beam width: got 99, expected 1 to the vocabulary size 31",
         ),
         (
             ["generate", "--init", "RUN", "a", "--beams", "2", "--temperature", "1"],

@@ -52,7 +52,7 @@ def make_run(save_pretrained, folder, objectives, **model) -> pathlib.Path:
         config.model.update(model)
     heads = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), heads)
-    rows = dummy.random_rows(config, build.Phase(1, 8, 8))
+    rows = dummy.random_batch(config, build.Phase(1, 8, 8))
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
     (folder / "config.json").write_text(configs.to_json(config))
     with Checkpoints(folder, provenance={"corpus": CORPUS}) as checkpoints:

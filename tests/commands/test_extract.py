@@ -11,7 +11,7 @@ from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.huggingface import importing
 from bertjax.inference import features
-from bertjax.inference.feature_files import Reader
+from bertjax.inference.feature_files import TextReader
 from bertjax.tokenizers import tokenizer
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "bert.py"
@@ -79,8 +79,8 @@ def rows_of(tokens):
 
 
 def test_company_and_chunks_do_not_matter(run, tokens):
-    encoding = features.open_run(str(run), layers="-1,0")
-    reader = Reader(encoding.tokenizer, 24, texts_per_chunk=2)
+    encoding = features.load(str(run), layers="-1,0")
+    reader = TextReader(encoding.tokenizer, 24, texts_per_chunk=2)
     alone = dataclasses.replace(encoding, reader=reader)
     found = np.concatenate([rows for _, rows in features.extract(alone, TEXTS, "x", batch_size=1)])
     np.testing.assert_allclose(found, tokens["features"][:, [2, 0]], atol=1e-5)
@@ -111,10 +111,10 @@ def test_parquet_says_the_same(run, tokens, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--layers", "3"], "the model has layers 0 .* to 2, or -3 to -1"),
-        (["--layers", "top"], "expected numbers as in -1"),
-        (["--max_seq_length", "25"], "the model reads at most 24 tokens"),
-        (["--max_seq_length", "12"], "texts.txt, line 1: 18 tokens, more than the 10"),
+        (["--layers", "3"], r"got 3, expected 0 \(.*\) to 2, or -3 to -1"),
+        (["--layers", "top"], "expected integers such as -1"),
+        (["--max_seq_length", "25"], "got 25, expected at most 24"),
+        (["--max_seq_length", "12"], "line 1: text too long: got 18 tokens, expected at most 10"),
     ],
 )
 def test_what_cannot_be_is_one_line(run, tmp_path, options, told):
@@ -143,9 +143,9 @@ def test_the_precision_of_the_run_can_be_changed(run, tokens, tmp_path):
 
 def test_files_are_not_overwritten(run, tmp_path):
     (tmp_path / "f.npz").write_text("mine")
-    with pytest.raises(UserError, match="exists: name a new file"):
+    with pytest.raises(UserError, match="exists; pass a new file"):
         extracted(run, tmp_path / "f.npz")
-    with pytest.raises(UserError, match=r"ends in \.npz or \.parquet"):
+    with pytest.raises(UserError, match=r"expected a file name with \.npz or \.parquet"):
         extracted(run, tmp_path / "f.txt")
 
 

@@ -78,7 +78,7 @@ def test_guesses_come_with_up_to_twelve_tokens_of_text_on_either_side(filler):
     letters, first, places = LETTERS[:20], WORDS.index("a"), [1, 6, 12, 13, 20]
     ids = np.array([[2, *range(first, first + 20), 3, 0]] * len(places), np.int32)
     batch = {"input_ids": ids, "attention_mask": ids > 0, "example_id": np.arange(len(places))}
-    found = fill_mask.guesses(Hidden(places), {}, batch, filler.tokenizer, seed=0)
+    found = fill_mask.predict_masked(Hidden(places), {}, batch, filler.tokenizer, seed=0)
     for place, guess in zip(places, found, strict=True):
         letter = place - 1  # [CLS] comes before all of them
         assert guess.before == " ".join(letters[max(letter - 12, 0) : letter])
@@ -109,9 +109,12 @@ def test_texts_come_from_the_line_or_from_standard_input(run, capsys, monkeypatc
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a b"], "text 1 ('a b') hides nothing: write [MASK] for a token"),
-        (["a [MASK]", "--top", "99"], "--top 99: expected 1 to 31, the vocabulary"),
-        (["[MASK] " + " ".join(LETTERS)], "text 1 has 29 tokens, the model reads 24: shorten it"),
+        (["a b"], "text 1 has no masked token: got 'a b', expected at least one [MASK]"),
+        (["a [MASK]", "--top", "99"], "--top: got 99, expected 1 to the vocabulary size 31"),
+        (
+            ["[MASK] " + " ".join(LETTERS)],
+            "text 1 is too long: got 29 tokens, expected at most 24; shorten it",
+        ),
         (["a [MASK]", "--batch_size", "0"], "--batch_size: got 0, expected an integer >= 1"),
     ],
 )

@@ -76,7 +76,7 @@ def beginning(recipe: str, run: pathlib.Path) -> pathlib.Path:
         [(f"model.{name}", str(value)) for name, value in SMALL.items()]
         + [("model.vocab_size", str(pieces.vocab_size)), ("data.phases", "()"), ("seed", "11")],
     )
-    rows = dummy.random_rows(config, build.Phase(1, 8, 8))
+    rows = dummy.random_batch(config, build.Phase(1, 8, 8))
     objectives = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
@@ -197,7 +197,7 @@ def test_a_seed_that_kept_its_checkpoints_can_be_asked(finished, tmp_path, capsy
         ("seed_1", "one\ttwo", "asked.txt:1: got 2 field(s), expected 1 separated by tabs (sent"),
         ("seed_1", '{"text": "a"}', 'expected a JSON object with "sentence" (a string)'),
         ("seed_1", '{"sentence": 1}', "asked.txt:1: expected a string for each of sentence"),
-        ("pretrained", "one", "has learned no task: give a run of bertjax finetune"),
+        ("pretrained", "one", "has no task: expected a run of bertjax finetune"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(

@@ -212,7 +212,7 @@ def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_p
     assert said.returncode == 0, said.stderr
     assert set(json.loads(said.stdout)) == {"question", "context", "answer", "n_best"}
     lines = [("x:1", "q " * 64 + "\ta b c"), ("x:2", "q " * 65 + "\ta b c")]
-    answers = predict.load(str(tmp_path / "run")).ask(lines, 2)
+    answers = predict.load(str(tmp_path / "run")).predict(lines, 2)
     assert ["truncated" in answer for answer in answers] == [False, True]
 
 

@@ -46,7 +46,7 @@ def named(*names, **more):
 
 def ask(run, *texts):
     predictor = predict.load(str(run), precision="float32")
-    return predictor.ask([("line 1", "\t".join(texts))], 8)[0]
+    return predictor.predict([("line 1", "\t".join(texts))], 8)[0]
 
 
 @pytest.mark.parametrize(("task", "names", "order"), CASES)

@@ -52,7 +52,7 @@ def home(tmp_path_factory) -> pathlib.Path:
         fields = {} if name == "vit" else TINY
         config = configs.load_config(f"{CONFIGS}/{recipe}", fields.items())
         phase = build.Phase(1, build.phases(config)[0].max_seq_length, 8)
-        trainer, _ = dummy.trainer(config, phase, build.make_mesh(config))
+        trainer, _ = dummy.build_trainer(config, phase, build.make_mesh(config))
         shapes = {name: leaf.shape for name, leaf in trees.named(trainer.shapes.params).items()}
         write_run(config, pieces, shapes, home / name)
     shutil.rmtree(home / "vit" / "tokenizer")  # it reads images

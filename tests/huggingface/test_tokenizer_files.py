@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 from bertjax.huggingface import tokenizer as huggingface_tokenizer
-from bertjax.inference.fill_mask import Filler
+from bertjax.inference.fill_mask import MaskFiller
 from bertjax.tokenizers import tokenizer
 
 TEXTS = [text for _, text in sorted(pydoc_data.topics.topics.items())[:30]]
@@ -81,7 +81,7 @@ def test_transformers_agrees(exported):
     for text in PROBES:
         assert_same(opened(text)["input_ids"], with_ends(trained, text), text)
     assert opened.model_max_length == 77
-    filler = Filler(None, None, trained, max_length=77, cls_last=False, top=1)
+    filler = MaskFiller(None, None, trained, max_length=77, cls_last=False, top=1)
     for text in MASKED:
         found = opened(text.replace("[MASK]", opened.mask_token))["input_ids"]
         assert found == filler._encode(1, text), text
@@ -121,7 +121,7 @@ def test_a_model_that_reads_cls_last(kind, tmp_path):
 def test_a_mask_has_the_ids_that_fill_gives_it(exported):
     """A space before it is part of what it hides."""
     trained, folder = exported
-    filler = Filler(None, None, trained, max_length=77, cls_last=False, top=1)
+    filler = MaskFiller(None, None, trained, max_length=77, cls_last=False, top=1)
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     (mask,) = trained.pieces([trained.mask_id])
     for text in MASKED:

@@ -35,7 +35,7 @@ def model(scores):
         tokenizer=Tokenizer(),
         params={},
         end_id=None,
-        begin=lambda params, history, room: history[:, 0],
+        prefill=lambda params, history, room: history[:, 0],
         decoder=lambda params: Decoder(step),
     )
 

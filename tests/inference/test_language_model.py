@@ -19,7 +19,7 @@ class Recorder:
 def test_a_token_of_id_0_belongs_to_a_prompt_and_what_fills_it_up_does_not():
     model = LanguageModel(Recorder(), {}, None, 40, None, None)
     history = np.array([[-1, -1, 0, 7, 2], [5, 0, 0, 4, 9], [-1, -1, -1, 3, 0]])
-    read = model.begin({}, history, 6)
+    read = model.prefill({}, history, 6)
     np.testing.assert_array_equal(
         read["attention_mask"], [[False, False, True, True], [True] * 4, [False] * 3 + [True]]
     )

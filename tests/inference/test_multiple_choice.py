@@ -24,23 +24,23 @@ class Letters:
 
 @pytest.fixture
 def model():
-    def predictions(params, ids, there):
+    def score_tokens(params, ids, there):
         return -np.asarray(ids)[:, 1:].astype(float), None
 
     return types.SimpleNamespace(
-        tokenizer=Letters(), end_id=1, max_length=60, params=None, predictions=predictions
+        tokenizer=Letters(), end_id=1, max_length=60, params=None, score_tokens=score_tokens
     )
 
 
 def test_an_answer_is_scored_by_its_own_tokens_alone(model):
-    scores = multiple_choice.choose(model, QUESTIONS, ["", "", ""], batch_size=2)
+    scores = multiple_choice.score_choices(model, QUESTIONS, ["", "", ""], batch_size=2)
     wanted = [[-sum(map(ord, f" {c}")) for c in q.choices] for q in QUESTIONS]
     assert scores == wanted
 
 
 def test_accuracy_by_sum_and_by_byte():
     scores = [[-1.0, -2.0], [-4.0, -3.3, -5.0], [-3.9, -3.0]]
-    found = multiple_choice.accuracies(QUESTIONS, scores)
+    found = multiple_choice.compute_accuracies(QUESTIONS, scores)
     assert found["accuracy"] == pytest.approx(2 / 3)
     # Per byte: 1/3 < 2/3; 1 < 1.1; 0.975 < 1.
     assert found["accuracy_per_byte"] == pytest.approx(2 / 3)
@@ -48,28 +48,28 @@ def test_accuracy_by_sum_and_by_byte():
 
 
 def test_shots_are_other_questions_with_their_answers():
-    before = multiple_choice.preambles(QUESTIONS, QUESTIONS, 2, seed=0)
-    assert before == multiple_choice.preambles(QUESTIONS, QUESTIONS, 2, seed=0)
+    before = multiple_choice.sample_shots(QUESTIONS, QUESTIONS, 2, seed=0)
+    assert before == multiple_choice.sample_shots(QUESTIONS, QUESTIONS, 2, seed=0)
     assert sorted(before[0].split("\n\n")) == ["", "Fire is hot", "Ice is cold"]
-    assert multiple_choice.preambles(QUESTIONS, QUESTIONS, 0, seed=0) == ["", "", ""]
-    with pytest.raises(UserError, match="3 shots were asked for, there are 2 other examples"):
-        multiple_choice.preambles(QUESTIONS, QUESTIONS, 3, seed=0)
+    assert multiple_choice.sample_shots(QUESTIONS, QUESTIONS, 0, seed=0) == ["", "", ""]
+    with pytest.raises(UserError, match="too few examples: got 3 shots, expected at most 2"):
+        multiple_choice.sample_shots(QUESTIONS, QUESTIONS, 3, seed=0)
 
 
 def test_a_question_that_is_too_long_is_refused(model):
     model.max_length = 11
-    with pytest.raises(UserError, match="question 1 has 13 tokens, the model reads 11"):
-        multiple_choice.choose(model, QUESTIONS, ["", "", ""])
+    with pytest.raises(UserError, match="question 1 is too long: got 13 tokens, .* 11"):
+        multiple_choice.score_choices(model, QUESTIONS, ["", "", ""])
 
 
 def test_a_file_of_questions(tmp_path):
     path = tmp_path / "questions.jsonl"
     rows = [{"question": q.text, "choices": q.choices, "answer": q.answer} for q in QUESTIONS]
     path.write_text("\n".join([*map(json.dumps, rows), ""]))
-    assert multiple_choice.read(str(path)) == QUESTIONS
+    assert multiple_choice.read_questions(str(path)) == QUESTIONS
     for line in ("{", "[]", json.dumps(rows[0] | {"answer": 2}), '{"question": "x"}'):
         path.write_text(line)
         with pytest.raises(UserError, match=r'jsonl:1: expected \{"question"'):
-            multiple_choice.read(str(path))
+            multiple_choice.read_questions(str(path))
     with pytest.raises(UserError, match=r"no file .*absent: expected JSON lines"):
-        multiple_choice.read(str(tmp_path / "absent"))
+        multiple_choice.read_questions(str(tmp_path / "absent"))

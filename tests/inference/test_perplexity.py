@@ -15,15 +15,15 @@ from bertjax.tokenizers import tokenizer
 )
 def test_every_token_but_the_first_is_new_once(size, length, stride):
     counted = []
-    for window in perplexity.windows(range(size), length, stride):
+    for window in perplexity.split_windows(range(size), length, stride):
         assert len(window.ids) <= length
-        counted += list(window.ids)[window.new :]
+        counted += list(window.ids)[window.first :]
     assert counted == list(range(1, size))
 
 
 def test_all_but_the_first_window_have_context():
-    found = list(perplexity.windows(range(20), 8, 2))
-    assert all(window.new >= 6 for window in found[1:-1])
+    found = list(perplexity.split_windows(range(20), 8, 2))
+    assert all(window.first >= 6 for window in found[1:-1])
 
 
 class Letters:
@@ -36,7 +36,7 @@ class Letters:
         return [ord(letter) for letter in text], [(n, n + 1) for n in range(len(text))]
 
 
-def predictions(params, ids, there):
+def score_tokens(params, ids, there):
     """A token's log probability is minus its number; even ones are hits."""
     return -np.asarray(ids)[:, 1:].astype(float), np.asarray(ids)[:, 1:] % 2 == 0
 
@@ -47,9 +47,9 @@ def model():
         tokenizer=Letters(),
         end_id=1,
         max_length=6,
-        learned=6,
+        train_length=6,
         params=None,
-        predictions=predictions,
+        score_tokens=score_tokens,
         config={"imported": {}},
     )
 
@@ -59,30 +59,30 @@ def test_sums_are_those_of_all_documents(model):
     known = perplexity.measure(model, texts, stride=2, batch_size=3)
     letters = [ord(letter) for text in texts for letter in text]
     assert known.nats == sum(letters)
-    assert (known.tokens, known.bytes, known.documents) == (13, 14, 3)
-    assert known.unknown == 1
-    assert known.hits == sum(letter % 2 == 0 for letter in letters)
+    assert (known.num_tokens, known.num_bytes, known.num_documents) == (13, 14, 3)
+    assert known.num_unknown == 1
+    assert known.num_correct == sum(letter % 2 == 0 for letter in letters)
     assert known.bits_per_byte == pytest.approx(sum(letters) / np.log(2) / 14)
 
 
 def test_bytes_of_a_first_token_that_nothing_predicts_are_not_counted(model):
     model.end_id = None
     known = perplexity.measure(model, ["éab", "d", ""], stride=2)
-    assert (known.tokens, known.bytes, known.documents) == (2, 2, 3)
+    assert (known.num_tokens, known.num_bytes, known.num_documents) == (2, 2, 3)
 
 
 def test_line_breaks_that_a_corpus_lacks_are_no_bytes(model):
     model.config = {}
     model.tokenizer = tokenizer.train(["one two three"] * 3, kind="bpe", vocab_size=270)
     known = perplexity.measure(model, ["one. two\nthree\n"], stride=2)
-    assert known.bytes == len("one. two" + "three")
+    assert known.num_bytes == len("one. two" + "three")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 9}, "a window has 9 tokens, the model reads 6"),
-        ({"stride": 6}, "stride=6: expected at least 1 and less than the window's 6"),
+        ({"length": 9}, "a window is too long: got 9 tokens, expected at most 6"),
+        ({"stride": 6}, "stride: got 6, expected at least 1 and less than the window length 6"),
     ],
 )
 def test_windows_that_do_not_fit_are_one_line(model, options, message):
@@ -95,13 +95,13 @@ def test_a_window_is_as_long_as_the_texts_that_were_learned_from(model):
 
     def seen(params, ids, there):
         shapes.append(ids.shape)
-        return predictions(params, ids, there)
+        return score_tokens(params, ids, there)
 
-    model.learned, model.predictions = 4, seen
+    model.train_length, model.score_tokens = 4, seen
     perplexity.measure(model, ["abcdefghij"])
     assert set(shapes) == {(8, 4)}
 
 
 def test_a_text_without_tokens_is_one_line(model):
-    with pytest.raises(UserError, match="no token that could be predicted"):
+    with pytest.raises(UserError, match="no token to predict"):
         perplexity.measure(model, [""])

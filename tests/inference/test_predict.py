@@ -28,7 +28,7 @@ def scores(tmp_path):
         model = {"name": "bert", "max_position_embeddings": positions}
         config = {"task": {"name": "glue", "dataset": "stsb"}, "model": model, "data": data}
         predictor = Predictor(ConfigDict(config), pieces, "", {}, count, mesh)
-        answers = predictor.ask([("line 1", "\t".join(line)) for line in lines], 3)
+        answers = predictor.predict([("line 1", "\t".join(line)) for line in lines], 3)
         return [(answer["score"], "truncated" in answer) for answer in answers]
 
     return ask

@@ -64,7 +64,7 @@ def test_greedy_says_what_the_whole_decoder_finds_likeliest(make, pieces):
 
 
 def test_what_was_wanted_is_compared_as_the_tokenizer_spells_it(pieces):
-    assert translate.exact(["a b", "c"], ["A  b", "d"], pieces) == 1
+    assert translate.count_exact_matches(["a b", "c"], ["A  b", "d"], pieces) == 1
 
 
 def test_a_run_without_pairs_is_refused(tmp_path):

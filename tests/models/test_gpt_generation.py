@@ -74,7 +74,7 @@ def ours(model, prompts, follow):
     history = jnp.asarray(prompts, jnp.int32)
 
     def run(params):
-        return follow(model.decoder(params), model.begin(params, history, NEW), history)
+        return follow(model.decoder(params), model.prefill(params, history, NEW), history)
 
     return np.asarray(jax.jit(run)(model.params))
 

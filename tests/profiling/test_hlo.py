@@ -53,7 +53,11 @@ def test_instructions_are_read():
     program = hlo.parse(TEXT)
     assert program.entry == "main"
     layer = program.computations["body"]["layer"]
-    assert (layer.opcode, layer.operands, layer.called) == ("fusion", ("stack", "count"), ["fused"])
+    assert (layer.opcode, layer.operands, layer.callees) == (
+        "fusion",
+        ("stack", "count"),
+        ["fused"],
+    )
     both = program.computations["body"]["sum"].arrays
     assert [(each.dtype, each.dims, each.bytes) for each in both] == [
         ("f32", (1, 7, 11), LAYER),
@@ -73,7 +77,7 @@ def test_of_a_stack_a_loop_reads_a_layer_each_time():
     in_loop = LAYER + 4 + LAYER + LAYER
     counting = 4 + 4 + 1
     expected = 5 * (in_loop + counting) + 3 * STACK
-    assert memory.bytes_moved(hlo.parse(TEXT)) == expected
+    assert memory.count_bytes_moved(hlo.parse(TEXT)) == expected
 
 
 def with_layer_fusion(*lines: str) -> str:
@@ -92,11 +96,11 @@ def test_a_fusion_in_a_fusion_takes_its_part_too():
         "  ROOT %twice = f32[1,7,11]{2,1,0:T(8,128)} negate(%part)",
         "}",
     ).replace(INNER, "fusion(%stack, %count), calls=%outer")
-    moved = memory.bytes_moved(hlo.parse(TEXT))
-    assert memory.bytes_moved(hlo.parse(outer)) == moved
+    moved = memory.count_bytes_moved(hlo.parse(TEXT))
+    assert memory.count_bytes_moved(hlo.parse(outer)) == moved
     # What looks at the whole stack reads it whole.
     whole = outer.replace("negate(%part)", "add(%part, %q.0)")
-    assert memory.bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER)
+    assert memory.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER)
 
 
 def test_a_copy_in_a_fusion_is_made_of_the_part_that_is_taken():
@@ -114,11 +118,11 @@ def test_a_copy_in_a_fusion_is_made_of_the_part_that_is_taken():
         "  ROOT %part = f32[1,7,11]{2,1,0} dynamic-slice(%same, %q.1, %q.1, %q.1)",
         "}",
     ).replace(INNER, "fusion(%stack, %count), calls=%outer")
-    moved = memory.bytes_moved(hlo.parse(TEXT))
-    assert memory.bytes_moved(hlo.parse(text)) == moved
+    moved = memory.count_bytes_moved(hlo.parse(TEXT))
+    assert memory.count_bytes_moved(hlo.parse(text)) == moved
     # Alone in a fusion it reads all, and no number of a layer.
     whole = text.replace("calls=%outer", "calls=%tiles")
-    assert memory.bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER - 4)
+    assert memory.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER - 4)
 
 
 def test_a_fusion_in_a_fusion_writes_its_part():
@@ -140,9 +144,9 @@ def test_a_fusion_in_a_fusion_writes_its_part():
         "  ROOT %next",
         "  %new = f32[5,7,11]{2,1,0} fusion(%stack, %layer, %count), calls=%outer\n  ROOT %next",
     )
-    moved = memory.bytes_moved(hlo.parse(TEXT))
+    moved = memory.count_bytes_moved(hlo.parse(TEXT))
     # Reads a layer and a number, and writes the layer, five times.
-    assert memory.bytes_moved(hlo.parse(text)) == moved + 5 * (2 * LAYER + 4)
+    assert memory.count_bytes_moved(hlo.parse(text)) == moved + 5 * (2 * LAYER + 4)
 
 
 @pytest.mark.parametrize(("place", "times"), [("S(1)", 1), ("", 2)])
@@ -154,8 +158,8 @@ def test_a_part_that_is_fetched_beside_other_work_is_moved_once(place, times):
         f"  %begun = ((f32[5,7,11]{{2,1,0:T(8,128)}}), {part}, s32[]{{:S(2)}}) slice-start(%x), "
         f"slice={{[0:2], [0:7], [0:11]}}\n  %ended = {part} slice-done(%begun)\n  %nought",
     )
-    moved = memory.bytes_moved(hlo.parse(TEXT))
-    assert memory.bytes_moved(hlo.parse(text)) == moved + times * 2 * LAYER
+    moved = memory.count_bytes_moved(hlo.parse(TEXT))
+    assert memory.count_bytes_moved(hlo.parse(text)) == moved + times * 2 * LAYER
 
 
 def test_what_travels_is_named_by_the_axis_of_the_mesh():
@@ -218,7 +222,7 @@ def test_a_collective_that_was_taken_apart_counts_once():
 
 
 def test_the_largest_arrays_say_what_made_them():
-    (size, dtype, dims, origin), *_ = memory.largest(hlo.parse(TEXT), 2)
+    (size, dtype, dims, origin), *_ = memory.find_largest_arrays(hlo.parse(TEXT), 2)
     assert (size, dtype, dims, origin) == (STACK, "f32", (5, 7, 11), "jit(step)/add")
 
 

@@ -26,7 +26,7 @@ from bertjax.train import sharding
 
 @pytest.fixture
 def config():
-    return profiling_plan.for_accelerator(load_config("configs/bert.py:tiny", []))
+    return profiling_plan.resolve_for_tpu(load_config("configs/bert.py:tiny", []))
 
 
 def test_what_is_left_to_the_device_is_decided_as_a_tpu_does(config):
@@ -42,7 +42,7 @@ def test_a_mesh_as_a_person_writes_it(config):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dta=3", "no mesh axis 'dta': did you mean 'data'"),
+        ("dta=3", "unknown axis 'dta': got dta=3, did you mean 'data'"),
         ("data=0", "expected axes and sizes such as data=64,fsdp=4"),
         ("data", "expected axes and sizes"),
     ],
@@ -85,8 +85,8 @@ def test_what_crosses_between_slices_takes_its_time():
     within = collectives.Collective("all-gather", "data", 4, 2, 25e9)
     step = dataclasses.replace(step, collectives=(between, within))
     topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 2, range(8))
-    assert profiling_plan._seconds(step, topology) == pytest.approx(
-        {"products": 1.0, "memory": 0.25, "collectives": 1.25, "step": 2.25}
+    assert profiling_plan._roofline(step, topology) == pytest.approx(
+        {"matmuls": 1.0, "memory": 0.25, "collectives": 1.25, "step": 2.25}
     )
     assert topology.title == "2 slices of v5e:2x2"
 
@@ -102,13 +102,13 @@ def test_memory_is_that_of_the_moment_when_most_is_held():
         generated_code_size_in_bytes=1,
     )
     topology = chips.Topology("tpu7x:1x1x1", chips.CHIPS["tpu7x"], 1, range(2))
-    assert profiling_plan._memory(analysis, topology) == {
+    assert profiling_plan._memory_by_kind(analysis, topology) == {
         "arguments": 10,
         "temporaries": 8,
         "results": 3,
         "program": 1,
         "all": 22,
-        "there": 96 * 2**30,
+        "capacity": 96 * 2**30,
     }
 
 
@@ -118,7 +118,7 @@ def test_a_step_that_learns_from_a_teacher_wants_one(config):
     phase, *_ = build.phases(config)
     topology = chips.Topology("", chips.CHIPS["v5e"], 1, jax.devices()[:1])
     with pytest.raises(UserError, match="objective soft_targets has no teacher"):
-        profiling_plan.compiled(config, phase, topology, print)
+        profiling_plan.plan_step(config, phase, topology, print)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_step_that_learns_from_a_teacher_wants_one(config):
 )
 def test_what_the_compiler_says_of_too_much_is_read(text, needed, there):
     error = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
-    found = profiling_plan._out_of_memory(error)
-    assert (found.needed, found.there) == (needed * 2**30, there * 2**30)
+    found = profiling_plan._parse_out_of_memory(error)
+    assert (found.needed, found.capacity) == (needed * 2**30, there * 2**30)
 
 
 def test_another_failure_is_no_lack_of_memory():
     error = jax.errors.JaxRuntimeError("INTERNAL: 1.00G of 2.00G")
     with pytest.raises(jax.errors.JaxRuntimeError):
-        profiling_plan._out_of_memory(error)
+        profiling_plan._parse_out_of_memory(error)
 
 
 @pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
@@ -172,7 +172,7 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     (step,) = content["steps"]
     assert (content["topology"], content["chips"], step["fits"]) == ("v5e:2x2", 4, True)
     assert 4 * step["flops"] == pytest.approx(step["model_flops"], rel=0.05)
-    assert step["memory"]["all"] < step["memory"]["there"] == 16e9
+    assert step["memory"]["all"] < step["memory"]["capacity"] == 16e9
     # What every parameter gets is summed over the four, in two or in four bytes, but for the
     # positions that no sequence of 16 tokens has.
     sent = sum(each["bytes"] for each in step["collectives"] if each["kind"] == "all-reduce")

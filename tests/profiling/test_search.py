@@ -39,7 +39,7 @@ def test_a_phase_that_does_not_fit_is_cut_into_more_parts(config):
 
     first, second = build.phases(config)
     steps = [StepPlan(first, {}, {}), StepPlan(second, {}, OutOfMemory(4.0, 1.0))]
-    found = search.fitting(config, steps, compile_step, print)
+    found = search.find_fitting(config, steps, compile_step, print)
     assert found[0] is steps[0]
     assert (found[1].fits, found[1].phase.microbatches) == (True, 8)
     assert tried == [("none", 512, 4), ("none", 512, 8)]
@@ -56,7 +56,7 @@ def test_what_no_cut_makes_fit_keeps_less_then_is_spread(config):
         return StepPlan(phase, {}, {} if spread else OutOfMemory(needed, 1.0))
 
     config = changed(config, {"data.phases": ()})
-    (found,) = search.fitting(config, not_fitting(config), compile_step, print)
+    (found,) = search.find_fitting(config, not_fitting(config), compile_step, print)
     assert found.fits
     policies = ("dots", "dots_with_no_batch_dims", "full")
     assert tried == [
@@ -77,7 +77,7 @@ def test_phases_fit_in_one_mesh_and_one_policy(config):
         return StepPlan(phase, settings, {} if fits else OutOfMemory(4.0, 1.0))
 
     steps = [compile_step(config, phase) for phase in build.phases(config)]
-    found = search.fitting(config, steps, compile_step, print)
+    found = search.find_fitting(config, steps, compile_step, print)
     assert [step.settings["remat"] for step in found] == ["full", "full"]
 
 
@@ -87,7 +87,7 @@ def test_nothing_fits(config):
     def compile_step(config, phase):
         return StepPlan(phase, {}, OutOfMemory(4.0, 1.0))
 
-    assert search.fitting(config, not_fitting(config), compile_step, print) is None
+    assert search.find_fitting(config, not_fitting(config), compile_step, print) is None
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_words_that_make_a_run_so(config, changes, settings, parts, words):
         StepPlan(dataclasses.replace(phase, microbatches=number), {"remat": "none"} | settings, {})
         for phase, number in zip(planned, parts, strict=True)
     ]
-    found = search.overrides(config, steps)
+    found = search.to_overrides(config, steps)
     assert found == [f"--config.{word}" for word in words]
     _, overrides = split_overrides(shlex.split(" ".join(found)))
     with config.unlocked():
         apply_overrides(config, overrides)
     assert [phase.microbatches for phase in build.phases(config)][-len(parts) :] == parts
-    assert search.overrides(config, steps) == []
+    assert search.to_overrides(config, steps) == []
 
 
 def test_a_search_cuts_the_best_mesh_into_more_parts_while_that_is_better(config):
@@ -195,7 +195,7 @@ def test_a_way_out_is_looked_for_where_the_compiler_dies(config):
     lines = []
     compile_step = by_policy(none=died, dots=died, dots_with_no_batch_dims=2.0)
     config = changed(config, {"data.phases": ()})
-    (found,) = search.fitting(config, not_fitting(config), compile_step, lines.append)
+    (found,) = search.find_fitting(config, not_fitting(config), compile_step, lines.append)
     assert (found.settings["remat"], found.phase.microbatches) == ("dots_with_no_batch_dims", 1)
     assert set(lines) == {"the compiler ended with SIGSEGV"}
 
@@ -205,7 +205,7 @@ def test_an_interrupted_search_ranks_what_it_has(config):
     compile_step = by_policy(none=3.0, dots=2.0, dots_with_no_batch_dims=KeyboardInterrupt())
     found = search.search(config, PHASE, 1, compile_step, lines.append)
     assert [step.settings["remat"] for step in found] == ["dots", "none"]
-    assert lines == ["interrupted: this ranks what was compiled until then"]
+    assert lines == ["interrupted: ranking the steps compiled so far"]
 
 
 def test_a_search_interrupted_before_it_has_anything_is_interrupted(config):
@@ -224,8 +224,8 @@ def test_a_search_of_what_cannot_be_is_a_mistake(config):
 def test_a_ranking_is_a_line_for_each_and_the_best_in_full(config, monkeypatch, capsys):
     phase = build.phases(config)[0]
     kinds = ("arguments", "temporaries", "results", "program", "all")
-    memory = {**dict.fromkeys(kinds, 5e9), "there": 16e9}
-    causes = {"products": 0.25, "memory": 0.5, "collectives": 0.0, "step": 0.5}
+    memory = {**dict.fromkeys(kinds, 5e9), "capacity": 16e9}
+    causes = {"matmuls": 0.25, "memory": 0.5, "collectives": 0.0, "step": 0.5}
     first = StepPlan(phase, {"data": 4, "remat": "none"}, memory, 197e12, 197e12 / 4)
     first = dataclasses.replace(first, seconds=causes)
     second = StepPlan(phase, {"fsdp": 4, "remat": "full"}, OutOfMemory(22.5e9, 16e9))

@@ -65,7 +65,7 @@ def pretrained(tmp_path_factory) -> pathlib.Path:
     pieces.save(str(run / "tokenizer"))
     fields = SMALL | {"model.vocab_size": str(pieces.vocab_size)}
     config = configs.load_config(f"{ROOT}/configs/bert.py:tiny", fields.items())
-    rows = dummy.random_rows(config, build.Phase(1, 8, 8))
+    rows = dummy.random_batch(config, build.Phase(1, 8, 8))
     objectives = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)

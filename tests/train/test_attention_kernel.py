@@ -30,7 +30,7 @@ def losses(file, *changes):
     mesh = build.make_mesh(config, [phase])
     objectives = build.objectives(config.objectives, build.tokenizer_fields(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    rows = dummy.random_rows(config, phase)
+    rows = dummy.random_batch(config, phase)
     if "pack_ids" in rows:
         rows["pack_ids"] = 1 + np.arange(8 * 128, dtype=np.int32).reshape(8, 128) % 128 // 50
     trainer = build.trainer(config, pretrainer, mesh, rows, phases=[phase])
