@@ -46,8 +46,8 @@ def numbers(chips: int, batch_size: int) -> dict:
     if batch_size / chips > 5:
         return {"fits": False, "memory_needed": 2e9}
     sent = 8e6 if chips > 1 else 0
-    seconds = {"products": 0.002 * batch_size / chips, "memory": 0.001, "collectives": sent / 1.6e9}
-    seconds["step"] = seconds["products"] + seconds["collectives"]
+    seconds = {"matmuls": 0.002 * batch_size / chips, "memory": 0.001, "collectives": sent / 1.6e9}
+    seconds["step"] = seconds["matmuls"] + seconds["collectives"]
     return {
         "fits": True,
         "seconds": seconds,
@@ -56,7 +56,7 @@ def numbers(chips: int, batch_size: int) -> dict:
         "memory": 5e8,
         "memory_there": 1e9,
         "sequences_per_second": batch_size / seconds["step"],
-        "model_flops_utilisation": seconds["products"] / seconds["step"],
+        "model_flops_utilisation": seconds["matmuls"] / seconds["step"],
     }
 
 
@@ -72,7 +72,7 @@ def test_what_was_compiled_is_kept_and_the_rest_is_made(scaling, words, compiled
     assert [*("weak", "4", "8", "9", "8", "4", "0.5", "889", "44.4%", "collectives")] in [
         line.split() for line in lines
     ]
-    assert any(line.startswith("weak          1") and line.endswith("products") for line in lines)
+    assert any(line.startswith("weak          1") and line.endswith("matmuls") for line in lines)
 
 
 def test_only_what_is_asked_is_shown(scaling, words, compiled, capsys):

@@ -47,7 +47,7 @@ class FeatureExtractor:
     """
 
     tokenizer: Tokenizer
-    reader: Reader
+    reader: TextReader
     layers: list[int]
     pool: str
     mesh: Mesh

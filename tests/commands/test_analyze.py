@@ -62,7 +62,7 @@ def test_it_draws(run, capsys, tmp_path):
 
 def test_of_a_layer_that_changes_nothing_the_cosine_is_one():
     same = np.ones((3, 2, 4), np.float32)
-    encoding = inference_features.Encoding(None, None, [0, 1], "none", None, None)
+    encoding = inference_features.FeatureExtractor(None, None, [0, 1], "none", None, None)
     found = with_features(encoding, same)
     assert (found.distance.tolist(), found.cosine.tolist()) == ([0.0], [1.0])
 

@@ -244,7 +244,7 @@ class StopAfter(Interrupt):
         super().__init__()
         self._left = steps
 
-    def wanted(self) -> bool:
+    def should_stop(self) -> bool:
         self._left -= 1
         self.stopped = self._left <= 0
         return self.stopped

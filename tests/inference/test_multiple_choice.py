@@ -58,7 +58,7 @@ def test_shots_are_other_questions_with_their_answers():
 
 def test_a_question_that_is_too_long_is_refused(model):
     model.max_length = 11
-    with pytest.raises(UserError, match="question 1 is too long: got 13 tokens, .* 11"):
+    with pytest.raises(UserError, match=r"question 1 is too long: got 13 tokens, .* 11"):
         multiple_choice.score_choices(model, QUESTIONS, ["", "", ""])
 
 
