@@ -68,7 +68,9 @@ class Objective(Protocol):
     """What is learned: a Linen module with its own head and a `weight` in the total loss.
 
     Its class may declare `relations` between its fields, `model_relations` with those of the model,
-    and `follows`: objectives of which one has to stand before it in a config.
+    `follows`: objectives of which one has to stand before it in a config, `reads_pooled`: that it
+    trains the pooler, `generates`: that a trained model continues prompts, and `pipeline_tag`: the
+    task of such models on the Hugging Face hub.
     """
 
     weight: float

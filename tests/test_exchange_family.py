@@ -150,7 +150,7 @@ def test_either_tower_of_electra(vocabulary, tmp_path):
     np.testing.assert_array_equal(arrays[name], kernel[1].T)
     assert "| tower | generator |" in (tmp_path / "theirs" / "README.md").read_text()
     assert_comes_back(tmp_path / "theirs", tmp_path)
-    with pytest.raises(UserError, match="--scores are those of the discriminator"):
+    with pytest.raises(UserError, match="--scores: got .* with --generator, expected none"):
         export(tmp_path / "run", tmp_path / "other", generator=True, scores=["runs/mrpc"])
 
 
@@ -250,6 +250,23 @@ def test_inputs_that_transformers_does_not_read_are_named(data, vocabulary, tmp_
     assert made.left_behind == {f"config.data.{field}": "transformers reads texts without it"}
 
 
+@pytest.mark.parametrize(
+    ("recipe", "inputs"),
+    [
+        ("bert_masks30", ["input_ids", "token_type_ids", "attention_mask"]),
+        ("xlnet", ["input_ids", "token_type_ids", "attention_mask"]),
+        ("roberta", ["input_ids", "attention_mask"]),
+        # A GPT-2 of transformers adds the embeddings of the tokens 0 and 1 for `token_type_ids`.
+        ("gpt2", ["input_ids", "attention_mask"]),
+    ],
+)
+def test_segments_are_inputs_of_models_that_distinguish_them(recipe, inputs, vocabulary, tmp_path):
+    pretrained(tmp_path / "run", recipe, vocabulary)
+    export(tmp_path / "run", tmp_path / "theirs")
+    written = json.loads((tmp_path / "theirs" / "tokenizer_config.json").read_text())
+    assert written["model_input_names"] == inputs
+
+
 def test_a_task_that_no_class_of_theirs_has(vocabulary, tmp_path):
     finetuned(tmp_path / "run", "gpt2", vocabulary, NER)
     with pytest.raises(UserError, match=r"head of task ner, which no class .* 'gpt2' has .*none"):
@@ -259,7 +276,7 @@ def test_a_task_that_no_class_of_theirs_has(vocabulary, tmp_path):
 
 def test_electra_wants_its_own_activation(vocabulary, tmp_path):
     finetuned(tmp_path / "run", "electra", vocabulary, pooler_act="tanh")
-    with pytest.raises(UserError, match=r"'tanh', .* 'gelu' in .*--config.task.pooler_act=gelu"):
+    with pytest.raises(UserError, match=r"got 'tanh', expected 'gelu',.*--config.task.pooler_act=gelu"):
         export(tmp_path / "run", tmp_path / "theirs")
 
 

@@ -39,8 +39,8 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
+    from bertjax.huggingface import architecture, importing
     from bertjax.huggingface import heads as huggingface_heads
-    from bertjax.huggingface import importing
     from bertjax.io import copies, storage
     from bertjax.train.checkpoint.trees import num_parameters
 
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
         f"parameters; heads: {heads or 'none'}"
     )
     place = shlex.quote(str(target))
-    if "objectives" in made.config and "causal_lm" in made.config.objectives:
+    if architecture.generates(made.config):
         print(f"next  bertjax generate --init {place} 'The first words of a text'")
         return
     if "task" in made.config:

@@ -2,22 +2,20 @@
 
 find    RUN, RUN@STEP, RUN@best -> Source: a checkpoint and its metadata
 write   Source -> folder: weights, config, tokenizer and a model card
-
-`bertjax export --generator` exports ELECTRA's generator as a model of its own. In a run it shares
-the embeddings of the discriminator and has only layers and a head; the exported model is an encoder
-that is narrower than its embeddings, with a masked LM head.
 """
 
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import bertjax
-from bertjax import build, catalog
+from bertjax import build
 from bertjax.errors import UserError
+from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.huggingface import model, parts
 from bertjax.huggingface import tokenizer as huggingface_tokenizer
@@ -25,53 +23,13 @@ from bertjax.huggingface.importing import new_folder
 from bertjax.huggingface.model_card import Card
 from bertjax.io import storage
 from bertjax.io.files import read_json, write_text
-from bertjax.objectives.generator import Objective, narrower
 from bertjax.pretrained import tokenizer_folder
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore, trees
 
-_SHARED = (
-    "encoder/word_embeddings/",
-    "encoder/position_embeddings/",
-    "encoder/segment_embeddings/",
-    "encoder/embeddings/",
-)
-"""What both towers read, by its beginning."""
-
-
-def alone(
-    run: Mapping[str, Any], arrays: Mapping[str, np.ndarray], name: str
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The run and the arrays of a pretraining, as if the generator was what it trained.
-
-    Args:
-      run: Its config.
-      arrays: Its parameters by name.
-      name: What the run is called, for the error.
-
-    Raises:
-      UserError: the run has no generator.
-    """
-    objectives = run.get("objectives", {})
-    if "generator" not in objectives:
-        raise UserError(
-            f"{name} has no generator: leave --generator out; pretraining runs of "
-            "configs/electra.py have one"
-        )
-    fields = {"size": Objective.size, "hidden_act": ""} | objectives["generator"]
-    model = {"embedding_size": 0} | run["model"]
-    model["embedding_size"] = model["embedding_size"] or model["hidden_size"]
-    model |= narrower(model, fields["size"])
-    shared = {n: array for n, array in arrays.items() if n.startswith(_SHARED)}
-    own = {
-        n.removeprefix("generator/"): array
-        for n, array in arrays.items()
-        if n.startswith("generator/")
-    }
-    head = {"mlm": {"hidden_act": fields["hidden_act"]}}
-    return {**run, "model": model, "objectives": head}, shared | own
+Params = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,25 +118,31 @@ def write(
     """
     if generator and scores:
         raise UserError(
-            "--scores are those of the discriminator, which fine-tuning takes: leave them, or "
-            "--generator, out"
+            "--scores: got fine-tuned runs together with --generator, expected none, as they "
+            "fine-tune the discriminator; leave out one of the two"
         )
-    run, checkpoint = source.origin.config, source.origin.checkpoint
-    model_type = model.model_type_of(run)
+    run, checkpoint = (
+        architectures.with_model_defaults(source.origin.config),
+        source.origin.checkpoint,
+    )
+    model_type = architectures.model_type_of(run)
+    architecture = architectures.load(model_type)
     _check_task(source, model_type)
     tokenizer = load_tokenizer(tokenizer_folder(source.origin))
-    arrays = trees.named(restore.load_numpy(checkpoint, "params"))
+    params = trees.named(restore.load_numpy(checkpoint, "params"))
     facts = _facts(source, tokenizer.fingerprint)
     if generator:
-        run, arrays = alone(run, arrays, str(source.origin.run))
+        run, params = _generator(architecture, run, params, source)
         facts["tower"] = "generator"
-    released, left_behind = parts.released(model_type, run, arrays, tokenizer, str(checkpoint))
+    released, left_behind = parts.to_hf(model_type, run, params, tokenizer, str(checkpoint))
+    (class_name,) = released.config["architectures"]
     rows = _score_rows([source.results] if source.results else [])
     rows += _score_rows([_results_of(name, source) for name in scores])
     card = Card(
         name=target.name,
         model_type=model_type,
-        class_name=released.config["architectures"][0],
+        class_name=class_name,
+        pipeline_tag=architectures.pipeline_tag(_heads_of(architecture, class_name)),
         parameters=trees.num_parameters(dict(released.arrays)),
         facts=facts,
         scores=[("fine-tuned on", "metric", "median", "lowest", "highest", "seeds"), *rows]
@@ -192,26 +156,53 @@ def write(
             folder,
             tokenizer,
             max_length=build.positions(run["model"]),
-            # XLNet, which has no table of them, tells any two segments apart.
-            has_segments=({"type_vocab_size": 2} | run["model"])["type_vocab_size"] > 1,
+            has_segments=_has_segments(architecture, run),
             cls_last=build.cls_last(run["model"]),
-            writes="causal_lm" in run.get("objectives", ()),
+            generates=architectures.generates(run),
         )
         write_text(folder / "README.md", card.text())
     return Export(card.class_name, card.parameters, left_behind)
 
 
+def _heads_of(architecture: ModuleType, class_name: str) -> tuple[str, ...]:
+    return next(heads for heads, name in architecture.CLASSES.items() if name == class_name)
+
+
+def _has_segments(architecture: ModuleType, run: Mapping[str, Any]) -> bool:
+    """Whether the model reads `token_type_ids`."""
+    has_segments = architectures.attribute(architecture, "HAS_SEGMENTS")
+    return run["model"].get("type_vocab_size", 0) > 1 if has_segments is None else has_segments
+
+
+def _generator(
+    architecture: ModuleType, run: Mapping[str, Any], params: Params, source: Source
+) -> tuple[Mapping[str, Any], Params]:
+    """The config and parameters of a run's generator as a model of its own.
+
+    Raises:
+      UserError: the run has no generator.
+    """
+    split = getattr(architecture, "generator", lambda *_: None)
+    found = split(run, params)
+    if found is None:
+        raise UserError(
+            f"{source.origin.run} has no generator: leave --generator out; pretraining runs of "
+            "configs/electra.py have one"
+        )
+    return found
+
+
 def _check_task(source: Source, model_type: str) -> None:
-    """Refuses a run whose head no class of transformers has."""
-    classes = catalog.load(model.ARCHITECTURES, model_type).CLASSES
+    """Refuses a run with the head of a task that no class of transformers has."""
+    classes = architectures.load(model_type).CLASSES
     run = source.origin.config
     if "task" not in run or any(run["task"]["name"] in heads for heads in classes):
         return
-    known = [head for heads in classes if (head := model.task_of(heads))]
+    known = [head for heads in classes if (head := architectures.task_of(heads))]
     raise UserError(
         f"{source.origin.run} has a head of task {run['task']['name']}, which no class of "
         f"transformers for {model_type!r} has (with a head of a task there are "
-        f"{', '.join(known) or 'none'}): export the run that this one began with"
+        f"{', '.join(known) or 'none'}); export the run that it was initialised from"
     )
 
 

@@ -1,7 +1,7 @@
 """Task heads in `config.json`: written by exports, read by imports and predictions.
 
-their_words   run -> the part of their config that is the task's
-our_sections  Released -> `config.task` and `config.data` of a run that can be asked and exported
+hf_fields         run -> the fields of `config.json` that describe its task
+bertjax_sections  Released -> `config.task` and `config.data` of a run for predictions and exports
 Names and order of classes are in `huggingface/classes.py`.
 """
 
@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from bertjax.errors import UserError, nearest
+from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import classes as huggingface_classes
-from bertjax.huggingface import model
-from bertjax.huggingface.model import READ_TEXTS, Released
+from bertjax.huggingface.architecture import attribute, is_head, reads_pooled
+from bertjax.huggingface.model import Released
 from bertjax.tasks.glue.table import TASKS, glue_task
 
 NO_TASK = "none"
@@ -50,7 +51,7 @@ def name_of(run: Mapping[str, Any]) -> str:
     return task.get("dataset", task["name"])
 
 
-def their_words(architecture: ModuleType, run: Mapping[str, Any]) -> dict[str, Any]:
+def hf_fields(architecture: ModuleType, run: Mapping[str, Any]) -> dict[str, Any]:
     """What their config says of a run's task."""
     task = run["task"]
     words = {"finetuning_task": name_of(run)}
@@ -58,11 +59,11 @@ def their_words(architecture: ModuleType, run: Mapping[str, Any]) -> dict[str, A
         words |= huggingface_classes.hf_fields(run)
     if task["name"] == "multiple_choice":
         words["num_choices"] = task["num_choices"]
-    word = architecture.CLASSIFIER_DROPOUT.get(task["name"])
+    word = attribute(architecture, "CLASSIFIER_DROPOUT").get(task["name"])
     return words | ({word: task["classifier_dropout"]} if word else {})
 
 
-def our_sections(
+def bertjax_sections(
     released: Released, head: str, name: str, labels: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The sections `task`, `data` and `imported` of the run that a fine-tuned model becomes.
@@ -92,8 +93,8 @@ def our_sections(
         classes = huggingface_classes.of_texts(released, glue_task(task["dataset"]), labels)
         task |= {"labels": classes.labels} if classes.labels else {}
         imported |= {"class_order": classes.order} if classes.order else {}
-    if head in READ_TEXTS:
-        task["pooler_act"] = released.architecture.CLASSIFIER_ACT
+    if reads_pooled(head):
+        task["pooler_act"] = attribute(released.architecture, "CLASSIFIER_ACT")
     return {"task": task, "data": data, "imported": imported}
 
 
@@ -150,19 +151,19 @@ def _task_name(released: Released, head: str, given: str, assumed: str = "") -> 
 
 
 def _dropout(released: Released, head: str) -> float:
-    word = released.architecture.CLASSIFIER_DROPOUT.get(head)
+    word = attribute(released.architecture, "CLASSIFIER_DROPOUT").get(head)
     dropout = released.config.get(word)
     return released.fields["hidden_dropout_prob"] if dropout is None else dropout
 
 
 def superfluous(released: Released, name: str) -> tuple[str, ...]:
     """The parts that have no use beside a task's head, or that head itself, if it is unwanted."""
-    head = model.task_of(released.parts)
+    head = architectures.task_of(released.parts)
     if head is None:
         return ()
     if name == NO_TASK:
         return (head,)
-    beside = [p for p in released.parts if model.is_head(p) and p != head]
-    pooled = head in READ_TEXTS and not model.has_own_pooler(released.architecture, head)
-    unread = [] if pooled else [p for p in released.parts if p == model.POOLER]
+    beside = [p for p in released.parts if is_head(p) and p != head]
+    pooled = reads_pooled(head) and not architectures.has_own_pooler(released.architecture, head)
+    unread = [] if pooled else [p for p in released.parts if p == architectures.POOLER]
     return (*unread, *beside)

@@ -5,7 +5,7 @@ Each is one line, with what to do if the assumption is wrong.
 
 from collections.abc import Iterator
 
-from bertjax.huggingface import model
+from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface.model import Released
 from bertjax.interfaces import Tokenizer
 from bertjax.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -27,7 +27,7 @@ def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
       task: The task that the user gives; empty: as its config says.
       tokenizer: Of the model.
     """
-    head = model.task_of(released.parts)
+    head = architectures.task_of(released.parts)
     found = [*_of_class(released), *(_of_task(released, head, task) if head else ())]
     found += _of_tokenizer(released, tokenizer)
     return tuple(found)
@@ -35,8 +35,8 @@ def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
 
 def _of_class(released: Released) -> Iterator[str]:
     classes = released.architecture.CLASSES
-    heads = [part for part in released.parts if model.is_head(part)]
-    taken = classes[model.heads_of_a_class(released.architecture, heads)]
+    heads = [part for part in released.parts if architectures.is_head(part)]
+    taken = classes[architectures.heads_of_a_class(released.architecture, heads)]
     for name in released.config.get("architectures") or ():
         if name in classes.values():
             continue
@@ -61,7 +61,7 @@ def _of_tokenizer(released: Released, tokenizer: Tokenizer) -> Iterator[str]:
             "accents as do_lower_case and keep_accents say; for the same ids write a "
             "tokenizer.json with save_pretrained of its AutoTokenizer"
         )
-    known = KNOWN_SPECIALS | set(getattr(released.architecture, "SPECIALS", ()))
+    known = KNOWN_SPECIALS | set(architectures.attribute(released.architecture, "SPECIALS"))
     added = [piece for piece in tokenizer.pieces(tokenizer.special_ids) if piece not in known]
     if added:
         yield (

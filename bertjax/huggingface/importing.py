@@ -22,9 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog
+from bertjax import build
 from bertjax import config as configs
 from bertjax.errors import UserError
+from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import classes, elmo, import_warnings, name_map
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.huggingface import model as huggingface_model
@@ -41,8 +42,9 @@ from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.state import unboxed
 
-_TRAINED_WITH = {"precision": "auto", "remat": "none", "unroll": 0}
-"""Fields of our models that say how to compute, not what; as in `configs/common.py`."""
+_COMPUTATION = {"precision": "auto", "remat": "none", "unroll": 0}
+"""Fields of models that change how outputs are computed, not their values; as in
+`configs/common.py`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,7 @@ def read(
         huggingface_heads.check_statements(None, task, labels)
         return _read_elmo(source, vocabulary)
     whole = huggingface_model.read(source)
-    huggingface_heads.check_statements(huggingface_model.task_of(whole.parts), task, labels)
+    huggingface_heads.check_statements(architectures.task_of(whole.parts), task, labels)
     released, left_behind = _without_superfluous(whole, task)
     tokenizer = load_tokenizer(vocabulary or source)
     config = run_config(released, source.resolve().name, task, labels)
@@ -147,9 +149,9 @@ def run_config(
     Raises:
       UserError: our model cannot be theirs, or a task cannot be named.
     """
-    heads = [part for part in released.parts if huggingface_model.is_head(part)]
-    if head := huggingface_model.task_of(heads):
-        sections = huggingface_heads.our_sections(released, head, task, labels)
+    heads = [part for part in released.parts if architectures.is_head(part)]
+    if head := architectures.task_of(heads):
+        sections = huggingface_heads.bertjax_sections(released, head, task, labels)
     else:
         sections = {"objectives": {head: released.head_fields(head) for head in heads}}
     about = {
@@ -160,14 +162,16 @@ def run_config(
         "config": json.dumps(released.config, sort_keys=True),
         **sections.pop("imported", {}),
     }
-    return _run(released.fields | _TRAINED_WITH, about, sections)
+    declared = build.model_fields(released.fields)
+    computation = {name: value for name, value in _COMPUTATION.items() if name in declared}
+    return _run(released.fields | computation, about, sections)
 
 
 def classifier_act(config: ConfigDict) -> str:
     """The activation before the classes of what is fine-tuned and exported again."""
     if config.imported.model_type == "elmo":
         return "tanh"
-    return catalog.load(huggingface_model.ARCHITECTURES, config.imported.model_type).CLASSIFIER_ACT
+    return architectures.attribute(architectures.load(config.imported.model_type), "CLASSIFIER_ACT")
 
 
 def parameters(
@@ -189,10 +193,8 @@ def parameters(
     """
     shapes = parameter_shapes(pretrainer(config, tokenizer))
     architecture = released.architecture
-    pairs = huggingface_model.pairs_of(
-        architecture, huggingface_model.parts_of(architecture, shapes)
-    )
-    params = name_map.to_bertjax(pairs, released.arrays, shapes, config.model, what)
+    maps = architectures.maps_of(architecture, architectures.parts_of(architecture, shapes))
+    params = name_map.to_bertjax(maps, released.arrays, shapes, config.model, what)
     params = classes.to_bertjax(config, params)
     return {name: np.asarray(params[name], np.float32) for name in shapes}
 
@@ -256,9 +258,7 @@ def _without_superfluous(released: Released, task: str) -> tuple[Released, tuple
 def pretrainer(config: ConfigDict, tokenizer: Tokenizer | None = None) -> Pretrainer:
     """The module of an imported run: the encoder and its heads."""
     if "task" in config:
-        fields = {name: value for name, value in config.task.items() if name != "name"}
-        module = catalog.load("tasks", config.task.name, "head").Task
-        heads = {config.task.name: build.construct(module, fields, "config.task")}
+        heads = {config.task.name: build.task(config.task)}
     else:
         heads = build.objectives(config.objectives, build.tokenizer_fields(config, tokenizer))
     return Pretrainer(build.encoder(config.model), heads)

@@ -5,19 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_TASKS = {
-    "MaskedLM": "fill-mask",
-    "BertForPreTraining": "fill-mask",
-    "AlbertForPreTraining": "fill-mask",
-    "LMHeadModel": "text-generation",
-    "SequenceClassification": "text-classification",
-    "TokenClassification": "token-classification",
-    "QuestionAnswering": "question-answering",
-    "QuestionAnsweringSimple": "question-answering",
-    "MultipleChoice": "multiple-choice",
-}
-"""What the hub calls what a class is for, by the end of its name."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Card:
@@ -27,6 +14,7 @@ class Card:
       name: Of the model.
       model_type: Its architecture, in the words of transformers.
       class_name: Its class in transformers.
+      pipeline_tag: Its task as the hub names it; empty for none.
       parameters: How many numbers are in the file.
       facts: Where it is from, a line each.
       scores: Rows of a table, the header first; none where nothing was scored.
@@ -36,6 +24,7 @@ class Card:
     name: str
     model_type: str
     class_name: str
+    pipeline_tag: str
     parameters: int
     facts: Mapping[str, str]
     scores: Sequence[Sequence[str]]
@@ -73,9 +62,9 @@ class Card:
         )
 
     def _metadata(self) -> list[str]:
-        task = next((task for end, task in _TASKS.items() if self.class_name.endswith(end)), None)
+        tag = self.pipeline_tag
         lines = ["library_name: transformers", "tags:", "- bertjax", f"- {self.model_type}"]
-        return ["---", *lines, *([f"pipeline_tag: {task}"] if task else []), "---", ""]
+        return ["---", *lines, *([f"pipeline_tag: {tag}"] if tag else []), "---", ""]
 
     def _scores(self) -> list[str]:
         return ["## Scores", "", *_table(self.scores), ""] if self.scores else []

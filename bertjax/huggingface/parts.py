@@ -1,9 +1,8 @@
-"""Choose the parts of a run that an export can hold, and report those left out, with the reason.
+"""Convert the parts of a run for which transformers has a place, and list the others with reasons.
 
-released    config, arrays -> Released, and a reason for every part that is left behind
+to_hf    config, parameters -> Released, and the reason for every part that is left out
 """
 
-import dataclasses
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -13,64 +12,94 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import classes, name_map
 from bertjax.huggingface import heads as huggingface_heads
-from bertjax.huggingface import model as huggingface_model
-from bertjax.huggingface.model import ENCODER, POOLER, READ_TEXTS, Released, any_under
+from bertjax.huggingface.architecture import ENCODER, POOLER, any_under, attribute
+from bertjax.huggingface.model import Released
 from bertjax.layers.dense import activation
 from bertjax.tokenizers.special_tokens import end_of_text
 
-_TRAIN_THE_POOLER = ("sentence_pair",)
-"""Objectives that learn from the pooled output, as tasks do that read whole texts."""
-
 _NO_PLACE = "transformers has no place for it"
-_INPUTS = ("knowledge", "document_context")
-"""Fields of `config.data` that add to the texts what a tokenizer of transformers does not."""
-
 _NO_INPUT = "transformers reads texts without it"
 _UNTRAINED = "this run has not trained it"
-_OWN_MODEL = {"generator": "it is a model of its own, which --generator exports"}
+
+_INPUTS = ("knowledge", "document_context")
+"""Fields of `config.data` that add inputs to the text, which tokenizers of transformers do not."""
 
 
-def released(
+def to_hf(
     model_type: str,
     run: Mapping[str, Any],
-    arrays: Mapping[str, np.ndarray],
+    params: Mapping[str, np.ndarray],
     tokenizer: Any,
-    what: str,
+    source: str,
 ) -> tuple[Released, dict[str, str]]:
-    """A run's arrays as a model of theirs, and why a part of them is not in it.
+    """Converts a run, and gives the reason for every part of it that is left out.
 
     Args:
-      model_type: The architecture of theirs.
-      run: Its config.
-      arrays: Its parameters by name.
+      model_type: The architecture.
+      run: The config of the run, with all fields of its model.
+      params: Its parameters by path.
       tokenizer: Its tokenizer.
-      what: Names the run in the error.
+      source: Names the run in errors.
 
     Raises:
-      UserError: the model has what theirs cannot have.
+      UserError: the model cannot be expressed in transformers.
     """
-    made = Released(model_type, {}, {}, run.get("imported", {}).get("dtype", "float32"))
-    architecture = made.architecture
-    subtrees = list(dict.fromkeys(name.partition("/")[0] for name in arrays))
-    left_behind = dict.fromkeys(_untrained(run, arrays), _UNTRAINED)
-    original = json.loads(run.get("imported", {}).get("config", "{}"))
-    bare = huggingface_model.bare_heads(architecture) & set(run.get("objectives", ()))
-    if original.get("architectures") == [architecture.CLASSES[()]]:
-        bare = set()  # its head has no arrays: a run has it, the file had not
-    heads = huggingface_model.heads_of_a_class(
-        architecture, bare | set(subtrees) - left_behind.keys()
+    architecture = architectures.load(model_type)
+    imported = run.get("imported", {})
+    original = json.loads(imported.get("config", "{}"))
+    subtrees = list(dict.fromkeys(path.partition("/")[0] for path in params))
+    left_out = dict.fromkeys(_untrained(run, params), _UNTRAINED)
+    heads = architectures.heads_of_a_class(
+        architecture, {*_bare_heads(architecture, run, original), *subtrees} - left_out.keys()
     )
     for part in subtrees:
         if part not in (ENCODER, *heads):
-            left_behind.setdefault(part, _OWN_MODEL.get(part, _NO_PLACE))
-    arrays = {n: array for n, array in arrays.items() if not _is_under(left_behind, n)}
-    task = huggingface_model.task_of(heads)
-    if task in READ_TEXTS:
-        arrays = _with_their_pooler(architecture, run, arrays)
+            reasons = attribute(architecture, "LEFT_OUT")
+            left_out.setdefault(part, reasons.get(part, _NO_PLACE))
+    params = {n: array for n, array in params.items() if not _is_under(left_out, n)}
+    task = architectures.task_of(heads)
+    if task and architectures.reads_pooled(task):
+        params = _place_pooler(architecture, run, params)
     if task == "glue":
-        arrays = classes.to_hf(run, arrays)
+        params = classes.to_hf(run, params)
+    config = _config(architecture, model_type, run, heads, tokenizer)
+    if original:
+        config = _as_imported(architecture, original, config, heads)
+    else:
+        ends = {"bos_token_id": tokenizer.cls_id, "eos_token_id": end_of_text(tokenizer)}
+        config = {"pad_token_id": tokenizer.pad_id, **ends, **config}
+    maps = architectures.maps_of(architecture, architectures.parts_of(architecture, params))
+    arrays = name_map.to_hf(maps, params, run["model"], source)
+    unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
+    left_out |= {f"config.data.{field}": _NO_INPUT for field in unread}
+    return Released(model_type, config, arrays, imported.get("dtype", "float32")), left_out
+
+
+def _bare_heads(
+    architecture: ModuleType, run: Mapping[str, Any], original: Mapping[str, Any]
+) -> set[str]:
+    """The heads of a run that have no arrays, unless it is an imported encoder without heads."""
+    if original.get("architectures") == [architecture.CLASSES[()]]:
+        return set()  # The import adds these heads to every run.
+    return architectures.heads_without_arrays(architecture) & set(run.get("objectives", ()))
+
+
+def _config(
+    architecture: ModuleType,
+    model_type: str,
+    run: Mapping[str, Any],
+    heads: tuple[str, ...],
+    tokenizer: Any,
+) -> dict[str, Any]:
+    """The HF config of a run.
+
+    Raises:
+      UserError: the model lacks a field, or has what transformers does not have.
+    """
+    _check_fields(architecture, model_type, run["model"])
     _check_activations(architecture, run, heads)
     model = architecture.config(run["model"], heads)
     if model.get("pad_token_id", tokenizer.pad_id) != tokenizer.pad_id:
@@ -78,43 +107,37 @@ def released(
             f"position_offset={run['model']['position_offset']} makes pad_token_id="
             f"{model['pad_token_id']} in transformers; the tokenizer pads with {tokenizer.pad_id}"
         )
-    config = model | {
-        "model_type": model_type,
-        "architectures": [architecture.CLASSES[heads]],
-        **(huggingface_heads.their_words(architecture, run) if task else {}),
-    }
-    config = (
-        _as_imported(architecture, original, config, heads)
-        if original
-        else {
-            "pad_token_id": tokenizer.pad_id,
-            "bos_token_id": tokenizer.cls_id,
-            "eos_token_id": end_of_text(tokenizer),
-            **config,
-        }
-    )
-    pairs = huggingface_model.pairs_of(
-        architecture, huggingface_model.parts_of(architecture, arrays)
-    )
-    theirs = name_map.to_hf(pairs, arrays, run["model"], what)
-    unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
-    left_behind |= {f"config.data.{field}": _NO_INPUT for field in unread}
-    return dataclasses.replace(made, config=config, arrays=theirs), left_behind
+    names = {"model_type": model_type, "architectures": [architecture.CLASSES[heads]]}
+    task = huggingface_heads.hf_fields(architecture, run) if architectures.task_of(heads) else {}
+    return {**model, **names, **task}
+
+
+def _check_fields(architecture: ModuleType, model_type: str, model: Mapping[str, Any]) -> None:
+    """Refuses a model without the fields that the architecture requires."""
+    missing = [field for field in architecture.WORDS.values() if field not in model]
+    if missing:
+        raise UserError(
+            f"config.model: got name={model['name']!r} without {', '.join(missing)}, expected the "
+            f"fields of model_type {model_type!r}; the run cannot be exported"
+        )
 
 
 def _check_activations(
     architecture: ModuleType, run: Mapping[str, Any], heads: Collection[str]
 ) -> None:
-    """Refuses a head with another activation than theirs would have.
+    """Refuses a head with another activation than in transformers.
 
     Raises:
       UserError: naming both.
     """
-    fixed = getattr(architecture, "HEAD_ACT", {})
+    fixed = attribute(architecture, "HEAD_ACT")
+    default = run["model"].get(attribute(architecture, "ACT_FIELD"))
     for head in heads:
-        fields, act = run.get("objectives", {}).get(head, {}), run["model"]["hidden_act"]
-        found, expected = fields.get("hidden_act") or act, fixed.get(head, act)
-        if activation(found) is not activation(expected):
+        own = run.get("objectives", {}).get(head, {}).get("hidden_act")
+        found, expected = own or default, fixed.get(head, default)
+        if found == expected:
+            continue
+        if None in (found, expected) or activation(found) is not activation(expected):
             raise UserError(
                 f"the activation of head {head}: got {found!r}, expected {expected!r}, the only "
                 f"one that {architecture.CLASSES[tuple(heads)]} has in transformers; set "
@@ -128,64 +151,69 @@ def _as_imported(
     config: Mapping[str, Any],
     heads: Collection[str],
 ) -> dict[str, Any]:
-    """The config that a run was imported with, but for what reads otherwise than the run's.
+    """The config that a run was imported with, except for fields with another meaning than the run.
 
     A field keeps its spelling (null for a default, another name of an activation), and one that
-    no model of ours has keeps its value.
+    no bertjax model has keeps its value.
 
     Args:
       architecture: Of the model.
-      original: The config of the file.
-      config: The run's own, in their words.
+      original: The config of the imported file.
+      config: The HF config of the run.
       heads: Of the exported class.
     """
     fields = architecture.fields(original, (ENCODER, *heads))
     read = {**original, **architecture.config(fields, heads)}
-    for word in getattr(architecture, "CLASSIFIER_DROPOUT", {}).values():
+    for word in attribute(architecture, "CLASSIFIER_DROPOUT").values():
         if read.get(word) is None:
             read[word] = fields["hidden_dropout_prob"]
     differs = {w: v for w, v in config.items() if w not in original or read[w] != v}
     return {**original, **differs}
 
 
-def _untrained(run: Mapping[str, Any], arrays: Collection[str]) -> list[str]:
-    """The parts that no loss of the run has reached."""
+def _untrained(run: Mapping[str, Any], paths: Collection[str]) -> list[str]:
+    """The parts that get no gradient from any loss of the run.
+
+    Models of transformers for masked tokens have no pooler, and one with the initial weights is
+    worse for fine-tuning than a new one.
+    """
     if "imported" in run:
         return []
     objectives = run.get("objectives", {})
     if "task" not in run:
-        taught = any(name in _TRAIN_THE_POOLER for name in objectives)
-        return [POOLER] if any_under(POOLER, arrays) and not taught else []
-    task, scored = run["task"]["name"], [fields.get("of") for fields in objectives.values()]
-    taught = run["task"].get("weight", 1.0) or task in scored
-    unread = [] if taught and task in READ_TEXTS else [POOLER]
-    return [p for p in (*unread, *([] if taught else [task])) if any_under(p, arrays)]
+        trained = any(architectures.reads_pooled(name) for name in objectives)
+        return [POOLER] if any_under(POOLER, paths) and not trained else []
+    task, targets = run["task"]["name"], [fields.get("of") for fields in objectives.values()]
+    trained = run["task"].get("weight", 1.0) or task in targets
+    unread = [] if trained and architectures.reads_pooled(task) else [POOLER]
+    return [p for p in (*unread, *([] if trained else [task])) if any_under(p, paths)]
 
 
-def _is_under(parts: Collection[str], name: str) -> bool:
-    return any(any_under(part, [name]) for part in parts)
+def _is_under(parts: Collection[str], path: str) -> bool:
+    return any(any_under(part, [path]) for part in parts)
 
 
-def _with_their_pooler(
+def _place_pooler(
     architecture: ModuleType,
     run: Mapping[str, Any],
-    arrays: Mapping[str, np.ndarray],
+    params: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """The arrays of a task's head, with its pooler where theirs has it.
+    """Puts the pooler that a task's head reads where transformers has it: encoder or head.
 
     Raises:
-      UserError: the pooler has another activation than theirs.
+      UserError: the pooler has another activation than in transformers.
     """
     task = run["task"]["name"]
-    own = huggingface_model.own_pooler(task)
-    came, wanted = (own, POOLER) if any_under(own, arrays) else (POOLER, own)
-    activation = {"pooler_act": "tanh"} | (run["task"] if came == own else {})
-    if activation["pooler_act"] != architecture.CLASSIFIER_ACT:
+    own = architectures.own_pooler(task)
+    found, other = (own, POOLER) if any_under(own, params) else (POOLER, own)
+    act = (run["task"] if found == own else {}).get("pooler_act", "tanh")
+    expected = attribute(architecture, "CLASSIFIER_ACT")
+    if act != expected:
         raise UserError(
-            f"the run's pooler has {activation['pooler_act']!r}, a classifier of this architecture "
-            f"has {architecture.CLASSIFIER_ACT!r} in transformers: fine-tune an encoder without a "
-            f"pooler with --config.task.pooler_act={architecture.CLASSIFIER_ACT}"
+            f"the activation of the run's pooler: got {act!r}, expected {expected!r}, the one of "
+            "classifiers of this architecture in transformers; fine-tune an encoder without a "
+            f"pooler with --config.task.pooler_act={expected}"
         )
-    if huggingface_model.has_own_pooler(architecture, task) == (came == own):
-        return dict(arrays)
-    return {re.sub(f"^{came}/", f"{wanted}/", name): array for name, array in arrays.items()}
+    if architectures.has_own_pooler(architecture, task) == (found == own):
+        return dict(params)
+    return {re.sub(f"^{found}/", f"{other}/", path): array for path, array in params.items()}

@@ -159,7 +159,7 @@ def write(
     max_length: float,
     has_segments: bool,
     cls_last: bool,
-    writes: bool = False,
+    generates: bool = False,
 ) -> None:
     """Writes the tokenizer into a model's folder.
 
@@ -170,7 +170,7 @@ def write(
       has_segments: Whether the model tells segments apart.
       cls_last: Whether [CLS] ends a sequence; padding comes before it then, so that it is the last
         of every row, which is what transformers' classifiers of such models read.
-      writes: Whether the model continues with texts: nothing is added to these then, and padding
+      generates: Whether the model continues prompts: no token is added to these then, and padding
         comes before them.
 
     Raises:
@@ -184,8 +184,8 @@ def write(
             content = written_definition(model, tokenizer)
             write_hf_json(saved / DEFINITION, content)
         definition = with_space_in_mask(read_json(saved / DEFINITION))
-        if cls_last or writes:
-            definition["post_processor"] = None if writes else template(tokenizer, cls_last=True)
+        if cls_last or generates:
+            definition["post_processor"] = None if generates else template(tokenizer, cls_last=True)
         write_hf_json(saved / DEFINITION, definition)
         for path in saved.iterdir():
             if path.name not in (METADATA, CONFIG):
@@ -201,7 +201,7 @@ def write(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": inputs,
         **({"model_max_length": max_length} if math.isfinite(max_length) else {}),
-        **({"padding_side": "left"} if cls_last or writes else {}),
+        **({"padding_side": "left"} if cls_last or generates else {}),
         **names,
     }
     write_hf_json(folder / CONFIG, content)

@@ -31,6 +31,8 @@ class Objective(nn.Module):
     rewrites_input = False
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
+    generates = True
+    pipeline_tag = "text-generation"
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

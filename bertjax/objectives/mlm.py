@@ -84,6 +84,7 @@ class Objective(nn.Module):
     rewrites_input = True
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
+    pipeline_tag = "fill-mask"
 
     @nn.compact
     def loss(

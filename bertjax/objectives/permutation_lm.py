@@ -43,6 +43,7 @@ class Objective(nn.Module):
     rewrites_input = True  # the predictions of a batch are its own: no other objective may choose
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
+    pipeline_tag = "text-generation"
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Draws targets and their order; a batch that has them already passes unchanged."""

@@ -29,6 +29,7 @@ class Objective(nn.Module):
     rewrites_input = False
     predicts_tokens = False
     metrics = (("accuracy", "max"),)
+    reads_pooled = True
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

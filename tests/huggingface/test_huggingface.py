@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from bertjax import catalog
 from bertjax.errors import UserError
+from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import model as huggingface_model
 from bertjax.huggingface.model import Released
 
@@ -14,23 +14,23 @@ BERT = {"model_type": "bert"}
 
 
 def test_every_architecture_keeps_the_contract():
-    for name in catalog.names(huggingface_model.ARCHITECTURES):
-        architecture = catalog.load(huggingface_model.ARCHITECTURES, name)
+    for name in architectures.names():
+        architecture = architectures.load(name)
         parts = architecture.parts()
-        assert huggingface_model.ENCODER in parts
+        assert architectures.ENCODER in parts
         for heads in architecture.CLASSES:
             assert set(heads) < parts.keys()
             assert list(heads) == [part for part in parts if part in heads]
-            pairs = huggingface_model.pairs_of(architecture, [huggingface_model.ENCODER, *heads])
+            pairs = architectures.maps_of(architecture, [architectures.ENCODER, *heads])
             paths = [path for pair in pairs for path in pair.paths]
             assert len(set(paths)) == len(paths)
-        encoder = [pair.hf for pair in parts[huggingface_model.ENCODER]]
+        encoder = [pair.hf for pair in parts[architectures.ENCODER]]
         assert all(name.startswith(f"{architecture.PREFIX}.") for name in encoder)
         for part, pairs in parts.items():
             assert all(path.startswith(f"{part}/") for pair in pairs for path in pair.paths)
         every = {pair.hf for pairs in parts.values() for pair in pairs}
-        assert set(architecture.SAME.values()) <= every
-        assert not set(architecture.SAME) & every
+        assert set(architectures.attribute(architecture, "SAME").values()) <= every
+        assert not set(architectures.attribute(architecture, "SAME")) & every
 
 
 def test_a_bare_encoder_gets_its_prefix():
@@ -79,7 +79,7 @@ def test_one_type_is_remembered_and_several_are_float32():
 @pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}])
 def test_other_architectures_are_refused(config, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"model_type=\S+: bertjax exchanges .*bert, .*roberta"):
+    with pytest.raises(UserError, match=r"model_type .*: got \S+, expected one of .*bert, .*roberta"):
         huggingface_model.read(tmp_path)
 
 
@@ -157,24 +157,20 @@ OURS = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt
 
 @pytest.mark.parametrize(("model_type", "theirs"), CONFIGS.items(), ids=CONFIGS)
 def test_a_config_goes_there_and_back(model_type, theirs):
-    architecture = catalog.load(huggingface_model.ARCHITECTURES, model_type)
+    architecture = architectures.load(model_type)
     ours = architecture.fields(theirs, ("encoder",))
     assert ours["name"] == OURS.get(model_type, "bert")
     assert (ours["hidden_size"], ours["attention_probs_dropout_prob"]) == (8, 0.2)
     assert ours.get("num_pooler_layers", 0) == 0
     assert architecture.config(ours, ("mlm", "glue")) == theirs
-    assert huggingface_model.model_type_of({"model": ours}) == model_type
+    assert architectures.model_type_of({"model": ours}) == model_type
 
 
 def test_exactly_one_architecture_describes_a_run():
     for theirs, fields in CONFIGS.items():
-        ours = catalog.load(huggingface_model.ARCHITECTURES, theirs).fields(fields, ("encoder",))
-        known = catalog.names(huggingface_model.ARCHITECTURES)
-        describing = [
-            name
-            for name in known
-            if catalog.load(huggingface_model.ARCHITECTURES, name).describes({"model": ours})
-        ]
+        ours = architectures.load(theirs).fields(fields, ("encoder",))
+        known = architectures.names()
+        describing = [name for name in known if architectures.load(name).describes({"model": ours})]
         assert describing == [theirs]
 
 
@@ -189,7 +185,7 @@ def test_exactly_one_architecture_describes_a_run():
 )
 def test_an_electra_as_wide_as_a_bert_is_told_by_its_heads(run, model_type):
     model = FIELDS | {"name": "bert", "num_pooler_layers": 0}
-    assert huggingface_model.model_type_of(run | {"model": model}) == model_type
+    assert architectures.model_type_of(run | {"model": model}) == model_type
 
 
 @pytest.mark.parametrize(
@@ -198,7 +194,7 @@ def test_an_electra_as_wide_as_a_bert_is_told_by_its_heads(run, model_type):
 )
 def test_numbers_that_no_architecture_has(model):
     with pytest.raises(UserError, match="no architecture of transformers"):
-        huggingface_model.model_type_of({"model": FIELDS | {"name": "bert"} | model})
+        architectures.model_type_of({"model": FIELDS | {"name": "bert"} | model})
 
 
 @pytest.mark.parametrize(
@@ -216,20 +212,20 @@ def test_numbers_that_no_architecture_has(model):
     ],
 )
 def test_a_config_of_the_family_that_asks_for_something_else(model_type, change, parts, told):
-    architecture = catalog.load(huggingface_model.ARCHITECTURES, model_type)
+    architecture = architectures.load(model_type)
     with pytest.raises(UserError, match=told):
         architecture.fields(CONFIGS[model_type] | change, parts)
 
 
 def test_what_an_albert_does_not_say():
     theirs = {word: value for word, value in CONFIGS["albert"].items() if word != "hidden_act"}
-    ours = catalog.load(huggingface_model.ARCHITECTURES, "albert").fields(theirs, ())
+    ours = architectures.load("albert").fields(theirs, ())
     assert (ours["hidden_act"], ours["sharing"]) == ("gelu_new", "all")
 
 
 def test_memory_and_distances_without_a_limit():
     """Released as null and -1, which are our zeros."""
-    architecture = catalog.load(huggingface_model.ARCHITECTURES, "xlnet")
+    architecture = architectures.load("xlnet")
     ours = architecture.fields(CONFIGS["xlnet"] | {"mem_len": None, "clamp_len": -1}, ())
     assert (ours["mem_len"], ours["clamp_len"]) == (0, 0)
     assert architecture.fields(CONFIGS["xlnet"] | {"clamp_len": 9}, ())["clamp_len"] == 9
@@ -248,11 +244,11 @@ def test_memory_and_distances_without_a_limit():
 )
 def test_a_config_that_asks_for_something_else(change, told):
     with pytest.raises(UserError, match=told):
-        catalog.load(huggingface_model.ARCHITECTURES, "bert").fields(FIELDS | change, ("mlm",))
+        architectures.load("bert").fields(FIELDS | change, ("mlm",))
 
 
 def test_without_a_head_of_words_nothing_is_tied():
-    bert = catalog.load(huggingface_model.ARCHITECTURES, "bert")
+    bert = architectures.load("bert")
     untied = bert.fields(FIELDS | {"tie_word_embeddings": False}, ("encoder",))
     assert untied == bert.fields(FIELDS, ("encoder",))
 
@@ -260,13 +256,13 @@ def test_without_a_head_of_words_nothing_is_tied():
 def test_a_config_that_lacks_a_field():
     theirs = {word: value for word, value in FIELDS.items() if word != "hidden_size"}
     with pytest.raises(UserError, match=r"config.json lacks hidden_size"):
-        catalog.load(huggingface_model.ARCHITECTURES, "bert").fields(theirs, ())
+        architectures.load("bert").fields(theirs, ())
 
 
 def test_what_an_old_config_does_not_say():
     """As the small BERTs of Turc et al. 2019 were released, without an epsilon."""
     theirs = {word: value for word, value in FIELDS.items() if word != "layer_norm_eps"}
-    ours = catalog.load(huggingface_model.ARCHITECTURES, "bert").fields(theirs, ())
+    ours = architectures.load("bert").fields(theirs, ())
     assert ours["layer_norm_eps"] == 1e-12
 
 
@@ -278,14 +274,14 @@ def test_what_an_old_config_does_not_say():
     ],
 )
 def test_a_model_that_theirs_cannot_be(model_type, change, told):
-    architecture = catalog.load(huggingface_model.ARCHITECTURES, model_type)
+    architecture = architectures.load(model_type)
     with pytest.raises(UserError, match=told):
         architecture.config(FIELDS | change, ("mlm", "glue"))
 
 
 def test_a_model_that_none_of_theirs_is():
-    with pytest.raises(UserError, match=r"no architecture of transformers .* model 'vit'"):
-        huggingface_model.model_type_of({"model": FIELDS | {"name": "vit"}})
+    with pytest.raises(UserError, match=r"got name='vit' .* no architecture of transformers"):
+        architectures.model_type_of({"model": FIELDS | {"name": "vit"}})
 
 
 def test_heads_without_arrays_are_always_there():

@@ -1,30 +1,44 @@
-"""One file for each `model_type` of Hugging Face: its config and array names as bertjax's.
+"""One file per `model_type` of Hugging Face: its config and array names, and those of bertjax.
 
-A file defines
+To add an architecture, add a file. It defines
 
-  PREFIX         what the encoder's names begin with in a file that has heads too
-  CLASSES        the class of transformers for each set of heads; () is the bare encoder
-  CLASSIFIER_DROPOUT
-                 for each head of a task their word for the dropout before it, where they have one
-  CLASSIFIER_ACT the activation of the pooler before the classes
-  HEAD_ACT       for each head with an activation of its own that their config does not change, this
-                 activation; may be left out
-  WORDS          our field for each field of their config that is the same
-  READ           fields of their config that are read in another way
-  FIXED          fields of their config with the one value that bertjax has; others are refused
+  PREFIX         first component of the encoder's array names in a model with heads
+  CLASSES        the class of transformers for each set of heads; () is the encoder alone
+  parts()        the array maps (`huggingface/name_map.py`) of each part, which is a folder of the
+                 bertjax parameters: "encoder" is always present; "encoder/pooler", other parts of
+                 the encoder and the heads (named like objectives and tasks) are present if the
+                 model has them. A task's head may contain a pooler, and share its array names with
+                 other tasks. A head without arrays is always present
+  fields(hf_config, parts)
+                 the fields of the bertjax model, from the config and the parts in the file; refuses
+                 what the bertjax model does not compute
+  config(model, heads)
+                 the HF config, from the fields of the bertjax model and the heads of the class
+  describes(run) whether the config of a run has this architecture; at most one file may say so. One
+                 that only imports returns False
+
+and, for the checks of `fields` and for tests,
+
+  WORDS          the bertjax field of each HF field with the same meaning; an export requires them
+  READ           HF fields that are read in another way
+  FIXED          HF fields with the one value that bertjax supports; others are refused
   FIXED_BY_HEAD  the same for fields that only one of the parts reads
-  IRRELEVANT     fields of their config that change no output of the parts, and why; an import keeps
+  IRRELEVANT     HF fields that do not change the outputs of the parts, and why; an import keeps
                  them for the export
-  SAME           names of theirs that repeat another array, by the name that counts
-  parts()        the pairs of names (`huggingface/name_map.py`) of each part of our parameters,
-                 which is a folder of them: "encoder" is always there; "encoder/pooler", others of
-                 the encoder, and the heads, named as the objectives and tasks are, come and go
-                 with the fields of our model; a task's head may have its own pooler, and share its
-                 names with another task's; a head without arrays is always there
-  fields(theirs, parts)
-                 the fields of our model, of their config and the parts that the file has; refuses
-                 what our model cannot be
-  config(ours, heads)
-                 their config, of the fields of our model and the heads that go with it
-  describes(run) whether a run's config is of this architecture; at most one file says so
+
+It may define (defaults: `huggingface/architecture.py`)
+
+  SAME           names of arrays that repeat another one (tied weights), and the name of that one
+  CLASSIFIER_DROPOUT
+                 for the head of a task the HF field of the dropout before it
+  CLASSIFIER_ACT the activation of the pooler before a classifier
+  HEAD_ACT       for a head whose activation is not that of the model and not in the HF config, this
+                 activation
+  ACT_FIELD      the field of the bertjax model with the activation that other heads have
+  HAS_SEGMENTS   whether the model distinguishes segments; default: type_vocab_size > 1
+  LEFT_OUT       for objectives that are no part of the exported model, the reason
+  SPECIALS       special tokens of released vocabularies that only pretraining used
+  BUFFERS        endings of the names of constants that files contain among the weights
+  generator(run, arrays)
+                 the config and arrays of a run's generator as a masked LM of its own, or None
 """

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bertjax.huggingface import config_words, model
+from bertjax.huggingface import config_words
+from bertjax.huggingface.architecture import with_model_defaults
 from bertjax.huggingface.config_words import expect, take
 from bertjax.huggingface.name_map import ArrayMap, dense, norm, table
 
@@ -117,4 +118,29 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
 
 def describes(run: Mapping[str, Any]) -> bool:
     """Whether a run's model is a BERT with segments, positions from 0 and no generator."""
-    return model.member(run) == "bert"
+    return variant(run) == "bert"
+
+
+def variant(run: Mapping[str, Any]) -> str | None:
+    """The `model_type` of a run of `models/bert.py`, which covers four; None for none of them.
+
+    The hyperparameters decide: narrow embeddings are ELECTRA's. A model with the hyperparameters
+    of both BERT and ELECTRA is an ELECTRA if it was trained by replaced token detection, or
+    fine-tuned with ELECTRA's pooler.
+    """
+    if run["model"]["name"] != "bert":
+        return None
+    model = with_model_defaults(run)["model"]
+    narrow = model["embedding_size"] not in (0, model["hidden_size"])
+    segments, offset = model["type_vocab_size"] > 0, model["position_offset"] > 0
+    if narrow or _detects_replaced_tokens(run, model):
+        return "electra" if segments and not offset else None
+    if not segments:
+        return None if offset else "distilbert"
+    return "roberta" if offset else "bert"
+
+
+def _detects_replaced_tokens(run: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    if "task" in run and not model["num_pooler_layers"]:
+        return run["task"].get("pooler_act") == "gelu"
+    return not {"generator", "rtd"}.isdisjoint(run.get("objectives", ()))

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.huggingface import config_words, model
+from bertjax.huggingface import config_words
+from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.config_words import expect, take
 from bertjax.huggingface.name_map import ArrayMap, dense, norm, table
 
@@ -122,4 +123,4 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
 
 def describes(run: Mapping[str, Any]) -> bool:
     """Whether a run's model is BERT without segment vectors."""
-    return model.member(run) == "distilbert"
+    return bert.variant(run) == "distilbert"

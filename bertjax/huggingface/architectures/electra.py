@@ -7,11 +7,15 @@ with a head for masked tokens.
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from bertjax.errors import UserError
-from bertjax.huggingface import config_words, model
+from bertjax.huggingface import config_words
 from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.config_words import expect, take
 from bertjax.huggingface.name_map import ArrayMap, dense, norm
+from bertjax.objectives.generator import Objective as Generator
+from bertjax.objectives.generator import narrower
 
 PREFIX = "electra"
 
@@ -38,6 +42,8 @@ SAME = {
 }
 
 HEAD_ACT = {"mlm": "gelu"}
+
+LEFT_OUT = {"generator": "it is a model of its own, which --generator exports"}
 
 WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
 """Our field for each of theirs."""
@@ -118,4 +124,44 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
 
 def describes(run: Mapping[str, Any]) -> bool:
     """Whether a run's model has narrow embeddings, or finds replaced tokens."""
-    return model.member(run) == "electra"
+    return bert.variant(run) == "electra"
+
+
+_SHARED = (
+    "encoder/word_embeddings/",
+    "encoder/position_embeddings/",
+    "encoder/segment_embeddings/",
+    "encoder/embeddings/",
+)
+"""Prefixes of the parameters that generator and discriminator share."""
+
+
+def generator(
+    run: Mapping[str, Any], params: Mapping[str, np.ndarray]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    """The generator of a run as a masked LM of its own, narrower than its embeddings.
+
+    In a run it has layers and a head only, and reads the embeddings of the discriminator; in
+    transformers each of the two is a model with all of its arrays.
+
+    Args:
+      run: The config of the run, with all fields of its model.
+      params: Its parameters by path.
+
+    Returns:
+      A config and its parameters; None if the run has no generator.
+    """
+    if "generator" not in run.get("objectives", {}):
+        return None
+    fields = {"size": Generator.size, "hidden_act": ""} | run["objectives"]["generator"]
+    model = run["model"]
+    embedding_size = model["embedding_size"] or model["hidden_size"]
+    model = {**model, "embedding_size": embedding_size, **narrower(model, fields["size"])}
+    shared = {n: array for n, array in params.items() if n.startswith(_SHARED)}
+    own = {
+        n.removeprefix("generator/"): array
+        for n, array in params.items()
+        if n.startswith("generator/")
+    }
+    objectives = {"mlm": {"hidden_act": fields["hidden_act"]}}
+    return {**run, "model": model, "objectives": objectives}, shared | own

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bertjax.huggingface import model
 from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.name_map import ArrayMap, dense, norm
 
@@ -75,4 +74,4 @@ def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
 
 def describes(run: Mapping[str, Any]) -> bool:
     """Whether a run's model is BERT with positions that begin later."""
-    return model.member(run) == "roberta"
+    return bert.variant(run) == "roberta"

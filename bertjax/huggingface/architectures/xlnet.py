@@ -29,6 +29,8 @@ CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "summary_last_dr
 
 CLASSIFIER_ACT = "tanh"
 
+HAS_SEGMENTS = True  # relative segment encodings: there is no type_vocab_size
+
 SPECIALS = ("<eop>", "<eod>")
 """Special tokens of the released vocabulary that only its pretraining used."""
 

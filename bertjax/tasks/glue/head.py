@@ -59,6 +59,8 @@ class Task(nn.Module):
     rewrites_input = False
     predicts_tokens = False
     metrics = (("accuracy", "max"), ("absolute_error", "min"))  # of classes, of a score
+    reads_pooled = True
+    pipeline_tag = "text-classification"
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

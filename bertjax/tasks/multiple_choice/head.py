@@ -45,6 +45,8 @@ class Task(nn.Module):
     rewrites_input = False
     predicts_tokens = False
     metrics = (("accuracy", "max"),)
+    reads_pooled = True
+    pipeline_tag = "multiple-choice"
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

@@ -33,6 +33,7 @@ class Task(nn.Module):
     rewrites_input = False
     predicts_tokens = False
     metrics = (("accuracy", "max"),)
+    pipeline_tag = "token-classification"
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch

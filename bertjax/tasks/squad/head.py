@@ -35,6 +35,7 @@ class Task(nn.Module):
     rewrites_input = False
     predicts_tokens = False
     metrics = (("exact_span", "max"),)
+    pipeline_tag = "question-answering"
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         return batch
