@@ -126,12 +126,12 @@ def assert_comes_back(first, folder):
 
 @pytest.mark.parametrize("recipe", RUNS)
 def test_a_run_goes_there_and_back(recipe, vocabulary, tmp_path):
-    class_name, left_behind = RUNS[recipe]
+    class_name, left_out = RUNS[recipe]
     params = pretrained(tmp_path / "run", recipe, vocabulary)
     made = export(tmp_path / "run", tmp_path / "theirs")
-    assert (made.class_name, set(made.left_behind)) == (class_name, left_behind)
+    assert (made.class_name, set(made.left_out)) == (class_name, left_out)
     arrays = weights.read(tmp_path / "theirs")
-    kept = {n: a for n, a in params.items() if not n.startswith(tuple(left_behind) or "-")}
+    kept = {n: a for n, a in params.items() if not n.startswith(tuple(left_out) or "-")}
     assert sum(a.size for a in arrays.values()) == sum(a.size for a in kept.values())
     assert_comes_back(tmp_path / "theirs", tmp_path)
 
@@ -139,7 +139,7 @@ def test_a_run_goes_there_and_back(recipe, vocabulary, tmp_path):
 def test_either_tower_of_electra(vocabulary, tmp_path):
     params = pretrained(tmp_path / "run", "electra", vocabulary)
     made = export(tmp_path / "run", tmp_path / "theirs", generator=True)
-    assert (made.class_name, made.left_behind) == ("ElectraForMaskedLM", {})
+    assert (made.class_name, made.left_out) == ("ElectraForMaskedLM", {})
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert (config["hidden_size"], config["embedding_size"]) == (8, 6)
     arrays = weights.read(tmp_path / "theirs")
@@ -150,7 +150,7 @@ def test_either_tower_of_electra(vocabulary, tmp_path):
     np.testing.assert_array_equal(arrays[name], kernel[1].T)
     assert "| tower | generator |" in (tmp_path / "theirs" / "README.md").read_text()
     assert_comes_back(tmp_path / "theirs", tmp_path)
-    with pytest.raises(UserError, match="--scores: got .* with --generator, expected none"):
+    with pytest.raises(UserError, match=r"--scores: got .* with --generator, expected none"):
         export(tmp_path / "run", tmp_path / "other", generator=True, scores=["runs/mrpc"])
 
 
@@ -189,7 +189,7 @@ def test_pairs_alone_have_no_class(vocabulary, tmp_path):
     write_run(tmp_path / "run", config, pieces)
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert made.class_name == "AlbertModel"
-    assert made.left_behind == {"sentence_pair": "transformers has no place for it"}
+    assert made.left_out == {"sentence_pair": "transformers has no place for it"}
     assert "pooler.weight" in weights.read(tmp_path / "theirs")
 
 
@@ -201,8 +201,8 @@ def test_a_classifier_that_was_not_trained_stays_here(vocabulary, tmp_path):
         config.task = {"name": "glue", "dataset": "mnli", "weight": 0.0, "pooler_act": "tanh"}
     write_run(tmp_path / "run", config, pieces)
     made = export(tmp_path / "run", tmp_path / "theirs")
-    assert (made.class_name, set(made.left_behind)) == ("BertModel", {"glue", "encoder/pooler"})
-    assert set(made.left_behind.values()) == {"this run has not trained it"}
+    assert (made.class_name, set(made.left_out)) == ("BertModel", {"glue", "encoder/pooler"})
+    assert set(made.left_out.values()) == {"this run has not trained it"}
 
 
 CLASSIFIERS = [("albert", "tanh"), ("electra", "gelu"), ("xlnet", "tanh")]
@@ -214,7 +214,7 @@ def test_a_classifier_goes_there_and_back(recipe, pooler_act, vocabulary, tmp_pa
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert made.class_name.endswith("ForSequenceClassification")
     assert made.class_name.lower().startswith(recipe)
-    assert made.left_behind == {}
+    assert made.left_out == {}
     assert_comes_back(tmp_path / "theirs", tmp_path)
 
 
@@ -235,7 +235,7 @@ def test_every_head_of_a_task_goes_there_and_back(section, end, says, vocabulary
     if end == "TokenClassification":
         assert config["id2label"] == {str(number): tag for number, tag in enumerate(TAGS)}
     pooler = {} if end == "MultipleChoice" else {"encoder/pooler": "this run has not trained it"}
-    assert made.left_behind == pooler
+    assert made.left_out == pooler
     assert any("pooler" in name for name in weights.read(tmp_path / "theirs")) != bool(pooler)
     assert_comes_back(tmp_path / "theirs", tmp_path)
     task = json.loads((tmp_path / "run_again" / "config.json").read_text())["task"]
@@ -247,7 +247,7 @@ def test_inputs_that_transformers_does_not_read_are_named(data, vocabulary, tmp_
     finetuned(tmp_path / "run", "bert_masks30", vocabulary, data=data)
     made = export(tmp_path / "run", tmp_path / "theirs")
     (field,) = data
-    assert made.left_behind == {f"config.data.{field}": "transformers reads texts without it"}
+    assert made.left_out == {f"config.data.{field}": "transformers reads texts without it"}
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,9 @@ def test_a_task_that_no_class_of_theirs_has(vocabulary, tmp_path):
 
 def test_electra_wants_its_own_activation(vocabulary, tmp_path):
     finetuned(tmp_path / "run", "electra", vocabulary, pooler_act="tanh")
-    with pytest.raises(UserError, match=r"got 'tanh', expected 'gelu',.*--config.task.pooler_act=gelu"):
+    with pytest.raises(
+        UserError, match=r"got 'tanh', expected 'gelu',.*--config.task.pooler_act=gelu"
+    ):
         export(tmp_path / "run", tmp_path / "theirs")
 
 

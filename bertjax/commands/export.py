@@ -4,6 +4,10 @@ import argparse
 import os
 import sys
 
+from bertjax import catalog
+
+_ARCHITECTURES = "huggingface/architectures"
+
 EPILOG = """\
 examples:
   bertjax export --from runs/bert --to bert-hf/
@@ -15,20 +19,21 @@ examples:
   python -c "import transformers; transformers.AutoModel.from_pretrained('bert-hf/')"
 
 --from is a pretraining run: RUN is its newest checkpoint, RUN@STEP or RUN@best another one; or a
-fine-tuning whose checkpoints were kept (--config.keep_checkpoints=true): the seed whose dev score
-is the median, or RUN/seed_N. Written are model.safetensors, config.json, the tokenizer and
-README.md: steps, corpus, held-out loss, config, and the scores of the fine-tunings that --scores
-names.
+fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true): the seed with the
+median dev score, or RUN/seed_N. The folder contains model.safetensors, config.json, the tokenizer
+and README.md: steps, corpus, held-out loss, config, and the scores of the fine-tuning runs of
+--scores.
 
-BERT (with SpanBERT, TinyBERT and whatever else is BERT with other objectives), RoBERTa, ALBERT,
-ELECTRA, DistilBERT, XLNet, GPT and GPT-2 have a place in transformers; all but the last two also
-with what was fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that have no place there are
-left behind, and told. Of an ELECTRA the discriminator is exported, which fine-tuning takes.
+Architectures (model_type of config.json):
+{architectures}.
+SpanBERT and TinyBERT are exported as BERT. All but GPT and GPT-2 are also exported with heads
+fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not have are left out,
+with a message. Of an ELECTRA the discriminator is exported, which is the model to fine-tune.
 """
 
 
 def main(argv: list[str]) -> None:
-    """Exports, and tells what was written."""
+    """Exports a run, and prints the class of the model and the parts that are left out."""
     arguments = _parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -38,9 +43,9 @@ def main(argv: list[str]) -> None:
     target = storage.to_path(arguments.target)
     source = exporting.find(arguments.source)
     made = exporting.write(source, target, arguments.scores, generator=arguments.generator)
-    for reason in dict.fromkeys(made.left_behind.values()):
-        parts = ", ".join(part for part, why in made.left_behind.items() if why == reason)
-        print(f"left behind, for {reason}: {parts}", file=sys.stderr)
+    for reason in dict.fromkeys(made.left_out.values()):
+        parts = ", ".join(part for part, why in made.left_out.items() if why == reason)
+        print(f"left out ({reason}): {parts}", file=sys.stderr)
     print(f"{target}: {made.class_name} with {made.parameters:,} parameters")
 
 
@@ -48,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bertjax export",
         description=__doc__,
-        epilog=EPILOG,
+        epilog=EPILOG.format(architectures=", ".join(catalog.names(_ARCHITECTURES))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -58,13 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--generator",
         action="store_true",
-        help="of an ELECTRA the generator, a model for masked tokens",
+        help="export the generator of an ELECTRA, a masked LM",
     )
     parser.add_argument(
         "--scores",
         nargs="+",
         default=[],
         metavar="RUN",
-        help="fine-tunings of this checkpoint, whose scores the card shows",
+        help="fine-tuning runs of this checkpoint, for the scores of the model card",
     )
     return parser

@@ -5,6 +5,10 @@ import os
 import shlex
 import sys
 
+from bertjax import catalog
+
+_ARCHITECTURES = "huggingface/architectures"
+
 EPILOG = """\
 examples:
   bertjax import --from bert-base-uncased/ --to runs/bert_base
@@ -15,27 +19,31 @@ examples:
   bertjax export --from runs/bert_base --to bert-base-again/
 
 --from is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes it
-or `hf download NAME --local-dir DIR` fetches it. Every array must find its place: names and shapes
-that do not fit are listed, and nothing is written. Known are BERT, RoBERTa, ALBERT, ELECTRA (either
-of its two models), DistilBERT, XLNet, GPT and GPT-2, with the heads that they were pretrained with
-or, but for GPT's, one for a task: classes of texts (GLUE), multiple choice (RACE, SWAG), answers
-within a text (SQuAD), classes of words (NER).
+or `hf download NAME --local-dir DIR` downloads it. If names or shapes of arrays differ from the
+architecture, they are listed and nothing is written.
+
+Architectures (model_type of config.json):
+{architectures}.
+Heads: those of pretraining, of either model of ELECTRA, and for all but GPT those of tasks: text
+classification (GLUE), multiple choice (RACE, SWAG), question answering (SQuAD), token
+classification (NER).
 
 The classes of a GLUE task may be in any order in config.json (id2label); their names are compared
-with the task's without regard to case, spaces, _ and -. `bertjax predict` prints them as they are
-spelled there, `bertjax export` restores their order. Where config.json has other names, or none
-(LABEL_0, LABEL_1), --labels states the task's names in the order of the classifier's outputs.
+with the task's without regard to case, spaces, _ and -. `bertjax predict` prints them with the
+spelling of config.json, `bertjax export` restores their order. If config.json has other names, or
+none (LABEL_0, LABEL_1), --labels specifies the task's names in the order of the classifier's
+outputs.
 
-ELMo is a folder with options.json and lm_weights.hdf5, or longer names that end so; reading it
-needs h5py (pip install 'bertjax[elmo]'). It reads any word by its characters; text is split at
-white space, as released, unless --tokenizer names a tokenizer of whole words.
+ELMo is a folder with options.json and lm_weights.hdf5, or files whose names end so; reading it
+needs h5py (pip install 'bertjax[elmo]'). It encodes any word by its characters; text is split at
+white space, as in the released code, unless --tokenizer names a tokenizer of whole words.
 """
 
 _BERT_BASE_WIDTH = 768
 
 
 def main(argv: list[str]) -> None:
-    """Imports, and tells what was taken."""
+    """Imports a model and prints its architecture and heads."""
     arguments = _parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -54,8 +62,8 @@ def main(argv: list[str]) -> None:
     importing.write(made, target)
     for warning in made.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if made.left_behind:
-        print(f"left behind: {', '.join(made.left_behind)}", file=sys.stderr)
+    if made.left_out:
+        print(f"left out: {', '.join(made.left_out)}", file=sys.stderr)
     if "task" in made.config:
         heads = huggingface_heads.name_of(made.config)
     else:
@@ -70,7 +78,7 @@ def main(argv: list[str]) -> None:
         return
     if "task" in made.config:
         print(f"next  bertjax predict --init {place} --input TEXTS")
-    # Encoders smaller than BERT-base need more than its learning rate (Turc et al. 2019).
+    # Encoders smaller than BERT-base need a higher learning rate than that (Turc et al. 2019).
     recipe = "mrpc,small" if made.config.model.hidden_size < _BERT_BASE_WIDTH else "mrpc"
     activation = importing.classifier_act(made.config)
     option = "" if activation == "tanh" else f" --config.task.pooler_act={activation}"
@@ -84,11 +92,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bertjax import",
         description=__doc__,
-        epilog=EPILOG,
+        epilog=EPILOG.format(architectures=", ".join(catalog.names(_ARCHITECTURES))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--from", dest="source", metavar="HF_DIR", required=True, help="what transformers saved"
+        "--from", dest="source", metavar="HF_DIR", required=True, help="a saved Hugging Face model"
     )
     parser.add_argument(
         "--to", dest="target", metavar="RUN", required=True, help="a new folder for the run"
@@ -96,18 +104,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--task",
         default="",
-        help="the task of its head, where config.json does not say it: one of GLUE, race or swag, "
-        "squad1 or squad2, ner; none: leave the head behind",
+        help="the task of its head, if config.json does not name it: one of GLUE, race or swag, "
+        "squad1 or squad2, ner; none: import without the head",
     )
     parser.add_argument(
         "--labels",
         nargs="+",
         default=[],
         metavar="NAME",
-        help="names of the classifier's outputs in their order, where config.json does not name "
-        "them or names them wrongly",
+        help="names of the classifier's outputs in their order, if config.json has none or other "
+        "names",
     )
     parser.add_argument(
-        "--tokenizer", default="", help="folder or file of its tokenizer (default: in HF_DIR)"
+        "--tokenizer", default="", help="folder or file of its tokenizer (default: HF_DIR)"
     )
     return parser

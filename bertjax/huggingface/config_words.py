@@ -58,7 +58,8 @@ def take(theirs: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
     taken = {
         ours: theirs[word] if word in theirs else _ASSUMED[ours] for word, ours in words.items()
     }
-    activation(taken["hidden_act"])
+    if "hidden_act" in taken:
+        activation(taken["hidden_act"])
     return taken
 
 

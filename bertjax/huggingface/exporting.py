@@ -53,12 +53,12 @@ class Export:
     Attributes:
       class_name: Of transformers.
       parameters: How many numbers were written.
-      left_behind: Parts of the run that were not written, and why.
+      left_out: Parts of the run that were not written, and why.
     """
 
     class_name: str
     parameters: int
-    left_behind: Mapping[str, str]
+    left_out: Mapping[str, str]
 
 
 def find(name: str) -> Source:
@@ -134,7 +134,7 @@ def write(
     if generator:
         run, params = _generator(architecture, run, params, source)
         facts["tower"] = "generator"
-    released, left_behind = parts.to_hf(model_type, run, params, tokenizer, str(checkpoint))
+    released, left_out = parts.to_hf(model_type, run, params, tokenizer, str(checkpoint))
     (class_name,) = released.config["architectures"]
     rows = _score_rows([source.results] if source.results else [])
     rows += _score_rows([_results_of(name, source) for name in scores])
@@ -161,7 +161,7 @@ def write(
             generates=architectures.generates(run),
         )
         write_text(folder / "README.md", card.text())
-    return Export(card.class_name, card.parameters, left_behind)
+    return Export(card.class_name, card.parameters, left_out)
 
 
 def _heads_of(architecture: ModuleType, class_name: str) -> tuple[str, ...]:

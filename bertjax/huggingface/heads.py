@@ -12,7 +12,7 @@ from typing import Any
 from bertjax.errors import UserError, nearest
 from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import classes as huggingface_classes
-from bertjax.huggingface.architecture import attribute, is_head, reads_pooled
+from bertjax.huggingface.architecture import attribute, head_class, is_head, reads_pooled
 from bertjax.huggingface.model import Released
 from bertjax.tasks.glue.table import TASKS, glue_task
 
@@ -153,7 +153,12 @@ def _task_name(released: Released, head: str, given: str, assumed: str = "") -> 
 def _dropout(released: Released, head: str) -> float:
     word = attribute(released.architecture, "CLASSIFIER_DROPOUT").get(head)
     dropout = released.config.get(word)
-    return released.fields["hidden_dropout_prob"] if dropout is None else dropout
+    return default_dropout(released.fields, head) if dropout is None else dropout
+
+
+def default_dropout(model: Mapping[str, Any], head: str) -> float:
+    """The dropout before the head of a task that `config.json` leaves open."""
+    return model.get("hidden_dropout_prob", head_class(head).classifier_dropout)
 
 
 def superfluous(released: Released, name: str) -> tuple[str, ...]:

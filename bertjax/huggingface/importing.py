@@ -55,14 +55,14 @@ class Import:
       config: Of the run.
       tokenizer: Of the model.
       params: By name.
-      left_behind: Parts of the folder that were not taken over.
+      left_out: Parts of the folder that were not taken over.
       warnings: What the folder does not specify, and what was assumed.
     """
 
     config: ConfigDict
     tokenizer: Tokenizer
     params: Mapping[str, np.ndarray]
-    left_behind: tuple[str, ...]
+    left_out: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
 
@@ -85,7 +85,7 @@ def read(
         return _read_elmo(source, vocabulary)
     whole = huggingface_model.read(source)
     huggingface_heads.check_statements(architectures.task_of(whole.parts), task, labels)
-    released, left_behind = _without_superfluous(whole, task)
+    released, left_out = _without_superfluous(whole, task)
     tokenizer = load_tokenizer(vocabulary or source)
     config = run_config(released, source.resolve().name, task, labels)
     if config.model.vocab_size != tokenizer.vocab_size:
@@ -98,7 +98,7 @@ def read(
     with config.unlocked():
         config.imported.parameters = trees.fingerprint(trees.nested(params))
     return Import(
-        config, tokenizer, params, left_behind, import_warnings.of(released, task, tokenizer)
+        config, tokenizer, params, left_out, import_warnings.of(released, task, tokenizer)
     )
 
 

@@ -72,12 +72,22 @@ class Released:
 
     @property
     def parts(self) -> list[str]:
-        """The parts of the bertjax parameters that the arrays contain; always the encoder."""
+        """The parts of the bertjax parameters that the arrays contain; always the encoder.
+
+        Heads may share arrays: one of which the file has no more than another head's is absent.
+        """
+        parts, tasks = self.architecture.parts(), self._tasks
+        found = {
+            part: {each.hf for each in maps if each.is_in(self.arrays)}
+            for part, maps in parts.items()
+            if not is_task(part) or part in tasks
+        }
         return [
             part
-            for part, maps in self.architecture.parts().items()
-            if part == ENCODER or not maps or any(each.is_in(self.arrays) for each in maps)
-            if not is_task(part) or part in self._tasks
+            for part, names in found.items()
+            if part == ENCODER
+            or not parts[part]
+            or (names and not any(names < others for others in found.values()))
         ]
 
     @property

@@ -164,9 +164,9 @@ def _as_imported(
     """
     fields = architecture.fields(original, (ENCODER, *heads))
     read = {**original, **architecture.config(fields, heads)}
-    for word in attribute(architecture, "CLASSIFIER_DROPOUT").values():
+    for head, word in attribute(architecture, "CLASSIFIER_DROPOUT").items():
         if read.get(word) is None:
-            read[word] = fields["hidden_dropout_prob"]
+            read[word] = huggingface_heads.default_dropout(fields, head)
     differs = {w: v for w, v in config.items() if w not in original or read[w] != v}
     return {**original, **differs}
 

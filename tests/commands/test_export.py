@@ -229,7 +229,7 @@ def test_scores_of_fine_tunings_stand_in_the_card(pretrained, finetuned, tmp_pat
     assert not (tmp_path / "other").exists()
 
 
-def test_heads_that_transformers_has_not_are_left_behind(pretrained, tmp_path, capsys):
+def test_heads_that_transformers_has_not_are_left_out(pretrained, tmp_path, capsys):
     run = tmp_path / "run"
     run.mkdir()
     for name in ("config.json", "tokenizer"):
@@ -241,7 +241,7 @@ def test_heads_that_transformers_has_not_are_left_behind(pretrained, tmp_path, c
         params = made | {"sbo": {"dense": {"bias": np.zeros(3, np.float32)}}}
         checkpoints.save({"params": jax.tree.map(jax.numpy.asarray, params)}, step=1)
     export_run(run, tmp_path / "theirs")
-    assert "left behind, for transformers has no place for it: sbo" in capsys.readouterr().err
+    assert "left out (transformers has no place for it): sbo" in capsys.readouterr().err
 
 
 def test_fresh_parameters_are_no_run(run_bertjax, pretrained, tmp_path):

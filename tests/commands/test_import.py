@@ -154,7 +154,7 @@ def test_a_classifier_needs_its_task(save_pretrained, tmp_path, capsys):
         "pooler_act": "tanh",
     }
     import_model(source, tmp_path / "encoder", "--task", "none")
-    assert "left behind: glue" in capsys.readouterr().err
+    assert "left out: glue" in capsys.readouterr().err
     assert "task" not in json.loads((tmp_path / "encoder" / "config.json").read_text())
 
 
@@ -169,13 +169,13 @@ def test_the_class_tells_which_head_it_is(save_pretrained, tmp_path, capsys):
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **config)
     import_model(source, tmp_path / "run")
     said = capsys.readouterr()
-    assert said.err == "left behind: encoder/pooler\n"
+    assert said.err == "left out: encoder/pooler\n"
     assert said.out.splitlines()[0].endswith("; heads: ner")
     run = json.loads((tmp_path / "run" / "config.json").read_text())
     assert run["task"] == {"name": "ner", "labels": ["O", "B-PER"], "classifier_dropout": 0.1}
     assert run["model"]["num_pooler_layers"] == 0
     import_model(source, tmp_path / "encoder", "--task", "none")
-    assert "left behind: ner" in capsys.readouterr().err
+    assert "left out: ner" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_p
     assert ["truncated" in answer for answer in answers] == [False, True]
 
 
-def test_heads_beside_a_classifier_are_left_behind(save_pretrained, tmp_path, capsys):
+def test_heads_beside_a_classifier_are_left_out(save_pretrained, tmp_path, capsys):
     config = {"finetuning_task": "rte", **id2label("entailment", "not_entailment")}
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, **config)
     import_model(source, tmp_path / "run")
-    assert "left behind: mlm, sentence_pair" in capsys.readouterr().err
+    assert "left out: mlm, sentence_pair" in capsys.readouterr().err
 
 
 def test_fine_tuning_from_their_folder_tells_the_way(save_pretrained, tmp_path):

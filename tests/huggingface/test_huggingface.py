@@ -79,7 +79,9 @@ def test_one_type_is_remembered_and_several_are_float32():
 @pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}])
 def test_other_architectures_are_refused(config, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"model_type .*: got \S+, expected one of .*bert, .*roberta"):
+    with pytest.raises(
+        UserError, match=r"model_type .*: got \S+, expected one of .*bert, .*roberta"
+    ):
         huggingface_model.read(tmp_path)
 
 
