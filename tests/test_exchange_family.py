@@ -171,8 +171,8 @@ def test_layers_that_share_nothing_are_groups(vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        ({"sharing": "attention"}, "sharing='attention': an ALBERT of transformers shares all"),
-        ({"embedding_size": 16}, "embedding_size=16, the same as hidden_size: an ALBERT of"),
+        ({"sharing": "attention"}, "sharing: got 'attention', expected one of all, none"),
+        ({"embedding_size": 16}, "embedding_size: got 16, the same as hidden_size"),
     ],
 )
 def test_an_albert_that_theirs_cannot_be(model, told, vocabulary, tmp_path):

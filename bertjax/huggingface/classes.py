@@ -17,7 +17,7 @@ from bertjax.huggingface.model import Released
 from bertjax.tasks.glue.table import GlueTask, glue_task
 from bertjax.tasks.ner.conll import is_tag
 
-_FIX = "fix config.json, or state the names with --labels"
+_FIX = "fix config.json, or specify the names with --labels"
 
 
 def read(hf_config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def read(hf_config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
 
     Args:
       hf_config: The `config.json`.
-      num_outputs: Of the classifier.
+      num_outputs: Number of outputs of the classifier.
 
     Returns:
       A name for each output; none where `id2label` is absent or holds only the placeholders that
@@ -55,12 +55,12 @@ def read(hf_config: Mapping[str, Any], num_outputs: int) -> tuple[str, ...]:
 
 
 def placeholders(num_outputs: int) -> tuple[str, ...]:
-    """The names that transformers gives to outputs that have none."""
+    """The names that transformers gives to outputs without names."""
     return tuple(f"LABEL_{number}" for number in range(num_outputs))
 
 
 def _check_label2id(hf_config: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Compares the names that both tables have: `label2id` often keeps placeholders besides."""
+    """Compares the names that both tables have: `label2id` often contains placeholders as well."""
     numbered = {(name, str(number)) for number, name in enumerate(names)}
     for name, number in _items(hf_config, "label2id"):
         if name in names and (name, str(number)) not in numbered:
@@ -78,9 +78,9 @@ def _items(hf_config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:
 
 
 _CLASSIFIER = ("glue/classifier/dense/kernel", "glue/classifier/dense/bias")
-"""The arrays whose last axis is the classes."""
+"""The parameters whose last axis is the classes."""
 
-_WITHOUT = "import the encoder alone with --task none"
+_WITHOUT_HEAD = "import the encoder alone with --task none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Classes:
     """The classes of an imported GLUE classifier.
 
     Attributes:
-      labels: Their names in the run's order; empty where they are those of the table.
-      order: For each class of the run the number of its output in transformers; empty where both
+      labels: Their names in the run's order; empty if they are those of the table.
+      order: For each class of the run the index of its output in transformers; empty if both
         orders are the same.
     """
 
@@ -97,13 +97,16 @@ class Classes:
     order: tuple[int, ...]
 
 
-def of_texts(released: Released, task: GlueTask, stated: Sequence[str]) -> Classes:
-    """The classes of a classifier of texts.
+def of_texts(released: Released, task: GlueTask, given: Sequence[str]) -> Classes:
+    """The classes of a text classifier.
+
+    A run has the classes of a GLUE task in GLUE's order: without their names, the predictions of a
+    model with another order would be wrong.
 
     Args:
       released: The model.
       task: Its task.
-      stated: The names of its outputs in their order; empty: as in its config.json.
+      given: The names of its outputs in their order; empty: those of its config.json.
 
     Raises:
       UserError: the outputs are not those of the task, or their order is not known.
@@ -112,17 +115,17 @@ def of_texts(released: Released, task: GlueTask, stated: Sequence[str]) -> Class
     num_outputs = _num_outputs(released, "glue")
     if num_outputs != task.num_labels:
         raise UserError(
-            f"the classifier has {num_outputs} output(s), expected {task.num_labels} for "
-            f"{task.name}; name its task with --task, or {_WITHOUT}"
+            f"outputs of the classifier: got {num_outputs}, expected {task.num_labels} for "
+            f"{task.name}; specify its task with --task, or {_WITHOUT_HEAD}"
         )
     if not task.labels:
-        if stated:
+        if given:
             raise UserError(
-                f"--labels: got {_listed(stated)}, expected none for {task.name}, a regression; "
+                f"--labels: got {_listed(given)}, expected none for {task.name}, a regression; "
                 "leave it out"
             )
         return Classes((), ())
-    names = tuple(stated) or _read(released, num_outputs, task.names or task.labels)
+    names = tuple(given) or _read(released, num_outputs, task.names or task.labels)
     try:
         order = task.order(names)
     except UserError as error:
@@ -132,28 +135,28 @@ def of_texts(released: Released, task: GlueTask, stated: Sequence[str]) -> Class
     return Classes(() if labels == task.labels else labels, () if is_same else order)
 
 
-def of_words(released: Released, stated: Sequence[str]) -> tuple[str, ...]:
-    """The tags that a classifier of words tells apart, in the order of its outputs.
+def of_words(released: Released, given: Sequence[str]) -> tuple[str, ...]:
+    """The tags of a token classifier, in the order of its outputs.
 
     Raises:
-      UserError: they are not tags, or not known.
+      UserError: a name is not a tag, or config.json has no names.
     """
     example = ("O", "B-PER", "I-PER")
     num_outputs = _num_outputs(released, "ner")
-    names = tuple(stated) or _read(released, num_outputs, example)
+    names = tuple(given) or _read(released, num_outputs, example)
     wrong = [name for name in names if not is_tag(name)]
     if wrong or len(names) != num_outputs:
         raise UserError(
-            f"classes of the words: got {_listed(names)}, expected {num_outputs} tags such as "
-            f"{_listed(example)}; {_remedy(example)}"
+            f"tags of the token classifier: got {_listed(names)}, expected {num_outputs} tags such "
+            f"as {_listed(example)}; {_remedy(example)}"
         )
     return names
 
 
 def _remedy(example: Sequence[str]) -> str:
     return (
-        "state the order of the classifier's outputs, as in --labels "
-        f"{' '.join(example)}, or {_WITHOUT}"
+        "specify the names of the classifier's outputs in their order, as in --labels "
+        f"{' '.join(example)}, or {_WITHOUT_HEAD}"
     )
 
 
@@ -181,7 +184,7 @@ def _num_outputs(released: Released, head: str) -> int:
     pairs = released.architecture.parts()[head]
     bias = next(each.hf for each in pairs if each.bertjax == f"{head}/classifier/dense/bias")
     if bias not in released.arrays:
-        raise UserError(f"the weights have no {bias}, which a classifier has; restore the file")
+        raise UserError(f"the weights lack {bias}, the bias of the classifier: restore the file")
     return len(released.arrays[bias])
 
 
@@ -190,7 +193,7 @@ def _check_problem_type(released: Released, task: GlueTask) -> None:
     if given not in (None, expected):
         raise UserError(
             f"problem_type of config.json: got {given!r}, expected {expected!r} for {task.name}; "
-            f"{_WITHOUT}"
+            f"{_WITHOUT_HEAD}"
         )
 
 
@@ -199,7 +202,7 @@ def _problem_type(task: GlueTask) -> str:
 
 
 def hf_fields(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `config.json` that name the outputs of a run's classifier."""
+    """The fields of `config.json` with the names of the outputs of a run's classifier."""
     if run["task"]["name"] == "ner":
         return _numbered(run["task"]["labels"])
     task = glue_task(run["task"]["dataset"])
@@ -220,17 +223,17 @@ def _numbered(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def to_bertjax(run: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Puts the classes of a run's arrays in the run's order, from that of transformers."""
+    """Reorders the classes of the classifier from the order of transformers to that of the run."""
     return _reordered(arrays, _order(run))
 
 
 def to_hf(run: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Puts the classes of a run's arrays in the order of transformers, from that of the run."""
+    """Reorders the classes of the classifier from the order of the run to that of transformers."""
     return _reordered(arrays, np.argsort(_order(run)).tolist())
 
 
 def _order(run: Mapping[str, Any]) -> list[int]:
-    """`class_order` of an imported run, empty where both orders are the same."""
+    """`class_order` of an imported run, empty if both orders are the same."""
     return list(run["imported"].get("class_order", ())) if "imported" in run else []
 
 

@@ -16,76 +16,79 @@ _ASSUMED = {
     "initializer_range": 0.02,
     "layer_norm_eps": 1e-12,
 }
-"""What BERT and its kin have in transformers where a config says nothing, by our names."""
+"""Defaults of BERT-style configs in transformers, by the names of bertjax fields."""
 
 FIXED = {"is_encoder_decoder": False}
-"""Fields of every config in transformers of which bertjax has one value."""
+"""Fields of every config in transformers of which bertjax supports one value."""
 
 IRRELEVANT = {
-    "architectures": "the arrays of the file decide which heads there are",
-    "model_type": "it chooses the file that reads the config",
+    "architectures": "the arrays of the file determine the heads",
+    "model_type": "it selects the architecture that reads the config",
     "transformers_version": "a record of the version that wrote the file",
     "_name_or_path": "a record of where the model was loaded from",
-    "dtype": "the type of the arrays, which the arrays have themselves",
+    "dtype": "the type of the arrays, which the arrays store as well",
     "return_dict": "the Python type of the outputs",
     "output_hidden_states": "which outputs are returned, not their values",
     "output_attentions": "which outputs are returned, not their values",
     "use_cache": "which outputs are returned, not their values",
-    "chunk_size_feed_forward": "memory against speed, the outputs are the same",
-    "pad_token_id": "padding is hidden by the attention mask",
+    "chunk_size_feed_forward": "trades memory for speed, with the same outputs",
+    "pad_token_id": "padding is excluded by the attention mask",
     "bos_token_id": "generation in transformers; bertjax takes it from the tokenizer",
     "eos_token_id": "generation in transformers; bertjax takes it from the tokenizer",
     "id2label": "classes of a task's head (`bertjax/huggingface/heads.py`)",
     "label2id": "classes of a task's head (`bertjax/huggingface/heads.py`)",
     "problem_type": "the loss of a task's head (`bertjax/huggingface/heads.py`)",
 }
-"""Fields of every config in transformers that no field of our models stands for, and why not."""
+"""Fields of every config in transformers that correspond to no field of bertjax models, and why."""
 
 
-def take(theirs: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
-    """Values of their config under our names.
+def rename(hf_config: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a bertjax model, from those of the HF config with the same meaning.
 
     Args:
-      theirs: Their config.
-      words: Our field for each of theirs.
+      hf_config: The HF config.
+      words: The bertjax field of each HF field.
 
     Raises:
-      UserError: a size is missing, or one names an activation that we do not have.
+      UserError: a size is missing, or an activation is not one of bertjax.
     """
-    missing = [word for word, ours in words.items() if word not in theirs and ours not in _ASSUMED]
+    missing = [
+        word for word, name in words.items() if word not in hf_config and name not in _ASSUMED
+    ]
     if missing:
-        raise UserError(f"config.json lacks {', '.join(missing)}: restore it from where it came")
-    taken = {
-        ours: theirs[word] if word in theirs else _ASSUMED[ours] for word, ours in words.items()
+        raise UserError(f"config.json lacks {', '.join(missing)}: restore it from its source")
+    renamed = {
+        name: hf_config[word] if word in hf_config else _ASSUMED[name]
+        for word, name in words.items()
     }
-    if "hidden_act" in taken:
-        activation(taken["hidden_act"])
-    return taken
+    if "hidden_act" in renamed:
+        activation(renamed["hidden_act"])
+    return renamed
 
 
-def expect(
-    theirs: Mapping[str, Any],
+def check_fixed(
+    hf_config: Mapping[str, Any],
     parts: Collection[str],
     fixed: Mapping[str, Any],
     by_head: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
-    """Refuses a config that asks for another computation than the usual one.
+    """Refuses a config with another value of a field than the one that bertjax supports.
 
     Args:
-      theirs: Their config.
-      parts: The parts of our parameters that the file has.
-      fixed: Fields with the one value that bertjax has.
+      hf_config: The HF config; an absent field has the supported value.
+      parts: The parts of the bertjax parameters in the file.
+      fixed: The supported values.
       by_head: The same for fields that only one of the parts reads.
 
     Raises:
-      UserError: naming the field; one that is absent has the usual value.
+      UserError: naming the field.
     """
     expected = dict(fixed)
     for part in parts:
         expected |= by_head.get(part, {})
     for word, value in expected.items():
-        if theirs.get(word, value) != value:
+        if hf_config.get(word, value) != value:
             raise UserError(
-                f"config.json says {word}={theirs[word]!r}: bertjax has this model with "
-                f"{word}={value!r} only"
+                f"{word} of config.json: got {hf_config[word]!r}, expected {value!r}, the only "
+                "value that bertjax supports for this model"
             )

@@ -1,6 +1,6 @@
-"""Read ELMo as released: `options.json` and `lm_weights.hdf5`.
+"""Read a released ELMo: `options.json` and `lm_weights.hdf5`.
 
-read  folder -> Released: the fields of our model, and our parameters of their arrays
+read  folder -> Released, which `fields` and `parameters` convert to a bertjax model
 """
 
 import dataclasses
@@ -16,19 +16,19 @@ from bertjax.huggingface.name_map import Shape
 from bertjax.layers.char_cnn import NUM_CHARACTERS
 from bertjax.layers.lstm import DIRECTIONS
 
-_SHOWN = 8
+_MAX_ROWS = 8
 
 _ACTIVATIONS = ("relu", "tanh")
-"""Of the filters: the published code has no others."""
+"""Activations of the convolution; the published code has no others."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Released:
-    """A model of theirs.
+    """A released ELMo.
 
     Attributes:
-      options: Their `options.json`.
-      arrays: By name, as in the file.
+      options: The contents of `options.json`.
+      arrays: By their names in the file.
     """
 
     options: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Released:
 
 
 def is_released(folder: pathlib.Path) -> bool:
-    """Whether a folder holds an ELMo model: files of a hub have longer names."""
+    """Whether a folder contains an ELMo; on hubs, its file names have prefixes."""
     return bool(_found(folder, "options.json"))
 
 
@@ -55,10 +55,10 @@ def read(folder: pathlib.Path) -> Released:
 
 
 def fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of our model.
+    """The fields of the bertjax model.
 
     Raises:
-      UserError: an option is missing, or our model cannot be what it says.
+      UserError: an option is missing, or has a value that bertjax does not support.
     """
     try:
         lstm, cnn = options["lstm"], options["char_cnn"]
@@ -78,7 +78,9 @@ def fields(options: Mapping[str, Any]) -> dict[str, Any]:
             "hidden_dropout_prob": float(options.get("dropout", 0.1)),
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"options.json is no description of an ELMo model: {error!r}") from None
+        raise UserError(
+            f"options.json does not describe an ELMo: {error!r}; restore it from its source"
+        ) from None
     if found["hidden_act"] not in _ACTIVATIONS:
         raise UserError(
             f"options.json: got char_cnn.activation={found['hidden_act']!r}, expected one of "
@@ -90,50 +92,50 @@ def fields(options: Mapping[str, Any]) -> dict[str, Any]:
 def parameters(
     released: Released, shapes: Mapping[str, Shape], source: pathlib.Path
 ) -> dict[str, np.ndarray]:
-    """Our parameters by name.
+    """Converts the arrays to bertjax parameters, by path.
 
     Args:
-      released: A model of theirs.
-      shapes: Of ours.
-      source: Where it lies.
+      released: The released model.
+      shapes: The shapes of the bertjax parameters.
+      source: Its folder.
 
     Raises:
-      UserError: the options do not fit the weights; a table lists what differs.
+      UserError: the options do not fit the weights; a table lists the differences.
     """
-    arrays, ours, wrong = dict(released.arrays), {}, []
-    for theirs, wanted, parts in _places(fields(released.options)):
-        array = arrays.pop(theirs, None)
-        if array is None or array.shape != wanted:
-            came = "nothing" if array is None else array.shape
-            wrong.append(f"  {theirs}  came {came}, expected {wanted}")
+    arrays, params, wrong = dict(released.arrays), {}, []
+    for name, expected, paths in _maps(fields(released.options)):
+        array = arrays.pop(name, None)
+        if array is None or array.shape != expected:
+            found = "nothing" if array is None else array.shape
+            wrong.append(f"  {name}  got {found}, expected {expected}")
             continue
-        pieces = np.split(np.asarray(array, np.float32), len(parts))
-        pairs = zip(parts, pieces, strict=True)
-        ours |= {name: piece.reshape(shapes[name]) for name, piece in pairs}
-    wrong += [f"  {name}  came {array.shape}, expected nothing" for name, array in arrays.items()]
+        pieces = np.split(np.asarray(array, np.float32), len(paths))
+        for path, piece in zip(paths, pieces, strict=True):
+            params[path] = piece.reshape(shapes[path])
+    wrong += [f"  {name}  got {array.shape}, expected nothing" for name, array in arrays.items()]
     if wrong:
-        hidden = [f"  and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-        told = f"{source}: options.json does not fit the weights: take both of one model"
-        raise UserError("\n".join([told, *wrong[:_SHOWN], *hidden]))
-    return ours
+        omitted = [f"  and {len(wrong) - _MAX_ROWS} more"] if len(wrong) > _MAX_ROWS else []
+        message = f"{source}: options.json does not fit the weights: use both files of one model"
+        raise UserError("\n".join([message, *wrong[:_MAX_ROWS], *omitted]))
+    return params
 
 
-def _places(model: Mapping[str, Any]) -> Iterator[tuple[str, Shape, list[str]]]:
-    """Each of their arrays: name, shape, and those of ours that lie in it, one below the other."""
-    yield from _places_of_words(model)
+def _maps(model: Mapping[str, Any]) -> Iterator[tuple[str, Shape, list[str]]]:
+    """Yields name, shape and parameters (concatenated along the first axis) of each array."""
+    yield from _char_cnn_maps(model)
     width, cells = model["hidden_size"] // 2, model["intermediate_size"]
     for side, direction in enumerate(DIRECTIONS):
         for layer in range(model["num_hidden_layers"]):
-            ours = f"encoder/recurrent/{direction}_{layer}"
-            theirs = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
-            # One kernel for the input and, below it, the last output.
-            both = [f"{ours}/input/kernel", f"{ours}/recurrent"]
-            yield f"{theirs}/W_0", (2 * width, 4 * cells), both
-            yield f"{theirs}/B", (4 * cells,), [f"{ours}/input/bias"]
-            yield f"{theirs}/W_P_0", (cells, width), [f"{ours}/project"]
+            path = f"encoder/recurrent/{direction}_{layer}"
+            cell = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            # One kernel multiplies the concatenation of the input and the previous output.
+            both = [f"{path}/input/kernel", f"{path}/recurrent"]
+            yield f"{cell}/W_0", (2 * width, 4 * cells), both
+            yield f"{cell}/B", (4 * cells,), [f"{path}/input/bias"]
+            yield f"{cell}/W_P_0", (cells, width), [f"{path}/project"]
 
 
-def _places_of_words(model: Mapping[str, Any]) -> Iterator[tuple[str, Shape, list[str]]]:
+def _char_cnn_maps(model: Mapping[str, Any]) -> Iterator[tuple[str, Shape, list[str]]]:
     words, size = "encoder/words", model["char_embedding_size"]
     yield "char_embed", (NUM_CHARACTERS, size), [f"{words}/characters"]
     for index, (width, number) in enumerate(model["filters"]):
@@ -143,9 +145,9 @@ def _places_of_words(model: Mapping[str, Any]) -> Iterator[tuple[str, Shape, lis
     total = sum(number for _, number in model["filters"])
     for layer in range(model["num_highway_layers"]):
         for gate in ("carry", "transform"):
-            ours = f"{words}/highway_{layer}/{gate}"
-            yield f"CNN_high_{layer}/W_{gate}", (total, total), [f"{ours}/kernel"]
-            yield f"CNN_high_{layer}/b_{gate}", (total,), [f"{ours}/bias"]
+            path = f"{words}/highway_{layer}/{gate}"
+            yield f"CNN_high_{layer}/W_{gate}", (total, total), [f"{path}/kernel"]
+            yield f"CNN_high_{layer}/b_{gate}", (total,), [f"{path}/bias"]
     out = model["hidden_size"] // 2
     yield "CNN_proj/W_proj", (total, out), [f"{words}/project/kernel"]
     yield "CNN_proj/b_proj", (out,), [f"{words}/project/bias"]
@@ -159,7 +161,9 @@ def _only(folder: pathlib.Path, ending: str) -> pathlib.Path:
     found = _found(folder, ending)
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise UserError(f"{folder}: expected one file *{ending}, found {names}")
+        raise UserError(
+            f"{folder}: got {names} as *{ending}, expected exactly one; restore or remove files"
+        )
     return found[0]
 
 
@@ -170,13 +174,13 @@ def _arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: reading it needs h5py: pip install 'bertjax[elmo]'") from None
     arrays: dict[str, np.ndarray] = {}
 
-    def take(name: str, thing: Any) -> None:
-        if isinstance(thing, h5py.Dataset):
-            arrays[name] = np.asarray(thing)
+    def collect(name: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset):
+            arrays[name] = np.asarray(node)
 
     try:
         with h5py.File(path) as file:
-            file.visititems(take)
+            file.visititems(collect)
     except OSError as error:
-        raise UserError(f"{path} is no HDF5 file, or damaged: {error}") from None
+        raise UserError(f"{path} is not an HDF5 file, or damaged: {error}") from None
     return arrays

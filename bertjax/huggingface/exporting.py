@@ -34,11 +34,12 @@ Params = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What is exported.
+    """A checkpoint to export.
 
     Attributes:
       origin: The run, its config and the checkpoint.
-      results: Of a fine-tuning: what `results.json` holds, and which `seed` this is.
+      results: The `results.json` of a fine-tuning run.
+      seed: The seed of a fine-tuning run.
     """
 
     origin: checkpoint_origin.PretrainedSource
@@ -48,12 +49,12 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """What came of it.
+    """A summary of an export.
 
     Attributes:
-      class_name: Of transformers.
-      parameters: How many numbers were written.
-      left_out: Parts of the run that were not written, and why.
+      class_name: The class in transformers.
+      parameters: Number of parameters.
+      left_out: Parts of the run that were not exported, and why.
     """
 
     class_name: str
@@ -62,13 +63,16 @@ class Export:
 
 
 def find(name: str) -> Source:
-    """Finds what the user means by a run, or by a fine-tuning: its median seed, or `RUN/seed_N`.
+    """Finds a checkpoint: of a pretraining run, or of a fine-tuning run the median seed or another.
+
+    Args:
+      name: RUN, RUN@STEP or RUN@best; RUN/seed_N for another seed than the median.
 
     Raises:
       UserError: there is no such run or checkpoint, or it is damaged.
     """
     if name.startswith("random:"):
-        raise UserError(f"{name}: fresh parameters are not worth an export; name a run's folder")
+        raise UserError(f"{name} has untrained weights: specify the folder of a trained run")
     folder, _, which = name.partition("@")
     run = storage.to_path(folder)
     is_seed = run.name.startswith("seed_") and (run.parent / "results.json").is_file()
@@ -77,8 +81,8 @@ def find(name: str) -> Source:
         return Source(checkpoint_origin.resolve(name))
     if which:
         raise UserError(
-            f"{name}: which epoch of a fine-tuning counts is settled by its choose_epoch; leave "
-            f"@{which} out"
+            f"{name}: got @{which}, expected the name of a fine-tuning run alone; its choose_epoch "
+            f"selects the epoch, leave out @{which}"
         )
     results = read_json(workdir / "results.json")
     seed = int(run.name.removeprefix("seed_")) if is_seed else results["predictions"]["seed"]
@@ -86,13 +90,13 @@ def find(name: str) -> Source:
 
 
 def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Source:
-    """The epoch of a seed that counts."""
+    """The checkpoint of the selected epoch of a seed."""
     result = next((each for each in results["each_seed"] if each["seed"] == seed), None)
     if result is None:
-        raise UserError(f"{workdir} has no finished seed {seed}: name one of its results.json")
+        raise UserError(f"{workdir} has no finished seed {seed}: specify one of its results.json")
     step = next(e["step"] for e in result["epochs"] if e["epoch"] == result["chosen_epoch"])
     checkpoint = workdir / f"seed_{seed}" / "checkpoints" / str(step)
-    defect = checkpoint_folder.defect(checkpoint) if checkpoint.is_dir() else "it is not there"
+    defect = checkpoint_folder.defect(checkpoint) if checkpoint.is_dir() else "it does not exist"
     if defect:
         raise UserError(
             f"{checkpoint} cannot be exported ({defect}): checkpoints of finished seeds are kept "
@@ -105,16 +109,16 @@ def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Sourc
 def write(
     source: Source, target: pathlib.Path, scores: Sequence[str] = (), *, generator: bool = False
 ) -> Export:
-    """Writes the folder, whole or not at all.
+    """Writes the folder, atomically.
 
     Args:
-      source: What is exported.
+      source: The checkpoint.
       target: A new folder.
-      scores: Folders of fine-tunings of this checkpoint, whose scores the card shows.
-      generator: Whether it is the generator of an ELECTRA, instead of what fine-tuning takes.
+      scores: Folders of fine-tuning runs of this checkpoint, for the scores of the card.
+      generator: Whether to export the generator of an ELECTRA instead of the discriminator.
 
     Raises:
-      UserError: transformers has no such model, or something does not fit.
+      UserError: transformers has no such model, or the scores are those of another one.
     """
     if generator and scores:
         raise UserError(
@@ -207,7 +211,7 @@ def _check_task(source: Source, model_type: str) -> None:
 
 
 def _facts(source: Source, fingerprint: str) -> dict[str, str]:
-    """Where a model is from, for its card."""
+    """The provenance of a model, for its card."""
     run, record = source.origin.config, checkpoint_folder.read_record(source.origin.checkpoint)
     facts = {"steps": f"{record.step:,}"}
     if "imported" in run:
@@ -218,7 +222,7 @@ def _facts(source: Source, fingerprint: str) -> dict[str, str]:
     if source.seed is not None:
         facts["seed"] = str(source.seed)
         start = run["init"]
-        facts["encoder that it began with"] = f"step {start['step']:,}, sha256 {start['encoder']}"
+        facts["initialised from"] = f"step {start['step']:,}, sha256 {start['encoder']}"
     facts |= {name: f"{value:.6g}" for name, value in record.metrics.items() if "/" in name}
     facts["corpus, sha256"] = record.provenance.get("corpus", "not recorded")
     facts["tokenizer, sha256"] = fingerprint
@@ -227,23 +231,23 @@ def _facts(source: Source, fingerprint: str) -> dict[str, str]:
 
 
 def _results_of(name: str, source: Source) -> Mapping[str, Any]:
-    """What a fine-tuning came to, which must be one of this very encoder."""
+    """The results of a fine-tuning run, which must be initialised from this encoder."""
     path = storage.to_path(name) / "results.json"
     if not path.is_file():
         raise UserError(
-            f"--scores {name}: it has no results.json; expected a fine-tuning's --workdir"
+            f"--scores {name} has no results.json: expected the --workdir of a fine-tuning run"
         )
     results = read_json(path)
-    came, wanted = results["init"]["encoder"], source.origin.description()["encoder"]
-    if came != wanted:
+    found, expected = results["init"]["encoder"], source.origin.description()["encoder"]
+    if found != expected:
         raise UserError(
-            f"--scores {name}: it began with another encoder, sha256 {came[:16]}; the one that is "
-            f"exported has {wanted[:16]}"
+            f"--scores {name}: got a run initialised from the encoder with sha256 {found[:16]}, "
+            f"expected {expected[:16]}, the exported one; leave it out"
         )
     return results
 
 
-def _score_rows(fine_tunings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def _score_rows(each_results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return [
         (
             results["task"],
@@ -253,6 +257,6 @@ def _score_rows(fine_tunings: Sequence[Mapping[str, Any]]) -> list[tuple[str, ..
             f"{spread['max']:.4f}",
             str(results["seeds"]),
         )
-        for results in fine_tunings
+        for results in each_results
         for metric, spread in results["over_seeds"].items()
     ]

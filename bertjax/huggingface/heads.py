@@ -17,13 +17,13 @@ from bertjax.huggingface.model import Released
 from bertjax.tasks.glue.table import TASKS, glue_task
 
 NO_TASK = "none"
-"""Leaves a task's head behind."""
+"""The name of a task that leaves out the head."""
 
 _CHOICES = {"race": 4, "swag": 4}
-"""Answers of each question, by data set."""
+"""Number of choices of a question, by data set."""
 
 _WITH_CLASSES = ("glue", "ner")
-"""Tasks whose heads have an output for each of several classes."""
+"""Tasks whose heads have one output per class."""
 
 _UNANSWERABLE = {"squad1": False, "squad2": True}
 
@@ -34,17 +34,17 @@ _NAMES = {
 }
 """The tasks of each head, as `--task` and `finetuning_task` name them."""
 
-_ASKED_AS = {
+_SQUAD_DATA = {
     "doc_stride": 128,
     "max_query_length": 64,
     "max_answer_length": 30,
     "null_threshold": None,
 }
-"""How a model that answers questions reads them, as in `configs/squad.py`."""
+"""Fields of `config.data` for question answering, as in `configs/squad.py`."""
 
 
 def name_of(run: Mapping[str, Any]) -> str:
-    """What a task is called to the user, and as `finetuning_task` in their config."""
+    """The name of a run's task in options and messages, and in `finetuning_task` of HF configs."""
     task = run["task"]
     if task["name"] == "squad":
         return "squad2" if run["data"]["unanswerable"] else "squad1"
@@ -52,35 +52,35 @@ def name_of(run: Mapping[str, Any]) -> str:
 
 
 def hf_fields(architecture: ModuleType, run: Mapping[str, Any]) -> dict[str, Any]:
-    """What their config says of a run's task."""
+    """The fields of `config.json` that describe a run's task."""
     task = run["task"]
-    words = {"finetuning_task": name_of(run)}
+    fields = {"finetuning_task": name_of(run)}
     if task["name"] in _WITH_CLASSES:
-        words |= huggingface_classes.hf_fields(run)
+        fields |= huggingface_classes.hf_fields(run)
     if task["name"] == "multiple_choice":
-        words["num_choices"] = task["num_choices"]
+        fields["num_choices"] = task["num_choices"]
     word = attribute(architecture, "CLASSIFIER_DROPOUT").get(task["name"])
-    return words | ({word: task["classifier_dropout"]} if word else {})
+    return fields | ({word: task["classifier_dropout"]} if word else {})
 
 
 def bertjax_sections(
     released: Released, head: str, name: str, labels: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The sections `task`, `data` and `imported` of the run that a fine-tuned model becomes.
+    """The sections `task`, `data` and `imported` of a run, for an imported fine-tuned model.
 
     Args:
-      released: A model of theirs.
-      head: Which task's head it has.
-      name: What the task is called; empty: as its config says.
-      labels: Names of the classifier's outputs in their order; empty: as its config says.
+      released: The Hugging Face model.
+      head: The task whose head it has.
+      name: The name of the task; empty: that of its config.
+      labels: Names of the classifier's outputs in their order; empty: those of its config.
 
     Raises:
-      UserError: the config does not tell enough, or classes are not those of the task.
+      UserError: the config does not specify the task, or the classes are not those of the task.
     """
     task, data, imported = {"name": head}, {}, {}
     if head == "squad":
         name = _task_name(released, head, name, assumed="squad1")
-        return {"task": task, "data": {"unanswerable": _UNANSWERABLE[name], **_ASKED_AS}}
+        return {"task": task, "data": {"unanswerable": _UNANSWERABLE[name], **_SQUAD_DATA}}
     task["classifier_dropout"] = _dropout(released, head)
     if head == "ner":
         task["labels"] = huggingface_classes.of_words(released, labels)
@@ -98,19 +98,19 @@ def bertjax_sections(
     return {"task": task, "data": data, "imported": imported}
 
 
-def check_statements(head: str | None, name: str, labels: Sequence[str]) -> None:
-    """Refuses what a user states about a head that the model does not have.
+def check_options(head: str | None, name: str, labels: Sequence[str]) -> None:
+    """Refuses options for a head that the model does not have.
 
     Args:
       head: The task whose head the model has.
-      name: Of the task, as the user gives it; empty: not given.
-      labels: Names of its classes, as the user gives them; empty: not given.
+      name: Value of --task; empty: not given.
+      labels: Values of --labels; empty: not given.
 
     Raises:
       UserError: naming the option.
     """
     if head is None and name not in ("", NO_TASK):
-        raise UserError(f"--task: got {name}, expected none; the model has no head of a task")
+        raise UserError(f"--task: got {name}, expected none, as the model has no head of a task")
     if head == "ner" and name not in ("", head, NO_TASK):
         raise UserError(
             f"--task: got {name}, expected ner, the head that the model has; leave --task out, or "
@@ -133,19 +133,19 @@ def _num_choices(released: Released, name: str) -> int:
 
 
 def _task_name(released: Released, head: str, given: str, assumed: str = "") -> str:
-    """The name of the task: as the user gives it, as the config has it, or as it is assumed."""
+    """The name of the task: the given one, that of the config, or the assumed one."""
     name = str(given or released.config.get("finetuning_task") or assumed)
     if not name:
         raise UserError(
-            "the model has a classifier, and its config.json does not say of which task: name it, "
-            f"as in --task rte, or leave it behind with --task {NO_TASK}"
+            "the model has a classifier, and its config.json does not name the task: specify it, "
+            f"as in --task rte, or import the encoder alone with --task {NO_TASK}"
         )
     if name not in _NAMES[head]:
         source = "--task" if given else "finetuning_task of config.json"
         raise UserError(
             f"{source}: got {name!r}, expected a task of the model's head ({head}): "
-            f"{nearest(name, _NAMES[head])}; name it with --task, or import the encoder alone with "
-            f"--task {NO_TASK}"
+            f"{nearest(name, _NAMES[head])}; specify it with --task, or import the encoder alone "
+            f"with --task {NO_TASK}"
         )
     return name
 
@@ -162,13 +162,13 @@ def default_dropout(model: Mapping[str, Any], head: str) -> float:
 
 
 def superfluous(released: Released, name: str) -> tuple[str, ...]:
-    """The parts that have no use beside a task's head, or that head itself, if it is unwanted."""
+    """The parts that a model with a task's head does not use; that head, if `name` is "none"."""
     head = architectures.task_of(released.parts)
     if head is None:
         return ()
     if name == NO_TASK:
         return (head,)
-    beside = [p for p in released.parts if is_head(p) and p != head]
+    others = [p for p in released.parts if is_head(p) and p != head]
     pooled = reads_pooled(head) and not architectures.has_own_pooler(released.architecture, head)
     unread = [] if pooled else [p for p in released.parts if p == architectures.POOLER]
-    return (*unread, *beside)
+    return (*unread, *others)

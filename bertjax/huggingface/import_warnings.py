@@ -1,6 +1,6 @@
 """Warnings of an import: fields that `config.json` leaves open, and the values assumed.
 
-Each is one line, with what to do if the assumption is wrong.
+Each is one line, with the remedy if the assumption is wrong.
 """
 
 from collections.abc import Iterator
@@ -12,19 +12,18 @@ from bertjax.tokenizers.sentencepiece import SentencePieceTokenizer
 from bertjax.tokenizers.special_tokens import KNOWN_SPECIALS
 
 _CAUSAL = ("LMHeadModel", "ForCausalLM")
-"""Ends of the names of classes that predict the next token."""
+"""Endings of the names of classes that predict the next token."""
 
-
-_SHOWN = 4
-"""Tokens that a warning lists."""
+_MAX_TOKENS = 4
+"""Number of tokens that a warning lists."""
 
 
 def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The warnings for a model, once its config was accepted.
+    """The warnings for a model whose config is accepted.
 
     Args:
-      released: The model as it is imported, without the parts that stay behind.
-      task: The task that the user gives; empty: as its config says.
+      released: The model as it is imported, without the parts that are left out.
+      task: The task that the user specifies; empty: that of its config.
       tokenizer: Of the model.
     """
     head = architectures.task_of(released.parts)
@@ -36,54 +35,54 @@ def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
 def _of_class(released: Released) -> Iterator[str]:
     classes = released.architecture.CLASSES
     heads = [part for part in released.parts if architectures.is_head(part)]
-    taken = classes[architectures.heads_of_a_class(released.architecture, heads)]
+    imported_as = classes[architectures.heads_of_a_class(released.architecture, heads)]
     for name in released.config.get("architectures") or ():
         if name in classes.values():
             continue
         if name.endswith(_CAUSAL):
             yield (
-                f"config.json names {name} without is_decoder=true: imported as {taken}, with "
-                "attention in both directions as in transformers; a model trained with causal "
-                "attention computes something else"
+                f"config.json names {name} without is_decoder=true: imported as {imported_as}, "
+                "with bidirectional attention as in transformers; the outputs of a model trained "
+                "with causal attention are different ones"
             )
         else:
             yield (
-                f"config.json names {name}, a class that bertjax does not know: imported as "
-                f"{taken} by the names of its arrays; compare the outputs of both"
+                f"config.json names {name}, a class unknown to bertjax: imported as "
+                f"{imported_as} by the names of its arrays; compare the outputs of both"
             )
 
 
 def _of_tokenizer(released: Released, tokenizer: Tokenizer) -> Iterator[str]:
     if isinstance(tokenizer, SentencePieceTokenizer):
         yield (
-            "the tokenizer is a SentencePiece model without a tokenizer.json: bertjax runs it as "
-            "it is, where transformers first replaces `` and '' by \", and drops capitals and "
-            "accents as do_lower_case and keep_accents say; for the same ids write a "
+            "the tokenizer is a SentencePiece model without a tokenizer.json: bertjax applies it "
+            "to the text, while transformers first replaces `` and '' by \" and normalises case "
+            "and accents by do_lower_case and keep_accents; for the same ids write a "
             "tokenizer.json with save_pretrained of its AutoTokenizer"
         )
     known = KNOWN_SPECIALS | set(architectures.attribute(released.architecture, "SPECIALS"))
     added = [piece for piece in tokenizer.pieces(tokenizer.special_ids) if piece not in known]
     if added:
         yield (
-            f"the tokenizer has special tokens of its own ({', '.join(added[:_SHOWN])}"
-            f"{', ...' if added[_SHOWN:] else ''}): transformers finds them in texts, bertjax "
-            "reads these as plain text; save them with special=false in added_tokens of "
-            "tokenizer.json to have them found"
+            f"the tokenizer has special tokens of its own ({', '.join(added[:_MAX_TOKENS])}"
+            f"{', ...' if added[_MAX_TOKENS:] else ''}): transformers recognises them in text, "
+            "bertjax reads them as plain text; set special=false in added_tokens of tokenizer.json "
+            "to have them recognised"
         )
 
 
 def _of_task(released: Released, head: str, task: str) -> Iterator[str]:
     named = released.config.get("finetuning_task")
     if task and named and task != named:
-        yield f"config.json says finetuning_task={named!r}: imported as {task}, as --task specifies"
+        yield f"config.json has finetuning_task={named!r}: imported as {task}, the value of --task"
     if head == "squad" and not task and not named:
         yield (
-            "config.json does not name the task: imported as squad1, where every question has an "
-            "answer; give --task squad2 for a model of SQuAD 2.0"
+            "config.json does not name the task: imported as squad1, in which every question has "
+            "an answer; specify --task squad2 for a model of SQuAD 2.0"
         )
     regression = released.config.get("problem_type") == "regression"
     if (task or named) == "stsb" and not regression:
         yield (
-            "config.json has no problem_type=regression: bertjax predict prints the output of "
-            "stsb as it is, where transformers' pipeline applies a sigmoid"
+            "config.json has no problem_type=regression: bertjax predict prints the raw output of "
+            "stsb, while the pipeline of transformers applies a sigmoid"
         )

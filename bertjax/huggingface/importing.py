@@ -1,6 +1,6 @@
 """Import a released model as a run that all other commands read.
 
-read         folder -> Import: their arrays as our parameters, with a config and a tokenizer
+read         folder -> Import: bertjax parameters with a config and a tokenizer
   run_config   Released -> config of a run
   parameters   Released, config -> parameters
 write        Import -> run folder: config.json, tokenizer/, checkpoints/0
@@ -49,14 +49,14 @@ _COMPUTATION = {"precision": "auto", "remat": "none", "unroll": 0}
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """A model of theirs as a run of ours.
+    """A released model as a bertjax run.
 
     Attributes:
       config: Of the run.
       tokenizer: Of the model.
-      params: By name.
-      left_out: Parts of the folder that were not taken over.
-      warnings: What the folder does not specify, and what was assumed.
+      params: By path.
+      left_out: Parts of the folder that are not imported.
+      warnings: What the folder does not specify, and what is assumed.
     """
 
     config: ConfigDict
@@ -69,30 +69,31 @@ class Import:
 def read(
     source: pathlib.Path, *, task: str = "", vocabulary: str = "", labels: Sequence[str] = ()
 ) -> Import:
-    """Reads a model, whole or not at all.
+    """Reads a model.
 
     Args:
-      source: What `save_pretrained` wrote, or a released ELMo.
-      task: The task whose head the model has; empty: as its config says; "none" leaves it behind.
-      vocabulary: Where the tokenizer lies; empty: with the model.
-      labels: Names of the classifier's outputs in their order; empty: as its config says.
+      source: A folder that `save_pretrained` wrote, or a released ELMo.
+      task: The task whose head the model has; empty: that of its config; "none" leaves out the
+        head.
+      vocabulary: The path of the tokenizer; empty: in the model's folder.
+      labels: Names of the classifier's outputs in their order; empty: those of its config.
 
     Raises:
-      UserError: something is missing, or does not fit.
+      UserError: a file is missing, or does not fit the others.
     """
     if elmo.is_released(source):
-        huggingface_heads.check_statements(None, task, labels)
+        huggingface_heads.check_options(None, task, labels)
         return _read_elmo(source, vocabulary)
     whole = huggingface_model.read(source)
-    huggingface_heads.check_statements(architectures.task_of(whole.parts), task, labels)
+    huggingface_heads.check_options(architectures.task_of(whole.parts), task, labels)
     released, left_out = _without_superfluous(whole, task)
     tokenizer = load_tokenizer(vocabulary or source)
     config = run_config(released, source.resolve().name, task, labels)
     if config.model.vocab_size != tokenizer.vocab_size:
         raise UserError(
-            f"{source}: the model has vocab_size={config.model.vocab_size}, its tokenizer "
-            f"{tokenizer.vocab_size} pieces: name the right one with --tokenizer, or make them "
-            "equal with resize_token_embeddings of transformers"
+            f"vocab_size of {source}: got {config.model.vocab_size}, expected "
+            f"{tokenizer.vocab_size}, that of its tokenizer; specify another one with --tokenizer, "
+            "or resize the model with resize_token_embeddings of transformers"
         )
     params = parameters(released, config, tokenizer, str(source))
     with config.unlocked():
@@ -103,7 +104,7 @@ def read(
 
 
 def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
-    """ELMo as released; without a vocabulary, its tokenizer knows no word, and spells each."""
+    """Reads a released ELMo; without a vocabulary, all words are encoded by characters."""
     released = elmo.read(source)
     specials = {piece: number for number, piece in enumerate(WORDPIECE_SPECIALS)}
     bare = definitions.words(specials, punctuation=False)
@@ -120,7 +121,7 @@ def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
 def _run(
     model: Mapping[str, Any], about: Mapping[str, Any], heads: Mapping[str, Mapping[str, Any]]
 ) -> ConfigDict:
-    """The config of a run that took no step here."""
+    """The config of a run without training steps."""
     sections = {
         "seed": 0,
         "num_train_steps": 0,
@@ -138,16 +139,16 @@ def _run(
 def run_config(
     released: Released, name: str, task: str = "", labels: Sequence[str] = ()
 ) -> ConfigDict:
-    """What `config.json` of the run says: the model, its heads, and where it is from.
+    """The config of the run: the model, its heads, and the origin of the weights.
 
     Args:
-      released: A model of theirs.
-      name: What it is called.
+      released: The Hugging Face model.
+      name: Its name.
       task: See `read`.
       labels: See `read`.
 
     Raises:
-      UserError: our model cannot be theirs, or a task cannot be named.
+      UserError: bertjax does not have such a model, or the task is not known.
     """
     heads = [part for part in released.parts if architectures.is_head(part)]
     if head := architectures.task_of(heads):
@@ -158,7 +159,7 @@ def run_config(
         "name": name,
         "model_type": released.model_type,
         "dtype": released.dtype,
-        # As text: its words may hold what names no field of a config.
+        # As text: its keys need not be valid names of config fields.
         "config": json.dumps(released.config, sort_keys=True),
         **sections.pop("imported", {}),
     }
@@ -168,7 +169,7 @@ def run_config(
 
 
 def classifier_act(config: ConfigDict) -> str:
-    """The activation before the classes of what is fine-tuned and exported again."""
+    """The pooler activation that a fine-tuned run must have to be exported again."""
     if config.imported.model_type == "elmo":
         return "tanh"
     return architectures.attribute(architectures.load(config.imported.model_type), "CLASSIFIER_ACT")
@@ -178,32 +179,32 @@ def parameters(
     released: Released,
     config: ConfigDict,
     tokenizer: Tokenizer | None = None,
-    what: str = "the model",
+    source: str = "the model",
 ) -> dict[str, np.ndarray]:
-    """Our parameters by name.
+    """Converts the arrays of a model to bertjax parameters, by path.
 
     Args:
-      released: A model of theirs.
-      config: As `run_config` makes it.
-      tokenizer: Its tokenizer, as far as heads want to know of it.
-      what: Names the model in the error.
+      released: The Hugging Face model.
+      config: From `run_config`.
+      tokenizer: Its tokenizer, which some heads require.
+      source: Names the model in errors.
 
     Raises:
-      UserError: arrays of theirs are missing, unexpected or of another shape; a table lists them.
+      UserError: arrays are missing, unexpected or of another shape; a table lists them.
     """
     shapes = parameter_shapes(pretrainer(config, tokenizer))
     architecture = released.architecture
     maps = architectures.maps_of(architecture, architectures.parts_of(architecture, shapes))
-    params = name_map.to_bertjax(maps, released.arrays, shapes, config.model, what)
+    params = name_map.to_bertjax(maps, released.arrays, shapes, config.model, source)
     params = classes.to_bertjax(config, params)
     return {name: np.asarray(params[name], np.float32) for name in shapes}
 
 
 def write(made: Import, target: pathlib.Path) -> None:
-    """Writes the run's folder, whole or not at all.
+    """Writes the run's folder, atomically.
 
     Raises:
-      UserError: there is something already.
+      UserError: the target is not empty.
     """
     with new_folder(target) as folder:
         write_text(folder / "config.json", configs.to_json(made.config) + "\n")
@@ -216,10 +217,10 @@ def write(made: Import, target: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A folder to write into, which becomes the target when all went well.
+    """A temporary folder to write into, which replaces the target if no exception is raised.
 
     Raises:
-      UserError: the target holds something already.
+      UserError: the target is not empty.
     """
     if storage.is_remote(target):
         with tempfile.TemporaryDirectory(prefix="bertjax-") as parent:
@@ -244,19 +245,19 @@ def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _not_new(target: pathlib.Path) -> UserError:
-    return UserError(f"{target} exists and is not empty: name a new folder, or remove it first")
+    return UserError(f"{target} exists and is not empty: specify a new folder, or remove it first")
 
 
 def _without_superfluous(released: Released, task: str) -> tuple[Released, tuple[str, ...]]:
-    """Leaves out what has no use beside a task's head, or that head itself."""
-    unwanted = huggingface_heads.superfluous(released, task)
-    for part in unwanted:
+    """Leaves out the parts that a model with a task's head does not use, or that head."""
+    left_out = huggingface_heads.superfluous(released, task)
+    for part in left_out:
         released = released.without(part)
-    return released, unwanted
+    return released, left_out
 
 
 def pretrainer(config: ConfigDict, tokenizer: Tokenizer | None = None) -> Pretrainer:
-    """The module of an imported run: the encoder and its heads."""
+    """Builds the module of an imported run: the encoder and its heads."""
     if "task" in config:
         heads = {config.task.name: build.task(config.task)}
     else:
@@ -265,7 +266,7 @@ def pretrainer(config: ConfigDict, tokenizer: Tokenizer | None = None) -> Pretra
 
 
 def parameter_shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
-    """The shapes of all parameters, by name."""
+    """The shapes of all parameters, by path."""
 
     def initial() -> Any:
         batch = _batch(spans="squad" in module.objectives)
@@ -276,7 +277,7 @@ def parameter_shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
 
 
 def _batch(*, spans: bool) -> dict[str, jax.Array]:
-    """A batch of all that a head may ask for; nothing of it is looked at."""
+    """A batch with the keys that heads read, for shapes only."""
     tokens, rows = jnp.zeros((1, 2), jnp.int32), jnp.zeros(1, jnp.int32)
     return {
         "input_ids": tokens,

@@ -8,16 +8,16 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What there is to say.
+    """The contents of a model card.
 
     Attributes:
       name: Of the model.
-      model_type: Its architecture, in the words of transformers.
+      model_type: Its architecture in transformers.
       class_name: Its class in transformers.
       pipeline_tag: Its task as the hub names it; empty for none.
-      parameters: How many numbers are in the file.
-      facts: Where it is from, a line each.
-      scores: Rows of a table, the header first; none where nothing was scored.
+      parameters: Number of parameters.
+      facts: Provenance of the weights, one table row each.
+      scores: Rows of a table, the header first; empty without scores.
       config: Of the run.
     """
 
@@ -31,7 +31,7 @@ class Card:
     config: Mapping[str, Any]
 
     def text(self) -> str:
-        """The card as Markdown, with the metadata that the hub reads at its top."""
+        """The card as Markdown, after the metadata that the hub reads."""
         return "\n".join(
             [
                 *self._metadata(),

@@ -1,7 +1,8 @@
 """Write the tokenizer of an exported model: `tokenizer.json` and the config of AutoTokenizer.
 
-The class is always `PreTrainedTokenizerFast`, which does what `tokenizer.json` specifies; classes
-named after models rebuild a tokenizer from the vocabulary and lose normalisation.
+The class is always `PreTrainedTokenizerFast`, which follows `tokenizer.json`. Classes of
+transformers named after models build a tokenizer from the vocabulary alone, and give other ids if
+the normalisation of the text is not theirs.
 
 A SentencePiece model is converted to components of Hugging Face's `tokenizers` (normalisation,
 scores instead of merges) that give the same ids, except between segmentations of equal score.
@@ -25,11 +26,11 @@ _SINGLE, _PAIR = ("A",), ("A", "B")
 
 
 def template(tokenizer: Any, *, cls_last: bool = False) -> Definition | None:
-    """[CLS] A [SEP] and [CLS] A [SEP] B [SEP]; or A [SEP] [CLS] and A [SEP] B [SEP] [CLS].
+    """The post-processor that adds special tokens: [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
 
     Args:
       tokenizer: A `Tokenizer`; without [CLS] and [SEP] there is no template.
-      cls_last: Whether [CLS] ends a sequence; it is segment 2 then.
+      cls_last: Whether [CLS] ends a sequence, as segment 2: A [SEP] [CLS], A [SEP] B [SEP] [CLS].
     """
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
         return None
@@ -65,15 +66,15 @@ _USER_DEFINED = 4
 _SPACE = "▁"
 
 
-def written_definition(model: bytes, tokenizer: Any) -> Definition:
-    """Writes out a `spiece.model`.
+def sentencepiece_definition(model: bytes, tokenizer: Any) -> Definition:
+    """Converts a `spiece.model` to the contents of a `tokenizer.json`.
 
     Args:
-      model: Its content.
-      tokenizer: The same as a `Tokenizer`, for its special tokens.
+      model: The serialised SentencePiece model.
+      tokenizer: The same model as a `Tokenizer`, for its special tokens.
 
     Raises:
-      UserError: the model has what a `tokenizer.json` cannot say.
+      UserError: `tokenizers` has no equivalent.
     """
     parsed = _Proto()
     parsed.ParseFromString(model)
@@ -110,7 +111,10 @@ def _normalizers(parsed: _Proto) -> list[Definition]:
 def _model(parsed: _Proto) -> Definition:
     pieces, trainer = parsed.pieces, parsed.trainer_spec
     if any(piece.type == _USER_DEFINED for piece in pieces):
-        raise UserError("a SentencePiece model with user-defined pieces cannot be exported")
+        raise UserError(
+            "SentencePiece model: got user-defined pieces, expected none; transformers has no "
+            "equivalent, so that the run cannot be exported"
+        )
     if trainer.model_type == _UNIGRAM:
         return {
             "type": "Unigram",
@@ -119,7 +123,10 @@ def _model(parsed: _Proto) -> Definition:
             "byte_fallback": trainer.byte_fallback,
         }
     if trainer.model_type != _BPE:
-        raise UserError("a SentencePiece model of words or characters cannot be exported")
+        raise UserError(
+            "SentencePiece model: got model_type word or char, expected unigram or bpe; "
+            "transformers has no equivalent, so that the run cannot be exported"
+        )
     return {
         "type": "BPE",
         "unk_token": pieces[trainer.unk_id].piece,
@@ -131,7 +138,7 @@ def _model(parsed: _Proto) -> Definition:
 
 
 def _merges(scores: Mapping[str, float]) -> list[Sequence[str]]:
-    """Every pair that makes a piece, those of the highest score first, as SentencePiece joins."""
+    """All pairs of pieces that form a piece, by descending score, the order of SentencePiece."""
     pairs = [
         (piece[:end], piece[end:])
         for piece in scores
@@ -166,22 +173,23 @@ def write(
     Args:
       folder: Of the model.
       tokenizer: A `Tokenizer` with its `kind`.
-      max_length: Tokens that the model reads at most; infinity for any number.
-      has_segments: Whether the model tells segments apart.
-      cls_last: Whether [CLS] ends a sequence; padding comes before it then, so that it is the last
-        of every row, which is what transformers' classifiers of such models read.
+      max_length: Maximum number of tokens; infinity for no maximum.
+      has_segments: Whether the model distinguishes segments.
+      cls_last: Whether [CLS] ends a sequence; padding then comes before the text, because
+        classifiers of such models in transformers read the last position of a row. Without
+        absolute positions the padding side does not change the outputs.
       generates: Whether the model continues prompts: no token is added to these then, and padding
         comes before them.
 
     Raises:
-      UserError: a `tokenizer.json` cannot say what the tokenizer does.
+      UserError: the tokenizer has no equivalent in `tokenizers`.
     """
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         saved = pathlib.Path(temporary, "tokenizer")
         tokenizer.save(str(saved))
         if not (saved / DEFINITION).is_file():
             model = (saved / "spiece.model").read_bytes()
-            content = written_definition(model, tokenizer)
+            content = sentencepiece_definition(model, tokenizer)
             write_hf_json(saved / DEFINITION, content)
         definition = with_space_in_mask(read_json(saved / DEFINITION))
         if cls_last or generates:

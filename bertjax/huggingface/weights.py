@@ -15,7 +15,7 @@ _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def read(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """All arrays of a folder by name, of the types that they have there.
+    """Reads all arrays of a folder, by name, with the types of the file.
 
     Raises:
       UserError: there are none, or a file is damaged.
@@ -23,21 +23,24 @@ def read(folder: pathlib.Path) -> dict[str, np.ndarray]:
     if (folder / WEIGHTS).is_file():
         return _read_file(folder / WEIGHTS)
     if not (folder / _INDEX).is_file():
-        raise UserError(_absence(folder))
+        raise UserError(_no_weights(folder))
     files = read_json(folder / _INDEX).get("weight_map")
     if not isinstance(files, dict):
-        raise UserError(f"{folder / _INDEX} has no weight_map: restore it from where it came")
+        raise UserError(f"{folder / _INDEX} has no weight_map: restore it from its source")
     arrays: dict[str, np.ndarray] = {}
     for file in sorted(set(files.values())):
         arrays |= _read_file(folder / file)
-    lost = [name for name in files if name not in arrays]
-    if lost:
-        raise UserError(f"{folder / _INDEX} names {lost[0]}, which is not in {files[lost[0]]}")
+    missing = [name for name in files if name not in arrays]
+    if missing:
+        raise UserError(
+            f"{files[missing[0]]} lacks {missing[0]}, which {folder / _INDEX} lists: restore both "
+            "from their source"
+        )
     return arrays
 
 
 def write(folder: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes one file, as transformers does, that others may read."""
+    """Writes one file with the format of transformers and the permissions of the folder."""
     _library().numpy.save_file(dict(arrays), folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(folder.stat().st_mode & 0o666)
 
@@ -45,21 +48,21 @@ def write(folder: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
 def _read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
     library = _library()
     if not path.is_file():
-        raise UserError(f"{path} is missing: copy it from where the folder came")
+        raise UserError(f"{path} is missing: restore it from the source of the folder")
     try:
         with library.safe_open(path, framework="np") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except library.SafetensorError as error:
-        raise UserError(f"{path} is damaged ({error}): copy it anew") from None
+        raise UserError(f"{path} is damaged ({error}): copy it again") from None
 
 
-def _absence(folder: pathlib.Path) -> str:
+def _no_weights(folder: pathlib.Path) -> str:
     pickled = next((name for name in _PICKLED if (folder / name).is_file()), None)
     if pickled is None:
         return f"{folder} has no {WEIGHTS}: expected a folder that save_pretrained wrote"
     return (
-        f"{folder} has its weights in {pickled} only: load it with transformers and save it with "
-        f"save_pretrained, which writes {WEIGHTS}"
+        f"weights of {folder}: got {pickled}, expected {WEIGHTS}; load the model with transformers "
+        "and save it with save_pretrained"
     )
 
 

@@ -222,7 +222,7 @@ def test_scores_of_fine_tunings_stand_in_the_card(pretrained, finetuned, tmp_pat
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert "| fine-tuned on | metric | median | lowest | highest | seeds |" in card
     assert "| cola | dev/matthews |" in card
-    with pytest.raises(UserError, match="it began with another encoder"):
+    with pytest.raises(UserError, match="initialised from the encoder with sha256"):
         export_run(f"{pretrained}@20", tmp_path / "other", "--scores", finetuned)
     with pytest.raises(UserError, match=r"has no results.json"):
         export_run(pretrained, tmp_path / "other", "--scores", pretrained)
@@ -249,6 +249,6 @@ def test_fresh_parameters_are_no_run(run_bertjax, pretrained, tmp_path):
     said = run_bertjax("export", *words)
     assert said.returncode == 2
     assert said.stderr.startswith("bertjax export: error: ")
-    assert "fresh parameters are not worth an export" in said.stderr
+    assert "has untrained weights: specify the folder of a trained run" in said.stderr
     assert said.stderr.count("\n") == 1
     assert not (tmp_path / "theirs").exists()

@@ -114,7 +114,7 @@ def test_stated_tags_replace_those_of_the_config(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
     made = importing.read(source, labels=("B-PER", "O"))
     assert made.config.task.labels == ("B-PER", "O")
-    with pytest.raises(UserError, match="got O, expected 2 tags such as O, B-PER, I-PER; state"):
+    with pytest.raises(UserError, match="got O, expected 2 tags such as O, B-PER, I-PER; specify"):
         importing.read(source, labels=("O",))
 
 
@@ -171,7 +171,7 @@ def test_a_regression_has_no_classes(save_pretrained, tmp_path, config, labels, 
     source = save_pretrained(tmp_path / "hf", classifier([2]), HEADS, **config)
     with pytest.raises(UserError, match=message):
         importing.read(source, task="stsb", labels=labels)
-    with pytest.raises(UserError, match=r"has 1 output\(s\), expected 2 for rte"):
+    with pytest.raises(UserError, match=r"outputs of the classifier: got 1, expected 2 for rte"):
         importing.read(source, task="rte")
 
 
@@ -187,7 +187,7 @@ def test_a_sigmoid_of_transformers_is_mentioned(save_pretrained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--task", "mnli"], "--task: got mnli, expected none; the model has no head of a task"),
+        (["--task", "mnli"], "--task: got mnli, expected none, as the model has no head of a task"),
         (["--labels", "a", "b"], "--labels: got a, b, expected none"),
     ],
 )
@@ -208,7 +208,7 @@ def test_statements_about_a_head_that_stays_behind(save_pretrained, tmp_path):
     ("name", "arrays", "message"),
     [
         ("BertLMHeadModel", {}, "without is_decoder=true: imported as BertForMaskedLM, with"),
-        ("BertForNovels", {}, "a class that bertjax does not know: imported as BertForMaskedLM by"),
+        ("BertForNovels", {}, "a class unknown to bertjax: imported as BertForMaskedLM by"),
         ("BertForMaskedLM", {}, None),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_task_that_the_config_does_not_confirm(save_pretrained, tmp_path, caps
     config = named("entailment", "not_entailment", finetuning_task="rte")
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "qnli")
-    assert "finetuning_task='rte': imported as qnli, as --task" in capsys.readouterr().err
+    assert "finetuning_task='rte': imported as qnli, the value of --task" in capsys.readouterr().err
 
 
 def test_answers_to_questions_are_assumed_to_exist(save_pretrained, tmp_path, capsys):
@@ -236,7 +236,7 @@ def test_answers_to_questions_are_assumed_to_exist(save_pretrained, tmp_path, ca
     config = {"architectures": ["BertForQuestionAnswering"]}
     source = save_pretrained(tmp_path / "hf", arrays, HEADS, **config)
     import_model(source, tmp_path / "run")
-    assert "give --task squad2 for a model of SQuAD 2.0" in capsys.readouterr().err
+    assert "specify --task squad2 for a model of SQuAD 2.0" in capsys.readouterr().err
     import_model(source, tmp_path / "other", "--task", "squad2")
     assert "squad2" not in capsys.readouterr().err
 
@@ -261,5 +261,5 @@ def test_weights_without_the_bias_of_the_classifier(save_pretrained, tmp_path):
     arrays = {"classifier.weight": np.zeros((2, 16), np.float32)}
     source = save_pretrained(tmp_path / "hf", arrays, HEADS)
     assert "classifier.bias" not in weights.read(source)
-    with pytest.raises(UserError, match=r"the weights have no classifier.bias"):
+    with pytest.raises(UserError, match=r"the weights lack classifier.bias"):
         importing.read(source, task="rte")

@@ -87,8 +87,8 @@ def test_options_that_do_not_fit_are_a_table(release):
         importing.read(release(changed, extra=(2,)))
     first, *rows = str(caught.value).splitlines()
     assert "options.json does not fit the weights" in first
-    assert "LSTMCell/W_0  came (8, 24), expected (8, 20)" in rows[0]
-    assert rows[-1] == "  extra  came (2,), expected nothing"
+    assert "LSTMCell/W_0  got (8, 24), expected (8, 20)" in rows[0]
+    assert rows[-1] == "  extra  got (2,), expected nothing"
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_options_that_cannot_be_read(release, part, field, told):
 def test_files_that_are_missing_or_damaged(release):
     folder = release()
     (folder / "small_weights.hdf5").write_bytes(b"no weights")
-    with pytest.raises(UserError, match="no HDF5 file, or damaged"):
+    with pytest.raises(UserError, match="not an HDF5 file, or damaged"):
         importing.read(folder)
     (folder / "small_weights.hdf5").unlink()
-    with pytest.raises(UserError, match=r"expected one file \*weights.hdf5, found none"):
+    with pytest.raises(UserError, match=r"got none as \*weights.hdf5, expected exactly one"):
         importing.read(folder)
 
 

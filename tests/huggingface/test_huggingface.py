@@ -204,13 +204,28 @@ def test_numbers_that_no_architecture_has(model):
     [
         ("albert", {"num_hidden_groups": 3}, (), "num_hidden_groups=3 .* expected 1 to num_h.*=1 "),
         ("albert", {"inner_group_num": 0}, (), "inner_group_num=0, expected .* 1 or more blocks"),
-        ("albert", {"embedding_size": 8}, (), "embedding_size=8, the same as hidden_size"),
-        ("electra", {"is_decoder": True}, (), "is_decoder=True"),
-        ("gpt2", {"scale_attn_weights": False}, (), "scale_attn_weights=False"),
-        ("xlnet", {"attn_type": "uni"}, (), "attn_type='uni': .* attn_type='bi' only"),
-        ("xlnet", {"same_length": True}, (), "same_length=True"),
-        ("xlnet", {"d_head": 5}, (), "d_head=5: .* d_head=4 only"),
-        ("xlnet", {"summary_type": "first"}, ("glue",), "summary_type='first'"),
+        (
+            "albert",
+            {"embedding_size": 8},
+            (),
+            "embedding_size of config.json: got 8, the same as hidden_size",
+        ),
+        ("electra", {"is_decoder": True}, (), "is_decoder .*: got True, expected False"),
+        (
+            "gpt2",
+            {"scale_attn_weights": False},
+            (),
+            "scale_attn_weights of config.json: got False, expected True",
+        ),
+        ("xlnet", {"attn_type": "uni"}, (), "attn_type of config.json: got 'uni', expected 'bi'"),
+        ("xlnet", {"same_length": True}, (), "same_length of config.json: got True"),
+        ("xlnet", {"d_head": 5}, (), "d_head of config.json: got 5, expected 4"),
+        (
+            "xlnet",
+            {"summary_type": "first"},
+            ("glue",),
+            "summary_type .*: got 'first', expected 'last'",
+        ),
     ],
 )
 def test_a_config_of_the_family_that_asks_for_something_else(model_type, change, parts, told):
@@ -236,11 +251,17 @@ def test_memory_and_distances_without_a_limit():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"add_cross_attention": True}, "add_cross_attention=True"),
-        ({"is_encoder_decoder": True}, "is_encoder_decoder=True"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-        ({"is_decoder": True}, "is_decoder=True: bertjax has this model with is_decoder=False"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+        ({"add_cross_attention": True}, "add_cross_attention of config.json: got True"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder of config.json: got True"),
+        (
+            {"position_embedding_type": "relative_key"},
+            "position_embedding_type of config.json: got 'relative_key'",
+        ),
+        (
+            {"is_decoder": True},
+            "is_decoder of config.json: got True, expected False, the only value",
+        ),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings of config.json: got False"),
         ({"hidden_act": "quick_gelu"}, "no activation 'quick_gelu': known: gelu"),
     ],
 )
@@ -271,8 +292,16 @@ def test_what_an_old_config_does_not_say():
 @pytest.mark.parametrize(
     ("model_type", "change", "told"),
     [
-        ("distilbert", {"type_vocab_size": 0, "layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05: a D"),
-        ("electra", {"hidden_act": "gelu", "num_pooler_layers": 1}, "num_pooler_layers=1: an ELE"),
+        (
+            "distilbert",
+            {"type_vocab_size": 0, "layer_norm_eps": 1e-5},
+            "layer_norm_eps: got 1e-05, expected 1e-12",
+        ),
+        (
+            "electra",
+            {"hidden_act": "gelu", "num_pooler_layers": 1},
+            "num_pooler_layers: got 1, expected 0",
+        ),
     ],
 )
 def test_a_model_that_theirs_cannot_be(model_type, change, told):

@@ -108,7 +108,7 @@ class Model(nn.Module):
 
 ARCHITECTURE = """
 from bertjax.huggingface import config_words
-from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, dense, norm, with_layers
 
 PREFIX = "model"
@@ -173,8 +173,8 @@ def parts():
 
 
 def fields(hf_config, parts):
-    expect(hf_config, parts, FIXED, FIXED_BY_HEAD)
-    return {"name": "alternating", **take(hf_config, WORDS)}
+    check_fixed(hf_config, parts, FIXED, FIXED_BY_HEAD)
+    return {"name": "alternating", **rename(hf_config, WORDS)}
 
 
 def config(model, heads):

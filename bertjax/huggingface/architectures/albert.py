@@ -1,8 +1,10 @@
 """ALBERT (`AlbertModel` and its heads): factorised embeddings, layers with shared parameters.
 
-Their layers are divided into groups, each with one copy of all parameters: one group is our sharing
-"all", a group for each layer our "none", and other numbers are our `num_hidden_groups` and
-`inner_group_num`. What shares attention or feed-forward nets alone is no such model.
+In transformers the layers are divided into groups, each with one copy of all parameters: one group
+is sharing "all" of bertjax, a group per layer is "none", and other numbers are `num_hidden_groups`
+and `inner_group_num`. Sharing of attention or feed-forward nets alone has no equivalent.
+
+The paths of the parameters decide which of the parts "shared", "block" and "group" a model has.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,7 +12,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.huggingface import config_words
-from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import INNER, LAYER, ArrayMap, dense, norm, table
 
 PREFIX = "albert"
@@ -52,7 +54,7 @@ WORDS = {
         "layer_norm_eps",
     )
 }
-"""Our field for each of theirs."""
+"""The bertjax field of each HF field."""
 
 READ = ("num_hidden_groups", "inner_group_num", "classifier_dropout_prob")
 
@@ -67,11 +69,11 @@ _ASSUMED = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
-"""What ALBERT has in transformers, unlike its kin, where a config says nothing."""
+"""Defaults of ALBERT's config in transformers that differ from BERT's."""
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """Both names of all arrays: layers have them once, or each layer or group its own."""
+    """The maps of all arrays: of layers once, or of each layer or group."""
     embeddings = f"{PREFIX}.embeddings"
     return {
         "encoder": [
@@ -98,30 +100,30 @@ def parts() -> dict[str, list[ArrayMap]]:
     }
 
 
-def _layer(ours: str, group: str, inner: str) -> list[ArrayMap]:
+def _layer(path: str, group: str, inner: str) -> list[ArrayMap]:
     layer = f"{PREFIX}.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
     return [
-        *dense(f"{ours}/attention/query", f"{layer}.attention.query"),
-        *dense(f"{ours}/attention/key", f"{layer}.attention.key"),
-        *dense(f"{ours}/attention/value", f"{layer}.attention.value"),
-        *dense(f"{ours}/attention/output", f"{layer}.attention.dense", inputs=2),
-        *norm(f"{ours}/attention_norm", f"{layer}.attention.LayerNorm"),
-        *dense(f"{ours}/feed_forward/intermediate", f"{layer}.ffn"),
-        *dense(f"{ours}/feed_forward/output", f"{layer}.ffn_output"),
-        *norm(f"{ours}/feed_forward_norm", f"{layer}.full_layer_layer_norm"),
+        *dense(f"{path}/attention/query", f"{layer}.attention.query"),
+        *dense(f"{path}/attention/key", f"{layer}.attention.key"),
+        *dense(f"{path}/attention/value", f"{layer}.attention.value"),
+        *dense(f"{path}/attention/output", f"{layer}.attention.dense", inputs=2),
+        *norm(f"{path}/attention_norm", f"{layer}.attention.LayerNorm"),
+        *dense(f"{path}/feed_forward/intermediate", f"{layer}.ffn"),
+        *dense(f"{path}/feed_forward/output", f"{layer}.ffn_output"),
+        *norm(f"{path}/feed_forward_norm", f"{layer}.full_layer_layer_norm"),
     ]
 
 
-def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """Our model of their config.
+def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """The bertjax fields of an HF config.
 
     Raises:
-      UserError: a field is missing, or asks for what our model does not compute.
+      UserError: a field is missing, or has a value that bertjax does not support.
     """
-    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
-    taken = take(_ASSUMED | dict(theirs), WORDS)
-    groups, inner = theirs.get("num_hidden_groups", 1), theirs.get("inner_group_num", 1)
-    layers = taken["num_hidden_layers"]
+    check_fixed(hf_config, parts, FIXED, FIXED_BY_HEAD)
+    renamed = rename(_ASSUMED | dict(hf_config), WORDS)
+    groups, inner = hf_config.get("num_hidden_groups", 1), hf_config.get("inner_group_num", 1)
+    layers = renamed["num_hidden_layers"]
     if not 1 <= groups <= layers or inner < 1:
         raise UserError(
             f"config.json: got num_hidden_groups={groups} and inner_group_num={inner}, expected 1 "
@@ -132,38 +134,39 @@ def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
         sharing |= {"num_hidden_groups": groups, "inner_group_num": inner}
     elif groups > 1:
         sharing = {"sharing": "none"}
-    if taken["embedding_size"] == taken["hidden_size"]:
+    if renamed["embedding_size"] == renamed["hidden_size"]:
         raise UserError(
-            f"config.json says embedding_size={taken['embedding_size']}, the same as hidden_size: "
-            "transformers puts a linear map between the two, bertjax does not"
+            f"embedding_size of config.json: got {renamed['embedding_size']}, the same as "
+            "hidden_size, expected another one; transformers has a linear layer between the two, "
+            "bertjax does not"
         )
     pooler = {"num_pooler_layers": int("encoder/pooler" in parts)}
-    return {"name": "albert", **taken, **sharing, **pooler}
+    return {"name": "albert", **renamed, **sharing, **pooler}
 
 
-def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """Their config of our model.
+def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """The HF config of a bertjax model.
 
     Raises:
-      UserError: the model has what theirs cannot have, or lacks what theirs always has.
+      UserError: a field has a value that transformers does not support.
     """
-    ours = {"num_hidden_groups": 0, "inner_group_num": 0} | dict(ours)
-    groups = {"all": ours["num_hidden_groups"] or 1, "none": ours["num_hidden_layers"]}
-    if ours["sharing"] not in groups:
+    model = {"num_hidden_groups": 0, "inner_group_num": 0} | dict(model)
+    groups = {"all": model["num_hidden_groups"] or 1, "none": model["num_hidden_layers"]}
+    if model["sharing"] not in groups:
         raise UserError(
-            f"the run has config.model.sharing={ours['sharing']!r}: an ALBERT of transformers "
-            "shares all of a layer or nothing; the run stays as it is"
+            f"config.model.sharing: got {model['sharing']!r}, expected one of {', '.join(groups)}, "
+            "those of an ALBERT of transformers; the run cannot be exported"
         )
-    if ours["embedding_size"] == ours["hidden_size"]:
+    if model["embedding_size"] == model["hidden_size"]:
         raise UserError(
-            f"the run has config.model.embedding_size={ours['embedding_size']}, the same as "
-            "hidden_size: an ALBERT of transformers has a linear map between the two, this one has "
-            "not; the run stays as it is"
+            f"config.model.embedding_size: got {model['embedding_size']}, the same as hidden_size, "
+            "expected another one; an ALBERT of transformers has a linear layer between the two, "
+            "so that the run cannot be exported"
         )
-    made = {theirs: ours[field] for theirs, field in WORDS.items()}
-    return made | {
-        "num_hidden_groups": groups[ours["sharing"]],
-        "inner_group_num": ours["inner_group_num"] or 1,
+    renamed = {word: model[field] for word, field in WORDS.items()}
+    return renamed | {
+        "num_hidden_groups": groups[model["sharing"]],
+        "inner_group_num": model["inner_group_num"] or 1,
     }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.huggingface import config_words
 from bertjax.huggingface.architecture import with_model_defaults
-from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, dense, norm, table
 
 PREFIX = "bert"
@@ -47,7 +47,7 @@ WORDS = {
         "layer_norm_eps",
     )
 }
-"""Our field for each of theirs."""
+"""The bertjax field of each HF field."""
 
 READ = ("classifier_dropout",)
 
@@ -63,7 +63,7 @@ IRRELEVANT = config_words.IRRELEVANT
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """Both names of all arrays."""
+    """The maps of all arrays."""
     return {
         "encoder": encoder(PREFIX),
         "encoder/pooler": dense("encoder/pooler/dense", "bert.pooler.dense"),
@@ -81,7 +81,7 @@ def parts() -> dict[str, list[ArrayMap]]:
 
 
 def encoder(prefix: str) -> list[ArrayMap]:
-    """Embeddings and layers, which other architectures name alike."""
+    """The maps of embeddings and layers, for architectures with the array names of BERT."""
     embeddings, layer = f"{prefix}.embeddings", f"{prefix}.encoder.layer.{{layer}}"
     block = "encoder/layers/block"
     return [
@@ -100,24 +100,24 @@ def encoder(prefix: str) -> list[ArrayMap]:
     ]
 
 
-def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """Our model of their config.
+def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """The bertjax fields of an HF config.
 
     Raises:
-      UserError: a field is missing, or asks for what our model does not compute.
+      UserError: a field is missing, or has a value that bertjax does not support.
     """
-    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
+    check_fixed(hf_config, parts, FIXED, FIXED_BY_HEAD)
     pooler = {"num_pooler_layers": int("encoder/pooler" in parts)}
-    return {"name": "bert", **take(theirs, WORDS), **pooler}
+    return {"name": "bert", **rename(hf_config, WORDS), **pooler}
 
 
-def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """Their config of our model."""
-    return {theirs: ours[field] for theirs, field in WORDS.items()}
+def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """The HF config of a bertjax model."""
+    return {word: model[field] for word, field in WORDS.items()}
 
 
 def describes(run: Mapping[str, Any]) -> bool:
-    """Whether a run's model is a BERT with segments, positions from 0 and no generator."""
+    """Whether a run has BERT's hyperparameters and no ELECTRA objective."""
     return variant(run) == "bert"
 
 

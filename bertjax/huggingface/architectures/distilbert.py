@@ -6,7 +6,7 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.huggingface import config_words
 from bertjax.huggingface.architectures import bert
-from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, dense, norm, table
 
 PREFIX = "distilbert"
@@ -38,7 +38,7 @@ WORDS = {
     "max_position_embeddings": "max_position_embeddings",
     "initializer_range": "initializer_range",
 }
-"""Our field for each of theirs."""
+"""The bertjax field of each HF field."""
 
 READ = ("seq_classif_dropout",)
 
@@ -47,16 +47,16 @@ FIXED = config_words.FIXED
 FIXED_BY_HEAD = {"mlm": {"tie_word_embeddings": True}}
 
 IRRELEVANT = config_words.IRRELEVANT | {
-    "sinusoidal_pos_embds": "how the table of positions starts; the file holds the table",
-    "qa_dropout": "dropout before the head of questions, which bertjax trains without",
+    "sinusoidal_pos_embds": "initialisation of the position table, which is in the file",
+    "qa_dropout": "dropout before the head for question answering; bertjax has none there",
 }
 
 _EPSILON = 1e-12
-"""Of every LayerNorm; their code holds it, not their config."""
+"""Of every LayerNorm: a constant in transformers, not a field of the config."""
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """Both names of all arrays; what reads whole texts has a pooler of its own."""
+    """The maps of all arrays; heads that read the pooled output have a pooler of their own."""
     embeddings, layer = f"{PREFIX}.embeddings", f"{PREFIX}.transformer.layer.{{layer}}"
     block = "encoder/layers/block"
     return {
@@ -91,34 +91,34 @@ def parts() -> dict[str, list[ArrayMap]]:
     }
 
 
-def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """Our model of their config.
+def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """The bertjax fields of an HF config.
 
     Raises:
-      UserError: a field is missing, or asks for what our model does not compute.
+      UserError: a field is missing, or has a value that bertjax does not support.
     """
-    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
+    check_fixed(hf_config, parts, FIXED, FIXED_BY_HEAD)
     return {
         "name": "bert",
-        **take(theirs, WORDS),
+        **rename(hf_config, WORDS),
         "type_vocab_size": 0,
         "num_pooler_layers": 0,
         "layer_norm_eps": _EPSILON,
     }
 
 
-def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """Their config of our model.
+def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """The HF config of a bertjax model.
 
     Raises:
-      UserError: the model has what theirs cannot have.
+      UserError: a field has a value that transformers does not support.
     """
-    if ours["layer_norm_eps"] != _EPSILON:
+    if model["layer_norm_eps"] != _EPSILON:
         raise UserError(
-            f"the run has config.model.layer_norm_eps={ours['layer_norm_eps']!r}: a DistilBERT of "
-            f"transformers has {_EPSILON}; train with that"
+            f"config.model.layer_norm_eps: got {model['layer_norm_eps']!r}, expected {_EPSILON}, "
+            "the only value of a DistilBERT of transformers; train with that value"
         )
-    return {theirs: ours[field] for theirs, field in WORDS.items()}
+    return {word: model[field] for word, field in WORDS.items()}
 
 
 def describes(run: Mapping[str, Any]) -> bool:

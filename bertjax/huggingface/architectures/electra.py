@@ -1,7 +1,7 @@
 """ELECTRA (`ElectraModel` and its heads): BERT with factorised embeddings and without a pooler.
 
-Theirs is one tower: the discriminator with the head that finds replaced tokens, or the generator
-with a head for masked tokens.
+In transformers it is one of two models: the discriminator with a head for replaced token detection,
+or the generator with a masked LM head.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.huggingface import config_words
 from bertjax.huggingface.architectures import bert
-from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, dense, norm
 from bertjax.objectives.generator import Objective as Generator
 from bertjax.objectives.generator import narrower
@@ -46,7 +46,7 @@ HEAD_ACT = {"mlm": "gelu"}
 LEFT_OUT = {"generator": "it is a model of its own, which --generator exports"}
 
 WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
-"""Our field for each of theirs."""
+"""The bertjax field of each HF field."""
 
 READ = ("classifier_dropout", "summary_last_dropout")
 
@@ -65,9 +65,9 @@ IRRELEVANT = config_words.IRRELEVANT
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """Both names of all arrays; what reads whole texts has a pooler of its own.
+    """The maps of all arrays; heads that read the pooled output have a pooler of their own.
 
-    The map of the embeddings is there where they are narrower, or wider, than the layers.
+    The projection of the embeddings is present if their width is not that of the layers.
     """
     return {
         "encoder": bert.encoder(PREFIX),
@@ -96,34 +96,34 @@ def parts() -> dict[str, list[ArrayMap]]:
     }
 
 
-def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """Our model of their config.
+def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """The bertjax fields of an HF config.
 
     Raises:
-      UserError: a field is missing, or asks for what our model does not compute.
+      UserError: a field is missing, or has a value that bertjax does not support.
     """
-    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
-    return {"name": "bert", **take(theirs, WORDS), "num_pooler_layers": 0}
+    check_fixed(hf_config, parts, FIXED, FIXED_BY_HEAD)
+    return {"name": "bert", **rename(hf_config, WORDS), "num_pooler_layers": 0}
 
 
-def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """Their config of our model.
+def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """The HF config of a bertjax model.
 
     Raises:
       UserError: the model has a pooler.
     """
-    ours = {"embedding_size": 0, "num_pooler_layers": 1} | dict(ours)
-    if ours["num_pooler_layers"]:
+    model = {"embedding_size": 0, "num_pooler_layers": 1} | dict(model)
+    if model["num_pooler_layers"]:
         raise UserError(
-            "the run has config.model.num_pooler_layers=1: an ELECTRA of transformers has no "
-            "pooler; train with 0"
+            "config.model.num_pooler_layers: got 1, expected 0, as an ELECTRA of transformers has "
+            "no pooler; train with 0"
         )
-    made = {theirs: ours[field] for theirs, field in WORDS.items()}
-    return made | {"embedding_size": ours["embedding_size"] or ours["hidden_size"]}
+    renamed = {word: model[field] for word, field in WORDS.items()}
+    return renamed | {"embedding_size": model["embedding_size"] or model["hidden_size"]}
 
 
 def describes(run: Mapping[str, Any]) -> bool:
-    """Whether a run's model has narrow embeddings, or finds replaced tokens."""
+    """Whether a run has narrow embeddings, or detects replaced tokens."""
     return bert.variant(run) == "electra"
 
 

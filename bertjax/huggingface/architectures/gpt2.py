@@ -1,14 +1,14 @@
 """GPT-2 (`GPT2Model`, `GPT2LMHeadModel`); also GPT-3.
 
-Their linear maps are Conv1Ds, with the inputs first, and query, key and value are one array. The
-scores of the vocabulary are products with the word embeddings: a head without arrays of its own.
+Linear layers are Conv1Ds in transformers, [inputs, outputs]; query, key and value are one array.
+The vocabulary logits are matmuls with the word embeddings: a head without arrays of its own.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertjax.huggingface import config_words
-from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, conv1d, norm, table
 
 PREFIX = "transformer"
@@ -32,7 +32,7 @@ WORDS = {
     "initializer_range": "initializer_range",
     "layer_norm_epsilon": "layer_norm_eps",
 }
-"""Our field for each of theirs."""
+"""The bertjax field of each HF field."""
 
 READ = ("n_inner",)
 
@@ -51,11 +51,13 @@ FIXED = config_words.FIXED | {
 
 IRRELEVANT = (
     config_words.IRRELEVANT
-    | dict.fromkeys(_SUMMARY, "the summary of the class with two heads, which is not exchanged")
-    | {"reorder_and_upcast_attn": "the type in which float16 attention is computed; float32 is"}
+    | dict.fromkeys(
+        _SUMMARY, "the summary of GPT2DoubleHeadsModel, which bertjax does not exchange"
+    )
+    | {"reorder_and_upcast_attn": "the precision of attention in float16"}
 )
 
-ABSENT = {
+DEFAULTS = {
     "activation_function": "gelu_new",
     "resid_pdrop": 0.1,
     "embd_pdrop": 0.1,
@@ -64,22 +66,22 @@ ABSENT = {
     "initializer_range": 0.02,
     "layer_norm_epsilon": 1e-5,
 }
-"""What they have where their config says nothing."""
+"""Defaults of the config in transformers."""
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """Both names of all arrays."""
+    """The maps of all arrays."""
     last = norm("encoder/norm", "transformer.ln_f")
     return {"encoder": [*encoder("wte", "wpe"), *last], "causal_lm": []}
 
 
-def encoder(words: str, places: str) -> list[ArrayMap]:
-    """Embeddings and layers, which are named alike in GPT but for the embeddings."""
+def encoder(words: str, positions: str) -> list[ArrayMap]:
+    """The maps of embeddings and layers; GPT and GPT-2 differ in the names of the embeddings."""
     layer, block = f"{PREFIX}.h.{{layer}}", "encoder/layers/block"
     qkv = tuple(f"{block}/attention/{name}" for name in ("query", "key", "value"))
     return [
         *table("encoder/word_embeddings", f"{PREFIX}.{words}"),
-        *table("encoder/position_embeddings", f"{PREFIX}.{places}"),
+        *table("encoder/position_embeddings", f"{PREFIX}.{positions}"),
         *conv1d(qkv, f"{layer}.attn.c_attn"),
         *conv1d(f"{block}/attention/output", f"{layer}.attn.c_proj", inputs=2),
         *norm(f"{block}/attention_norm", f"{layer}.ln_1"),
@@ -89,34 +91,34 @@ def encoder(words: str, places: str) -> list[ArrayMap]:
     ]
 
 
-def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """Our model of their config.
+def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """The bertjax fields of an HF config.
 
     Raises:
-      UserError: a field is missing, or asks for what our model does not compute.
+      UserError: a field is missing, or has a value that bertjax does not support.
     """
-    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
-    taken = one_dropout(take(ABSENT | dict(theirs), WORDS))
-    width = theirs.get("n_inner") or 4 * taken["hidden_size"]
-    return {"name": "gpt2", **taken, "intermediate_size": width}
+    check_fixed(hf_config, parts, FIXED, FIXED_BY_HEAD)
+    renamed = merge_dropouts(rename(DEFAULTS | dict(hf_config), WORDS))
+    width = hf_config.get("n_inner") or 4 * renamed["hidden_size"]
+    return {"name": "gpt2", **renamed, "intermediate_size": width}
 
 
-def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """Their config of our model."""
-    return words_of(ours, WORDS) | {"n_inner": ours["intermediate_size"]}
+def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """The HF config of a bertjax model."""
+    return hf_words(model, WORDS) | {"n_inner": model["intermediate_size"]}
 
 
-def one_dropout(taken: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of our model; a dropout of embeddings that is the usual one is left open."""
-    same = taken["embd_pdrop"] == taken["hidden_dropout_prob"]
-    return {name: value for name, value in taken.items() if not same or name != "embd_pdrop"}
+def merge_dropouts(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a bertjax model without `embd_pdrop`, if it equals `hidden_dropout_prob`."""
+    same = model["embd_pdrop"] == model["hidden_dropout_prob"]
+    return {name: value for name, value in model.items() if not same or name != "embd_pdrop"}
 
 
-def words_of(ours: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
-    """Their names for the fields of our model, whose dropout of embeddings may be left open."""
-    if ours.get("embd_pdrop") is None:
-        ours = {**ours, "embd_pdrop": ours["hidden_dropout_prob"]}
-    return {theirs: ours[field] for theirs, field in words.items()}
+def hf_words(model: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    """The HF fields of a bertjax model, whose `embd_pdrop` may be absent or None."""
+    if model.get("embd_pdrop") is None:
+        model = {**model, "embd_pdrop": model["hidden_dropout_prob"]}
+    return {word: model[field] for word, field in words.items()}
 
 
 def describes(run: Mapping[str, Any]) -> bool:

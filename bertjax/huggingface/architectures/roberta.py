@@ -26,7 +26,6 @@ SAME = {
     "lm_head.decoder.bias": "lm_head.bias",
 }
 
-
 HEAD_ACT = {"mlm": "gelu"}
 
 WORDS = bert.WORDS
@@ -39,7 +38,7 @@ IRRELEVANT = {w: why for w, why in bert.IRRELEVANT.items() if w != "pad_token_id
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """Both names of all arrays; the classifier of texts has a pooler of its own."""
+    """The maps of all arrays; the text classifier has a pooler of its own."""
     return {
         "encoder": bert.encoder(PREFIX),
         "encoder/pooler": dense("encoder/pooler/dense", "roberta.pooler.dense"),
@@ -58,20 +57,20 @@ def parts() -> dict[str, list[ArrayMap]]:
     }
 
 
-def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """Our model of their config.
+def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """The bertjax fields of an HF config.
 
     Raises:
       UserError: see `bert.fields`.
     """
-    return bert.fields(theirs, parts) | {"position_offset": theirs.get("pad_token_id", 1) + 1}
+    return bert.fields(hf_config, parts) | {"position_offset": hf_config.get("pad_token_id", 1) + 1}
 
 
-def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """Their config of our model."""
-    return bert.config(ours, heads) | {"pad_token_id": ours["position_offset"] - 1}
+def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """The HF config of a bertjax model."""
+    return bert.config(model, heads) | {"pad_token_id": model["position_offset"] - 1}
 
 
 def describes(run: Mapping[str, Any]) -> bool:
-    """Whether a run's model is BERT with positions that begin later."""
+    """Whether a run's model is BERT with a position offset."""
     return bert.variant(run) == "roberta"

@@ -1,17 +1,19 @@
 """XLNet (`XLNetModel` and its heads): relative positions, a second stream, a memory.
 
-Their classifier reads the last place of a sequence, where [CLS] is when padding comes first: so an
-exported tokenizer pads on the left. Positions being relative, the side changes no output.
+The classifier of transformers reads the last position of a row, which is [CLS] with padding on the
+left: exported tokenizers pad on that side, as the released ones do. In bertjax padding follows the
+text. As positions are relative, the padding side does not change the outputs, and no weights need
+conversion.
 
-Of their two heads that answer questions, `...Simple` is ours; the other one looks for an end given
-a beginning.
+Of the two heads for question answering, bertjax has that of `XLNetForQuestionAnsweringSimple`; the
+other one predicts an end given a start.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertjax.huggingface import config_words
-from bertjax.huggingface.config_words import expect, take
+from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, Layout, dense, norm, table
 
 PREFIX = "transformer"
@@ -32,7 +34,7 @@ CLASSIFIER_ACT = "tanh"
 HAS_SEGMENTS = True  # relative segment encodings: there is no type_vocab_size
 
 SPECIALS = ("<eop>", "<eod>")
-"""Special tokens of the released vocabulary that only its pretraining used."""
+"""Special tokens of the released vocabulary that only pretraining used."""
 
 SAME = {"lm_loss.weight": "transformer.word_embedding.weight"}
 
@@ -47,7 +49,7 @@ WORDS = {
     "initializer_range": "initializer_range",
     "layer_norm_eps": "layer_norm_eps",
 }
-"""Our field for each of theirs."""
+"""The bertjax field of each HF field."""
 
 READ = ("d_head", "mem_len", "clamp_len", "summary_last_dropout")
 
@@ -67,16 +69,16 @@ FIXED_BY_HEAD = {
 }
 
 IRRELEVANT = config_words.IRRELEVANT | {
-    "reuse_len": "how transformers' own training cut its batches; nothing there reads it",
+    "reuse_len": "batching of the released pretraining; the model does not read it",
     "use_mems_eval": "whether a memory is returned; the outputs of one call do not depend on it",
     "use_mems_train": "whether a memory is returned; the outputs of one call do not depend on it",
-    "start_n_top": "a beam of the head for questions that is not exchanged",
-    "end_n_top": "a beam of the head for questions that is not exchanged",
+    "start_n_top": "beam size of the question answering head that is not exchanged",
+    "end_n_top": "beam size of the question answering head that is not exchanged",
 }
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """Both names of all arrays; what reads whole texts has a pooler, their summary."""
+    """The maps of all arrays; heads that read the pooled output have a pooler, the summary."""
     layer, block = f"{PREFIX}.layer.{{layer}}", "encoder/layers/block"
     attention = "encoder/layers/block/attention"
     return {
@@ -111,29 +113,29 @@ def parts() -> dict[str, list[ArrayMap]]:
     }
 
 
-def fields(theirs: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """Our model of their config; theirs has one dropout for everything.
+def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """The bertjax fields of an HF config, which has one dropout for all.
 
     Raises:
-      UserError: a field is missing, or asks for what our model does not compute.
+      UserError: a field is missing, or has a value that bertjax does not support.
     """
-    expect(theirs, parts, FIXED, FIXED_BY_HEAD)
-    taken = take(theirs, WORDS)
-    width = taken["hidden_size"] // taken["num_attention_heads"]
-    expect(theirs, parts, {"d_head": width})
+    check_fixed(hf_config, parts, FIXED, FIXED_BY_HEAD)
+    renamed = rename(hf_config, WORDS)
+    width = renamed["hidden_size"] // renamed["num_attention_heads"]
+    check_fixed(hf_config, parts, {"d_head": width})
     return {
         "name": "xlnet",
-        **taken,
-        "attention_probs_dropout_prob": taken["hidden_dropout_prob"],
-        "mem_len": theirs.get("mem_len") or 0,
-        "clamp_len": max(theirs.get("clamp_len", -1), 0),
+        **renamed,
+        "attention_probs_dropout_prob": renamed["hidden_dropout_prob"],
+        "mem_len": hf_config.get("mem_len") or 0,
+        "clamp_len": max(hf_config.get("clamp_len", -1), 0),
     }
 
 
-def config(ours: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """Their config of our model; its one dropout is that of our hidden states."""
-    made = {theirs: ours[field] for theirs, field in WORDS.items()}
-    return made | {"mem_len": ours["mem_len"], "clamp_len": ours["clamp_len"] or -1}
+def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """The HF config of a bertjax model; its one dropout is that of the hidden states."""
+    renamed = {word: model[field] for word, field in WORDS.items()}
+    return renamed | {"mem_len": model["mem_len"], "clamp_len": model["clamp_len"] or -1}
 
 
 def describes(run: Mapping[str, Any]) -> bool:
