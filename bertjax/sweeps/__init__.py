@@ -1,1 +1,1 @@
-"""Many runs: grids, child processes, progress and tables."""
+"""Many runs: sweeps of configs, the GLUE suite, feature-based NER; one scheduler for all."""

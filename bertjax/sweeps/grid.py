@@ -4,10 +4,10 @@
     zipped({"model.hidden_size": (128, 256), "model.num_attention_heads": (2, 4)})      two
     draws(20, {"optimizer.learning_rate": log_uniform(1e-4, 1e-2)}, seed=0)     twenty
 
-All return lists, which `+` concatenates; a list written by hand is as good. `product` accepts such
-lists as well as tables of values, so that grids nest.
+All return lists of dicts, which may also be written by hand and concatenated with `+`. `product`
+accepts such lists as well as tables of values, so that grids nest.
 
-The name of a run, which is its folder, lists only the fields in which it differs.
+The name of a run, which is also the name of its folder, lists only the fields that differ.
 """
 
 import hashlib
@@ -28,10 +28,10 @@ Draw = Callable[[random.Random], Any]
 
 
 def product(*parts: Mapping[str, Iterable[Any]] | Sequence[Point]) -> list[Point]:
-    """Everything with everything; the last field changes fastest.
+    """Cartesian product of fields and lists of runs; the last field varies fastest.
 
     Args:
-      *parts: tables of values by field, or runs that were made before.
+      *parts: Tables of values by field, or lists of runs.
 
     Raises:
       UserError: a field is in two parts.
@@ -41,52 +41,55 @@ def product(*parts: Mapping[str, Iterable[Any]] | Sequence[Point]) -> list[Point
 
 
 def zipped(table: Mapping[str, Iterable[Any]]) -> list[Point]:
-    """The first values together, the second together, and so on.
+    """Runs with the first value of each field, the second value of each, and so on.
 
     Raises:
-      UserError: there are not equally many of each.
+      UserError: the fields have different numbers of values.
     """
     columns = {name: tuple(values) for name, values in table.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise UserError(f"zipped requires equally many values of each field, got {lengths}")
+        raise UserError(
+            f"zipped: got {lengths} values, expected the same number for each field; add or remove "
+            "values"
+        )
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def draws(count: int, table: Mapping[str, Draw], *, seed: int) -> list[Point]:
-    """So many runs with values drawn at random; more of them begin with the same ones.
+    """Runs with randomly sampled values; with a larger count, the first runs stay the same.
 
     Args:
-      count: How many.
+      count: Number of runs.
       table: How each field is sampled: `uniform`, `log_uniform`, `integers`, `choice`.
-      seed: Of the draws: the same seed gives the same runs.
+      seed: Seed of the random generator: the same seed gives the same runs.
     """
     generator = random.Random(seed)
     return [{name: draw(generator) for name, draw in table.items()} for _ in range(count)]
 
 
 def uniform(low: float, high: float) -> Draw:
-    """A number between two, to three digits."""
+    """Samples a number uniformly, rounded to three significant digits."""
     return lambda generator: _rounded(generator.uniform(low, high))
 
 
 def log_uniform(low: float, high: float) -> Draw:
-    """A number between two whose logarithm is uniform, to three digits: for rates."""
+    """Samples a number whose logarithm is uniform, rounded to three significant digits."""
     return lambda generator: _rounded(math.exp(generator.uniform(math.log(low), math.log(high))))
 
 
 def integers(low: int, high: int) -> Draw:
-    """A whole number from `low` to `high`, both of them too."""
+    """Samples an integer from `low` to `high`, both included."""
     return lambda generator: generator.randint(low, high)
 
 
 def choice(*values: Any) -> Draw:
-    """One of these."""
+    """Samples one of the values."""
     return lambda generator: generator.choice(values)
 
 
 def _rounded(value: float) -> float:
-    """So that the name of a run says all of its value."""
+    """Three significant digits, so that the name of a run has the exact value."""
     return float(f"{value:.3g}")
 
 
@@ -100,27 +103,29 @@ def _merged(points: Iterable[Point]) -> Point:
     merged: Point = {}
     for point in points:
         if both := merged.keys() & point.keys():
-            raise UserError(f"product: {', '.join(sorted(both))} is in two parts")
+            raise UserError(
+                f"product: {', '.join(sorted(both))} is in two parts; leave it out of one of them"
+            )
         merged |= point
     return merged
 
 
 NAME = "name"
-"""Beside its fields, a run may bring a name of its own."""
+"""Key of a run next to its fields: its own name."""
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]*")
-_LONGEST = 150
-_LONGEST_LABEL = 40  # pods of GKE have 63, of which JobSet requires some for numbers
+_MAX_NAME_LENGTH = 150
+_MAX_LABEL_LENGTH = 40  # pods of GKE allow 63, of which JobSet needs some for its suffixes
 
 
 def names(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each run: `learning_rate=3e-3,seed=1`.
 
-    Fields that all runs share are left out, and of a field as much of its dotted name as is needed
-    to tell it from the others.
+    Fields with the same value in all runs are left out. Dotted names of fields are shortened to
+    the end that distinguishes them.
 
     Raises:
-      UserError: two runs have one name, or a name cannot be a folder's.
+      UserError: two runs have the same name, or a name is not valid as a folder.
     """
     fields = dict.fromkeys(name for point in points for name in point if name != NAME)
     differing = [name for name in fields if len(points) == 1 or _differs(name, points)]
@@ -133,7 +138,7 @@ def names(points: Sequence[Mapping[str, Any]]) -> list[str]:
         number, name = twice[0], found[twice[0]]
         raise UserError(
             f"runs {found.index(name) + 1} and {number + 1} are both named {name!r}: leave one "
-            f"out, or give it a {NAME!r} of its own"
+            f"out, or set its {NAME!r}"
         )
     return found
 
@@ -143,7 +148,7 @@ def _differs(name: str, points: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _short(fields: Sequence[str]) -> dict[str, str]:
-    """The shortest ends of dotted names that are different."""
+    """The shortest ends of dotted names that distinguish them."""
     ends = dict.fromkeys(fields, 1)
 
     def end(name: str) -> str:
@@ -164,7 +169,7 @@ def _name(point: Mapping[str, Any], short: Mapping[str, str]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as a part of a name: 3e-3, true, 16-32; of a path its last part."""
+    """A value in the name of a run: 3e-3, true, 16-32; the last part of a path."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -176,7 +181,7 @@ def value_text(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """The shortest way to write it: 0.15, 3e-3, 1e5."""
+    """The shortest text of a number: 0.15, 3e-3, 1e5."""
     plain = repr(value).removesuffix(".0")
     if not math.isfinite(value):
         return plain
@@ -187,23 +192,23 @@ def _number(value: float) -> str:
 
 
 def label(*names: str) -> str:
-    """A name for a cluster, where only small letters, digits and hyphens count, 40 at most."""
+    """A job name for clusters: lowercase letters, digits and hyphens, at most 40 characters."""
     text = re.sub(r"[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")
     text = text if text[:1].isalpha() else f"run-{text}"
-    if len(text) <= _LONGEST_LABEL:
+    if len(text) <= _MAX_LABEL_LENGTH:
         return text
     digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:6]
-    return f"{text[: _LONGEST_LABEL - 7].rstrip('-')}-{digest}"
+    return f"{text[: _MAX_LABEL_LENGTH - 7].rstrip('-')}-{digest}"
 
 
 def _check(name: str) -> None:
     if not isinstance(name, str) or not _SAFE.fullmatch(name):
         raise UserError(
-            f"the run {name!r} requires a name of letters, digits and . _ + = , - that can be a "
-            f"folder's: give it a {NAME!r}"
+            f"name of a run: got {name!r}, expected letters, digits and . _ + = , - that form the "
+            f"name of a folder; set its {NAME!r}"
         )
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_NAME_LENGTH:
         raise UserError(
-            f"the name of the run {name[:40]!r}... has {len(name)} characters, {_LONGEST} is the "
-            f"most: give it a {NAME!r}"
+            f"name of the run {name[:40]!r}...: got {len(name)} characters, expected at most "
+            f"{_MAX_NAME_LENGTH}; set its {NAME!r}"
         )

@@ -85,10 +85,10 @@ def load(spec: str, overrides: Sequence[Override], options: Mapping[str, Any]) -
         "metric": metric,
         "mode": mode,
     }
-    return _sweep(content, settings, steps)
+    return _make_sweep(content, settings, steps)
 
 
-def _sweep(
+def _make_sweep(
     content: Mapping[str, Any],
     settings: Mapping[str, Mapping[str, Any]],
     steps: Mapping[str, int | None],
@@ -119,8 +119,8 @@ def _points(spec: str, found: Any) -> list[dict[str, Any]]:
     points = list(found) if isinstance(found, Iterable) and not isinstance(found, Mapping) else None
     if not points or not all(isinstance(point, Mapping) for point in points):
         raise UserError(
-            f"{spec}: get_runs() requires a list of runs, each a dict of fields and values, as "
-            f"bertjax/sweeps/grid.py makes them; got {type(found).__name__} {str(found)[:60]!r}"
+            f"{spec}: get_runs(): got {type(found).__name__} {str(found)[:60]!r}, expected a list "
+            "of runs, each a dict of fields and values; see bertjax/sweeps/grid.py"
         )
     return [{name: _plain(value) for name, value in point.items()} for point in points]
 
@@ -205,7 +205,7 @@ def recorded(workdir: pathlib.Path) -> Sweep:
         )
     runs = content.pop("runs")
     settings = {name: run["settings"] for name, run in runs.items()}
-    return _sweep(content, settings, {name: run["steps"] for name, run in runs.items()})
+    return _make_sweep(content, settings, {name: run["steps"] for name, run in runs.items()})
 
 
 def check_runs(sweep: Sweep, workdir: pathlib.Path) -> None:

@@ -37,7 +37,7 @@ def test_draws_are_those_of_their_seed_within_their_bounds():
 
 
 def test_what_does_not_fit_together():
-    with pytest.raises(UserError, match="equally many values of each field"):
+    with pytest.raises(UserError, match="expected the same number for each field"):
         grid.zipped({"a": (1, 2), "b": (1,)})
     with pytest.raises(UserError, match="product: a is in two parts"):
         grid.product({"a": (1,)}, [{"a": 2}])

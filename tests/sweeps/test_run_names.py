@@ -38,9 +38,9 @@ def test_only_what_differs_is_said_and_no_more_of_a_field_than_tells_it():
     ("points", "message"),
     [
         ([{"a": "x/b"}, {"a": "y/b"}], "runs 1 and 2 are both named 'a=b'"),
-        ([{"name": ".."}], "requires a name of letters"),
-        ([{"name": 3}], "requires a name of letters"),
-        ([{"a": "x" * 200}], "has 202 characters, 150 is the most"),
+        ([{"name": ".."}], "expected letters, digits"),
+        ([{"name": 3}], "expected letters, digits"),
+        ([{"a": "x" * 200}], "got 202 characters, expected at most 150"),
     ],
 )
 def test_names_that_cannot_be_folders(points, message):
