@@ -87,8 +87,8 @@ def test_features_come_to_a_table(run_bertjax, data, run_of_two_layers, tmp_path
     assert "[1/1] weighted_sum_all" in said.stderr
     assert said.stdout.splitlines()[2].startswith("weighted sum of all layers  ")
     log = (tmp_path / "w" / "weighted_sum_all" / "finetune.log").read_text()
-    assert "parameters from fresh parameters, the model of" in log
-    assert ", which stay as they are" in log
+    assert "parameters from untrained weights, the architecture of" in log
+    assert log.partition("parameters from")[2].splitlines()[0].endswith(", frozen")
     assert "ner_features/mix/weights" in log
     asked = tmp_path / "asked.txt"
     asked.write_text("Berg found Bergen\n")

@@ -288,7 +288,7 @@ def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertja
     done = run_bertjax("launch", "--processes", "1", "--", *wrong)
     assert done.returncode == 2
     mistake, last = done.stderr.splitlines()[-2:]
-    assert mistake.startswith("bertjax pretrain: error: warmup_steps=1000 must lie between")
+    assert mistake.startswith("bertjax pretrain: error: warmup_steps: got 1000, expected 0 to")
     assert last.startswith(
         "bertjax launch: process 0 ended with exit status 2; fix the error above"
     )
