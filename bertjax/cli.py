@@ -13,7 +13,7 @@ import sys
 
 import bertjax
 from bertjax import catalog
-from bertjax.errors import UserError, nearest
+from bertjax.errors import Interrupted, UserError, nearest
 from bertjax.runtime import compilation_cache, signals
 from bertjax.runtime import host as runtime_host
 
@@ -104,6 +104,9 @@ def _status(run, name: str) -> int:
         sys.stdout.flush()
     except UserError as error:
         return _complain(name, str(error))
+    except Interrupted as stop:
+        print(f"{name}: {stop}", file=sys.stderr)
+        return stop.exit_code
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             # The interpreter flushes once more on its way out, which must not fail again.

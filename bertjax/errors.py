@@ -1,7 +1,7 @@
-"""Errors that the user can fix: one clear line, no traceback.
+"""Errors that the user can fix, and interruptions: one clear line, no traceback.
 
-A `UserError` says what came, what was expected and what to do. `cli.py` prints it and exits with
-code 2; everything else that is raised is a defect of bertjax and keeps its traceback.
+The text of a `UserError` has the invalid value, the constraint and the fix. `cli.py` prints it and
+exits with status 2; every other exception is a defect of bertjax and keeps its traceback.
 """
 
 import difflib
@@ -9,7 +9,19 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake that the user can fix; its text is the one line that they read."""
+    """An error that the user can fix; its text is one line."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run or a sweep saved and stopped on Ctrl-C or SIGTERM; the same call resumes it.
+
+    Attributes:
+      exit_code: 128 + the signal's number, as shells report it.
+    """
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -39,8 +39,8 @@ def main(argv: list[str]) -> None:
     arguments = _parser().parse_args(rest)
     recipe = load_config(arguments.config, overrides, FINE_TUNING)
     from bertjax import build
+    from bertjax.errors import Interrupted
     from bertjax.runs import finetune
-    from bertjax.runs.session import Interrupted
     from bertjax.runtime import distributed
 
     build.check(recipe)

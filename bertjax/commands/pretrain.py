@@ -47,9 +47,9 @@ def main(argv: list[str]) -> None:
     config = load_config(arguments.config, overrides, PRETRAINING)
     from bertjax import build
     from bertjax.commands.prepare import progress_display
+    from bertjax.errors import Interrupted
     from bertjax.inference.fill_mask import predict_held_out
     from bertjax.runs import pretrain
-    from bertjax.runs.session import Interrupted
     from bertjax.runtime import distributed
 
     build.check(config)

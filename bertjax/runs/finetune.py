@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from bertjax import build
 from bertjax import config as configs
+from bertjax.errors import Interrupted
 from bertjax.io import storage
 from bertjax.runs import bucket_sync, finetune_job, multitask, results, session
 from bertjax.runs import teachers as runs_teachers
@@ -70,7 +71,7 @@ def finetune(
         for seed in range(recipe.seed, recipe.seed + num_seeds):
             result = results.read(job.folder(seed)) or train_seed(job, seed, interrupt, log)
             if result is None:
-                raise session.Interrupted(f"stopped in seed {seed}", interrupt.exit_code)
+                raise Interrupted(f"stopped in seed {seed}", interrupt.exit_code)
             scores = "  ".join(f"{name} {value:.4f}" for name, value in result["scores"].items())
             log(f"seed {seed}, epoch {result['chosen_epoch']}: {scores}")
             finished.append(result)

@@ -18,6 +18,7 @@ from bertjax import build
 from bertjax import config as configs
 from bertjax.corpus.prepare import Progress
 from bertjax.data.pipeline import Phase, phased_batches
+from bertjax.errors import Interrupted
 from bertjax.interfaces import Params
 from bertjax.runs import bucket_sync, held_out, pretrain_job, session
 from bertjax.runs.pretrain_job import Job
@@ -87,7 +88,7 @@ def pretrain(
         with session.open_session(folder, workdir, log) as interrupt:
             summary, first_step = train_job(job, interrupt, log, predict)
     if summary is None:
-        raise session.Interrupted("stopped and saved", interrupt.exit_code)
+        raise Interrupted("stopped and saved", interrupt.exit_code)
     return PretrainingResult(workdir, summary, summary["steps"] - first_step)
 
 

@@ -40,18 +40,6 @@ HostBatches = Iterator[tuple[int, Mapping[str, np.ndarray]]]
 """(optimizer steps done before it, this host's rows of the batch)"""
 
 
-class Interrupted(KeyboardInterrupt):
-    """A run stopped after a step on Ctrl-C or SIGTERM; its newest checkpoint resumes it.
-
-    Attributes:
-      exit_code: 128 + the signal's number, as shells report it.
-    """
-
-    def __init__(self, message: str, exit_code: int):
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
 @contextlib.contextmanager
 def lock_workdir(
     folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str] = workdir.FREE_FIELDS

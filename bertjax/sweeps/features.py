@@ -71,7 +71,7 @@ def run_suite(
 
     Raises:
       UserError: an argument is invalid, or the folder belongs to another suite.
-      SystemExit: a signal stopped the runs.
+      Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
     if _FIELD in dict(overrides):
         raise UserError(

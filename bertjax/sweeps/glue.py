@@ -65,7 +65,7 @@ def run_suite(
 
     Raises:
       UserError: an argument is invalid, or the folder belongs to another suite.
-      SystemExit: a signal stopped the runs.
+      Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
     tasks = find_tasks(str(copies.local_copy(data)), tasks)
     _check_from_mnli(from_mnli, tasks)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from bertjax.errors import UserError
+from bertjax.errors import Interrupted, UserError
 from bertjax.runs.workdir import in_use
 from bertjax.runtime import device_share
 from bertjax.runtime.children import Children, describe_exit
@@ -48,7 +48,7 @@ def run_all(
       The runs that failed.
 
     Raises:
-      SystemExit: a signal stopped the runs.
+      Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
     with make_display(runs, workdir) as display, Children() as children:
         queue = _Queue(runs, workdir, parallel, max_devices, children, display)
@@ -60,8 +60,7 @@ def run_all(
             display.update()
     on_change()
     if children.signal:
-        print("stopped; the same command resumes the runs", file=sys.stderr)
-        raise SystemExit(128 + children.signal)
+        raise Interrupted("stopped; the same command resumes the runs", 128 + children.signal)
     return [one for one in progress.read(runs, workdir) if one.state != "done"]
 
 

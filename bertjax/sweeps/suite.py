@@ -80,7 +80,7 @@ def run(
 
     Raises:
       UserError: the folder belongs to another config, or is in use.
-      SystemExit: a signal stopped the runs.
+      Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
     folder = bucket_sync.on_this_machine(workdir, alone=True)
 

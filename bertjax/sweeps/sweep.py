@@ -28,7 +28,7 @@ def run(sweep: Sweep, workdir: str, *, parallel: int = 1) -> list[Progress]:
 
     Raises:
       UserError: the folder belongs to another sweep, or is in use.
-      SystemExit: a signal stopped the runs.
+      Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
     folder = bucket_sync.on_this_machine(workdir, alone=True)
     plan.check_runs(sweep, folder)

@@ -215,7 +215,7 @@ def test_a_sweep_that_is_asked_to_end_lets_its_runs_save(home, command_environme
     out, told = process.communicate(timeout=60)
     assert process.returncode == 128 + number, told
     assert all((folder / "saved").exists() for folder in waiting)
-    assert told.splitlines()[-1] == "stopped; the same command resumes the runs"
+    assert told.splitlines()[-1] == "bertjax sweep: stopped; the same command resumes the runs"
     states = [run["state"] for run in home.results["runs"].values()]
     assert states == ["done", "begun", "begun", "waiting"]
     home.orders({})
