@@ -202,7 +202,7 @@ def test_text_that_cannot_be_read(home, run_bertjax, tmp_path):
     words = ["--input", tmp_path / "latin.txt", "--tokenizer", home / "vocab", "--out", out]
     result = run_bertjax("prepare", *words, "--workers", 1, "--errors", "replace")
     succeeds(result)
-    assert "not being UTF-8: 1" in result.stdout
+    assert "invalid UTF-8 replaced by U+FFFD: 1" in result.stdout
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped"])

@@ -1,1 +1,1 @@
-"""Command-line verbs: one file each, with flags and printing only."""
+"""Commands of `bertjax`: one file per verb, with options and printing only."""

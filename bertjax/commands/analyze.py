@@ -11,26 +11,26 @@ examples:
   bertjax analyze --init runs/albert --input sentences.txt
   bertjax analyze --init runs/bert runs/albert --input sentences.txt --plot layers.png
 
---input has one text a line. For each layer: how far what comes out is from what goes in, and the
-cosine between both, as means over all tokens (Lan et al. 2020, figure 2, where shared layers make
-both smooth). Layer 1 reads the embeddings. Lines longer than the model reads are cut.
+For each layer, the L2 distance and the cosine similarity between its input and its output, averaged
+over all tokens (Lan et al. 2020, figure 2: both are smooth for shared layers). Layer 1 reads the
+embeddings. Lines longer than the model's maximum length are truncated.
 """
 
 
 def main(argv: list[str]) -> None:
-    """Measures every run, prints a table or JSON, and draws if asked to."""
+    """Measures the layers of each run; prints a table or JSON, and optionally writes a plot."""
     arguments = _parser().parse_args(argv)
     from bertjax.io import copies, storage
 
     if not storage.to_path(arguments.input).is_file():
-        raise UserError(f"no file {arguments.input}: --input requires texts, one a line")
+        raise UserError(f"no file {arguments.input}: --input expects a file with one text per line")
     from bertjax.inference import features, layer_analysis
     from bertjax.io.lines import read_text_lines
 
     out = storage.to_path(arguments.plot) if arguments.plot else None
     if out:
         layer_analysis.check_plot(out)
-    read_text_lines(arguments.input, tables=())  # checks the file before a model is loaded
+    read_text_lines(arguments.input, tables=())  # raises before a model is loaded
     measured = []
     for init in arguments.init:
         encoding = features.load(init, layers="all", truncate=True)
@@ -71,15 +71,26 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--init", required=True, nargs="+", metavar="RUN", help="runs to compare")
-    add("--input", required=True, metavar="FILE", help="text, one a line")
-    add("--plot", default="", metavar="FILE", help="a .png, .svg or .pdf to draw")
+    add(
+        "--init",
+        required=True,
+        nargs="+",
+        metavar="RUN",
+        help="runs to compare: RUN (newest checkpoint), RUN@STEP or RUN@best",
+    )
+    add("--input", required=True, metavar="FILE", help="file with one text per line")
+    add(
+        "--plot",
+        default="",
+        metavar="FILE",
+        help="also write a plot: .png, .svg or .pdf (default: none)",
+    )
     add(
         "--batch_size",
         action=checked(PositiveInt),
         default=64,
         metavar="N",
-        help="texts at a time (default 64)",
+        help="texts per batch (default: 64)",
     )
-    add("--json", action="store_true", help="print a JSON object for each run")
+    add("--json", action="store_true", help="print one JSON object per run instead of tables")
     return parser

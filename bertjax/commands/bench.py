@@ -1,4 +1,4 @@
-"""Measure training steps of a config: tokens per second, utilisation, compile time, memory.
+"""Benchmark training steps of a config: tokens per second, MFU, compile time, memory.
 
 Needs no corpus: batches are random tokens of the config's shapes.
 """
@@ -21,13 +21,14 @@ examples:
   bertjax bench --config configs/bert_base.py --config.data.phases='()' \\
       --config.data.max_seq_length=512 --config.data.batch_size=64 --steps 20
 
-The JSON on standard output holds one entry for each phase of the config (each is one shape):
-medians over --repeats timings of --steps steps each, after --warmup steps.
+Prints JSON with one entry per phase of the config (each has one batch shape): medians over
+--repeats timings of --steps steps each, after --warmup steps. MFU (model_flops_utilisation) is null
+if the peak FLOP/s of the device are unknown. Any field is set with --config.SECTION.FIELD=VALUE.
 """
 
 
 def main(argv: list[str]) -> None:
-    """Prints the measurements as JSON."""
+    """Measures the training steps of a config and prints the results as JSON."""
     from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
@@ -47,26 +48,43 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:base")
+    parser.add_argument(
+        "--config", required=True, metavar="FILE", help="config file, such as configs/bert.py:base"
+    )
     parser.add_argument(
         "--steps",
         action=checked(PositiveInt),
-        help="of a timing (default: as many as take a second)",
+        metavar="N",
+        help="steps per timing (default: about one second)",
     )
     parser.add_argument(
-        "--repeats", action=checked(PositiveInt), default=5, help="timings (default 5)"
+        "--repeats",
+        action=checked(PositiveInt),
+        default=5,
+        metavar="N",
+        help="number of timings (default: 5)",
     )
     parser.add_argument(
         "--warmup",
         action=checked(PositiveInt),
         default=2,
-        help="steps before the first (default 2)",
+        metavar="N",
+        help="steps before the first timing (default: 2)",
     )
     return parser
 
 
 def measure(config, arguments: argparse.Namespace) -> dict:
-    """Measures every phase of a config, one after the other."""
+    """Measures the training steps of every phase of a config.
+
+    Args:
+      config: A pretraining config.
+      arguments: The options `config`, `steps`, `repeats` and `warmup`.
+
+    Returns:
+      Device and precision, and under "phases" one entry per phase: times in seconds, memory in
+      bytes, or `out_of_memory`.
+    """
     import jax
 
     from bertjax import build
@@ -85,12 +103,12 @@ def measure(config, arguments: argparse.Namespace) -> dict:
         "jax": jax.__version__,
         "precision": precision,
         "peak_flops_per_second": peak,
-        "phases": [_phase_or_its_failure(config, phase, mesh, peak, arguments) for phase in phases],
+        "phases": [_try_phase(config, phase, mesh, peak, arguments) for phase in phases],
     }
 
 
-def _phase_or_its_failure(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
-    """What was measured; of a phase that the memory does not hold, this and the way out."""
+def _try_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
+    """Measures a phase; returns `out_of_memory` with advice if it does not fit."""
     import jax
 
     try:
@@ -156,7 +174,7 @@ def _text(phase) -> str:
 
 
 def _memory(compiled) -> dict:
-    """The device's own peak where it keeps one, else the process's; and the compiler's figures."""
+    """Returns the peak of the device if it reports one, else of the process, and compiler sizes."""
     import jax
 
     stats = jax.local_devices()[0].memory_stats() or {}

@@ -11,11 +11,11 @@ examples:
   bertjax choose --init runs/gpt2 --input questions.jsonl
   bertjax choose --init runs/gpt2 --input dev.jsonl --shots 4 --shots_from train.jsonl
 
---input holds one question a line: {"question": "Water is", "choices": ["wet", "dry"], "answer": 0}.
-The answer that is most likely behind the question counts: by its log probability (accuracy), and by
-that over the bytes of the answer (accuracy_per_byte), which does not favour short ones. With
---shots, so many answered questions come before each, other ones for each, drawn with --seed from
---shots_from, or from the questions themselves.
+--input has one question per line: {"question": "Water is", "choices": ["wet", "dry"], "answer": 0}.
+The predicted choice is the most likely continuation of the question: by log probability (accuracy),
+and by log probability per byte (accuracy_per_byte), which does not favour short choices. With
+--shots N, each question is preceded by N answered examples, sampled anew for each question from
+--shots_from, or from the other questions.
 """
 
 _UNREAD = (
@@ -30,7 +30,7 @@ _UNREAD = (
 
 
 def main(argv: list[str]) -> None:
-    """Asks, and prints the share of right answers."""
+    """Scores the choices of each question and prints the accuracy."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     check_flags(_UNREAD, vars(arguments), parser.get_default)
@@ -69,20 +69,50 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
-    add("--input", required=True, metavar="FILE", help="questions, as JSON lines")
+    add(
+        "--init",
+        required=True,
+        metavar="RUN",
+        help="a causal LM: RUN (newest checkpoint), RUN@STEP or RUN@best",
+    )
+    add("--input", required=True, metavar="FILE", help="questions as JSON lines")
     add(
         "--shots",
         action=checked(NonNegativeInt),
         default=0,
-        help="answered examples before each (default 0)",
+        metavar="N",
+        help="answered examples before each question (default: 0)",
     )
-    add("--shots_from", metavar="FILE", default="", help="where they are sampled from")
-    add("--seed", action=checked(Seed), default=0, help="of their draw (default 0)")
     add(
-        "--batch_size", action=checked(PositiveInt), default=8, help="answers at a time (default 8)"
+        "--shots_from",
+        metavar="FILE",
+        default="",
+        help="file of the answered examples (default: --input)",
     )
-    add("--precision", default="auto", help="as config.model.precision (default auto)")
-    add("--out", metavar="FILE", default="", help="writes the log probability of every answer")
-    add("--json", action="store_true", help="print one JSON object")
+    add(
+        "--seed",
+        action=checked(Seed),
+        default=0,
+        metavar="N",
+        help="seed of sampling the examples (default: 0)",
+    )
+    add(
+        "--batch_size",
+        action=checked(PositiveInt),
+        default=8,
+        metavar="N",
+        help="choices per batch (default: 8)",
+    )
+    add(
+        "--precision",
+        default="auto",
+        help="auto, float32, bfloat16 ..., as config.model.precision (default: auto)",
+    )
+    add(
+        "--out",
+        metavar="FILE",
+        default="",
+        help="also write the log probabilities of all choices, as JSON lines",
+    )
+    add("--json", action="store_true", help="print one JSON object instead of a table")
     return parser

@@ -17,22 +17,22 @@ examples:
   bertjax extract --init runs/elmo --input sentences.txt --layers all --out features.parquet
   bertjax extract --init runs/bert --input sentences.txt --pool mean --out sentences.parquet
 
---input has one text a line. Layer 0 is what the first layer reads, -1 the last one. Without
-pooling, each token of a text has a row, special tokens have none, and two numbers say which
-characters of the text the token covers; mean is over these rows.
+Layer 0 is the output of the embeddings, -1 the last layer. With --pool none there is one row per
+token, without special tokens, with the range of characters that the token covers; --pool mean
+averages these rows; --pool cls is the vector of [CLS].
 
-An .npz holds features [rows, layers, width], layers, and of tokens ids, spans [rows, 2] and begins:
-text i has the rows begins[i] to begins[i + 1]. A .parquet has the columns text, layer_N, and of
-tokens token, piece, begin, end. Memory stays the same however long the input is.
+An .npz has features [rows, layers, width] and layers; for tokens also ids, spans [rows, 2] and
+begins: text i has the rows begins[i] to begins[i + 1]. A .parquet has the columns text and layer_N;
+for tokens also token, piece, begin, end. The input is streamed: memory use is constant.
 
-A run's precision is mostly auto, which multiplies in bfloat16: --precision float32 is slower and
-gives the features of transformers to five digits or so.
+The default precision of most runs, auto, multiplies in bfloat16 where the hardware supports it;
+--precision float32 is slower and matches transformers to about five digits.
 """
 
 
 def main(argv: list[str]) -> None:
-    """Reads, computes, writes, and tells what was written."""
-    arguments = _parser().parse_args(_joined(argv))
+    """Computes features of every text, writes them to a file and prints its size."""
+    arguments = _parser().parse_args(_join_layers(argv))
 
     from bertjax.errors import UserError
     from bertjax.inference import feature_files
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
 
     source, out = arguments.input, storage.to_path(arguments.out)
     feature_files.check_output(out)
-    reading = _Reading(source)
+    reading = _InputProgress(source)
     lines = reading.count(text for _, text in read_text_lines(source, tables=()))
     encoding = inference_features.load(
         arguments.init,
@@ -67,40 +67,40 @@ def main(argv: list[str]) -> None:
             truncated += chunk.num_truncated
             display.update(*reading.done(len(chunk.counts)))
         if not count:
-            raise UserError(f"{source} holds no text: expected one a line")
+            raise UserError(f"{source} has no text: expected one per line")
     if truncated:
         room = encoding.reader.max_text_tokens
-        print(f"note: texts cut to their first {room} tokens: {truncated:,}", file=sys.stderr)
+        print(f"note: texts truncated to {room} tokens: {truncated:,}", file=sys.stderr)
     rows = "tokens" if tokens else "texts"
     print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {shape[-1]:,}")
 
 
-class _Reading:
-    """How much of a file has come to features, by its bytes."""
+class _InputProgress:
+    """Progress of an input file in bytes, from the texts whose features are done."""
 
     def __init__(self, source: str):
-        # Sizes of compressed files say nothing of their texts.
+        # The size of a compressed file does not determine that of its text.
         is_plain = os.path.isfile(source) and not source.endswith((".gz", ".bz2", ".xz", ".zst"))
         self._size = os.path.getsize(source) if is_plain else 0
         self._sizes: collections.deque[int] = collections.deque()
         self._texts = self._bytes = 0
 
     def count(self, texts: Iterable[str]) -> Iterator[str]:
-        """Passes the texts on, some time before their features are there."""
+        """Yields the texts and records their sizes."""
         for text in texts:
             self._sizes.append(len(text.encode()) + 1)
             yield text
 
     def done(self, count: int) -> tuple[float | None, str]:
-        """The share that is done once `count` more texts are, and their number."""
+        """Marks `count` more texts as done; returns the fraction of the file and a message."""
         self._texts += count
         self._bytes += sum(self._sizes.popleft() for _ in range(count))
         share = min(1.0, self._bytes / self._size) if self._size else None
         return share, f"{self._texts:,} texts"
 
 
-def _joined(argv: list[str]) -> list[str]:
-    """`--layers -2,-1` as `--layers=-2,-1`: by itself argparse takes -2,-1 for an option."""
+def _join_layers(argv: list[str]) -> list[str]:
+    """Rewrites `--layers -2,-1` as `--layers=-2,-1`, since argparse parses -2,-1 as an option."""
     words = list(argv)
     for place, (word, following) in enumerate(itertools.pairwise(argv)):
         if word == "--layers" and re.match(r"-\d", following):
@@ -117,25 +117,48 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
-    add("--input", required=True, metavar="FILE", help="text, one a line")
-    add("--out", required=True, metavar="FILE", help="a new .npz or .parquet")
-    add("--layers", default="-1", help="numbers with commas between, or all (default: -1)")
-    add("--pool", default="none", choices=["none", "mean", "cls"], help="one row a text")
+    add(
+        "--init",
+        required=True,
+        metavar="RUN",
+        help="RUN (newest checkpoint), RUN@STEP or RUN@best",
+    )
+    add("--input", required=True, metavar="FILE", help="file with one text per line")
+    add("--out", required=True, metavar="FILE", help=".npz or .parquet file to create")
+    add(
+        "--layers",
+        default="-1",
+        help="layer numbers separated by commas, or all (default: -1, the last)",
+    )
+    add(
+        "--pool",
+        default="none",
+        choices=["none", "mean", "cls"],
+        help="none: one row per token; mean or cls: one row per text (default: none)",
+    )
     add(
         "--batch_size",
         action=checked(PositiveInt),
         default=64,
         metavar="N",
-        help="texts at a time (default: 64)",
+        help="texts per batch (default: 64)",
     )
     add(
         "--max_seq_length",
         action=checked(NonNegativeInt),
         default=0,
         metavar="N",
-        help="tokens of a text with special ones (default: what the model reads, or 512)",
+        help="maximum length in tokens, special tokens included (default: that of the model, "
+        "or 512)",
     )
-    add("--truncate", action="store_true", help="cut longer texts instead of refusing them")
-    add("--precision", default="", help="as config.model.precision (default: that of the run)")
+    add(
+        "--truncate",
+        action="store_true",
+        help="truncate longer texts (default: stop with an error)",
+    )
+    add(
+        "--precision",
+        default="",
+        help="auto, float32, bfloat16 ..., as config.model.precision (default: that of the run)",
+    )
     return parser

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bertjax.constraints import (
@@ -31,13 +31,13 @@ examples:
   bertjax generate --init runs/gpt2 'The river' --beams 4 --no_repeat_ngram 3
   bertjax generate --init runs/gpt2 --json < prompts.txt > written.jsonl
 
---init is a run of a config such as configs/gpt2.py, or an imported GPT: RUN, RUN@STEP or RUN@best.
-Without prompts, every line of standard input is one. Without --temperature the most likely token is
-taken each time; with it one is sampled, the same ones for the same --seed and place of a prompt. A
-text ends at the model's own end of text, before a --stop, or after --max_new_tokens.
+--init is a run of a config such as configs/gpt2.py, or an imported GPT or GPT-2. Decoding is greedy
+by default; --temperature samples, reproducibly for the same --seed and index of the prompt; --beams
+runs beam search. A text ends at the end-of-text token, before a --stop string, or after
+--max_new_tokens.
 
-Tokens per second leave out the first, which waits for the compiler; not so with --beams, of which
-all tokens are known at once.
+The speed is printed to standard error. It excludes the first token, which waits for compilation,
+except with --beams, where all tokens are printed at once.
 """
 
 _UNREAD = (
@@ -59,7 +59,7 @@ _UNREAD = (
 
 
 def main(argv: list[str]) -> None:
-    """Writes to standard output, and the speed to standard error."""
+    """Generates a text for each prompt; prints the speed to standard error."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     check_flags(_UNREAD, vars(arguments), parser.get_default)
@@ -81,64 +81,107 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("prompt", nargs="*", help="texts to continue with (default: the lines of standard input)")
-    add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
+    add(
+        "prompt",
+        nargs="*",
+        metavar="PROMPT",
+        help="texts to continue (default: the lines of standard input)",
+    )
+    add(
+        "--init",
+        required=True,
+        metavar="RUN",
+        help="RUN (newest checkpoint), RUN@STEP or RUN@best",
+    )
+    _add_decoding_options(parser.add_argument_group("decoding").add_argument)
+    add(
+        "--batch_size",
+        action=checked(PositiveInt),
+        default=8,
+        metavar="N",
+        help="prompts per batch (default: 8)",
+    )
+    add(
+        "--precision",
+        default="auto",
+        help="auto, float32, bfloat16 ..., as config.model.precision (default: auto)",
+    )
+    add("--json", action="store_true", help="print one JSON object per prompt, in order")
+    return parser
+
+
+def _add_decoding_options(add: Callable[..., object]) -> None:
     add(
         "--max_new_tokens",
         action=checked(PositiveInt),
         default=100,
-        help="at most so many (default 100)",
+        metavar="N",
+        help="maximum number of tokens per text (default: 100)",
     )
     add(
         "--temperature",
         action=checked(NonNegativeFloat),
         default=0.0,
-        help="draws tokens; 1 as likely as they are",
+        metavar="T",
+        help="sampling temperature, 1 for the model's distribution (default: 0, greedy)",
     )
     add(
         "--top_k",
         action=checked(NonNegativeInt),
         default=0,
-        help="draws from so many of the most likely",
+        metavar="K",
+        help="sample from the K most likely tokens only (default: 0, all)",
     )
     add(
         "--top_p",
         action=checked(PositiveShare),
         default=1.0,
-        help="draws from the most likely with this share",
+        metavar="P",
+        help="nucleus sampling: from the most likely tokens with total probability P (default: 1)",
     )
     add(
         "--beams",
         action=checked(PositiveInt),
         default=1,
-        help="looks for the most likely text with so many candidates",
+        metavar="N",
+        help="number of beams of beam search (default: 1, no search)",
     )
     add(
         "--length_penalty",
         action=checked(Finite),
         default=1.0,
-        help="of beams; more favours longer texts",
+        metavar="X",
+        help="exponent of the length that divides the score of a beam; larger values favour "
+        "longer texts (default: 1)",
     )
     add(
         "--repetition_penalty",
         action=checked(PositiveFloat),
         default=1.0,
-        help="more than 1 makes repeats unlikely",
+        metavar="X",
+        help="penalty of repeated tokens, > 1 makes them less likely (default: 1)",
     )
     add(
         "--no_repeat_ngram",
         action=checked(NonNegativeInt),
         default=0,
-        help="no so many tokens come twice in a row",
+        metavar="N",
+        help="never repeat an N-gram of tokens (default: 0, off)",
     )
-    add("--stop", action="append", default=[], help="ends a text before this; may be repeated")
-    add("--seed", action=checked(Seed), default=0, help="of what is sampled (default 0)")
     add(
-        "--batch_size", action=checked(PositiveInt), default=8, help="prompts at a time (default 8)"
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end a text before this string; may be given several times",
     )
-    add("--precision", default="auto", help="as config.model.precision (default auto)")
-    add("--json", action="store_true", help="a JSON object for each prompt, in its order")
-    return parser
+    add(
+        "--seed",
+        action=checked(Seed),
+        default=0,
+        metavar="N",
+        help="seed of sampling (default: 0)",
+    )
 
 
 def _lines() -> list[str]:
@@ -146,7 +189,7 @@ def _lines() -> list[str]:
 
     prompts = [text for _, text in read_text_lines(None)]
     if not prompts:
-        raise UserError("no prompt: name one, or give one a line on standard input")
+        raise UserError("no prompt: pass one, or one per line on standard input")
     return prompts
 
 
@@ -155,33 +198,33 @@ def _settings(arguments: argparse.Namespace) -> "Settings":
     from bertjax.inference.generate import Settings
 
     names = ("temperature", "top_k", "top_p", "repetition_penalty", "no_repeat_ngram")
-    names_beside = ("max_new_tokens", "beams", "length_penalty", "seed", "batch_size")
+    other_names = ("max_new_tokens", "beams", "length_penalty", "seed", "batch_size")
     return Settings(
         sampler=TokenSampler(**{name: getattr(arguments, name) for name in names}),
         stop=tuple(arguments.stop),
-        **{name: getattr(arguments, name) for name in names_beside},
+        **{name: getattr(arguments, name) for name in other_names},
     )
 
 
 def _show(
     model: "LanguageModel", prompts: Sequence[str], encoded: Sequence, settings: "Settings"
 ) -> None:
-    """One text after the other; what comes for a later one waits until it is its turn."""
+    """Streams the texts in order: tokens of later prompts are buffered until earlier ones end."""
     from bertjax.inference import generate
 
-    clock, waiting, finished = _Clock(), {}, set()
-    turn = 0
+    clock, buffered, finished = _Clock(), {}, set()
+    current = 0
     print(prompts[0], end="", flush=True)
-    for written in generate.complete(model, encoded, settings):
-        clock.count(written.num_tokens)
-        waiting[written.prompt] = waiting.get(written.prompt, "") + written.text
-        finished |= {written.prompt} if written.finished else set()
-        print(waiting.pop(turn, ""), end="", flush=True)
-        while turn in finished:
-            turn += 1
+    for chunk in generate.complete(model, encoded, settings):
+        clock.count(chunk.num_tokens)
+        buffered[chunk.prompt] = buffered.get(chunk.prompt, "") + chunk.text
+        finished |= {chunk.prompt} if chunk.finished else set()
+        print(buffered.pop(current, ""), end="", flush=True)
+        while current in finished:
+            current += 1
             print()
-            if turn < len(prompts):
-                print(f"\n{prompts[turn]}{waiting.pop(turn, '')}", end="", flush=True)
+            if current < len(prompts):
+                print(f"\n{prompts[current]}{buffered.pop(current, '')}", end="", flush=True)
     print(clock.report(settings.beams > 1), file=sys.stderr)
 
 
@@ -190,34 +233,35 @@ def _show_json(
 ) -> None:
     from bertjax.inference import generate
 
-    clock, texts, turn, finished = _Clock(), dict.fromkeys(range(len(prompts)), ""), 0, set()
-    for written in generate.complete(model, encoded, settings):
-        clock.count(written.num_tokens)
-        texts[written.prompt] += written.text
-        finished |= {written.prompt} if written.finished else set()
-        while turn in finished:
-            row = {"prompt": prompts[turn], "text": texts[turn]}
+    clock, texts, current, finished = _Clock(), dict.fromkeys(range(len(prompts)), ""), 0, set()
+    for chunk in generate.complete(model, encoded, settings):
+        clock.count(chunk.num_tokens)
+        texts[chunk.prompt] += chunk.text
+        finished |= {chunk.prompt} if chunk.finished else set()
+        while current in finished:
+            row = {"prompt": prompts[current], "text": texts[current]}
             print(json.dumps(row, ensure_ascii=False), flush=True)
-            turn += 1
+            current += 1
     print(clock.report(settings.beams > 1), file=sys.stderr)
 
 
 class _Clock:
-    """Tokens and seconds; the first token's seconds are those of compiling."""
+    """Measures tokens per second, excluding the first token, which waits for compilation."""
 
     def __init__(self):
-        self._begun = self._first = self._last = time.monotonic()
-        self._tokens = self._early = 0
+        self._start = self._first = self._last = time.monotonic()
+        self._tokens = self._first_tokens = 0
 
     def count(self, tokens: int) -> None:
         self._last = time.monotonic()
         if not self._tokens:
-            self._first, self._early = self._last, tokens
+            self._first, self._first_tokens = self._last, tokens
         self._tokens += tokens
 
     def report(self, at_once: bool) -> str:
-        seconds, after = self._last - self._first, self._tokens - self._early
+        """Returns a line with tokens and speed; `at_once` includes the time to the first token."""
+        seconds, count = self._last - self._first, self._tokens - self._first_tokens
         if at_once:
-            seconds, after = self._last - self._begun, self._tokens
-        speed = f"{after / seconds:,.1f} tokens per second" if after and seconds else "no speed"
-        return f"{self._tokens:,} tokens, {speed}, after {self._first - self._begun:.1f} s"
+            seconds, count = self._last - self._start, self._tokens
+        speed = f"{count / seconds:,.1f} tokens per second" if count and seconds else "no speed"
+        return f"{self._tokens:,} tokens, {speed}, after {self._first - self._start:.1f} s"

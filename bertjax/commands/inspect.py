@@ -1,6 +1,6 @@
-"""Describe a run, a checkpoint or a corpus.
+"""Describe a run, a checkpoint or a corpus: status, metrics, arrays, examples.
 
-Reads and never writes. Needs no accelerator, whatever devices a checkpoint was written from.
+Read-only, and runs on the CPU, also for checkpoints of other devices.
 """
 
 import argparse
@@ -15,16 +15,16 @@ from bertjax.errors import UserError
 
 EPILOG = """\
 examples:
-  bertjax inspect runs/bert                what came out, which checkpoints there are
-  bertjax inspect runs/bert@best           the best checkpoint; runs/bert@3000 that of a step
+  bertjax inspect runs/bert                status, metrics and checkpoints of a run
+  bertjax inspect runs/bert@best           the best checkpoint; runs/bert@3000 that of step 3000
   bertjax inspect runs/bert/checkpoints/3000
-  bertjax inspect corpus                   counts, sources, some examples as text
+  bertjax inspect corpus                   counts, sources, and examples as text
   bertjax inspect runs/bert@3000 --json | jq .parameters_sha256
 
 Two checkpoints with equal parameters_sha256 and optimizer_sha256 are the same state.
 """
 
-_WANTED = (
+_EXPECTED = (
     "expected the --workdir of a run, a checkpoint (RUN@STEP, RUN@best or RUN/checkpoints/STEP) "
     "or a prepared corpus"
 )
@@ -32,10 +32,10 @@ _EXAMPLE_LENGTH = 64
 
 
 def main(argv: list[str]) -> None:
-    """Prints what a folder is, for users or as JSON."""
+    """Prints the description of a folder as text or as JSON."""
     arguments = _parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
-    description = describe(arguments.what, arguments.examples)
+    description = describe(arguments.path, arguments.examples)
     if arguments.json:
         print(json.dumps(description, indent=2, ensure_ascii=False))
     else:
@@ -49,40 +49,49 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", metavar="RUN|CHECKPOINT|CORPUS", help="see the examples below")
+    parser.add_argument(
+        "path",
+        metavar="RUN|CHECKPOINT|CORPUS",
+        help="the --workdir of a run; RUN@STEP, RUN@best or a checkpoint's folder; or a corpus",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--examples",
         action=checked(NonNegativeInt),
         default=3,
-        help="how many examples of a corpus (default 3)",
+        metavar="N",
+        help="number of examples of a corpus to print (default: 3)",
     )
     return parser
 
 
-def describe(what: str, num_examples: int = 3) -> dict[str, Any]:
+def describe(source: str, num_examples: int = 3) -> dict[str, Any]:
     """Describes a run, a checkpoint or a corpus as plain values.
 
+    Args:
+      source: The workdir of a run, RUN@STEP, RUN@best, the folder of a checkpoint, or a corpus.
+      num_examples: Number of examples of a corpus.
+
     Raises:
-      UserError: it is none of these, or damaged.
+      UserError: `source` is none of these, or damaged.
     """
     from bertjax.io import storage
     from bertjax.train.checkpoint import folder as checkpoint_folder
     from bertjax.train.checkpoint import origin
 
-    path = storage.to_path(what)
-    if not path.exists() and "@" in what:
-        return _checkpoint(origin.resolve(what).checkpoint)
+    path = storage.to_path(source)
+    if not path.exists() and "@" in source:
+        return _checkpoint(origin.resolve(source).checkpoint)
     if not path.is_dir():
-        came = "a file" if path.is_file() else "not there"
-        raise UserError(f"{what} is {came}; {_WANTED}")
+        reason = "a file" if path.is_file() else "missing"
+        raise UserError(f"{source} is {reason}: {_EXPECTED}")
     if (path / "manifest.json").is_file():
         return _corpus(path, num_examples)
     if any((path / name).exists() for name in (checkpoint_folder.RECORD, checkpoint_folder.STATE)):
         return _checkpoint(path)
     if (path / "config.json").is_file():
         return _run(path)
-    raise UserError(f"{what} holds no manifest.json, checkpoint.json or config.json; {_WANTED}")
+    raise UserError(f"no manifest.json, checkpoint.json or config.json in {source}: {_EXPECTED}")
 
 
 def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
 
     defect = checkpoint_folder.defect(path)
     if defect:
-        raise UserError(f"{path} is damaged ({defect}): inspect another checkpoint of the run")
+        raise UserError(f"{path} is damaged ({defect}); inspect another checkpoint of the run")
     record = checkpoint_folder.read_record(path)
     params = load_numpy(path, "params")
     return {
@@ -123,7 +132,7 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
     origin.refuse_released(path, config)
     if not config:
-        raise UserError(f"{path} is no run: its config.json is empty; {_WANTED}")
+        raise UserError(f"{path}: config.json is empty: {_EXPECTED}")
     ranks = retention.ranked(
         checkpoints, config.get("best_metric", ""), config.get("best_mode", "min")
     )
@@ -153,16 +162,14 @@ def _status(latest: int | None, total: int | None, running: bool, summary: dict 
     if finished or (latest or 0) >= total:
         return "complete"
     if summary is not None and "seeds" in summary:
-        return (
-            f"stopped; {summary['seeds']} seed(s) finished, the others continue when started again"
-        )
+        return f"stopped; {summary['seeds']} seed(s) finished, the same command resumes the others"
     if latest is None:
         return f"stopped before its first checkpoint, of {total} steps"
-    return f"stopped; continues from step {latest} of {total} when it is started again"
+    return f"stopped at step {latest} of {total}; the same command resumes it"
 
 
 def _last_metrics(records: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The newest value of every metric, with the newest step."""
+    """Returns the newest value of every metric, and the newest step."""
     newest: dict[str, Any] = {}
     for record in records:
         newest.update(record)
@@ -208,7 +215,7 @@ def _examples(corpus: Any, tokenizer_folder: pathlib.Path, count: int) -> list[s
 
 
 def _lines(description: Mapping[str, Any]) -> Iterator[str]:
-    """What the user reads: a title, then one thing a line."""
+    """Yields the description as text: a title, then one field per line."""
     yield f"{description['kind']} {description['path']}"
     for name, value in description.items():
         if name in ("kind", "path") or value is None:
@@ -231,7 +238,7 @@ def _lines(description: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _tree(arrays: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Names as an indented tree, with shapes."""
+    """Yields array names as an indented tree, with dtypes and shapes."""
     shown: list[str] = []
     for name in sorted(arrays):
         *folders, leaf = name.split("/")

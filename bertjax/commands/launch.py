@@ -52,9 +52,13 @@ def _parser() -> argparse.ArgumentParser:
         "--processes",
         action=checked(PositiveInt),
         default=2,
-        help="number of processes (default 2)",
+        metavar="N",
+        help="number of processes (default: 2)",
     )
     parser.add_argument(
-        "--devices", action=checked(PositiveInt), help="CPU devices of each process"
+        "--devices",
+        action=checked(PositiveInt),
+        metavar="M",
+        help="CPU devices of each process (default: the devices that JAX finds)",
     )
     return parser

@@ -1,10 +1,10 @@
-"""Evaluate a causal LM on texts: perplexity and bits per byte."""
+"""Evaluate a causal LM on text: perplexity and bits per byte."""
 
 import argparse
 import json
 import sys
 
-from bertjax.commands.prepare import TEXT_FIELD_HELP
+from bertjax.commands.prepare import FORMAT_HELP, TEXT_FIELD_HELP
 from bertjax.constraints import NonNegativeInt, PositiveInt, checked
 
 EPILOG = """\
@@ -12,18 +12,19 @@ examples:
   bertjax perplexity --init runs/gpt2 --input 'held_out/*'
   bertjax perplexity --init runs/gpt2 --input wiki.test.txt --stride 256 --json
 
---input is what bertjax prepare reads: globs of text, JSONL or WikiExtractor files, tfds:NAME:SPLIT.
-Windows of --length tokens move over each document by --stride: a smaller stride gives every token
-more of what comes before it, and takes longer. Every token is predicted once. A model that learned
-from short texts may have positions for longer ones and know nothing of them; an imported model is
-taken to know all of its own. Bits per byte compare models whose tokenizers keep all of the text:
-cased ones, for which unknown_share, the share of tokens that are [UNK], is 0. Perplexity compares
-only models with the same tokenizer.
+--input is as for bertjax prepare: globs of text, JSONL or WikiExtractor files, tfds:NAME:SPLIT.
+Each document is evaluated in windows of --length tokens with a stride of --stride; every token is
+predicted once, with the preceding tokens of its window as context. A smaller stride gives more
+context per token and takes longer. --length should not exceed the length of the training sequences,
+even if the model has more positions; for an imported model all its positions count as trained.
+
+Perplexities are comparable only between models with the same tokenizer. Bits per byte are
+comparable between lossless tokenizers: cased ones with unknown_share (the fraction of [UNK]) 0.
 """
 
 
 def main(argv: list[str]) -> None:
-    """Measures and prints."""
+    """Measures the perplexity of texts and prints the results."""
     arguments = _parser().parse_args(argv)
     from bertjax.corpus import sources, text
     from bertjax.inference import language_model, perplexity
@@ -36,29 +37,29 @@ def main(argv: list[str]) -> None:
         text_field=arguments.text_field,
     )
     model = language_model.load(arguments.init, arguments.precision)
-    known = perplexity.measure(
+    result = perplexity.measure(
         model,
         text.documents(arguments.input, format=arguments.format, text_field=arguments.text_field),
         length=arguments.length,
         stride=arguments.stride,
         batch_size=arguments.batch_size,
     )
-    if known.num_unknown:
+    if result.num_unknown:
         print(
-            f"note: {known.num_unknown / known.num_tokens:.2%} of the tokens are [UNK], whose "
-            "characters are not predicted: bits per byte are too low, and not comparable with "
-            "those of a tokenizer without [UNK]",
+            f"note: {result.num_unknown / result.num_tokens:.2%} of the tokens are [UNK]: their "
+            "characters are not predicted, so bits per byte are too low to compare with those of a "
+            "lossless tokenizer",
             file=sys.stderr,
         )
     found = {
-        "perplexity": known.perplexity,
-        "bits_per_byte": known.bits_per_byte,
-        "nats_per_token": known.nats / known.num_tokens,
-        "accuracy": known.num_correct / known.num_tokens,
-        "unknown_share": known.num_unknown / known.num_tokens,
-        "tokens": known.num_tokens,
-        "bytes": known.num_bytes,
-        "documents": known.num_documents,
+        "perplexity": result.perplexity,
+        "bits_per_byte": result.bits_per_byte,
+        "nats_per_token": result.nats / result.num_tokens,
+        "accuracy": result.num_correct / result.num_tokens,
+        "unknown_share": result.num_unknown / result.num_tokens,
+        "tokens": result.num_tokens,
+        "bytes": result.num_bytes,
+        "documents": result.num_documents,
     }
     if arguments.json:
         print(json.dumps(found))
@@ -76,21 +77,46 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--init", required=True, metavar="RUN", help="RUN, RUN@STEP or RUN@best")
-    add("--input", required=True, nargs="+", help="texts")
-    add("--format", default="auto", help="how files are laid out (default: auto, looks at each)")
+    add(
+        "--init",
+        required=True,
+        metavar="RUN",
+        help="RUN (newest checkpoint), RUN@STEP or RUN@best",
+    )
+    add(
+        "--input",
+        required=True,
+        nargs="+",
+        metavar="GLOB",
+        help="files, python-docs or tfds:NAME:SPLIT",
+    )
+    add("--format", default="auto", help=FORMAT_HELP)
     add("--text_field", default="", metavar="NAME", help=TEXT_FIELD_HELP)
-    default = "(default: as many as the model learned from)"
-    add("--length", action=checked(NonNegativeInt), default=0, help=f"tokens of a window {default}")
+    add(
+        "--length",
+        action=checked(NonNegativeInt),
+        default=0,
+        metavar="N",
+        help="tokens per window (default: length of the training sequences)",
+    )
     add(
         "--stride",
         action=checked(NonNegativeInt),
         default=0,
-        help="tokens it moves on by (default: half of it)",
+        metavar="N",
+        help="tokens between the starts of windows (default: half of --length)",
     )
     add(
-        "--batch_size", action=checked(PositiveInt), default=8, help="windows at a time (default 8)"
+        "--batch_size",
+        action=checked(PositiveInt),
+        default=8,
+        metavar="N",
+        help="windows per batch (default: 8)",
     )
-    add("--precision", default="auto", help="as config.model.precision (default auto)")
-    add("--json", action="store_true", help="print one JSON object")
+    add(
+        "--precision",
+        default="auto",
+        help="auto, float32, bfloat16 ..., as config.model.precision (default: auto)",
+    )
+    add("--json", action="store_true", help="print one JSON object instead of a table")
     return parser

@@ -18,19 +18,19 @@ examples:
   bertjax plan --config configs/albert.py:xxlarge --topology v6e-256 --search
   bertjax plan --config configs/roberta.py:large --topology v5e-256 --json > plan.json
 
-Nothing is run and no TPU is needed: the compiler for TPUs (pip install 'bertjax[tpu]') compiles the
-very step that `bertjax pretrain` would take. Chips are v4, v5e, v5p, v6e and tpu7x; a topology is a
-shape (v5e:4x8) or a usual name (v5e-32; as on Google Cloud, v4 and v5p count two for a chip).
+Needs no TPU and runs no step: the TPU compiler (pip install 'bertjax[tpu]') compiles the training
+step of `bertjax pretrain`. Chips are v4, v5e, v5p, v6e and tpu7x; a topology is a shape (v5e:4x8)
+or a Google Cloud name (v5e-32; for v4 and v5p the number counts cores, two per chip).
 
-Times are a roofline, what the chips need at least: products at their peak or memory at its full
-bandwidth, whichever takes longer, and after it the collectives, on the two links of one dimension
-of the torus; with --slices, also on each chip's share of the network between them.
+Times are a roofline, a lower bound: the maximum of matmuls at peak FLOP/s and memory traffic at
+peak bandwidth, plus the collectives over the two links of one torus dimension; with --slices also
+over each chip's share of the network between slices.
 
-What does not fit is compiled again until it does: in more microbatches, with other remat policies,
-with parameters spread over the devices. --search compiles all meshes and remat policies that make
-sense for the run's longest phase, and the best of them in more microbatches while that saves 3%;
-this takes minutes. It prints a line for each, best first, and the best in full; Ctrl-C ends it with
-what was compiled until then. Either tells the words with which `bertjax pretrain` runs so.
+A step that does not fit is compiled again with more microbatches, other remat policies, or
+parameters sharded over the devices. --search compiles all plausible meshes and remat policies for
+the longest phase, and the best ones with more microbatches while that saves at least 3%; this takes
+minutes. It prints one line per setting, best first, and the best in full; Ctrl-C prints the results
+so far. Both print the options of `bertjax pretrain` for the setting.
 """
 
 _UNREAD = (
@@ -55,20 +55,20 @@ _UNREAD = (
 
 
 def main(argv: list[str]) -> None:
-    """Prints the plan of every phase as a table, or as JSON."""
+    """Compiles the step of every phase and prints the plan as tables or as JSON."""
     from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
     parser = _parser()
     arguments = parser.parse_args(rest)
     check_flags(_UNREAD, vars(arguments), parser.get_default, overrides)
-    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
+    os.environ["JAX_PLATFORMS"] = "cpu"  # do not occupy an accelerator of this machine
     from bertjax import build
     from bertjax.profiling import plan as profiling_plan
     from bertjax.runtime import chips
 
-    asked = load_config(arguments.config, overrides, PRETRAINING)
-    config = profiling_plan.resolve_for_tpu(asked)
+    requested = load_config(arguments.config, overrides, PRETRAINING)
+    config = profiling_plan.resolve_for_tpu(requested)
     if arguments.mesh:
         config = profiling_plan.with_mesh(config, arguments.mesh)
     build.check(config)
@@ -80,24 +80,24 @@ def main(argv: list[str]) -> None:
     if arguments.search:
         _print_ranking(steps, topology)
         _print_step(steps[0], topology)
-        _print_overrides(asked, steps[:1])
+        _print_overrides(requested, steps[:1])
         return
     for step in steps:
         _print_step(step, topology)
     if not fit:
-        _log("nothing that was tried fits: take more chips, or a smaller batch")
+        _log("no setting fits: use more chips, or a smaller batch")
         return
     if fit != steps:
-        print("it fits so:\n")
+        print("settings that fit:\n")
         for step in fit:
             if step not in steps:
                 _print_step(step, topology)
-    _print_overrides(asked, fit)
+    _print_overrides(requested, fit)
     _print_run(fit, topology)
 
 
 def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list[Any]]:
-    """The step of each phase, and in settings that fit; or, for a search, what was tried."""
+    """Compiles the steps: (as configured, in settings that fit), or (search results, [])."""
     from bertjax import build
     from bertjax.profiling import search as profiling_search
     from bertjax.profiling.worker import CompilerProcess
@@ -122,19 +122,20 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--config", required=True, help="config file, as in configs/bert.py:base")
-    add("--topology", required=True, help="v5e:16x16, v5e-256, v5p-512 ...")
+    add("--config", required=True, metavar="FILE", help="config file, such as configs/bert.py:base")
+    add("--topology", required=True, help="TPU slice: v5e:16x16, v5e-256, v5p-512 ...")
     add(
         "--slices",
         action=checked(PositiveInt),
         default=1,
-        help="so many of them, joined by a network (default 1)",
+        metavar="N",
+        help="number of such slices, connected by a network (default: 1)",
     )
-    add("--mesh", help="data=64,fsdp=4: instead of the config's; what is not named is 1")
+    add("--mesh", help="mesh axes, such as data=64,fsdp=4; others are 1 (default: config.mesh)")
     add(
         "--search",
         action="store_true",
-        help="compile and rank meshes, remat policies, microbatches",
+        help="compile and rank meshes, remat policies and microbatches",
     )
     add("--json", action="store_true", help="print JSON instead of tables")
     return parser
@@ -149,7 +150,7 @@ def _print_step(step: Any, topology: Any) -> None:
     rows += [("settings", _settings(step))]
     if not step.fits:
         short = f"{_bytes(step.memory.needed)} of {_bytes(step.memory.capacity)}"
-        _print_table([*rows, ("memory", f"DOES NOT FIT: {short} a device")])
+        _print_table([*rows, ("memory", f"DOES NOT FIT: {short} per device")])
         return
     seconds, memory = step.seconds, step.memory
     share = memory["all"] / memory["capacity"]
@@ -160,14 +161,14 @@ def _print_step(step: Any, topology: Any) -> None:
         made_by = "/".join(origin.split("/")[-3:])
         rows.append(("", f"{_bytes(size)} {dtype}[{','.join(map(str, dims))}] {made_by}"))
     extra = step.flops * len(topology.devices) / step.model_flops - 1
-    again = f", {extra:.0%} of it computed again" if extra > 0.005 else ""
-    rows.append(("products", f"{_flops(step.flops)} a device{again}: {_time(seconds['matmuls'])}"))
+    again = f", {extra:.0%} of it rematerialised" if extra > 0.005 else ""
+    rows.append(("matmuls", f"{_flops(step.flops)} per device{again}: {_time(seconds['matmuls'])}"))
     moved = _bytes(step.memory_bytes)
     rows.append(("traffic", f"{moved} to and from memory: {_time(seconds['memory'])}"))
     sent = sum(each.bytes for each in step.collectives)
     rows.append(("collectives", f"{_bytes(sent)} sent: {_time(seconds['collectives'])}"))
     rows += [("", line) for line in _collectives(step)]
-    rows.append(("at least", f"{_time(seconds['step'])} a step"))
+    rows.append(("at least", f"{_time(seconds['step'])} per step"))
     rate = f"{_rate(step):,.0f} sequences/s, MFU {_share(step, topology)}"
     rows.append(("at most", rate))
     _print_table(rows)
@@ -184,7 +185,7 @@ def _share(step: Any, topology: Any) -> str:
 
 
 def _collectives(step: Any) -> list[str]:
-    """A line for each kind and axis."""
+    """Returns one line per kind of collective and mesh axes, most bytes first."""
     together: dict[tuple[str, str, int], tuple[int, float]] = {}
     for each in step.collectives:
         key = each.kind, each.axes, each.devices
@@ -199,7 +200,7 @@ def _collectives(step: Any) -> list[str]:
 
 
 def _print_ranking(steps: Sequence[Any], topology: Any) -> None:
-    """A line for each, the best first."""
+    """Prints one line per setting, in the given order."""
     print(f"{'':<3}  {'at least':>8}  {'sequences/s':>11}  {'MFU':>6}  {'memory':>7}  settings")
     for place, step in enumerate(steps, 1):
         if step.fits:

@@ -14,31 +14,33 @@ examples:
   bertjax predict --init runs/mrpc/seed_0 --input pairs.tsv > predictions.jsonl
   bertjax predict --init runs/squad1/seed_0 --input questions.jsonl
 
---init is a seed of a fine-tuning that kept its checkpoints (--config.keep_checkpoints=true), or an
-imported classifier. A line holds what the task reads, with tabs between, or is a JSON object:
-  GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."} as TFDS names them
+--init is a seed of a fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true), or
+an imported classifier. The input has one example per line, tab-separated or as a JSON object:
+  GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."}, keys as in TFDS
   SQuAD     question and context, or {"question": "...", "context": "..."}
-  CoNLL     words with spaces between, or {"words": ["...", "..."]}
+  CoNLL     words separated by spaces, or {"words": ["...", "..."]}
   RACE      {"context": "...", "question": "...", "choices": ["...", "...", "...", "..."]}
-Out comes a JSON object for each line, in order: the input and what the model says of it; a blank
-line has none. A question of SQuAD 2.0 is answered with "" where its null_odds exceed
-config.data.null_threshold, or 0. Texts longer than config.data.max_seq_length, or than the model's
-positions, lose their end: the object of GLUE or RACE then has "truncated": true. So has that of a
-question of SQuAD longer than config.data.max_query_length; its context is read in windows. The
-classes of an imported classifier have the names that it came with.
+
+The output has one JSON object per non-blank line, in order: the input and the predictions. A
+question of SQuAD 2.0 has the answer "" if its null_odds exceed config.data.null_threshold, or 0.
+Texts longer than config.data.max_seq_length or the model's positions are truncated, and the object
+has "truncated": true; likewise questions of SQuAD longer than config.data.max_query_length, while
+long contexts are read in windows. An imported classifier keeps the names of its classes.
 """
 
 _BATCHES_AT_ONCE = 16
-"""Lines are sorted by length among so many batches."""
+"""Number of batches within which lines are sorted by length."""
 
 
 def main(argv: list[str]) -> None:
-    """Answers line by line."""
+    """Predicts every line of the input and prints one JSON object for each."""
     arguments = _parser().parse_args(argv)
     from bertjax.io import storage
 
     if arguments.input is not None and not storage.to_path(arguments.input).is_file():
-        raise UserError(f"no file {arguments.input}: --input requires one example a line")
+        raise UserError(
+            f"no file {arguments.input}: --input expects a file with one example per line"
+        )
     from bertjax.inference import predict
     from bertjax.io.file_kinds import JSON_LINES, TSV
     from bertjax.io.lines import read_text_lines
@@ -66,15 +68,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--init", required=True, metavar="RUN", help="RUN/seed_N, or an imported classifier")
-    add("--input", metavar="FILE", help="one example a line (default: standard input)")
-    add("--task", default="", help="which one, of a run that learned several")
-    add("--data", default="", metavar="DIR", help="where the recipe's knowledge graph lies")
-    add("--precision", default="", help="as config.model.precision (default: that of the run)")
+    add("--input", metavar="FILE", help="file with one example per line (default: standard input)")
+    add("--task", default="", help="the task, if the run was fine-tuned on several")
+    add(
+        "--data",
+        default="",
+        metavar="DIR",
+        help="folder of config.data.knowledge, for runs with a knowledge graph",
+    )
+    add(
+        "--precision",
+        default="",
+        help="auto, float32, bfloat16 ..., as config.model.precision (default: that of the run)",
+    )
     add(
         "--batch_size",
         action=checked(PositiveInt),
         default=32,
         metavar="N",
-        help="at a time (default 32)",
+        help="sequences per batch (default: 32)",
     )
     return parser

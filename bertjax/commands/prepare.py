@@ -1,4 +1,4 @@
-"""Tokenize text into a corpus for training; resumes what was interrupted."""
+"""Tokenize text into a corpus for pretraining; the same command resumes it."""
 
 import argparse
 import contextlib
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 _EXAMPLES = r"""\
 inputs:
-  'text/*.txt'           plain text, a blank line between documents
-  'wiki/*.gz'            WikiExtractor's output; .gz .bz2 .xz .zst are read as they are
-  'data/*.jsonl.zst'     JSON lines, each with a "text", or with the field that --text_field names
-  tfds:lm1b:train        a dataset that TensorFlow Datasets prepared as array_record
-  'pairs/*.tsv'          with --format source-target: a source, a tab and its target, or JSON lines
-                         with "source" and "target"; likewise a dataset of TFDS
-  python-docs            Python's own documentation: 13 MB of English on every machine
-  Tables (CSV, TSV, Parquet, Arrow), pages (HTML, PDF, WARC) and archives are refused with a command
-  that converts them; --format text reads those that are text, such as CSV, as prose.
+  'text/*.txt'           plain text, documents separated by blank lines
+  'wiki/*.gz'            output of WikiExtractor; .gz .bz2 .xz .zst are decompressed
+  'data/*.jsonl.zst'     JSON lines with a "text", or the field named by --text_field
+  tfds:lm1b:train        a dataset of TensorFlow Datasets, prepared as array_record
+  'pairs/*.tsv'          with --format source-target: source, tab, target per line; or JSON lines
+                         or a TFDS dataset with "source" and "target"
+  python-docs            Python's documentation, 13 MB of English that every machine has
+  For tables (CSV, TSV, Parquet, Arrow), pages (HTML, PDF, WARC) and archives the error message
+  has a command that converts them; --format text reads text such as CSV as prose.
 
 examples:
   bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --out corpus/
@@ -38,39 +38,48 @@ examples:
   bertjax prepare --input 'gs://texts/*.gz' --tokenizer gs://vocab --out gs://corpora/wiki \
       --runner beam -- --runner=DataflowRunner --project=PROJECT --region=REGION
 
-With --runner beam (pip install 'bertjax[beam]') many machines do it, which all see the inputs, the
-tokenizer and --out under the same paths, on a disk that they share or in a bucket; the corpus is
-the same, byte for byte. Without options of its own Beam runs it on this machine. Interrupted, it
-begins again.
+Interrupt it at any time: the same command resumes after the last finished shard. The corpus is
+byte-identical for any number of interruptions and workers.
 
-Without Beam, interrupt it whenever you like: the same command continues after the last finished
-shard, and the corpus is the same, byte for byte, for any number of interruptions and workers.
+--runner beam (pip install 'bertjax[beam]') runs an Apache Beam pipeline on many machines, which
+must see the inputs, the tokenizer and --out under the same paths, on a shared disk or in a bucket.
+Options after -- are Beam's; without any it runs on this machine. The corpus is byte-identical; an
+interrupted pipeline starts from the beginning.
 """
 
-TEXT_FIELD_HELP = "field of JSON lines, or feature of tfds:, that holds the text (default: text)"
+FORMAT_HELP = (
+    "file format: text, lines, jsonl, wikiextractor, source-target (default: auto, detected per "
+    "file)"
+)
+TEXT_FIELD_HELP = "field of JSON lines, or feature of tfds:, with the text (default: text)"
+ERRORS_HELP = "bytes that are not UTF-8: stop with an error, or replace by U+FFFD (default: strict)"
+TFDS_DATA_DIR_HELP = "data folder of TensorFlow Datasets for tfds: inputs (default: that of TFDS)"
 
 TFDS_DATA_DIR = Unread(
     ("tfds_data_dir",),
     "input",
     lambda inputs: not any(name.startswith("tfds:") for name in inputs),
-    "tfds:NAME:SPLIT among them, since files have their own paths",
+    "a tfds:NAME:SPLIT among them, since it does not apply to files",
     "leave it out",
 )
 
 
 def main(argv: list[str]) -> None:
-    """Runs `bertjax prepare`."""
+    """Prepares a corpus and prints its size; on an interrupt prints the command that resumes."""
     from bertjax.overrides import split_at_dashes
 
-    own, of_beam = split_at_dashes(argv)
+    own, beam_options = split_at_dashes(argv)
     parser = _parser()
     options = parser.parse_args(own)
     inputs = {"input": [*options.input, *options.validation_input]}
     check_flags([TFDS_DATA_DIR], vars(options) | inputs, parser.get_default)
-    if of_beam and options.runner != "beam":
-        raise UserError(f"words behind -- are Beam's: {of_beam[0]!r} requires --runner beam")
+    if beam_options and options.runner != "beam":
+        raise UserError(
+            f"options after -- are Beam's: got {beam_options[0]!r} with --runner local; set "
+            "--runner beam"
+        )
     if options.runner == "beam" and options.workers is not None:
-        raise UserError("--workers is of --runner local: Beam's own options stand behind --")
+        raise UserError("--workers requires --runner local: pass Beam's own options after --")
     from bertjax.corpus.prepare import prepare
     from bertjax.corpus.sources import repeated
 
@@ -92,107 +101,103 @@ def main(argv: list[str]) -> None:
                 text_field=options.text_field,
                 shard_size=options.shard_size,
                 workers=options.workers,
-                beam=of_beam if options.runner == "beam" else None,
+                beam=beam_options if options.runner == "beam" else None,
                 progress=progress,
             )
     except (KeyboardInterrupt, SystemExit):
         command = shlex.join(["bertjax", "prepare", *argv])
-        print(f"stopped; {_onward(options)}: {command}", file=sys.stderr)
+        print(f"stopped; {_resume_note(options)}: {command}", file=sys.stderr)
         raise
     print(summary(options.out, manifest))
 
 
-def _onward(options: argparse.Namespace) -> str:
-    """What the same command does after an interruption."""
+def _resume_note(options: argparse.Namespace) -> str:
+    """Returns the effect of running the same command again."""
     if options.runner == "beam":
-        return "the same command starts again"
-    # A corpus without a finished shard is removed; a bucket's shards are finished on this machine.
+        return "the same command starts from the beginning"
+    # A corpus without a finished shard is removed; shards of a bucket are finished locally.
     if not storage.is_remote(options.out) and not pathlib.Path(options.out).exists():
-        return "no shard is finished yet, the same command starts again"
+        return "no shard is finished yet, the same command starts from the beginning"
     return f"the same command resumes after the last finished shard of {options.out}"
 
 
 def summary(out: str, manifest: dict[str, Any]) -> str:
-    """What the user requires to know of a corpus that was just made."""
+    """Returns a summary of a corpus: sizes of its splits, dropped documents, fingerprint.
+
+    Args:
+      out: The folder of the corpus.
+      manifest: Its manifest.
+    """
     lines = [
         f"{name}: {split['documents']:,} documents, {split['sentences']:,} sentences, "
         f"{split['tokens']:,} tokens in {len(split['shards'])} shards"
         for name, split in manifest["splits"].items()
     ]
     empty = [name for name, split in manifest["splits"].items() if not split["tokens"]]
-    lines += [f"warning: the {name} split is empty; give it more documents" for name in empty]
+    lines += [f"warning: the {name} split is empty; add more documents" for name in empty]
     if manifest["dropped"]:
         reasons = (f"{count:,} {reason}" for reason, count in sorted(manifest["dropped"].items()))
         lines.append(f"dropped documents: {', '.join(reasons)}")
     if manifest["replaced"]:
-        lines.append(f"replaced by U+FFFD, not being UTF-8: {manifest['replaced']:,}")
-    return "\n".join([*lines, f"the corpus is {out}, fingerprint {manifest['fingerprint'][:16]}"])
+        lines.append(f"invalid UTF-8 replaced by U+FFFD: {manifest['replaced']:,}")
+    return "\n".join([*lines, f"corpus: {out}, fingerprint {manifest['fingerprint'][:16]}"])
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bertjax prepare",
-        description="Finds documents and sentences in text, tokenizes them on all cores and "
-        "stores them once, for every training format and length.",
+        description="Tokenize text into a corpus for pretraining: split documents and sentences, "
+        "tokenize on all cores, and store the tokens once for every example format and length.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--input", nargs="+", required=True, metavar="GLOB", help="what to read, see below")
+    add("--input", nargs="+", required=True, metavar="GLOB", help="texts to read, see below")
     add(
         "--tokenizer",
         required=True,
         metavar="DIR",
-        help="a folder of `bertjax tokenizer`, or released files: vocab.txt, tokenizer.json, ...",
+        help="folder of `bertjax tokenizer`, or released files: vocab.txt, tokenizer.json ...",
     )
-    add("--out", required=True, metavar="DIR", help="the corpus's folder")
+    add("--out", required=True, metavar="DIR", help="folder of the corpus")
     add(
         "--workers",
         action=checked(PositiveInt),
         metavar="N",
-        help="processes (default: one for each core)",
+        help="number of processes (default: one per core)",
     )
-    add(
-        "--format",
-        default="auto",
-        help="how files are laid out: text, lines, jsonl, wikiextractor, source-target (default: "
-        "auto, looks)",
-    )
+    add("--format", default="auto", help=FORMAT_HELP)
     add("--text_field", default="", metavar="NAME", help=TEXT_FIELD_HELP)
-    add(
-        "--errors",
-        default="strict",
-        choices=["strict", "replace"],
-        help="for what is not UTF-8: refuse, or put U+FFFD and count (default: strict)",
-    )
+    add("--errors", default="strict", choices=["strict", "replace"], help=ERRORS_HELP)
     add(
         "--validation_input",
         nargs="+",
         default=[],
         metavar="GLOB",
-        help="what becomes the validation split",
+        help="texts of the validation split (default: none)",
     )
     add(
         "--validation_fraction",
         action=checked(ShareBelowOne),
         default=0.0,
         metavar="SHARE",
-        help="or which share of the input does, chosen by each document's text (default: 0)",
+        help="fraction of the documents of --input that becomes the validation split, selected by "
+        "a hash of the text (default: 0)",
     )
     add(
         "--shard_size",
         action=checked(PositiveFloat),
         default=64,
         metavar="MB",
-        help="size of a shard, and of what is done again after an interruption (default: 64)",
+        help="size of a shard in MB; an interrupted shard is redone (default: 64)",
     )
     add(
         "--runner",
         default="local",
         choices=["local", "beam"],
-        help="the cores of this machine, or an Apache Beam pipeline, whose options stand behind --",
+        help="local: processes of this machine; beam: an Apache Beam pipeline (default: local)",
     )
-    add("--tfds_data_dir", metavar="DIR", help="where datasets of tfds: lie prepared")
+    add("--tfds_data_dir", metavar="DIR", help=TFDS_DATA_DIR_HELP)
     return parser
 
 
@@ -202,7 +207,7 @@ def _terminate(*_: object) -> None:
 
 @contextlib.contextmanager
 def progress_display() -> Iterator[Callable[["Progress"], None]]:
-    """Shows how far the preparation has come."""
+    """Displays the progress of a preparation: fraction done, documents, MB/s, tokens/s."""
     from bertjax.runtime import progress as displays
 
     with displays.progress_display() as display:

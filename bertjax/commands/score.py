@@ -12,32 +12,31 @@ examples:
   bertjax score race --references RACE/dev --predictions answers.json
   bertjax score swag --references swag/val.csv --predictions answers.jsonl
 
-One JSON object is printed. Measures in it are fractions: 1 is perfect; SQuAD's are percentages.
+Prints one JSON object. Metrics are fractions in [0, 1], except for SQuAD, where they are percent.
 
-GLUE's tasks   cola sst2 mrpc stsb qqp mnli qnli rte wnli. References are a released file that has
-               labels; predictions have two columns, index and prediction, as GLUE's server requires
-               them and bertjax finetune writes them to WORKDIR/predictions/dev/.
-               book_review and chnsenticorp likewise.
-squad          References are a file in SQuAD's layout; predictions are {"QUESTION_ID": "answer"},
-               "" for none. Measures are those of evaluate-v1.1 or of evaluate-v2.0, whichever the
-               references are; "rules" names it, squad1 or squad2.
-squad1 squad2  Likewise, by the rules of 1.1 or of 2.0 alone.
-conll2003      CoNLL columns, word first and tag last. Without references the right tag stands
-               before the predicted one, as in the input of conlleval. Any sequence of tags in IOB1
-               or IOB2, broken ones too, counts as in that script, which knows no E and S of BIOES.
-               Sequences with these count as in seqeval's default mode and the Python ports of the
-               script: B and S begin an entity, E and S end one; I and E also begin one after O, E,
-               S or another type, and the next tag that begins one, or O, ends an entity without E.
-race           References are the folder of a split. Predictions are {"high1.txt-0": "B", ...}: the
-               article's id and the question's number, from 0; A to D, or 0 to 3. Or JSON lines of
-               {"id": "high1.txt-0", "prediction": "B"}.
-swag           References are a released file that has labels. Predictions as for race; a question
-               is called by the number of its row, from 0.
+GLUE tasks     cola sst2 mrpc stsb qqp mnli qnli rte wnli, book_review, chnsenticorp. References: a
+               released file with labels. Predictions: two columns, index and prediction, the format
+               of GLUE's server, as in WORKDIR/predictions/dev/ of bertjax finetune.
+squad          References: a file in SQuAD's layout. Predictions: {"QUESTION_ID": "answer"}, ""
+               for no answer. Metrics of the official evaluate-v1.1 or evaluate-v2.0, by the
+               version of the references; "rules" is squad1 or squad2.
+squad1 squad2  As squad, with the metrics of this version.
+conll2003      CoNLL columns, word first and tag last. Without references, the last two columns are
+               the reference tag and the predicted tag, as in the input of conlleval. IOB1 and IOB2
+               tags, also invalid sequences, are scored as in that script. It does not support E
+               and S of BIOES; these are scored as in seqeval's default mode and the Python ports
+               of the script: B and S start an entity, E and S end one; I and E also start one
+               after O, E, S or another type; an entity without E ends before the next start or O.
+race           References: the folder of a split. Predictions: {"high1.txt-0": "B", ...}, with the
+               id of the article and the index of the question, from 0; A to D, or 0 to 3. Or JSON
+               lines of {"id": "high1.txt-0", "prediction": "B"}.
+swag           References: a released file with labels. Predictions: as for race; the id of a
+               question is the index of its row, from 0.
 """
 
 
 def main(argv: list[str]) -> None:
-    """Scores, and prints one JSON object."""
+    """Scores a prediction file and prints one JSON object."""
     arguments = _parser().parse_args(argv)
     from bertjax.io import copies
     from bertjax.tasks import official
@@ -56,7 +55,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("task", metavar="TASK", help="what was predicted: see below")
-    add("--references", metavar="FILE", help="what is right, as it was released")
-    add("--predictions", required=True, metavar="FILE", help="what was predicted")
+    add("task", metavar="TASK", help="the task, see below")
+    add(
+        "--references",
+        metavar="PATH",
+        help="released file, or folder for race, with the correct answers",
+    )
+    add("--predictions", required=True, metavar="FILE", help="file of predictions")
     return parser

@@ -21,16 +21,16 @@ examples:
 
   bertjax tokenize --tokenizer vocab < text.txt | bertjax tokenize --tokenizer vocab --decode
 
-Every line of standard input gives one line of standard output. --decode reads JSON objects with
-"ids", JSON lists, or ids between spaces. No special token is added to a line, and none is found in
-it: text that spells [MASK] is text.
+Prints one line per line of standard input. --decode reads JSON objects with "ids", JSON lists, or
+ids separated by spaces. Special tokens are neither added nor recognised: a literal [MASK] in a line
+is ordinary text.
 """
 
 _READ_BYTES = 1 << 20
 
 
 def main(argv: list[str]) -> None:
-    """Answers each line of standard input, as soon as it is there."""
+    """Tokenizes or decodes the lines of standard input, as soon as they arrive."""
     arguments = _parser().parse_args(argv)
     from bertjax.io.lines import BYTE_ORDER_MARK
     from bertjax.tokenizers.tokenizer import load
@@ -58,26 +58,28 @@ def _parser() -> argparse.ArgumentParser:
         "--tokenizer",
         required=True,
         metavar="DIR",
-        help="folder of bertjax tokenizer, or released files such as vocab.txt, spiece.model, "
+        help="folder of `bertjax tokenizer`, or released files such as vocab.txt, spiece.model, "
         "tokenizer.json",
     )
-    parser.add_argument("--decode", action="store_true", help="ids to text")
+    parser.add_argument(
+        "--decode", action="store_true", help="convert ids to text (default: text to ids)"
+    )
     case = parser.add_mutually_exclusive_group()
     case.add_argument(
         "--cased",
         dest="lowercase",
         action="store_false",
-        help="for a vocab.txt: keep capitals (default: what its pieces suggest)",
+        help="keep case, for a vocab.txt (default: inferred from its tokens)",
     )
     case.add_argument(
-        "--uncased", dest="lowercase", action="store_true", help="for a vocab.txt: lowercase"
+        "--uncased", dest="lowercase", action="store_true", help="lowercase, for a vocab.txt"
     )
     parser.set_defaults(lowercase=None)
     return parser
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """All whole lines that are there, so that neither the user nor a long file has to wait."""
+    """Yields all complete lines received so far: many at once of a file, one of a terminal."""
     unfinished: list[bytes] = []
     while chunk := stream.read1(_READ_BYTES):
         head, newline, tail = chunk.rpartition(b"\n")

@@ -9,7 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from bertjax.commands.prepare import TEXT_FIELD_HELP, TFDS_DATA_DIR
+from bertjax.commands.prepare import (
+    ERRORS_HELP,
+    FORMAT_HELP,
+    TEXT_FIELD_HELP,
+    TFDS_DATA_DIR,
+    TFDS_DATA_DIR_HELP,
+)
 from bertjax.constraints import PositiveInt, PositiveShare, checked
 from bertjax.validation.unused_options import check_flags
 
@@ -21,20 +27,20 @@ examples:
       --out vocab
 
 kinds:
-  wordpiece          BERT's: words, then pieces of words; lowercased unless --cased
-  bpe                GPT-2's and RoBERTa's byte-level BPE, which spells any text
-  unigram            SentencePiece's unigram model, as in ALBERT, XLNet and T5
-  sentencepiece_bpe  SentencePiece's BPE
+  wordpiece          WordPiece, as in BERT; lowercased unless --cased
+  bpe                byte-level BPE, as in GPT-2 and RoBERTa; lossless
+  unigram            SentencePiece unigram model, as in ALBERT, XLNet and T5
+  sentencepiece_bpe  SentencePiece BPE
   words              the most frequent words, for models that read characters (ELMo)
 
-The same text in the same order gives the same tokenizer at every run. The folder also holds the
-files that Hugging Face's libraries read (tokenizer.json with vocab.txt or vocab.json and
+Training is deterministic: the same text in the same order gives the same tokenizer. The folder also
+has the files of Hugging Face's libraries (tokenizer.json with vocab.txt or vocab.json and
 merges.txt; spiece.model). Next: bertjax prepare --tokenizer DIR, or bertjax tokenize to try it.
 """
 
 
 def main(argv: list[str]) -> None:
-    """Reads the input, learns the tokenizer, writes the folder and prints what was made."""
+    """Trains a tokenizer, writes its folder and prints a summary."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     check_flags([TFDS_DATA_DIR], vars(arguments), parser.get_default)
@@ -46,9 +52,9 @@ def main(argv: list[str]) -> None:
 
     if note := sources.repeated(arguments.input):
         print(note, file=sys.stderr)
-    with _reading() as reading:
-        learned = tokenizer.train(
-            reading.count(_texts(arguments)),
+    with _input_progress() as progress:
+        trained = tokenizer.train(
+            progress.count(_texts(arguments)),
             kind=arguments.kind,
             vocab_size=arguments.vocab_size,
             lowercase=arguments.lowercase,
@@ -57,17 +63,17 @@ def main(argv: list[str]) -> None:
             character_coverage=arguments.character_coverage,
         )
     with copies.atomic_upload(arguments.out, tokenizers_folder.METADATA) as folder:
-        learned.save(str(folder))
+        trained.save(str(folder))
         files = ", ".join(sorted(path.name for path in folder.iterdir()))
-    if learned.vocab_size < arguments.vocab_size:
+    if trained.vocab_size < arguments.vocab_size:
         print(
-            f"note: {arguments.vocab_size:,} pieces were asked, but this text has no more than "
-            f"{learned.vocab_size:,}; models over it need vocab_size={learned.vocab_size}",
+            f"note: --vocab_size: got {arguments.vocab_size:,}, but this text has only "
+            f"{trained.vocab_size:,} tokens; set vocab_size={trained.vocab_size} in models",
             file=sys.stderr,
         )
-    print(f"tokenizer    {learned.kind}, {learned.vocab_size:,} pieces")
-    print(f"learned from {reading.documents:,} documents, {reading.characters:,} characters")
-    print(f"fingerprint  {learned.fingerprint}")
+    print(f"tokenizer    {trained.kind}, {trained.vocab_size:,} tokens")
+    print(f"trained on   {progress.documents:,} documents, {progress.characters:,} characters")
+    print(f"fingerprint  {trained.fingerprint}")
     print(f"written to   {arguments.out}: {files}")
 
 
@@ -86,61 +92,81 @@ def _parser() -> argparse.ArgumentParser:
         metavar="GLOB",
         help="files (also .gz .bz2 .xz .zst), python-docs, or tfds:NAME:SPLIT",
     )
-    add("--out", required=True, metavar="DIR", help="a new folder")
-    add("--kind", default="wordpiece", help="see below (default: wordpiece)")
+    add("--out", required=True, metavar="DIR", help="folder to create")
+    add("--kind", default="wordpiece", help="kind of tokenizer, see below (default: wordpiece)")
     add(
         "--vocab_size",
         action=checked(PositiveInt),
         default=30_522,
         metavar="N",
-        help="pieces (default: 30522)",
+        help="size of the vocabulary in tokens, special tokens included (default: 30522)",
     )
     case = parser.add_mutually_exclusive_group()
-    case.add_argument("--cased", dest="lowercase", action="store_false", help="keep capitals")
-    case.add_argument("--uncased", dest="lowercase", action="store_true", help="lowercase")
+    case.add_argument(
+        "--cased",
+        dest="lowercase",
+        action="store_false",
+        help="keep case (default: except for wordpiece)",
+    )
+    case.add_argument(
+        "--uncased",
+        dest="lowercase",
+        action="store_true",
+        help="lowercase (default: for wordpiece)",
+    )
     accents = parser.add_mutually_exclusive_group()
     accents.add_argument(
         "--strip_accents",
         dest="strip_accents",
         action="store_true",
-        help="drop accents (default: with lowercased wordpiece)",
+        help="remove accents (default: for lowercased wordpiece)",
     )
     accents.add_argument(
-        "--keep_accents", dest="strip_accents", action="store_false", help="keep accents"
+        "--keep_accents",
+        dest="strip_accents",
+        action="store_false",
+        help="keep accents (default: otherwise)",
     )
     add(
         "--normalization",
         metavar="FORM",
-        help="none, nfc, nfd, nfkc or nfkd; SentencePiece: none or nfkc, its default",
+        help="Unicode normalization: none, nfc, nfd, nfkc or nfkd; for SentencePiece none or nfkc "
+        "(default: that of the kind)",
     )
     add(
         "--character_coverage",
         action=checked(PositiveShare),
         metavar="SHARE",
-        help="share of the text whose characters get pieces (default: 0.9999); not for bpe, words",
+        help="fraction of the text that must be covered by the characters of the alphabet "
+        "(default: 0.9999); not for bpe and words",
     )
+    _add_input_options(parser.add_argument_group("input").add_argument)
+    parser.set_defaults(lowercase=None, strip_accents=None)
+    return parser
+
+
+def _add_input_options(add: Callable[..., object]) -> None:
     add(
         "--max_documents",
         action=checked(PositiveInt),
         metavar="N",
-        help="learn from the first N documents only",
+        help="train on the first N documents only (default: all)",
     )
     add(
         "--sample",
         action=checked(PositiveShare),
         metavar="SHARE",
-        help="learn from this share of the documents, chosen by their content",
+        help="train on this fraction of the documents, selected by a hash of the text (default: "
+        "all)",
     )
-    add("--format", default="auto", help="how files are laid out (default: auto, looks at each)")
+    add("--format", default="auto", help=FORMAT_HELP)
     add("--text_field", default="", metavar="NAME", help=TEXT_FIELD_HELP)
-    add("--errors", default="strict", choices=["strict", "replace"], help="for what is not UTF-8")
-    add("--tfds_data_dir", metavar="DIR", help="where datasets of tfds: lie prepared")
-    parser.set_defaults(lowercase=None, strip_accents=None)
-    return parser
+    add("--errors", default="strict", choices=["strict", "replace"], help=ERRORS_HELP)
+    add("--tfds_data_dir", metavar="DIR", help=TFDS_DATA_DIR_HELP)
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuses early what would be refused after minutes of learning."""
+    """Checks the output folder before training, which takes minutes."""
     from bertjax.io import storage
     from bertjax.tokenizers.folder import METADATA, check_target
 
@@ -160,18 +186,18 @@ def _texts(arguments: argparse.Namespace) -> Iterator[str]:
         text_field=arguments.text_field,
     )
     if arguments.sample is not None:
-        texts = (text for text in texts if _lot(text) < arguments.sample)
+        texts = (text for text in texts if _hash_fraction(text) < arguments.sample)
     return itertools.islice(texts, arguments.max_documents)
 
 
-def _lot(text: str) -> float:
-    """A number in [0, 1) that depends on the text alone, so that samples are the same anywhere."""
+def _hash_fraction(text: str) -> float:
+    """Hashes a text to [0, 1): the sample is independent of order, files and machine."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
-class _Reading:
-    """Counts what is read and says how far it is."""
+class _InputProgress:
+    """Counts documents and characters and reports progress."""
 
     def __init__(self, show: Callable[[str], None], seconds_between: float) -> None:
         self.documents = self.characters = 0
@@ -179,7 +205,7 @@ class _Reading:
         self._seconds_between = seconds_between
 
     def count(self, texts: Iterable[str]) -> Iterator[str]:
-        """Passes the texts on."""
+        """Yields the texts and counts them."""
         next_time = time.monotonic() + self._seconds_between
         for text in texts:
             self.documents += 1
@@ -188,18 +214,19 @@ class _Reading:
                 self._show(f"reading: {self._so_far()}")
                 next_time = time.monotonic() + self._seconds_between
             yield text
-        self._show(f"learning pieces from {self._so_far()}")
+        self._show(f"training on {self._so_far()}")
 
     def _so_far(self) -> str:
         return f"{self.documents:,} documents, {self.characters / 1e6:,.1f} million characters"
 
 
 @contextlib.contextmanager
-def _reading() -> Iterator[_Reading]:
+def _input_progress() -> Iterator[_InputProgress]:
     if not sys.stderr.isatty():
-        yield _Reading(functools.partial(print, file=sys.stderr, flush=True), seconds_between=10)
+        log = functools.partial(print, file=sys.stderr, flush=True)
+        yield _InputProgress(log, seconds_between=10)
         return
     from rich.console import Console
 
     with Console(stderr=True).status("reading") as status:
-        yield _Reading(status.update, seconds_between=0.1)
+        yield _InputProgress(status.update, seconds_between=0.1)

@@ -1,4 +1,4 @@
-"""Generate the target of each source line with a trained encoder-decoder."""
+"""Generate the target of each source line with an encoder-decoder (seq2seq)."""
 
 import argparse
 import itertools
@@ -16,13 +16,12 @@ examples:
   echo 'a b c' | bertjax translate --init runs/reversal
   bertjax translate --init runs/reversal --input reversals/unseen.tsv
 
---init is the folder of a run with the objective seq2seq: RUN is its newest checkpoint, RUN@STEP or
-RUN@best another one. Every line is a source; where a tab and the true target follow it, standard
-error tells how many were said exactly.
+--init is a run with the objective seq2seq. Every line is a source, or a source, a tab and its
+reference target; then the fraction of exact matches is printed to standard error.
 """
 
 _BATCHES_AT_ONCE = 16
-"""Sources are sorted by length among so many batches."""
+"""Number of batches within which sources are sorted by length."""
 
 _UNREAD = (
     Unread(
@@ -36,7 +35,7 @@ _UNREAD = (
 
 
 def main(argv: list[str]) -> None:
-    """Answers each line."""
+    """Generates the target of each line; prints speed and exact matches to standard error."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     check_flags(_UNREAD, vars(arguments), parser.get_default)
@@ -46,20 +45,22 @@ def main(argv: list[str]) -> None:
     translator = translate.load(
         arguments.init, beams=arguments.beams, length_penalty=arguments.length_penalty
     )
-    start, lines, told, right = time.monotonic(), 0, 0, 0
+    start, lines, references, correct = time.monotonic(), 0, 0, 0
     size = arguments.batch_size * _BATCHES_AT_ONCE
     while group := list(itertools.islice(sources, size)):
         pairs = [line.split("\t") for line in group]
-        said = translator.translate([pair[0] for pair in pairs], arguments.batch_size)
-        print("\n".join(said), flush=True)
-        known = [(one, pair[1]) for one, pair in zip(said, pairs, strict=True) if len(pair) == 2]
+        targets = translator.translate([pair[0] for pair in pairs], arguments.batch_size)
+        print("\n".join(targets), flush=True)
+        known = [(one, pair[1]) for one, pair in zip(targets, pairs, strict=True) if len(pair) == 2]
         if known:
-            right += translate.count_exact_matches(*zip(*known, strict=True), translator.tokenizer)
-        lines, told = lines + len(group), told + len(known)
+            correct += translate.count_exact_matches(
+                *zip(*known, strict=True), translator.tokenizer
+            )
+        lines, references = lines + len(group), references + len(known)
     print(f"{lines:,} lines in {time.monotonic() - start:.1f} s", file=sys.stderr)
-    if told:
-        share = right / told
-        print(f"exact match: {right:,} of {told:,} targets, {share:.1%}", file=sys.stderr)
+    if references:
+        share = correct / references
+        print(f"exact match: {correct:,} of {references:,} targets, {share:.1%}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,31 +71,40 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--init", required=True, help="RUN, RUN@STEP or RUN@best")
-    add("--input", metavar="FILE", help="sources, one a line (default: standard input)")
+    add(
+        "--init",
+        required=True,
+        metavar="RUN",
+        help="RUN (newest checkpoint), RUN@STEP or RUN@best",
+    )
+    add("--input", metavar="FILE", help="file with one source per line (default: standard input)")
     add(
         "--beams",
         action=checked(PositiveInt),
         default=4,
-        help="candidates at a time; 1 is greedy (default 4)",
+        metavar="N",
+        help="number of beams; 1 for greedy decoding (default: 4)",
     )
     add(
         "--length_penalty",
         action=checked(Finite),
         default=0.6,
-        help="alpha of ((5 + length) / 6) ** alpha, which a score is divided by (default 0.6)",
+        metavar="X",
+        help="alpha of the divisor ((5 + length) / 6) ** alpha of the score of a beam (default: "
+        "0.6)",
     )
     add(
         "--batch_size",
         action=checked(PositiveInt),
         default=32,
-        help="sources at a time (default 32)",
+        metavar="N",
+        help="sources per batch (default: 32)",
     )
     return parser
 
 
 def _sources(path: str | None) -> Iterator[str]:
-    """The lines of a file, compressed or not, or of standard input."""
+    """Yields the checked lines of a file, compressed or not, or of standard input."""
     from bertjax.io.file_kinds import TSV
     from bertjax.io.lines import read_text_lines
 
@@ -104,10 +114,10 @@ def _sources(path: str | None) -> Iterator[str]:
 def _checked(line: tuple[str, str]) -> str:
     where, text = line
     if not text.strip():
-        raise UserError(f"{where}: an empty source; remove the line")
+        raise UserError(f"{where}: got an empty source; remove the line")
     if text.count("\t") > 1:
         raise UserError(
-            f"{where}: {text.count(chr(9)) + 1} fields, expected a source, or a source, a tab and "
-            "its target; remove the other columns"
+            f"{where}: got {text.count(chr(9)) + 1} fields, expected a source, or a source, a tab "
+            "and its target; remove the other columns"
         )
     return text

@@ -77,7 +77,7 @@ def with_features(encoding, features):
     ("words", "texts", "message"),
     [
         (["--plot", "layers.txt"], "texts.txt", "layers.txt, expected a file name with .png"),
-        ([], "nowhere.txt", "nowhere.txt: --input requires texts, one a line"),
+        ([], "nowhere.txt", "nowhere.txt: --input expects a file with one text per line"),
         (["--batch_size", "0"], "texts.txt", "--batch_size: got 0, expected an integer >= 1"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_run_in_a_bucket_goes_on_where_another_machine_was_killed(
     words += ["--validation_fraction", "0.1", "--out", "gs://bucket/corpus"]
     done = typed(run_bertjax, *words)
     assert done.returncode == 0, done.stderr
-    assert "the corpus is gs://bucket/corpus" in done.stdout
+    assert "corpus: gs://bucket/corpus" in done.stdout
 
     process = learn(start_bertjax, "gs://bucket/runs/it")
     end = time.monotonic() + 240

@@ -132,7 +132,7 @@ def test_layers_without_numbers_are_told_as_such(capsys):
 def test_longer_texts_are_cut_on_request(run, tmp_path, capsys):
     found = extracted(run, tmp_path / "f.npz", "--max_seq_length", "12", "--truncate")
     assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]
-    assert capsys.readouterr().err == "note: texts cut to their first 10 tokens: 1\n"
+    assert capsys.readouterr().err == "note: texts truncated to 10 tokens: 1\n"
 
 
 def test_the_precision_of_the_run_can_be_changed(run, tokens, tmp_path):
@@ -154,7 +154,7 @@ def test_the_share_that_is_done_is_that_of_the_bytes(tmp_path):
     source.write_text("aaaa\né\nbb\n")  # 5, 3 and 3 bytes
     for name in ("texts.txt", "texts.txt.gz"):
         (tmp_path / name).write_bytes(source.read_bytes())
-        reading = extract._Reading(str(tmp_path / name))
+        reading = extract._InputProgress(str(tmp_path / name))
         assert list(reading.count(["aaaa", "é", "bb"])) == ["aaaa", "é", "bb"]
         plain = name.endswith(".txt")
         assert reading.done(2) == (8 / 11 if plain else None, "2 texts")

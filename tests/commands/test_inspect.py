@@ -76,7 +76,7 @@ def test_checkpoints_go_by_step_or_rank(workdir, capsys):
 def test_a_run_is_described_by_what_came_out(workdir, capsys):
     run = told(capsys, workdir)
     assert run["kind"] == "run"
-    assert run["status"] == "stopped; continues from step 30 of 40 when it is started again"
+    assert run["status"] == "stopped at step 30 of 40; the same command resumes it"
     assert (run["latest_checkpoint"], run["best_checkpoint"]) == (30, 20)
     assert [entry["step"] for entry in run["checkpoints"]] == [20, 30]
     assert run["last_metrics"] == {"step": 30, "loss": 2.0, "held_out/loss": 1.5}
@@ -139,12 +139,12 @@ def test_a_damaged_checkpoint_is_not_described(workdir):
 def test_what_is_none_of_these_is_told_what_would_be(tmp_path):
     (tmp_path / "file").write_text("")
     for path, came in [
-        (tmp_path / "nothing", "is not there"),
+        (tmp_path / "nothing", "is missing"),
         (tmp_path / "file", "is a file"),
-        (tmp_path, r"holds no manifest\.json, checkpoint\.json or config\.json"),
+        (tmp_path, r"no manifest\.json, checkpoint\.json or config\.json in .*"),
     ]:
         with pytest.raises(
-            UserError, match=f"{came}; expected the --workdir of a run, a checkpoint"
+            UserError, match=f"{came}: expected the --workdir of a run, a checkpoint"
         ):
             inspect.main([str(path)])
 

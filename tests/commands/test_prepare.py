@@ -101,7 +101,9 @@ def test_interrupted_before_the_first_shard_it_names_no_folder(
     with pytest.raises(KeyboardInterrupt):
         prepare.main(words)
     command = shlex.join(["bertjax", "prepare", *words])
-    told = f"stopped; no shard is finished yet, the same command starts again: {command}"
+    told = (
+        f"stopped; no shard is finished yet, the same command starts from the beginning: {command}"
+    )
     assert capsys.readouterr().err.splitlines()[-1] == told
 
 
@@ -126,7 +128,7 @@ def test_it_says_what_it_made(place, run_bertjax, tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0] == "train: 2 documents, 3 sentences, 7 tokens in 1 shards"
     assert lines[1] == "dropped documents: 1 no_tokens"
-    assert lines[2] == "replaced by U+FFFD, not being UTF-8: 1"
+    assert lines[2] == "invalid UTF-8 replaced by U+FFFD: 1"
     assert open_corpus(tmp_path / "corpus").fingerprint[:16] in lines[3]
 
 

@@ -30,7 +30,7 @@ def test_one_json_object_is_printed(tmp_path):
 def test_a_mistake_is_one_line(tmp_path):
     status, out, errors = typed("score", "rase", "--predictions", tmp_path)
     assert (status, out) == (2, "")
-    assert errors == "bertjax score: error: no task 'rase' to score: did you mean 'race'?\n"
+    assert errors == "bertjax score: error: unknown task 'rase': did you mean 'race'?\n"
 
 
 def test_the_help_names_every_task():

@@ -26,11 +26,11 @@ def test_a_tokenizer_is_made_and_described(run_bertjax, text, tmp_path):
     assert done.returncode == 0, done.stderr
     tokenizer = load(out)
     assert tokenizer.vocab_size == 600
-    assert "tokenizer    wordpiece, 600 pieces\n" in done.stdout
+    assert "tokenizer    wordpiece, 600 tokens\n" in done.stdout
     assert f"fingerprint  {tokenizer.fingerprint}\n" in done.stdout
     assert f"written to   {out}: bertjax_tokenizer.json, tokenizer.json, " in done.stdout
     assert "note" not in done.stderr
-    assert "learning pieces from" in done.stderr
+    assert "training on" in done.stderr
     assert tokenizer.encode_batch(["THE"]) == tokenizer.encode_batch(["the"])
 
 
@@ -83,9 +83,7 @@ def test_a_smaller_vocabulary_than_asked_is_said(tmp_path, capsys):
     path.write_text("a few words\n")
     train("--input", path, "--vocab_size", 5000, "--out", tmp_path / "vocab")
     size = load(tmp_path / "vocab").vocab_size
-    assert f"5,000 pieces were asked, but this text has no more than {size}" in (
-        capsys.readouterr().err
-    )
+    assert f"--vocab_size: got 5,000, but this text has only {size}" in (capsys.readouterr().err)
 
 
 def learned_from(tmp_path, capsys, *flags) -> int:

@@ -227,16 +227,14 @@ def test_options_of_beam_want_beam(run_bertjax, vocabulary, tmp_path):
     words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
     done = run_bertjax(*words, "--", "--runner=FlinkRunner")
     assert done.returncode == 2
-    assert (
-        "words behind -- are Beam's: '--runner=FlinkRunner' requires --runner beam" in done.stderr
-    )
+    assert "options after -- are Beam's: got '--runner=FlinkRunner'" in done.stderr
 
 
 def test_workers_are_of_one_machine(run_bertjax, vocabulary, tmp_path):
     words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
     done = run_bertjax(*words, "--runner", "beam", "--workers", 2)
     assert done.returncode == 2
-    assert "--workers is of --runner local: Beam's own options stand behind --" in done.stderr
+    assert "--workers requires --runner local: pass Beam's own options after --" in done.stderr
 
 
 def test_without_beam_one_line_says_what_to_install(texts, vocabulary, tmp_path, monkeypatch):

@@ -126,7 +126,7 @@ def test_files_of_glue_that_are_no_references(put, tmp_path):
         official.score("rte", str(tmp_path / "absent.tsv"), predictions)
     with pytest.raises(UserError, match=r"rte requires --references: pass the released file"):
         official.score("rte", None, predictions)
-    with pytest.raises(UserError, match=r"absent.tsv cannot be read"):
+    with pytest.raises(UserError, match=r"cannot read .*absent.tsv"):
         official.score("rte", put("dev.tsv", RTE), str(tmp_path / "absent.tsv"))
 
 
@@ -207,8 +207,8 @@ def test_references_decide_which_rules_of_squad_count(put, version, marks, rules
             "Ann O\nran O\n",
             r"predictions: got 1 sentences, expected 2 as in .*references",
         ),
-        (TAGGED, "Ann O\nran\n", r"predictions:2: 'ran' stands alone"),
-        (TAGGED, "", r"predictions holds no sentence"),
+        (TAGGED, "Ann O\nran\n", r"predictions:2: got 'ran' alone,"),
+        (TAGGED, "", r"predictions has no sentence:"),
     ],
 )
 def test_tagged_words_that_do_not_fit(put, references, predictions, message):
@@ -287,22 +287,22 @@ def test_swag_and_the_way_back(put, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"p: '', expected \{\"ID\": \"B\", ...\} or lines of"),
-        ("[]", r"p: '\[\]', expected"),
-        ('{"a": ', r"p: '.\"a\": ', expected"),
-        (lines(GIVEN) + "{}\n", r"p:6: '\{\}', expected"),
-        (lines(GIVEN) + "x\n", r"p:6: 'x', expected"),
-        (lines(GIVEN) * 2, r"p:6: question 'high1.txt-0' comes twice; leave one answer"),
-        ('{"q": "A", "q": "A"}', r"p: question 'q' comes twice; leave one answer"),
+        ("", 'p: got \'\', expected \\{"ID": "B", \\.\\.\\.\\} or lines of'),
+        ("[]", "p: got '\\[\\]', expected \\{\"ID\":"),
+        ('{"a": ', "p: got '\\{\"a\": ', expected"),
+        (lines(GIVEN) + "{}\n", r"p:6: got '\{\}', expected"),
+        (lines(GIVEN) + "x\n", "p:6: got 'x', expected \\{\"ID\":"),
+        (lines(GIVEN) * 2, r"p:6: question 'high1\.txt-0' occurs twice; remove one answer"),
+        ('{"q": "A", "q": "A"}', r"p: question 'q' occurs twice; remove one answer"),
         (
             '{"q": "E"}',
-            r"p: question 'q' has the answer 'E': expected a letter from A to D or a num",
+            r"p: answer to question 'q': got 'E', expected a letter from A to D or an",
         ),
-        ('{"q": 4}', r"p: question 'q' has the answer '4': expected a letter"),
-        ('{"q": -1}', r"p: question 'q' has the answer '-1': expected a letter"),
-        ('{"q": true}', r"p: question 'q' has the answer 'True': expected a letter"),
-        ('{"q": ""}', r"p: question 'q' has the answer '': expected a letter"),
-        ('{"q": {"a": 1}}', r"p: question 'q' has the answer .*: expected a letter"),
+        ('{"q": 4}', r"p: answer to question 'q': got '4', expected a letter"),
+        ('{"q": -1}', r"p: answer to question 'q': got '-1', expected a letter"),
+        ('{"q": true}', r"p: answer to question 'q': got 'True', expected a letter"),
+        ('{"q": ""}', r"p: answer to question 'q': got '', expected a letter"),
+        ('{"q": {"a": 1}}', r"p: answer to question 'q': got .*, expected a letter"),
         (
             json.dumps({name: GIVEN[name] for name in list(GIVEN)[1:3]}),
             r"p has no prediction for 3 of 5 examples of .*dev, the first is 'middle1.txt-0'",

@@ -1,4 +1,4 @@
-"""The dataset of multiple-choice questions: RACE and SWAG."""
+"""Dataset of multiple-choice questions: RACE and SWAG."""
 
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -34,34 +34,36 @@ DataFields = tasks_dataset.DataFields
 
 
 class Dataset:
-    """See `interfaces.Dataset`. A sequence is a question with one of its answers."""
+    """Multiple-choice dataset; see `interfaces.Dataset`. One sequence per question and choice."""
 
     task_fields = MappingProxyType({})
 
     def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
-        """Reads and encodes every split that is there.
+        """Reads and encodes the available splits.
 
         Args:
-          data: Folder of the files as they were released.
-          task: `config.task`, which says whether these are RACE's or SWAG's.
+          data: Folder of the released files.
+          task: `config.task`; `dataset` is "race" or "swag".
           fields: `config.data`.
           spec: The encoding: tokenizer, lengths and batch sizes.
 
         Raises:
-          UserError: something is missing or does not fit.
+          UserError: train or dev is missing, a file is malformed, or the number of choices differs.
         """
         self.name = task["dataset"]
         self.choices = READERS[self.name](data)
         self.batches = {}
         for split in ("train", "dev"):
             if split not in self.choices:
-                raise UserError(f"{data} has no {split} split of {self.name}: put it there")
+                raise UserError(
+                    f"no {split} split of {self.name} in {data}: copy the released files there"
+                )
         for split, choices in self.choices.items():
             sampled = spec.subsample(split, choices)
             if sampled.num_choices != task["num_choices"]:
                 raise UserError(
-                    f"{data} has questions of {sampled.num_choices} answers, the recipe requires "
-                    f"{task['num_choices']}: set --config.task.num_choices={sampled.num_choices}"
+                    f"{data}: questions have {sampled.num_choices} choices, expected "
+                    f"{task['num_choices']}; set --config.task.num_choices={sampled.num_choices}"
                 )
             self.batches[split] = spec.batches(
                 split, _encoded(sampled, self.name, spec), _labels(sampled), sampled.num_choices
@@ -71,7 +73,7 @@ class Dataset:
         self.left_out = dict.fromkeys(self.batches, ())
 
     def score(self, split: str, predictions: Float[np.ndarray, " n"]) -> dict[str, float]:
-        """The share of right answers, and of RACE that of each level."""
+        """Returns the accuracy, for RACE also per level; none for an unlabelled split."""
         choices = self.choices[split]
         if choices.answers is None:
             return {}
@@ -83,11 +85,11 @@ class Dataset:
         return found
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Accuracy on the dev split."""
+        """Returns `dev/score`: the accuracy on the dev split."""
         return {"dev/score": values["dev/accuracy"]}
 
     def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
-        """The letter of the chosen answer, by the question's id, as JSON."""
+        """Writes the letter of the predicted choice by question id, as JSON."""
         chosen = self._chosen(split, predictions).tolist()
         multiple_choice_predictions.write(folder / f"{split}.json", self.choices[split].ids, chosen)
 
@@ -98,18 +100,19 @@ class Dataset:
 
 
 OUTPUT = "predict"
-"""The method of `tasks/multiple_choice/head.py` that tells what `ask` needs."""
+"""The method of `tasks/multiple_choice/head.py` whose output `from_inputs` converts to answers."""
 
 
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
-    """A JSON object with "context", "question" and a list of "choices" on each line.
+    """Encodes user inputs: a JSON object per line with "context", "question" and "choices".
 
-    An answer has `"truncated": true` where the context was too long for the model.
+    Answers have these, `answer` (index of the choice, from 0), `probabilities`, and
+    `"truncated": true` where the context exceeded the maximum length.
 
     Raises:
-      UserError: a line is something else.
+      UserError: a line is not such an object.
     """
     rows = [_question(line, task["num_choices"]) for line in lines]
     choices = Choices(
@@ -137,20 +140,20 @@ def from_inputs(
 
 
 def _question(line: Line, num_choices: int) -> dict[str, Any]:
-    wanted = {"context": "a text", "question": "a text", "choices": f"{num_choices} texts"}
-    row = tasks_dataset.parse_json_object(line, wanted)
+    keys = {"context": "a string", "question": "a string", "choices": f"{num_choices} strings"}
+    row = tasks_dataset.parse_json_object(line, keys)
     texts = [row["context"], row["question"], *row["choices"]]
     if len(row["choices"]) != num_choices or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{line[0]}: expected texts, and {num_choices} choices: fix the line")
-    return {name: row[name] for name in wanted}
+        raise UserError(f"{line[0]}: expected strings, and {num_choices} choices; fix the line")
+    return {name: row[name] for name in keys}
 
 
 def _labels(choices: Choices) -> Int[np.ndarray, " n"] | None:
-    """1 for the right answer, 0 for the others."""
+    """Returns 1 for the correct choice of each question and 0 for the others."""
     if choices.answers is None:
         return None
-    right = np.arange(choices.num_choices) == choices.answers[:, None]
-    return right.astype(np.int32).reshape(-1)
+    correct = np.arange(choices.num_choices) == choices.answers[:, None]
+    return correct.astype(np.int32).reshape(-1)
 
 
 def _encoded(choices: Choices, dataset: str, spec: EncodingSpec) -> Pairs:

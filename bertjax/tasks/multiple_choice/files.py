@@ -1,8 +1,8 @@
 """Read RACE (Lai et al. 2017) and SWAG (Zellers et al. 2018) in their released formats.
 
-RACE: `SPLIT/LEVEL/*.txt`, a JSON object for each article with its questions; splits train, dev and
-test, levels middle and high. SWAG: a CSV file for each split; a row has a sentence, the beginning
-of the next one, and four endings.
+RACE: `SPLIT/LEVEL/*.txt`, one JSON object per article with its questions; splits train, dev and
+test, levels middle and high. SWAG: one CSV file per split; a row has a sentence, the start of the
+next one, and four endings.
 """
 
 import csv
@@ -21,23 +21,23 @@ from bertjax.io.json_fields import check_characters
 from bertjax.io.lines import read_text_lines
 
 NAMES = ("race", "swag")
-"""Data sets that are read; `tasks/multiple_choice/dataset.py` has the readers."""
+"""Supported data sets; `tasks/multiple_choice/dataset.py` maps them to readers."""
 
 LETTERS = "ABCD"
-"""The options of a question; both data sets have four."""
+"""Names of the options of a question; both data sets have four."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Questions in the order of their files.
+    """The questions of a split, in file order.
 
     Attributes:
-      contexts: What is known when a question is asked: an article, or the sentence before.
-      questions: What is asked, or the beginning of what an option ends.
+      contexts: The article (RACE), or the sentence before (SWAG), of each question.
+      questions: The question (RACE), or the start of the sentence to complete (SWAG).
       options: C texts for each question.
-      answers: The number of the right one, from 0; None where the data does not tell.
-      ids: What each question is called in files of predictions.
-      levels: `middle` or `high` in RACE, else empty.
+      answers: Index of the correct option of each question, from 0; None for an unlabelled split.
+      ids: Id of each question in prediction files.
+      levels: `middle` or `high` for RACE, else empty.
     """
 
     contexts: list[str]
@@ -52,11 +52,11 @@ class Choices:
 
     @property
     def num_choices(self) -> int:
-        """C, which is the same for every question."""
+        """C, the same for all questions."""
         return len(self.options[0])
 
     def sample(self, size: int, seed: int) -> "Choices":
-        """So many of the questions, drawn without replacement, in file order."""
+        """Returns `size` random questions, sampled without replacement, in file order."""
         kept = sample(len(self), size, seed)
         lists = ("contexts", "questions", "options", "ids", "levels")
         return Choices(
@@ -67,10 +67,10 @@ class Choices:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One question, as a reader of files finds it.
+    """One question of a file.
 
     Attributes:
-      where: Its place, for the user.
+      where: Location in the files, for error messages.
       context: See `Choices`.
       question: See `Choices`.
       options: See `Choices`.
@@ -88,23 +88,23 @@ class Row:
     level: str = ""
 
 
-def collected(rows: Sequence[Row]) -> Choices:
-    """All questions of a split.
+def collect(rows: Sequence[Row]) -> Choices:
+    """Collects the questions of a split as columns.
 
     Raises:
-      UserError: only some have answers, or two are called the same.
+      UserError: only some questions have answers, or two have the same id.
     """
     answers = [row.answer for row in rows]
     places: dict[str, str] = {}
     for row in rows:
         if (row.answer is None) != (answers[0] is None):
             raise UserError(
-                f"{row.where}: {'no' if row.answer is None else 'an'} answer, unlike "
-                f"{rows[0].where}: expected answers to all questions or to none"
+                f"{row.where}: got {'no' if row.answer is None else 'an'} answer, unlike "
+                f"{rows[0].where}; expected answers to all questions or to none"
             )
         if row.identity in places:
             raise UserError(
-                f"{row.where}: question {row.identity!r} is at {places[row.identity]} already; "
+                f"{row.where}: question {row.identity!r} occurs at {places[row.identity]} too; "
                 "remove one, or give its article another id"
             )
         places[row.identity] = row.where
@@ -123,36 +123,38 @@ SPLITS = ("train", "dev", "test")
 
 
 def read_race(directory: str | pathlib.Path) -> dict[str, Choices]:
-    """Reads `directory/{train,dev,test}/{middle,high}/*.txt`: every split that has a folder.
+    """Reads the available splits of RACE: `directory/{train,dev,test}/{middle,high}/*.txt`.
 
     Raises:
-      UserError: there is none, or a file is not what it should be.
+      UserError: there is no split, or a file is malformed.
     """
     directory = pathlib.Path(directory)
     found = [split for split in SPLITS if (directory / split).is_dir()]
     if not found:
-        raise UserError(f"{directory} has no folder {', '.join(SPLITS)}: expected RACE's own")
+        raise UserError(
+            f"no folder {', '.join(SPLITS)} in {directory}: expected the folder of the RACE release"
+        )
     return {split: read_race_split(directory / split) for split in found}
 
 
 def read_race_split(folder: str | pathlib.Path) -> Choices:
-    """Reads `folder/{middle,high}/*.txt`; one level may be absent.
+    """Reads one split of RACE: `folder/{middle,high}/*.txt`; one level may be absent.
 
-    A question is called by its article's `id` and its number there, from 0: `high19088.txt-0`.
+    The id of a question is its article's `id` and its index there, from 0: `high19088.txt-0`.
 
     Raises:
-      UserError: there is no such file, or one is not what it should be.
+      UserError: there is no file, or one is malformed.
     """
     folder = pathlib.Path(folder)
     rows = [row for level in LEVELS for row in _level(folder / level)]
     if not rows:
         levels = " or ".join(f"{level}/*.txt" for level in LEVELS)
-        raise UserError(f"{folder} holds no article: expected {levels}, one for each article")
-    return collected(rows)
+        raise UserError(f"no article in {folder}: expected {levels}, one file per article")
+    return collect(rows)
 
 
 def _level(folder: pathlib.Path) -> Iterator[Row]:
-    """The questions of a folder's articles, in the order of the numbers that files are named by."""
+    """Yields the questions of a folder's articles in numerical order of the file names."""
     for path in sorted(folder.glob("*.txt"), key=lambda path: (len(path.name), path.name)):
         article = _article(path)
         columns = [article["questions"], article["options"]]
@@ -160,9 +162,8 @@ def _level(folder: pathlib.Path) -> Iterator[Row]:
         sizes = [len(column) for column in (*columns, answers)]
         if len(set(sizes)) > 1:
             raise UserError(
-                f"{path}: {sizes[0]} questions, options of {sizes[1]}, {sizes[2]} answers: "
-                f"expected "
-                "as many of each"
+                f"{path}: got {sizes[0]} questions, {sizes[1]} lists of options and {sizes[2]} "
+                "answers, expected the same number of each; copy the released file again"
             )
         for number, (question, options, answer) in enumerate(zip(*columns, answers, strict=True)):
             where = f"{path} question {number + 1}"
@@ -180,40 +181,43 @@ def _level(folder: pathlib.Path) -> Iterator[Row]:
 
 
 def _article(path: pathlib.Path) -> dict[str, Any]:
-    """The JSON object of a file; its values have the right types, but for single options."""
+    """Reads the JSON object of a file and checks the types of its values, except single options."""
     try:
-        # Control characters as they stand are not JSON, but no reason to refuse a text.
-        read_race = json.loads(
+        # Not strict: released articles contain raw control characters.
+        article = json.loads(
             "\n".join(line for _, line in read_text_lines(str(path))), strict=False
         )
     except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}; copy the released file again") from None
+        raise UserError(f"{path}: invalid JSON ({error}); copy the released file again") from None
     kinds = {"article": str, "id": str, "questions": list, "options": list}
-    kinds |= {"answers": list} if isinstance(read_race, dict) and "answers" in read_race else {}
-    fits = isinstance(read_race, dict) and all(
-        isinstance(read_race.get(n), k) for n, k in kinds.items()
+    kinds |= {"answers": list} if isinstance(article, dict) and "answers" in article else {}
+    fits = isinstance(article, dict) and all(
+        isinstance(article.get(n), k) for n, k in kinds.items()
     )
-    if not fits or not all(isinstance(question, str) for question in read_race["questions"]):
+    if not fits or not all(isinstance(question, str) for question in article["questions"]):
         raise UserError(
-            f'{path}: expected an object of "article", "questions", "options", "answers", "id"; '
+            f'{path}: expected an object with "article", "questions", "options", "answers", "id"; '
             "copy the released file again"
         )
-    return read_race
+    return article
 
 
 def _options(where: str, options: Any) -> tuple[str, ...]:
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise UserError(
-            f"{where}: options {str(options)[:60]!r} are no list of texts: expected four"
+            f"{where}: options: got {str(options)[:60]!r}, expected a list of {len(LETTERS)} "
+            "strings; fix the file"
         )
     if len(options) != len(LETTERS):
-        raise UserError(f"{where}: {len(options)} options, expected {len(LETTERS)}; fix the file")
+        raise UserError(
+            f"{where}: got {len(options)} options, expected {len(LETTERS)}; fix the file"
+        )
     return tuple(options)
 
 
 def _letter(where: str, answer: Any) -> int:
     if not isinstance(answer, str) or len(answer) != 1 or answer not in LETTERS:
-        raise UserError(f"{where}: answer {answer!r}, expected A, B, C or D; fix the file")
+        raise UserError(f"{where}: answer: got {answer!r}, expected A, B, C or D; fix the file")
     return LETTERS.index(answer)
 
 
@@ -225,31 +229,34 @@ _LABEL = "label"
 
 
 def read_swag(directory: str | pathlib.Path) -> dict[str, Choices]:
-    """Reads `train.csv`, `val.csv` and `test.csv`, as train, dev and test: those that are there.
+    """Reads the available splits of SWAG: `train.csv`, `val.csv` (dev) and `test.csv`.
 
     Raises:
-      UserError: there is none, or a line of one is not what it should be.
+      UserError: there is no split, or a line is malformed.
     """
     directory = pathlib.Path(directory)
     found = {name: directory / file for name, file in FILES.items()}
     found = {name: path for name, path in found.items() if path.is_file()}
     if not found:
-        raise UserError(f"{directory} has no {', '.join(FILES.values())}: expected SWAG's own")
+        raise UserError(
+            f"no {', '.join(FILES.values())} in {directory}: expected the folder of the SWAG "
+            "release"
+        )
     return {name: read_swag_file(path, labelled=name != "test") for name, path in found.items()}
 
 
 def read_swag_file(path: str | pathlib.Path, *, labelled: bool = True) -> Choices:
-    """Reads one table of SWAG; columns that it does not need are passed over.
+    """Reads one CSV file of SWAG; further columns are ignored.
 
-    A question is called by the number of its row, from 0, as in the first column of the released
+    The id of a question is the index of its row, from 0, as in the first column of the released
     files.
 
     Args:
       path: The file.
-      labelled: Whether there must be labels.
+      labelled: Whether labels are required.
 
     Raises:
-      UserError: a column is missing, or a line is not what it should be.
+      UserError: a column is missing, or a line is malformed.
     """
     table = _table(path)
     _, names = next(table, (1, []))
@@ -258,20 +265,19 @@ def read_swag_file(path: str | pathlib.Path, *, labelled: bool = True) -> Choice
         if name not in names:
             raise UserError(
                 f"{path} line 1: no column {name!r} among {', '.join(names) or 'none'}; expected "
-                f"the "
-                "header line of the released file"
+                "the header line of the released file"
             )
     rows = [
         _row(f"{path} line {line}", number, names, fields)
         for number, (line, fields) in enumerate(table)
     ]
     if not rows:
-        raise UserError(f"{path} holds no questions: expected one a line behind the header line")
-    return collected(rows)
+        raise UserError(f"{path} has no questions: expected one per line after the header line")
+    return collect(rows)
 
 
 def _table(path: str | pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a file with the line that each begins at; quotes may hold line ends."""
+    """Yields (number of the first line, fields) of each row; quoted fields may have newlines."""
     reader = csv.reader((f"{line}\n" for _, line in read_text_lines(str(path))), strict=True)
     begin = 1
     try:
@@ -281,20 +287,21 @@ def _table(path: str | pathlib.Path) -> Iterator[tuple[int, list[str]]]:
             begin = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{path} line {begin}: {error}; expected fields parted by commas, in quotes where they "
-            "hold some"
+            f"{path} line {begin}: {error}; expected fields separated by commas, and quotes around "
+            "fields that contain commas"
         ) from None
 
 
 def _row(where: str, number: int, names: list[str], fields: list[str]) -> Row:
     if len(fields) != len(names):
         raise UserError(
-            f"{where}: {len(fields)} fields, expected {len(names)} parted by commas; fix the line"
+            f"{where}: got {len(fields)} fields, expected {len(names)} separated by commas; fix "
+            "the line"
         )
     row = dict(zip(names, fields, strict=True))
     label = row.get(_LABEL)
     if label is not None and label not in ("0", "1", "2", "3"):
-        raise UserError(f"{where}: label {label!r}, expected 0, 1, 2 or 3; fix the line")
+        raise UserError(f"{where}: label: got {label!r}, expected 0, 1, 2 or 3; fix the line")
     return Row(
         where=where,
         context=row[_CONTEXT],

@@ -21,18 +21,19 @@ ChoiceCount = Annotated[int, integer(2)]
 
 
 class Task(nn.Module):
-    """Devlin et al. 2019, section 4.4 (SWAG); RoBERTa, section 5.3 (RACE): a vector dot product.
+    """Multiple choice (Devlin et al. 2019, section 4.4, SWAG; Liu et al. 2019, section 5.3, RACE).
 
-    Each row of a batch is a question with one of its answers, and the answers of a question follow
-    each other. `labels` are 1 for the right one.
+    The score of an option is the dot product of the pooled output with one trained vector. Each row
+    of a batch is a question with one of its options, and the options of a question are consecutive
+    rows. `labels` are 1 for the correct option, else 0.
 
     Attributes:
       dataset: `race` or `swag`.
-      num_choices: C, answers of each question.
-      classifier_dropout: Dropout of the pooled output.
-      pooler_act: Activation of the pooler that an encoder without one gets.
-      mix_layer_norm: Whether layers that are weighed are normalised (`layers/heads.py`).
-      weight: Share in the total loss.
+      num_choices: C, number of options per question.
+      classifier_dropout: Dropout rate of the pooled output.
+      pooler_act: Activation of the added pooler, if the encoder has none.
+      mix_layer_norm: Whether layers are normalised before a scalar mix (`layers/heads.py`).
+      weight: Weight in the total loss.
     """
 
     dataset: Annotated[str, OneOf(multiple_choice_files.NAMES)] = "race"
@@ -54,7 +55,7 @@ class Task(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy over the answers of each question, in nats."""
+        """Sums the cross entropy over the options of each question, in nats."""
         logits, weights = self.scores(encoder, encoded, batch, train=train)
         labels = batch["labels"]
         if self.is_initializing():
@@ -65,17 +66,17 @@ class Task(nn.Module):
         return losses.cross_entropy(logits, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, " B"]:
-        """The score of every answer."""
+        """Returns the score of every option."""
         return self.scores(encoder, encoded, batch, train=False)[0].reshape(-1)
 
     @nn.compact
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "Q C"], Float[Array, " Q"]]:
-        """Scores of the answers to each question, and how much each question counts.
+        """Returns the logits of the options, and the weight, of each of the Q questions.
 
         Raises:
-          UserError: the batch does not divide into whole questions.
+          UserError: the batch size is not a multiple of `num_choices`.
         """
         pooled = layers_heads.pooled_output(
             encoder,
@@ -86,13 +87,12 @@ class Task(nn.Module):
         )
         weights = batch.get("example_weight", jnp.ones(len(pooled)))
         if self.is_initializing():
-            # One row is enough to know the parameters.
+            # Parameters are initialised with one row, which is not a whole question.
             pooled, weights = (jnp.repeat(rows, self.num_choices, 0) for rows in (pooled, weights))
         if len(pooled) % self.num_choices:
             raise UserError(
-                f"{len(pooled)} sequences at a time do not divide into questions of "
-                f"{self.num_choices} answers: choose batch sizes, microbatches and devices so that "
-                f"each gets a multiple of {self.num_choices}"
+                f"got {len(pooled)} sequences per microbatch, expected a multiple of num_choices="
+                f"{self.num_choices}; change batch_size, microbatches or the number of devices"
             )
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         logits = TaskClassifier(1, encoder.initializer_range, name="classifier")(pooled)

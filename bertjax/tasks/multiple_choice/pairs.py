@@ -1,7 +1,7 @@
 """Encode every option of every question as a sequence: option c of question i is row i * C + c.
 
-RACE is [CLS] article [SEP] question with option [SEP], SWAG [CLS] sentence [SEP] beginning and
-ending [SEP], as published systems have them.
+RACE: [CLS] article [SEP] question and option [SEP]. SWAG: [CLS] sentence [SEP] start and ending
+[SEP]. Both as in the published systems (Liu et al. 2019, section 5.3; Devlin et al. 2019, 4.4).
 """
 
 import re
@@ -16,24 +16,24 @@ _BLANK = re.compile("_+")
 
 
 def with_option(question: str, option: str) -> str:
-    """A question of RACE with an option in its blanks, or behind it where it has none."""
+    """Puts an option of RACE into the blanks of its question, or after a question without any."""
     if _BLANK.search(question):
         return _BLANK.sub(lambda _: option, question)
     return f"{question} {option}"
 
 
-def with_ending(beginning: str, ending: str) -> str:
-    """A beginning of SWAG with an ending."""
-    return f"{beginning} {ending}"
+def with_ending(start: str, ending: str) -> str:
+    """Appends an ending of SWAG to the start of its sentence."""
+    return f"{start} {ending}"
 
 
 DATASETS: Mapping[str, tuple[Callable[[str, str], str], str]] = {
     "race": (with_option, "first"),
     "swag": (with_ending, "longer"),
 }
-"""How a question and an option are one text, and which text loses its end (`pairs.TRUNCATIONS`).
+"""(function that joins question and option, truncation strategy of `sequences.TRUNCATIONS`).
 
-An article of RACE is long, and a question without its end cannot be answered.
+RACE truncates the article only, since a question without its option cannot be answered.
 """
 
 
@@ -51,20 +51,22 @@ def encode(
     Args:
       choices: The questions.
       tokenizer: An `interfaces.Tokenizer` with [CLS] and [SEP].
-      max_seq_length: Longer sequences lose the end of a text.
+      max_seq_length: Maximum length in tokens; longer sequences are truncated.
       dataset: `race` or `swag`.
-      cls_last: Whether [CLS] ends the sequences.
-      max_chars_per_word: Characters of each word, as `char_ids`; 0 for none.
+      cls_last: Whether [CLS] is the last token of each sequence.
+      max_chars_per_word: Characters per word for a `char_ids` column; 0 for no column.
 
     Raises:
-      UserError: there is no such data set, or `pairs.encode` refuses.
+      UserError: the data set is unknown, or `sequences.encode` raises.
     """
     if dataset not in DATASETS:
-        raise UserError(f"no multiple-choice data set {dataset!r}: {nearest(dataset, DATASETS)}")
-    joined, truncate = DATASETS[dataset]
-    asked = list(zip(choices.contexts, choices.questions, choices.options, strict=True))
-    contexts = [context for context, _, options in asked for _ in options]
-    seconds = [joined(question, option) for _, question, options in asked for option in options]
+        raise UserError(
+            f"unknown multiple-choice data set {dataset!r}: {nearest(dataset, DATASETS)}"
+        )
+    join, truncate = DATASETS[dataset]
+    rows = list(zip(choices.contexts, choices.questions, choices.options, strict=True))
+    contexts = [context for context, _, options in rows for _ in options]
+    seconds = [join(question, option) for _, question, options in rows for option in options]
     return sequences.encode(
         (contexts, seconds),
         tokenizer,

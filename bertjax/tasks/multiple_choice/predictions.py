@@ -1,6 +1,6 @@
-"""Write answers of multiple-choice questions as JSON or JSON lines.
+"""Read and write predicted answers of multiple-choice questions, as JSON or JSON lines.
 
-An answer is a letter from A or a number from 0.
+An answer is a letter from A to D or an index from 0.
 """
 
 import json
@@ -15,26 +15,31 @@ from bertjax.tasks.multiple_choice.files import LETTERS
 _FORMS = '{"ID": "B", ...} or lines of {"id": "ID", "prediction": "B"}'
 
 _Pairs = list[tuple[str, Any]]
-"""The content of a JSON object, in which a name may come twice."""
+"""The items of a JSON object; a key may occur twice."""
 
 
 def read(path: str | pathlib.Path) -> dict[str, int]:
-    """The number of the option that is chosen for each question.
+    """Reads the index of the predicted option of each question, by question id.
 
     Raises:
-      UserError: the file is of neither form, a question comes twice, or an answer is none.
+      UserError: the file has neither format, a question occurs twice, or an answer is invalid.
     """
     lines = [(where, line) for where, line in read_text_lines(str(path)) if line.strip()]
     found: dict[str, int] = {}
     for where, identity, answer in _answers(path, lines):
         if identity in found:
-            raise UserError(f"{where}: question {identity!r} comes twice; leave one answer")
+            raise UserError(f"{where}: question {identity!r} occurs twice; remove one answer")
         found[identity] = _option(where, identity, answer)
     return found
 
 
 def write(path: str | pathlib.Path, ids: list[str], answers: list[int]) -> None:
-    """Writes one object of letters by id.
+    """Writes one JSON object of letters by question id.
+
+    Args:
+      path: The file to write.
+      ids: The ids of the questions.
+      answers: The index of the predicted option of each question.
 
     Raises:
       UserError: the file cannot be written.
@@ -44,7 +49,7 @@ def write(path: str | pathlib.Path, ids: list[str], answers: list[int]) -> None:
 
 
 def _answers(path: str | pathlib.Path, lines: list[tuple[str, str]]) -> list[tuple[str, str, Any]]:
-    """(where, id, answer) of both forms."""
+    """Returns (location, id, answer) of each question from either format."""
     rows = []
     for where, line in lines:
         row = _object(line)
@@ -58,11 +63,11 @@ def _answers(path: str | pathlib.Path, lines: list[tuple[str, str]]) -> list[tup
     if whole is not None:
         return [(str(path), identity, answer) for identity, answer in whole]
     where, line = lines[len(rows)] if rows else (str(path), lines[0][1] if lines else "")
-    raise UserError(f"{where}: {line[:60]!r}, expected {_FORMS}")
+    raise UserError(f"{where}: got {line[:60]!r}, expected {_FORMS}")
 
 
 def _object(text: str) -> _Pairs | None:
-    """The names and values of a JSON object; None if the text is something else."""
+    """Returns the items of a JSON object, or None if the text is something else."""
     try:
         read = json.loads(text, object_pairs_hook=lambda pairs: ("object", pairs))
     except ValueError:
@@ -78,7 +83,6 @@ def _option(where: str, identity: str, answer: Any) -> int:
     if type(answer) is int and 0 <= answer < len(LETTERS):
         return answer
     raise UserError(
-        f"{where}: question {identity!r} has the answer {str(answer)[:20]!r}: expected a letter "
-        f"from "
-        f"A to {LETTERS[-1]} or a number from 0 to {len(LETTERS) - 1}"
+        f"{where}: answer to question {identity!r}: got {str(answer)[:20]!r}, expected a letter "
+        f"from A to {LETTERS[-1]} or an integer in [0, {len(LETTERS) - 1}]"
     )

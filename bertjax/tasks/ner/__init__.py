@@ -1,1 +1,1 @@
-"""Named entity recognition on tagged words."""
+"""Named entity recognition (NER) as token classification."""

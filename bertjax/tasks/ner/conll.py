@@ -1,7 +1,7 @@
-"""Read and write the column format of the CoNLL shared tasks: a word a line, its tag last.
+"""Read and write the column format of the CoNLL shared tasks: one word per line, its tag last.
 
-`-DOCSTART-` begins a document; it is no word. A file without that line is one document. Columns are
-parted by spaces or tabs, and there may be any number of them between word and tag.
+A `-DOCSTART-` line begins a document and is not a word; a file without one is a single document.
+Columns are separated by spaces or tabs, with any number of columns between word and tag.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from bertjax.metrics.entities import OUTSIDE, extract_entities, split_tag, start
 
 DOCUMENT = "-DOCSTART-"
 AS_IT_IS = "as-it-is"
+"""The scheme that accepts any sequence of tags and converts none."""
 SCHEMES = ("auto", "iob1", "iob2", "bioes", AS_IT_IS)
 
 _TAG = re.compile(r"O|[BIES]-\S+")
@@ -24,14 +25,14 @@ _GAP = re.compile(r"[ \t]+")  # other white space may be part of a word
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence and what a file says of each.
+    """A tagged sentence.
 
     Attributes:
       words: The first column.
       tags: The last column.
-      between: The columns between these two.
-      lines: The line of the file that each word stands in, from 1.
-      document: The number of the document in its file, from 0.
+      between: The columns between these two, per word.
+      lines: Line number of each word in the file, from 1.
+      document: Index of the document in the file, from 0.
     """
 
     words: tuple[str, ...]
@@ -45,58 +46,58 @@ class Sentence:
 
 
 def read(path: str | pathlib.Path, scheme: str = "auto") -> list[Sentence]:
-    """Reads a file of tagged words, whose tags become IOB2.
+    """Reads a file of tagged sentences and converts the tags to IOB2.
 
     Args:
       path: The file.
-      scheme: How it marks where entities begin: `iob1` (B only between two of one type), `iob2`
-        (always B), `bioes`, or `auto`, which finds out. With `as-it-is` any sequence of tags will
-        do, and stays as it is written.
+      scheme: The tagging scheme: `iob1` (B only between adjacent entities of one type), `iob2` (B
+        at the start of every entity), `bioes`, or `auto` to detect it. `as-it-is` accepts any
+        sequence of tags and converts none.
 
     Raises:
-      UserError: a line is not what it should be, or the file holds no sentence.
+      UserError: the file has no sentence, or a line is malformed or violates the scheme.
     """
     if scheme not in SCHEMES:
-        raise UserError(f"no scheme {scheme!r} of tags: {nearest(scheme, SCHEMES)}")
+        raise UserError(f"unknown tagging scheme {scheme!r}: {nearest(scheme, SCHEMES)}")
     sentences = _sentences(path)
     if not sentences:
-        raise UserError(f"{path} holds no sentence: expected a word and its tag on each line")
+        raise UserError(f"{path} has no sentence: expected a word and its tag per line")
     if scheme == AS_IT_IS:
         return sentences
-    found = scheme_of(path, sentences) if scheme == "auto" else scheme
+    found = detect_scheme(path, sentences) if scheme == "auto" else scheme
     for sentence in sentences:
         _refuse_other_schemes(path, sentence, found)
-    return [dataclasses.replace(each, tags=iob2(each.tags)) for each in sentences]
+    return [dataclasses.replace(each, tags=to_iob2(each.tags)) for each in sentences]
 
 
-def scheme_of(path: str | pathlib.Path, sentences: Iterable[Sentence]) -> str:
-    """Which scheme tags are written in; `iob2` where nothing tells it from `iob1`.
+def detect_scheme(path: str | pathlib.Path, sentences: Iterable[Sentence]) -> str:
+    """Detects the tagging scheme: `iob1`, `iob2` or `bioes`; `iob2` if the tags fit IOB1 too.
 
     Raises:
-      UserError: a line speaks for one and another line for the other.
+      UserError: one line is only valid in IOB1 and another only in IOB2.
     """
     first_of: dict[str, int] = {}
     for sentence in sentences:
         for line, before, tag in _with_tag_before(sentence):
             if split_tag(tag)[0] in ("E", "S"):
                 return "bioes"
-            if (speaks_for := _speaks_for(before, tag)) is not None:
-                first_of.setdefault(speaks_for, line)
+            if (only_in := _only_scheme(before, tag)) is not None:
+                first_of.setdefault(only_in, line)
     if len(first_of) == 2:
         raise UserError(
-            f"{path}:{first_of['iob1']}: an entity begins with I, and with B at line "
-            f"{first_of['iob2']} where IOB1 has I: expected IOB1 or IOB2; fix the tags"
+            f"{path}:{first_of['iob1']}: an entity starts with I (IOB1), but at line "
+            f"{first_of['iob2']} with a B that only IOB2 has; expected one scheme: fix the tags"
         )
     return next(iter(first_of), "iob2")
 
 
 def is_tag(text: str) -> bool:
-    """Whether this is O, or a mark, a hyphen and a type."""
+    """Returns whether a text is O, or one of B, I, E, S followed by a hyphen and a type."""
     return _TAG.fullmatch(text) is not None
 
 
-def iob2(tags: Sequence[str]) -> tuple[str, ...]:
-    """The same entities with B at the beginning of each, and I behind it."""
+def to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
+    """Converts the tags of a sentence to IOB2: B at the start of every entity, I in the rest."""
     written = [OUTSIDE] * len(tags)
     for kind, begin, end in extract_entities(tags):
         written[begin:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - begin - 1)]
@@ -104,7 +105,7 @@ def iob2(tags: Sequence[str]) -> tuple[str, ...]:
 
 
 def tag_names(sentences: Iterable[Sentence]) -> tuple[str, ...]:
-    """All tags that the types of these sentences make in IOB2: O, then B and I of each type."""
+    """Returns the IOB2 tags of all entity types of these sentences: O, then B and I per type."""
     kinds = {split_tag(tag)[1] for sentence in sentences for tag in sentence.tags} - {""}
     return OUTSIDE, *(f"{mark}-{kind}" for kind in sorted(kinds) for mark in "BI")
 
@@ -112,27 +113,37 @@ def tag_names(sentences: Iterable[Sentence]) -> tuple[str, ...]:
 def check_tags(
     path: str | pathlib.Path, sentences: Iterable[Sentence], known: Sequence[str]
 ) -> None:
-    """Refuses sentences of `path` that have a tag which is not among those of training.
+    """Checks that every tag of these sentences is known.
+
+    Args:
+      path: The file of the sentences, for the message.
+      sentences: The sentences of an evaluation split.
+      known: The tags of the training split.
 
     Raises:
-      UserError: it names the first such line.
+      UserError: a tag does not occur in the training split; names the first line.
     """
     allowed = frozenset(known)
     for sentence in sentences:
         for line, tag in zip(sentence.lines, sentence.tags, strict=True):
             if tag not in allowed:
                 raise UserError(
-                    f"{path}:{line}: tag {tag!r} does not occur in the training data, which has "
-                    f"{', '.join(known)}; fix the tag or add such sentences to training"
+                    f"{path}:{line}: tag: got {tag!r}, expected a tag of the training data "
+                    f"({', '.join(known)}); fix the tag or add such sentences to the training data"
                 )
 
 
 def write(
     path: str | pathlib.Path, sentences: Sequence[Sentence], predictions: Sequence[Sequence[str]]
 ) -> None:
-    """Writes all columns and the predicted tag behind them, which is what `conlleval` reads.
+    """Writes all columns and the predicted tag as the last column, the input of `conlleval`.
 
-    Lines that begin a document are left out: the script would count them as words.
+    -DOCSTART- lines are omitted: the script would count them as words.
+
+    Args:
+      path: The file to write.
+      sentences: The sentences, with reference tags.
+      predictions: The predicted tags of each sentence.
 
     Raises:
       UserError: the file cannot be written.
@@ -142,7 +153,7 @@ def write(
         columns = sentence.words, sentence.between, sentence.tags, tags
         rows = zip(*columns, strict=True)
         blocks.append(
-            "\n".join(" ".join((word, *more, tag, mine)) for word, more, tag, mine in rows)
+            "\n".join(" ".join((word, *more, tag, found)) for word, more, tag, found in rows)
         )
     io_files.write_output(pathlib.Path(path), "\n\n".join([*blocks, ""]))
 
@@ -177,25 +188,24 @@ def _sentences(path: str | pathlib.Path) -> list[Sentence]:
 def _checked(where: str, fields: list[str]) -> list[str]:
     if len(fields) == 1:
         raise UserError(
-            f"{where}: {fields[0]!r} stands alone: expected a word first and its tag last, "
-            f"parted by "
-            "spaces or tabs"
+            f"{where}: got {fields[0]!r} alone, expected a word first and its tag last, separated "
+            "by spaces or tabs"
         )
     if not is_tag(fields[-1]):
         raise UserError(
-            f"{where}: the last column is {fields[-1]!r}: expected a tag, which is O, or B-TYPE or "
-            "I-TYPE with a type such as PER"
+            f"{where}: last column: got {fields[-1]!r}, expected a tag: O, or B-TYPE or I-TYPE "
+            "with a type such as PER"
         )
     return fields
 
 
 def _with_tag_before(sentence: Sentence) -> Iterable[tuple[int, str, str]]:
-    """(line, the tag of the word before, tag) of every word."""
+    """Returns (line, previous tag, tag) of every word."""
     return zip(sentence.lines, (OUTSIDE, *sentence.tags), sentence.tags, strict=False)
 
 
-def _speaks_for(before: str, tag: str) -> str | None:
-    """The one of IOB1 and IOB2 in which alone a tag can stand behind another."""
+def _only_scheme(before: str, tag: str) -> str | None:
+    """Returns the scheme if `tag` can follow `before` only in IOB1 or only in IOB2, else None."""
     mark, kind = split_tag(tag)
     if mark == "I":
         return "iob1" if starts_entity(before, tag) else None
@@ -206,9 +216,9 @@ def _speaks_for(before: str, tag: str) -> str | None:
 
 def _refuse_other_schemes(path: str | pathlib.Path, sentence: Sentence, scheme: str) -> None:
     for line, before, tag in _with_tag_before(sentence):
-        wrong = split_tag(tag)[0] in ("E", "S") or _speaks_for(before, tag) not in (None, scheme)
+        wrong = split_tag(tag)[0] in ("E", "S") or _only_scheme(before, tag) not in (None, scheme)
         if scheme != "bioes" and wrong:
             raise UserError(
-                f"{path}:{line}: {tag!r} behind {before!r} is not {scheme.upper()}; fix the tag, "
-                "or name another scheme"
+                f"{path}:{line}: {tag!r} after {before!r} is invalid in {scheme.upper()}; fix the "
+                "tag, or set another scheme"
             )

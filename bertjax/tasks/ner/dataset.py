@@ -1,4 +1,4 @@
-"""The dataset of named entity recognition: tagged words in CoNLL's columns."""
+"""Dataset of named entity recognition: tagged sentences in CoNLL's column format."""
 
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,26 +27,26 @@ FILES = {
     "dev": ("valid.txt", "dev.txt", "eng.testa"),
     "test": ("test.txt", "eng.testb"),
 }
-"""Names to look for, in order of preference."""
+"""File names of each split to look for, in order of preference."""
 
 
 class Split(list[Sentence]):
     """The sentences of a split."""
 
     def sample(self, size: int, seed: int) -> "Split":
-        """So many of the sentences, sampled without replacement, in file order."""
+        """Returns `size` random sentences, sampled without replacement, in file order."""
         return Split(self[i] for i in sample(len(self), size, seed))
 
 
 class DataFields(dataset.DataFields):
-    """`config.data`.
+    """The fields of `config.data`.
 
     Attributes:
-      train_file: Name of the file of a split; "" for the released name.
-      dev_file: Likewise.
-      test_file: Likewise.
-      scheme: Of the tags.
-      document_context: Whether a sentence is read with its document around it.
+      train_file: File name of the train split; "" for the released name.
+      dev_file: File name of the dev split, likewise.
+      test_file: File name of the test split, likewise.
+      scheme: Tagging scheme of the files: auto, iob1, iob2, bioes or as-it-is.
+      document_context: Whether sequences are filled with the surrounding words of the document.
     """
 
     train_file: AnyText
@@ -57,20 +57,19 @@ class DataFields(dataset.DataFields):
 
 
 class Dataset:
-    """See `interfaces.Dataset`. A sequence is a sentence, or a part of one that is too long."""
+    """NER dataset; see `interfaces.Dataset`. One sequence per sentence; long ones are split."""
 
     def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
-        """Reads and encodes every split that is there.
+        """Reads and encodes the available splits.
 
         Args:
           data: Folder of the files.
           task: `config.task`.
-          fields: `config.data`: the names of the files (`train_file` and so on, empty for the usual
-            ones), `scheme` of the tags, and `document_context`.
+          fields: `config.data`; see `DataFields`.
           spec: The encoding: tokenizer, lengths and batch sizes.
 
         Raises:
-          UserError: something is missing or does not fit.
+          UserError: train or dev is missing, or a file is malformed.
         """
         self.name = "ner"
         paths = tasks_files.find(data, FILES, fields)
@@ -89,16 +88,16 @@ class Dataset:
         self.left_out = dict.fromkeys(self.batches, ())
 
     def score(self, split: str, predictions: Int[np.ndarray, "n L"]) -> dict[str, float]:
-        """Precision, recall and F1 of entities, and the share of right tags, as conlleval's."""
-        wanted = [sentence.tags for sentence in self.sentences[split]]
-        return metrics_entities.score(self._tags(split, predictions), wanted)
+        """Returns precision, recall and F1 of entities and tag accuracy, as `conlleval`."""
+        references = [sentence.tags for sentence in self.sentences[split]]
+        return metrics_entities.score(self._tags(split, predictions), references)
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
-        """F1 on the dev split."""
+        """Returns `dev/score`: the entity-level F1 on the dev split."""
         return {"dev/score": values["dev/f1"]}
 
     def write(self, split: str, predictions: Int[np.ndarray, "n L"], folder: pathlib.Path) -> None:
-        """All columns and the predicted tag behind them, as conlleval reads them."""
+        """Writes all columns and the predicted tag as the last column, the input of `conlleval`."""
         tags = self._tags(split, predictions)
         ner_conll.write(folder / f"{split}.txt", self.sentences[split], tags)
 
@@ -108,16 +107,19 @@ class Dataset:
 
 
 OUTPUT = "scores"
-"""The method of `tasks/ner/head.py` that tells what `ask` needs."""
+"""The method of `tasks/ner/head.py` whose output `from_inputs` converts to answers."""
 
 
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
-    """Words with spaces between them, or a JSON object with a list of "words".
+    """Encodes user inputs: words separated by spaces, or a JSON object with a list of "words".
+
+    Answers have `words`, `tags`, `probabilities` (of the predicted tag of each word), and
+    `entities` with type, text and the range of words.
 
     Raises:
-      UserError: a line is something else.
+      UserError: a line is empty, or not such an object.
     """
     rows = [_words(line) for line in lines]
     outside = metrics_entities.OUTSIDE
@@ -129,12 +131,12 @@ def from_inputs(
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
         found = encoded.by_sentence(logits)
-        return [_said(words, task["labels"], own) for words, own in zip(rows, found, strict=True)]
+        return [_answer(words, task["labels"], own) for words, own in zip(rows, found, strict=True)]
 
     return PredictionRequest(spec.batches("predict", encoded.pairs, None), answers)
 
 
-def _said(
+def _answer(
     words: Sequence[str], labels: Sequence[str], logits: Float[np.ndarray, "w C"]
 ) -> dict[str, Any]:
     probabilities = softmax(logits, axis=-1)
@@ -156,9 +158,12 @@ def _words(line: Line) -> tuple[str, ...]:
     where, text = line
     words = text.split()
     if text.lstrip().startswith("{"):
-        words = dataset.parse_json_object(line, {"words": "a list of texts"})["words"]
+        words = dataset.parse_json_object(line, {"words": "a list of strings"})["words"]
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
-        raise UserError(f'{where}: expected {{"words": ["...", "..."]}}: fix the line')
+        raise UserError(
+            f'{where}: expected words, or {{"words": ["...", "..."]}} with at least one word; fix '
+            "the line"
+        )
     return tuple(words)
 
 

@@ -1,4 +1,4 @@
-"""Token classification head for NER: a class for the first token of each word."""
+"""Token classification head for NER: a linear layer on the first token of each word."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -14,15 +14,15 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Task(nn.Module):
-    """Devlin et al. 2019, section 5.3: a linear map of the first token of each word, no CRF.
+    """Token classification (Devlin et al. 2019, section 5.3): dropout and a linear layer, no CRF.
 
-    `token_labels` are 1 + the class where a word begins, and 0 everywhere else.
+    `token_labels` are 1 + the class at the first token of a word, and 0 elsewhere.
 
     Attributes:
-      labels: The names of the classes, C of them: of a recipe none, the data tells them.
-      classifier_dropout: Dropout of the tokens' vectors.
-      mix_layer_norm: Whether layers that are weighed are normalised (`layers/heads.py`).
-      weight: Share in the total loss.
+      labels: The names of the classes, C of them; set from the training data.
+      classifier_dropout: Dropout rate of the token vectors.
+      mix_layer_norm: Whether layers are normalised before a scalar mix (`layers/heads.py`).
+      weight: Weight in the total loss.
     """
 
     labels: tuple[AnyText, ...]
@@ -41,18 +41,18 @@ class Task(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of each word, in nats."""
+        """Sums the cross entropy over the words, in nats."""
         return word_loss(*self.scores(encoder, encoded, batch, train=train), batch)
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Int[Array, "B L"]:
-        """The most likely class of every token."""
+        """Returns the index of the most likely class of every token."""
         return jnp.argmax(self.scores(encoder, encoded, batch, train=False)[0], axis=-1)
 
     @nn.compact
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B L C"], Float[Array, "B L"]]:
-        """Scores of the classes of every token, and how much each token counts."""
+        """Returns the logits of the classes, and the weight, of every token."""
         sequence = layers_heads.token_output(encoded, mix_layer_norm=self.mix_layer_norm)
         sequence = Dropout(self.classifier_dropout)(sequence, train=train)
         logits = TaskClassifier(len(self.labels), encoder.initializer_range, name="classifier")(
@@ -62,7 +62,7 @@ class Task(nn.Module):
 
 
 def word_weights(batch: Batch) -> Float[Array, "B L"]:
-    """How much each token counts: 1 at the beginning of a word, of an example that is one."""
+    """Returns the weight of each token: 1 at the first token of a word, 0 in padding examples."""
     begins = (batch["token_labels"] > 0).astype(jnp.float32)
     return batch.get("example_weight", jnp.ones(len(begins)))[:, None] * begins
 
@@ -70,7 +70,16 @@ def word_weights(batch: Batch) -> Float[Array, "B L"]:
 def word_loss(
     logits: Float[Array, "B L C"], weights: Float[Array, "B L"], batch: Batch
 ) -> tuple[Array, Array, dict[str, Sum]]:
-    """Cross entropy of each word, in nats, and how many of them were right."""
+    """Sums the cross entropy over the words, in nats, and counts correct predictions.
+
+    Args:
+      logits: Logits of the classes.
+      weights: From `word_weights`.
+      batch: A batch with `token_labels`.
+
+    Returns:
+      The loss sum, the weight sum and the `accuracy` metric, as `Objective.loss`.
+    """
     labels = jnp.maximum(batch["token_labels"] - 1, 0)
     weight_sum = weights.sum()
     accuracy = (losses.correct(logits, labels, weights), weight_sum)

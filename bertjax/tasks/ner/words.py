@@ -1,9 +1,9 @@
 """Encode tagged sentences: [CLS] tokens [SEP], and the position of each word's prediction.
 
-A word is predicted at its first piece (Devlin et al. 2019, section 5.3). A sentence that is too
-long is cut between words into several sequences, so that every word of it is predicted once. With
-the context of the document a sequence is filled up with neighbouring words on both sides, which
-are read and not predicted.
+A word is predicted at its first token (Devlin et al. 2019, section 5.3). A sentence that exceeds
+the maximum length is split between words into several sequences, so that every word is predicted
+once. With document context, a sequence is filled with the neighbouring words on both sides, which
+are read but not predicted.
 """
 
 import bisect
@@ -22,28 +22,28 @@ from bertjax.tasks.sequences import Pairs, token_budget
 
 @dataclasses.dataclass(frozen=True)
 class TaggedWords:
-    """The sequences of tagged sentences.
+    """Encoded tagged sentences.
 
-    The column `token_labels` is 1 + the number of the tag at the first piece of each word that is
-    predicted there, and 0 elsewhere.
+    The column `token_labels` is 1 + the index of the tag at the first token of each predicted word,
+    and 0 elsewhere.
 
     Attributes:
       pairs: The sequences.
-      sizes: How many words each sentence has.
-      sequences: The sequence in which each word of all sentences is predicted.
-      places: Its place in that sequence.
+      sizes: Number of words of each sentence.
+      sequences: For each word of all sentences the sequence in which it is predicted.
+      positions: For each word its position in that sequence.
     """
 
     pairs: Pairs
     sizes: Int64[np.ndarray, " s"]
     sequences: Int64[np.ndarray, " w"]
-    places: Int64[np.ndarray, " w"]
+    positions: Int64[np.ndarray, " w"]
 
     def by_sentence(
         self, values: Shaped[np.ndarray, "n L *rest"]
     ) -> list[Shaped[np.ndarray, "words *rest"]]:
-        """Of a value for each place of each sequence those of the words, sentence by sentence."""
-        return np.split(values[self.sequences, self.places], np.cumsum(self.sizes)[:-1])
+        """Selects the values of the words from values of all tokens, and splits by sentence."""
+        return np.split(values[self.sequences, self.positions], np.cumsum(self.sizes)[:-1])
 
 
 def encode(
@@ -56,20 +56,19 @@ def encode(
     max_chars_per_word: int = 0,
     document_context: bool = False,
 ) -> TaggedWords:
-    """Tokenizes words one by one and puts sentences into sequences.
+    """Tokenizes sentences word by word into sequences.
 
     Args:
-      sentences: In the order of their documents.
+      sentences: The sentences, in document order.
       tokenizer: An `interfaces.Tokenizer` with [CLS] and [SEP].
-      max_seq_length: Longer sentences are cut; of a word that is longer alone, the end is left out.
-      tag_names: All tags; a tag's number is its place among them.
-      cls_last: Whether [CLS] ends the sequences.
-      max_chars_per_word: Characters of each token, as `char_ids`; 0 for none.
-      document_context: Whether sequences are filled up with the words around them, so many on both
-        sides as the document has and as fit.
+      max_seq_length: Maximum length in tokens; longer sentences are split, longer words truncated.
+      tag_names: All tags; the index of a tag is its class.
+      cls_last: Whether [CLS] is the last token of each sequence.
+      max_chars_per_word: Characters per token for a `char_ids` column; 0 for no column.
+      document_context: Whether sequences are filled with surrounding words of the same document.
 
     Raises:
-      UserError: the tokenizer lacks a token that is needed, or not even one token would fit.
+      UserError: the tokenizer lacks a special token, or one token does not fit.
     """
     budget = token_budget(tokenizer, 1, max_seq_length)
     words = _Words.of(sentences, tokenizer, budget, max_chars_per_word)
@@ -78,89 +77,91 @@ def encode(
     read = predicted
     if document_context:
         documents = [sentence.document for sentence in sentences]
-        read = list(_with_context(words.ends, predicted, _documents(sizes, documents), budget))
+        read = list(
+            _with_context(words.ends, predicted, _document_bounds(sizes, documents), budget)
+        )
     numbers = {name: number for number, name in enumerate(tag_names)}
     labels = [1 + numbers[tag] for sentence in sentences for tag in sentence.tags]
     sequences = np.repeat(np.arange(len(predicted)), [end - begin for begin, end in predicted])
     origins = np.array([words.ends[begin] for begin, _ in read], np.int64)
-    places = np.array(words.ends[:-1], np.int64) - origins[sequences] + (0 if cls_last else 1)
+    positions = np.array(words.ends[:-1], np.int64) - origins[sequences] + (0 if cls_last else 1)
     pairs = _pairs(words, read, tokenizer, cls_last)
     token_labels = np.zeros(len(pairs.tokens), np.int32)
-    token_labels[pairs.starts[sequences] + places] = labels
+    token_labels[pairs.starts[sequences] + positions] = labels
     pairs = dataclasses.replace(pairs, columns={**pairs.columns, "token_labels": token_labels})
-    return TaggedWords(pairs, sizes, sequences, places)
+    return TaggedWords(pairs, sizes, sequences, positions)
 
 
 _Range = tuple[int, int]
-"""The first of some words and the one behind the last, counted over all sentences."""
+"""(first word, word after the last), counted over all sentences."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """The pieces of all words, end to end.
+    """The tokens of all words, concatenated.
 
     Attributes:
-      pieces: Their ids.
-      ends: Where the pieces of each word end; 0 comes first.
-      characters: A number for each piece of a row of `table`; none without a table.
-      table: The characters of pieces, for models that read these.
-      ends_spelled: The numbers of [CLS] and [SEP].
+      tokens: The token ids.
+      ends: Offset of the end of each word in `tokens`, preceded by 0.
+      characters: For each token its row of `table`; None without a table.
+      table: The character ids of tokens, for models that read characters.
+      special_rows: The rows of [CLS] and [SEP] in `table`.
     """
 
-    pieces: Int32[np.ndarray, " t"]
+    tokens: Int32[np.ndarray, " t"]
     ends: list[int]
     characters: Int32[np.ndarray, " t"] | None = None
     table: np.ndarray | None = None
-    ends_spelled: tuple[int, int] = (0, 0)
+    special_rows: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(
         cls, sentences: Sequence[Sentence], tokenizer, max_length: int, max_chars_per_word: int
     ) -> "_Words":
-        """Tokenizes every different word once, as it is tokenized inside a text: behind a space."""
+        """Tokenizes every distinct word once, as within a text: with a space before it."""
         words = [word for sentence in sentences for word in sentence.words]
         texts = {word: f" {word}" for word in words}
         encoded = tokenizer.encode_batch(list(texts.values()))
-        stand_in = _stand_in(tokenizer, dict(zip(texts, encoded, strict=True)))
-        known = _cut_words(texts, encoded, stand_in, max_length)
-        pieces = _end_to_end(words, known)
+        fallback = _fallback_token(tokenizer, dict(zip(texts, encoded, strict=True)))
+        known = _truncate_words(texts, encoded, fallback, max_length)
+        tokens = _concatenate(words, known)
         ends = np.cumsum([0, *(len(known[word]) for word in words)]).tolist()
         if not max_chars_per_word:
-            return cls(pieces, ends)
+            return cls(tokens, ends)
         spelling = Spelling(tokenizer, max_chars_per_word)
-        spelled = _cut_words(
-            texts, spelling.numbers(list(texts.values())), spelling.number(stand_in), max_length
+        char_rows = _truncate_words(
+            texts, spelling.numbers(list(texts.values())), spelling.number(fallback), max_length
         )
         specials = spelling.number(tokenizer.cls_id), spelling.number(tokenizer.sep_id)
-        return cls(pieces, ends, _end_to_end(words, spelled), spelling.table(), specials)
+        return cls(tokens, ends, _concatenate(words, char_rows), spelling.table(), specials)
 
 
-def _stand_in(tokenizer, encoded: dict[str, list[int]]) -> int:
-    """What is read where a word has no piece, as one of control characters alone."""
+def _fallback_token(tokenizer, encoded: dict[str, list[int]]) -> int:
+    """Returns the token for words without any, such as words of control characters only."""
     found = tokenizer.mask_id if tokenizer.unk_id is None else tokenizer.unk_id
     if found is not None:
         return found
     empty = next((word for word, ids in encoded.items() if not ids), None)
     if empty is not None:
         raise UserError(
-            f"the word {empty!r} has no piece, and the tokenizer neither an unknown token nor "
-            "[MASK] to stand for it; take the word out of the data"
+            f"the word {empty!r} has no token, and the tokenizer has neither [UNK] nor [MASK] to "
+            "replace it; remove the word from the data"
         )
-    return tokenizer.pad_id  # never read
+    return tokenizer.pad_id  # unused: every word has tokens
 
 
-def _cut_words(words, encoded: list[list[int]], stand_in: int, max_length: int):
-    """The numbers of each word by the word, at least one and at most `max_length`."""
+def _truncate_words(words, encoded: list[list[int]], fallback: int, max_length: int):
+    """Returns the tokens of each word: at least one, at most `max_length`."""
     pairs = zip(words, encoded, strict=True)
-    return {word: numbers[:max_length] or [stand_in] for word, numbers in pairs}
+    return {word: numbers[:max_length] or [fallback] for word, numbers in pairs}
 
 
-def _end_to_end(words: list[str], numbers: dict[str, list[int]]) -> Int32[np.ndarray, " t"]:
+def _concatenate(words: list[str], numbers: dict[str, list[int]]) -> Int32[np.ndarray, " t"]:
     return np.fromiter(chain.from_iterable(numbers[word] for word in words), np.int32)
 
 
 def _cut(ends: list[int], sizes: Int64[np.ndarray, " s"], budget: int):
-    """Ranges of words that fit into a sequence: whole sentences, or parts of long ones."""
+    """Yields ranges of words that fit into a sequence: sentences, or parts of long ones."""
     begin = 0
     for end in np.cumsum(sizes).tolist():
         while begin < end:
@@ -169,16 +170,16 @@ def _cut(ends: list[int], sizes: Int64[np.ndarray, " s"], budget: int):
             begin = fits
 
 
-def _documents(sizes: Int64[np.ndarray, " s"], documents: list[int]) -> list[int]:
-    """Where documents begin and end, counted in words."""
+def _document_bounds(sizes: Int64[np.ndarray, " s"], documents: list[int]) -> list[int]:
+    """Returns the offsets of the documents, in words, and the total."""
     last = [a != b for a, b in pairwise([*documents, None])]
     return [0, *np.cumsum(sizes)[np.array(last, bool)].tolist()]
 
 
 def _with_context(ends: list[int], predicted: list[_Range], documents: list[int], budget: int):
-    """The ranges and as many words around them as fit, none of another document.
+    """Extends ranges by as many surrounding words of the same document as fit.
 
-    Half of what is free goes to each side; what one side has no words for goes to the other.
+    Each side gets half of the free tokens; tokens that one side cannot use go to the other.
     """
     for begin, end in predicted:
         number = bisect.bisect_right(documents, begin)
@@ -186,25 +187,25 @@ def _with_context(ends: list[int], predicted: list[_Range], documents: list[int]
         free = budget - (ends[end] - ends[begin])
         left = bisect.bisect_left(ends, ends[begin] - free // 2, first, begin)
         right = bisect.bisect_right(ends, ends[left] + budget, end, last + 1) - 1
-        # What the right could not use goes to the left.
+        # The left was limited to half: it also gets the tokens that the right could not use.
         yield bisect.bisect_left(ends, ends[right] - budget, first, left), right
 
 
 def _pairs(words: _Words, read: list[_Range], tokenizer, cls_last: bool) -> Pairs:
-    """A sequence of each range."""
+    """Builds one sequence per range of words."""
     sizes = np.array([words.ends[end] - words.ends[begin] for begin, end in read], np.int64)
     origins = np.array([words.ends[begin] for begin, _ in read], np.int64)
     lengths = sizes + 2
     starts = np.cumsum(lengths) - lengths
     columns, tables = {}, {}
     if words.table is not None:
-        columns["char_ids"] = _framed(
-            words.characters, origins, sizes, starts, words.ends_spelled, cls_last
+        columns["char_ids"] = _add_special_tokens(
+            words.characters, origins, sizes, starts, words.special_rows, cls_last
         )
         tables["char_ids"] = words.table
     specials = tokenizer.cls_id, tokenizer.sep_id
     return Pairs(
-        tokens=_framed(words.pieces, origins, sizes, starts, specials, cls_last),
+        tokens=_add_special_tokens(words.tokens, origins, sizes, starts, specials, cls_last),
         starts=starts,
         lengths=lengths,
         first_lengths=sizes + (1 if cls_last else 2),
@@ -215,7 +216,7 @@ def _pairs(words: _Words, read: list[_Range], tokenizer, cls_last: bool) -> Pair
     )
 
 
-def _framed(
+def _add_special_tokens(
     numbers: Int32[np.ndarray, " t"],
     origins: Int[np.ndarray, " n"],
     sizes: Int[np.ndarray, " n"],
@@ -223,12 +224,12 @@ def _framed(
     specials: tuple[int, int],
     cls_last: bool,
 ) -> Int32[np.ndarray, " T"]:
-    """Stretches of `numbers` with [CLS] and [SEP] around each, end to end."""
+    """Concatenates slices of `numbers`, each with [CLS] and [SEP]."""
     cls, sep = specials
-    framed = np.empty(int(sizes.sum()) + 2 * len(sizes), np.int32)
+    output = np.empty(int(sizes.sum()) + 2 * len(sizes), np.int32)
     first = starts + (0 if cls_last else 1)
     for origin, size, begin in zip(origins.tolist(), sizes.tolist(), first.tolist(), strict=True):
-        framed[begin : begin + size] = numbers[origin : origin + size]
-    framed[first + sizes] = sep
-    framed[first + sizes + 1 if cls_last else starts] = cls
-    return framed
+        output[begin : begin + size] = numbers[origin : origin + size]
+    output[first + sizes] = sep
+    output[first + sizes + 1 if cls_last else starts] = cls
+    return output

@@ -1,1 +1,1 @@
-"""Named entity recognition on features of a frozen encoder."""
+"""Feature-based named entity recognition: a BiLSTM on a frozen encoder."""

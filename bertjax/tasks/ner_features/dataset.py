@@ -1,4 +1,4 @@
-"""The dataset of feature-based NER: the one of `tasks/ner/dataset.py`."""
+"""Dataset of feature-based NER: the same as that of `tasks/ner/dataset.py`."""
 
 from bertjax.tasks.ner.dataset import OUTPUT, DataFields, Dataset, from_inputs
 

@@ -17,20 +17,19 @@ from bertjax.tasks.ner import head as ner_head
 
 
 class Task(nn.Module):
-    """Devlin et al. 2019, section 5.3: activations of some layers, two layers of BiLSTM, classes.
+    """Feature-based NER (Devlin et al. 2019, section 5.3): encoder layers, a BiLSTM, a classifier.
 
-    The BiLSTM reads all tokens of a sequence; as in `tasks/ner/head.py`, the first of each
-    word counts.
-    That the encoder is not trained is the run's: `config.optimizer.freeze_encoder`. The paper has
-    "768-dimensional" layers, which we take for the width of each direction, and tells no dropout.
+    The BiLSTM reads all tokens of a sequence; as in `tasks/ner/head.py`, only the first token of
+    each word is classified. The encoder is frozen by the run: `config.optimizer.freeze_encoder`.
+    The paper has "768-dimensional" layers, here the width of each direction, and states no dropout.
 
     Attributes:
-      labels: The names of the classes, C of them: of a recipe none, the data tells them.
-      layers: Which layers, by a name of `layers/layer_choice.py`.
-      lstm_layers: Layers of the BiLSTM.
-      lstm_size: F, width of each of its directions.
-      lstm_dropout: Dropout of what each of its layers reads, and of what the classifier reads.
-      weight: Share in the total loss.
+      labels: The names of the classes, C of them; set from the training data.
+      layers: The encoder layers to use, a name of `layers/layer_choice.py`.
+      lstm_layers: Number of BiLSTM layers.
+      lstm_size: F, width of each direction.
+      lstm_dropout: Dropout rate of the inputs of each BiLSTM layer and of the classifier.
+      weight: Weight in the total loss.
     """
 
     labels: tuple[AnyText, ...]
@@ -50,18 +49,18 @@ class Task(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of each word, in nats."""
+        """Sums the cross entropy over the words, in nats."""
         return ner_head.word_loss(*self.scores(encoder, encoded, batch, train=train), batch)
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Int[Array, "B L"]:
-        """The most likely class of every token."""
+        """Returns the index of the most likely class of every token."""
         return jnp.argmax(self.scores(encoder, encoded, batch, train=False)[0], axis=-1)
 
     @nn.compact
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B L C"], Float[Array, "B L"]]:
-        """Scores of the classes of every token, and how much each token counts."""
+        """Returns the logits of the classes, and the weight, of every token."""
         lstm = BiLSTM(
             self.lstm_layers,
             self.lstm_size,

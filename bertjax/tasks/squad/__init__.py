@@ -1,1 +1,1 @@
-"""Extractive question answering: SQuAD and others in its file format."""
+"""Extractive question answering: SQuAD and data sets in its file format."""

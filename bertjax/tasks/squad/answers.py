@@ -1,8 +1,8 @@
-"""Select answers from start and end scores: the best spans of each question, and their files.
+"""Select answers from start and end scores: the n best spans of each question, and their files.
 
-The rules are those of BERT's released `run_squad.py` (Devlin et al. 2019, sections 4.2 and 4.3).
-Where we differ: an answer is cut out of the context as it is written there, and a question for
-which no span is left is answered with "", not with the word "empty".
+Implements BERT's released `run_squad.py` (Devlin et al. 2019, sections 4.2 and 4.3), with two
+differences: an answer is the exact text of the context, and a question without a valid span is
+answered with "" instead of the word "empty".
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from bertjax.tasks.squad.files import SquadQuestions
 from bertjax.tasks.squad.windows import AnswerWindows, Found, Spans
 
 NO_SPAN_ODDS = 1e6
-"""The null odds where there is nothing to answer with: higher than those of any score."""
+"""Null odds of a question without a valid span: higher than any difference of scores."""
 
 
 class Candidate(NamedTuple):
-    """One of the best answers to a question; the probability is among these."""
+    """One of the n best answers to a question; probabilities are normalised over these."""
 
     text: str
     probability: float
@@ -38,11 +38,11 @@ class FoundAnswers:
     """The answers to all questions.
 
     Attributes:
-      ids: What each question is called.
-      n_best: The best answers to each, different ones, the best first. Of SQuAD 2.0 one of them is
-        "", whose two logits are half of its score each, since only their sum is known.
-      null_scores: How high "" is scored, or None by the rules of SQuAD 1.1.
-      null_odds: By how much that is above the best answer that is text, or None.
+      ids: The id of each question.
+      n_best: The best distinct answers to each question, in descending order. For SQuAD 2.0 one of
+        them is "", whose start and end logits are half of its score each.
+      null_scores: The score (sum of two logits) of "" for each question; None for SQuAD 1.1.
+      null_odds: The score of "" minus that of the best non-empty answer; None for SQuAD 1.1.
     """
 
     ids: list[str]
@@ -51,11 +51,11 @@ class FoundAnswers:
     null_odds: Float64[np.ndarray, " n"] | None
 
     def predictions(self, threshold: float = 0.0) -> dict[str, str]:
-        """The answer to each question, by its id.
+        """Returns the answer to each question, by its id.
 
         Args:
-          threshold: Of SQuAD 2.0 a question whose null odds are above this is answered with "".
-            Infinity always answers with text, which is what a search for the threshold requires.
+          threshold: A question with null odds above this is answered with "" (SQuAD 2.0). With
+            infinity every answer is text, as the search for the best threshold requires.
         """
         texts = [_best_text(candidates) for candidates in self.n_best]
         if self.null_odds is not None:
@@ -64,7 +64,7 @@ class FoundAnswers:
         return dict(zip(self.ids, texts, strict=True))
 
     def odds(self) -> dict[str, float]:
-        """The null odds by question id; none by the rules of SQuAD 1.1."""
+        """Returns the null odds by question id; none for SQuAD 1.1."""
         if self.null_odds is None:
             return {}
         return dict(zip(self.ids, self.null_odds.tolist(), strict=True))
@@ -74,43 +74,44 @@ def find(
     questions: SquadQuestions,
     windows: AnswerWindows,
     start_scores: Float[np.ndarray, "n K"],
-    start_places: Int[np.ndarray, "n K"],
+    start_positions: Int[np.ndarray, "n K"],
     end_scores: Float[np.ndarray, "n J"],
-    end_places: Int[np.ndarray, "n J"],
+    end_positions: Int[np.ndarray, "n J"],
     null_scores: Float[np.ndarray, " n"] | None = None,
     *,
     n_best_size: int = 20,
     max_answer_length: int = 30,
 ) -> FoundAnswers:
-    """Finds the best answers among the best places of every window.
+    """Finds the best answers among the best start and end positions of every window.
 
-    A span begins and ends within the window's context, begins where its first token has its maximum
-    context, and is not too long. Equal scores keep the order of windows and places.
+    A valid span lies in the window's context, starts at a token with its maximum context in this
+    window, and has at most `max_answer_length` tokens. Equal scores keep the order of windows and
+    positions.
 
     Args:
       questions: The questions.
-      windows: Their windows.
-      start_scores: How likely (logits) an answer begins at each of some places of each window.
-      start_places: Which places of the sequence these are, the best first.
-      end_scores: Likewise for its last token.
-      end_places: Which places these are.
-      null_scores: The sum of both scores of [CLS] in each window, by which a question may have no
-        answer; of a question it counts where it is lowest. None for the rules of SQuAD 1.1.
-      n_best_size: How many answers are kept of each question.
-      max_answer_length: Tokens of the longest answer.
+      windows: The windows of the questions.
+      start_scores: Logits of the K best start positions of each window.
+      start_positions: These positions in the sequence, in descending order of score.
+      end_scores: Logits of the J best end positions of each window.
+      end_positions: These positions in the sequence, in descending order of score.
+      null_scores: Sum of the start and end logit of [CLS] of each window; the score of "" is the
+        minimum over the windows of a question. None for SQuAD 1.1.
+      n_best_size: Number of answers per question.
+      max_answer_length: Maximum length of an answer in tokens.
 
     Raises:
-      UserError: a number is impossible, or the scores are not numbers.
+      UserError: a size is below 1, or a score is infinite or NaN.
     """
     for name, value in (("n_best_size", n_best_size), ("max_answer_length", max_answer_length)):
         if value < 1:
-            raise UserError(f"{name}={value}: expected 1 or more")
+            raise UserError(f"{name}: got {value}, expected >= 1")
     scores = [start_scores, end_scores]
     if null_scores is not None:
         scores.append(null_scores[:, None])
     _check_scores(questions, windows, scores)
-    spans = Spans.among(
-        windows, start_scores, start_places, end_scores, end_places, max_answer_length
+    spans = Spans.from_scores(
+        windows, start_scores, start_positions, end_scores, end_positions, max_answer_length
     )
     nulls = None
     if null_scores is not None:
@@ -127,9 +128,17 @@ def find(
 
 
 def write(folder: str | pathlib.Path, found: FoundAnswers, threshold: float = 0.0) -> None:
-    """Writes `predictions.json`, `nbest_predictions.json` and, of SQuAD 2.0, `null_odds.json`.
+    """Writes `predictions.json`, `nbest_predictions.json` and, for SQuAD 2.0, `null_odds.json`.
 
-    They are the official scorers' input: UTF-8, by question id, each whole or not there at all.
+    These are the inputs of the official scorers, by question id. Each file is written atomically.
+
+    Args:
+      folder: The folder to write to.
+      found: The answers.
+      threshold: See `FoundAnswers.predictions`.
+
+    Raises:
+      UserError: a file cannot be written.
     """
     folder = pathlib.Path(folder)
     rows = [[candidate._asdict() for candidate in best] for best in found.n_best]
@@ -140,17 +149,17 @@ def write(folder: str | pathlib.Path, found: FoundAnswers, threshold: float = 0.
 
 
 def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    """Writes a JSON file in which text stands as it is, whole or not at all.
+    """Writes a UTF-8 JSON file without escapes, atomically.
 
     Raises:
-      UserError: it cannot be written.
+      UserError: the file cannot be written.
     """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=4)
     io_files.write_output(path, f"{text}\n")
 
 
 def _n_best(found: Iterable[Found], null: float | None, size: int) -> list[Candidate]:
-    """The first texts that differ, and "" among them or behind them where that is an answer."""
+    """Returns the first `size` distinct texts; for SQuAD 2.0 always with "", added if missing."""
     half = 0.0 if null is None else null / 2
     empty = Found("", half, half)
     kept: dict[str, Found] = {}
@@ -186,11 +195,10 @@ def _check_scores(
     for array in scores:
         if len(array) != len(windows):
             raise ValueError(f"scores of {len(array)} windows, expected {len(windows)}")
-        # Minus infinity is what some models score padding with.
+        # Minus infinity is valid: it marks positions that are not in the context.
         wrong = np.flatnonzero(~(array < np.inf).all(axis=1))
         if len(wrong):
             raise UserError(
-                f"question {questions.ids[windows.question[wrong[0]]]!r}: the model's scores are "
-                "not finite numbers: expected a model that has not diverged; train it again with a "
-                "lower learning rate"
+                f"question {questions.ids[windows.question[wrong[0]]]!r}: got scores that are NaN "
+                "or infinite: training has diverged; train again with a lower learning rate"
             )

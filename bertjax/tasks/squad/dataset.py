@@ -1,4 +1,4 @@
-"""The dataset of extractive question answering in SQuAD's format: spans of a context, or none."""
+"""Dataset of extractive question answering in SQuAD's format: an answer is a span, or none."""
 
 import dataclasses
 import pathlib
@@ -23,7 +23,7 @@ from bertjax.tasks.squad import windows as squad_windows
 from bertjax.tasks.squad.files import SquadQuestions
 
 _SHOWN = 3
-"""Candidates that the user is shown."""
+"""Number of candidates per question in the answers to user inputs."""
 
 Fields = Mapping[str, Any]
 
@@ -31,22 +31,24 @@ FILES = {
     version: {split: (f"{split}-v{version}.json",) for split in ("train", "dev", "test")}
     for version in ("1.1", "2.0")
 }
-"""The released files, of questions that all have an answer and of those of which some have none."""
+"""The released files of SQuAD 1.1 (every question has an answer) and 2.0 (some have none)."""
 
 
 class DataFields(dataset.DataFields):
-    """`config.data`.
+    """The fields of `config.data`.
 
     Attributes:
       unanswerable: Whether questions may have no answer (SQuAD 2.0).
-      train_file: Name of the file of a split; "" for the released name.
-      dev_file: Likewise.
-      test_file: Likewise.
-      on_mismatch: What to do with an answer that is not where the file has it.
-      doc_stride: Tokens by which a window moves on.
-      max_query_length: Tokens of a question; more are cut.
-      max_answer_length: Tokens of an answer.
-      null_threshold: How much better no answer has to score; None for the value best on dev.
+      train_file: File name of the train split; "" for the released name.
+      dev_file: File name of the dev split, likewise.
+      test_file: File name of the test split, likewise.
+      on_mismatch: Handling of training questions whose answer is not at its `answer_start`: stop,
+        skip or keep.
+      doc_stride: Stride of the windows, in tokens of the context.
+      max_query_length: Maximum length of a question in tokens; longer ones are truncated.
+      max_answer_length: Maximum length of an answer in tokens.
+      null_threshold: Null odds above which a question has no answer; None for the best value on
+        dev.
     """
 
     unanswerable: bool
@@ -59,7 +61,7 @@ class DataFields(dataset.DataFields):
     max_answer_length: PositiveInt
     null_threshold: Finite | None
 
-    # Of [CLS] and separators there are at least three.
+    # The constant 3: [CLS] and at least two [SEP].
     relations = (
         Relation(
             ("max_seq_length", "max_query_length"),
@@ -77,28 +79,26 @@ class DataFields(dataset.DataFields):
 
 
 class Dataset:
-    """See `interfaces.Dataset`. A sequence is a window of a context with its question."""
+    """SQuAD dataset; see `interfaces.Dataset`. One sequence per question and context window."""
 
     task_fields = MappingProxyType({})
 
     def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
-        """Reads and encodes every split that is there.
+        """Reads and encodes the available splits.
 
         Args:
           data: Folder of the files.
           task: `config.task`.
-          fields: `config.data`: the names of the files (`train_file` and so on, empty for those
-            that were released), `unanswerable`, `on_mismatch`, `doc_stride`, `max_query_length`,
-            `max_answer_length`, and `null_threshold`, None for the one that is best on dev.
+          fields: `config.data`; see `DataFields`.
           spec: The encoding: tokenizer, lengths and batch sizes.
 
         Raises:
-          UserError: something is missing or does not fit.
+          UserError: train or dev is missing, a file is malformed, or the model reads characters.
         """
         if spec.max_chars_per_word:
             raise UserError(
-                "answering questions requires a model that reads pieces of words, this one reads "
-                "characters: give --init another run"
+                "question answering requires a model that reads subword tokens: got one that reads "
+                "characters; pass another run to --init"
             )
         self.name = "squad2" if fields["unanswerable"] else "squad1"
         self._fields = fields
@@ -116,7 +116,7 @@ class Dataset:
         self.left_out = {split: found.left_out for split, found in self.questions.items()}
 
     def score(self, split: str, predictions: Float[np.ndarray, "n S"]) -> dict[str, float]:
-        """Exact match and F1; where a question may have no answer, by the best threshold of dev."""
+        """Returns exact match and F1 as fractions; for SQuAD 2.0 with the best threshold of dev."""
         questions = self.questions[split]
         if not questions.labelled:
             return {}
@@ -125,7 +125,7 @@ class Dataset:
         if not self._fields["unanswerable"]:
             scores = metrics_answers.score_squad_v1(found.predictions(), references)
             named = {name: scores[name] / 100 for name in ("exact_match", "f1")}
-            return named | _of_characters(found.predictions(), references)
+            return named | _character_f1(found.predictions(), references)
         rules = metrics_answers.score_squad_v2
         if split == "dev" and self._fields["null_threshold"] is None:
             texts = found.predictions(float("inf"))
@@ -133,17 +133,17 @@ class Dataset:
         texts = found.predictions(self._threshold)
         scores = rules(texts, references)
         kinds = [name for name in scores if name.endswith(("exact", "f1"))]
-        named = {name: scores[name] / 100 for name in kinds} | _of_characters(texts, references)
+        named = {name: scores[name] / 100 for name in kinds} | _character_f1(texts, references)
         return named | {"null_threshold": self._threshold}
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
-        """F1 on the dev split; of answers in Chinese that of their characters."""
+        """Returns `dev/score`: F1 on the dev split; for Chinese the character F1."""
         return {"dev/score": values.get("dev/character_f1", values["dev/f1"])}
 
     def write(
         self, split: str, predictions: Float[np.ndarray, "n S"], folder: pathlib.Path
     ) -> None:
-        """`predictions.json`, `nbest_predictions.json` and `null_odds.json` of a split."""
+        """Writes the official prediction files; see `tasks/squad/answers.py`."""
         squad_answers.write(folder / split, self._answers(split, predictions), self._threshold)
 
     def _answers(
@@ -153,18 +153,19 @@ class Dataset:
 
 
 OUTPUT = "predict"
-"""The method of `tasks/squad/head.py` that tells what `ask` needs."""
+"""The method of `tasks/squad/head.py` whose output `from_inputs` converts to answers."""
 
 
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
-    """A question and its context a line, with a tab between; or a JSON object with these names.
+    """Encodes user inputs: question, tab, context per line; or a JSON object with these keys.
 
-    An answer has `"truncated": true` where the question was too long for the recipe.
+    Answers have both, `answer`, `n_best` (the best candidates), for SQuAD 2.0 `null_odds`, and
+    `"truncated": true` where the question exceeded `max_query_length`.
 
     Raises:
-      UserError: a line is something else.
+      UserError: a line has another number of fields, or other keys.
     """
     rows = [dataset.parse_fields(line, ("question", "context")) for line in lines]
     questions = SquadQuestions(
@@ -182,7 +183,7 @@ def from_inputs(
     sizes = map(len, spec.tokenizer.encode_batch(questions.questions))
     truncated = [size > fields["max_query_length"] for size in sizes]
 
-    def said(predictions: Float[np.ndarray, "n S"]) -> list[dict[str, Any]]:
+    def answers(predictions: Float[np.ndarray, "n S"]) -> list[dict[str, Any]]:
         found = _found(questions, windows, predictions, fields)
         texts = found.predictions(fields["null_threshold"] or 0.0).values()
         best = [[candidate._asdict() for candidate in each[:_SHOWN]] for each in found.n_best]
@@ -197,7 +198,7 @@ def from_inputs(
             )
         ]
 
-    return PredictionRequest(spec.batches("predict", _marked(windows), None), said)
+    return PredictionRequest(spec.batches("predict", _marked(windows), None), answers)
 
 
 def _windows(
@@ -220,32 +221,32 @@ def _found(
     predictions: Float[np.ndarray, "n S"],
     fields: Fields,
 ) -> squad_answers.FoundAnswers:
-    """What the numbers mean that `tasks/squad/head.py` predicts."""
-    starts, start_places, ends, end_places = np.split(predictions[:, :-1], 4, axis=1)
+    """Finds the answers from the array that `tasks/squad/head.py` predicts, 4 K + 1 columns."""
+    starts, start_positions, ends, end_positions = np.split(predictions[:, :-1], 4, axis=1)
     return squad_answers.find(
         questions,
         windows,
         starts,
-        start_places.astype(np.int64),
+        start_positions.astype(np.int64),
         ends,
-        end_places.astype(np.int64),
+        end_positions.astype(np.int64),
         predictions[:, -1] if fields["unanswerable"] else None,
         n_best_size=starts.shape[1],
         max_answer_length=fields["max_answer_length"],
     )
 
 
-def _of_characters(
+def _character_f1(
     predictions: Mapping[str, str], references: metrics_answers.Answers
 ) -> dict[str, float]:
-    """What is to be known beside the official scores where words are not parted by spaces."""
+    """Returns the character F1 of answers in Chinese, which has no spaces; else nothing."""
     if not metrics_answers.is_mostly_chinese(references):
         return {}
     return {"character_f1": metrics_answers.character_f1(predictions, references) / 100}
 
 
 def _marked(windows: squad_windows.AnswerWindows) -> Pairs:
-    """The sequences, with `answer_places`: 1 for tokens of the context, 2 for [CLS], else 0."""
+    """Adds the column `answer_places`: 1 for tokens of the context, 2 for [CLS], else 0."""
     sizes = windows.context_end - windows.context_begin
     marks = np.zeros(len(windows.pairs.tokens), np.int32)
     marks[ranges(windows.pairs.starts + windows.context_begin, sizes)] = 1
@@ -258,8 +259,8 @@ def _questions(path: pathlib.Path, split: str, fields: Fields) -> SquadQuestions
     questions = squad_files.read(path, labelled=split != "test", on_mismatch=on_mismatch)
     if split != "test" and not fields["unanswerable"] and questions.impossible.any():
         raise UserError(
-            f"{path}: {questions.impossible.sum()} questions have no answer, the first is "
-            f"{questions.ids[int(questions.impossible.argmax())]!r}: that is SQuAD 2.0, use "
+            f"{path}: got {questions.impossible.sum()} questions without an answer, the first is "
+            f"{questions.ids[int(questions.impossible.argmax())]!r}; this is SQuAD 2.0: use "
             "configs/squad.py:squad2"
         )
     return questions

@@ -1,6 +1,6 @@
 """Read the JSON files of SQuAD 1.1 and 2.0, and of data sets in the same format, as columns.
 
-Texts are kept character by character, since answers are located by character offsets.
+Texts are not normalised, since answers are located by character offsets.
 """
 
 import dataclasses
@@ -16,24 +16,24 @@ from bertjax.errors import UserError, nearest
 from bertjax.io.json_fields import get_field, load_json
 
 UNKNOWN = -1
-"""Stands for a place that is not known, or of an answer that does not exist."""
+"""Offset of an answer that does not exist or whose location is unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SquadQuestions:
-    """The questions of a file, in its order.
+    """The questions of a file, in file order.
 
     Attributes:
-      ids: What each question is called.
-      titles: The title of its article; empty where the file has none.
-      questions: The questions.
-      contexts: The paragraphs that have questions, each once.
-      context_of: Which of them each question is about.
-      answers: The accepted answers; none where there is no answer or it is not told.
-      answer_starts: The character of the context with which each answer begins, or UNKNOWN.
-      impossible: Whether the question has no answer.
-      labelled: Whether of every question it is known which answers it has, or that it has none.
-      left_out: Ids of questions passed over because of where their answers are said to stand.
+      ids: The id of each question.
+      titles: The title of each question's article; "" if the file has none.
+      questions: The text of each question.
+      contexts: The paragraphs with questions, each once.
+      context_of: The index in `contexts` of each question's paragraph.
+      answers: The accepted answers of each question; none if unanswerable or unlabelled.
+      answer_starts: The character offset in the context of each answer, or UNKNOWN.
+      impossible: Whether each question is marked as unanswerable.
+      labelled: Whether every question has answers or is marked as unanswerable.
+      left_out: Ids of questions that were skipped because of wrong offsets.
     """
 
     ids: list[str]
@@ -51,13 +51,13 @@ class SquadQuestions:
         return len(self.ids)
 
     def references(self) -> dict[str, tuple[str, ...]]:
-        """The accepted answers by question id, as `bertjax.metrics.answers` requires them."""
+        """Returns the accepted answers by question id, the input of `bertjax.metrics.answers`."""
         return dict(zip(self.ids, self.answers, strict=True))
 
     def first_answers(self) -> Int64[np.ndarray, "n 2"]:
-        """From which character, up to which, each one's first answer reaches, without outer spaces.
+        """Returns the character range of each question's first answer, outer spaces excluded.
 
-        Both are UNKNOWN where there is no answer or its place is not known.
+        Both ends are UNKNOWN where there is no answer or its location is unknown.
         """
         reach = np.full((len(self), 2), UNKNOWN, np.int64)
         for number, (answers, starts) in enumerate(
@@ -70,11 +70,11 @@ class SquadQuestions:
         return reach
 
     def sample(self, size: int, seed: int) -> "SquadQuestions":
-        """So many of the questions, drawn without replacement, in file order."""
+        """Returns `size` random questions, sampled without replacement, in file order."""
         return self.take(sample(len(self), size, seed))
 
     def take(self, kept: Int[np.ndarray, " m"]) -> "SquadQuestions":
-        """Some of the questions by number, and the contexts that these need."""
+        """Returns the questions with these indices, and only their contexts."""
         contexts, context_of = np.unique(self.context_of[kept], return_inverse=True)
         return dataclasses.replace(
             self,
@@ -90,7 +90,7 @@ class SquadQuestions:
 
 
 ON_MISMATCH = ("stop", "skip", "keep")
-"""What to do about questions with an answer that does not stand where the file says."""
+"""Handling of questions with an answer that is not at its `answer_start`."""
 
 _LAYOUT = "SQuAD's layout"
 _LONGEST_QUOTE = 40
@@ -98,7 +98,7 @@ _LONGEST_QUOTE = 40
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """A question of the file; `misplaced` are the numbers of answers that stand elsewhere."""
+    """A question of the file; `misplaced` are the indices of answers with wrong offsets."""
 
     identity: str
     title: str
@@ -123,21 +123,20 @@ def read(
 
     Args:
       path: The file.
-      labelled: Whether every question has to have answers, or be marked as having none. A test
-        split may lack them.
-      on_mismatch: What to do where an answer's text does not stand at its `answer_start`: `stop`,
-        or `skip` the question, which a training set can do without, or `keep` it, since scoring
-        takes the texts alone.
+      labelled: Whether every question must have answers or be marked as unanswerable; False for a
+        test split.
+      on_mismatch: Handling of an answer that is not at its `answer_start`: `stop` with an error,
+        `skip` the question, or `keep` it with an unknown location, which suffices for scoring.
 
     Raises:
-      UserError: the file is not what it should be; the line names the place.
+      UserError: the file is malformed; names the location in the file.
     """
     if on_mismatch not in ON_MISMATCH:
-        raise UserError(f"no on_mismatch={on_mismatch!r}: {nearest(on_mismatch, ON_MISMATCH)}")
+        raise UserError(f"unknown on_mismatch={on_mismatch!r}: {nearest(on_mismatch, ON_MISMATCH)}")
     contexts: list[str] = []
     questions = list(_walk(str(path), load_json(pathlib.Path(path), _LAYOUT), contexts, labelled))
     if not questions:
-        raise UserError(f"{path} holds no questions: expected data[].paragraphs[].qas[]")
+        raise UserError(f"{path} has no questions: expected data[].paragraphs[].qas[]")
     misplaced = [question for question in questions if question.misplaced]
     if misplaced and on_mismatch == "stop":
         _refuse_misplaced(str(path), contexts, misplaced, len(questions))
@@ -145,25 +144,25 @@ def read(
         return _columns(questions, contexts)
     if len(misplaced) == len(questions):
         raise UserError(
-            f"{path}: an answer of each of its {len(questions)} questions does not stand at its "
-            "answer_start, so that none is left: expected some that do; fix the file"
+            f"{path}: each of the {len(questions)} questions has an answer that is not at its "
+            "answer_start, so all would be skipped; fix the file"
         )
     kept = [question for question in questions if not question.misplaced]
     return _columns(kept, contexts, left_out=tuple(question.identity for question in misplaced))
 
 
 def is_version_2(path: str | pathlib.Path) -> bool:
-    """Whether a file that `read` accepts is SQuAD 2.0, where questions may have no answer.
+    """Returns whether a file is SQuAD 2.0, where questions may have no answer.
 
-    It is if a question has none. Else its `version` decides, and without one whether its questions
-    have the key `is_impossible`.
+    It is if a question is marked as unanswerable; else by its `version`; and without a version if
+    questions have the key `is_impossible`.
     """
     content = load_json(pathlib.Path(path), _LAYOUT)
-    asked = [raw for *_, listed in _paragraphs(str(path), content) for raw in listed]
+    questions = [raw for *_, listed in _paragraphs(str(path), content) for raw in listed]
     version = str(content.get("version", "")).lower().removeprefix("v")
-    if any(raw.get("is_impossible") for raw in asked) or version.startswith("2"):
+    if any(raw.get("is_impossible") for raw in questions) or version.startswith("2"):
         return True
-    return not version.startswith("1") and any("is_impossible" in raw for raw in asked)
+    return not version.startswith("1") and any("is_impossible" in raw for raw in questions)
 
 
 def _columns(
@@ -185,30 +184,29 @@ def _columns(
 
 
 def _walk(path: str, content: Any, contexts: list[str], labelled: bool) -> Iterator[_Question]:
-    """All questions in order; the paragraphs are put into `contexts`."""
+    """Yields all questions in order, and appends the paragraphs to `contexts`."""
     seen: dict[str, str] = {}
-    for place, title, context, asked in _paragraphs(path, content):
+    for place, title, context, questions in _paragraphs(path, content):
         contexts.append(context)
-        for number, raw in enumerate(asked):
+        for number, raw in enumerate(questions):
             at = f"{place}.qas[{number}]"
             identity = _field(f"{path}: {at}", raw, "id", str)
             if identity in seen:
                 raise UserError(
-                    f"{path}: {at} has the id {identity!r} of {seen[identity]}: expected each id "
-                    "once; rename or remove one"
+                    f"{path}: {at} has the id {identity!r} of {seen[identity]}: expected distinct "
+                    "ids; rename or remove one"
                 )
             seen[identity] = at
             where = f"{path}: question {identity!r}"
             if not context.strip():
                 raise UserError(
-                    f"{where}: its context, {place}.context, holds no text: expected a paragraph; "
-                    "fix or remove it"
+                    f"{where}: {place}.context is empty: expected a paragraph; fix or remove it"
                 )
             yield _question(where, raw, title, context, len(contexts) - 1, labelled)
 
 
 def _paragraphs(path: str, content: Any) -> Iterator[tuple[str, str, str, list[Any]]]:
-    """(place in the file, title, context, questions) of every paragraph."""
+    """Yields (location in the file, title, context, questions) of every paragraph."""
     for number, article in enumerate(_field(f"{path}: the file", content, "data", list)):
         place = f"data[{number}]"
         paragraphs = _field(f"{path}: {place}", article, "paragraphs", list)
@@ -225,14 +223,14 @@ def _question(
     text = _field(where, raw, "question", str)
     impossible = "is_impossible" in raw and _field(where, raw, "is_impossible", bool)
     listed = _field(where, raw, "answers", list) if labelled or "answers" in raw else []
-    places = [f"{where}: answers[{n}]" for n in range(len(listed))]
-    answers = [_field(*item, "text", str) for item in zip(places, listed, strict=True)]
-    starts = [_field(*item, "answer_start", int) for item in zip(places, listed, strict=True)]
+    locations = [f"{where}: answers[{n}]" for n in range(len(listed))]
+    answers = [_field(*item, "text", str) for item in zip(locations, listed, strict=True)]
+    starts = [_field(*item, "answer_start", int) for item in zip(locations, listed, strict=True)]
     _check_answers(where, answers, impossible, labelled)
     misplaced = tuple(
         n
         for n, (answer, start) in enumerate(zip(answers, starts, strict=True))
-        if _standing(context, start, len(answer)) != answer
+        if _slice(context, start, len(answer)) != answer
     )
     return _Question(
         identity=raw["id"],
@@ -250,9 +248,8 @@ def _check_answers(where: str, answers: list[str], impossible: bool, labelled: b
     for number, answer in enumerate(answers):
         if not answer.strip():
             raise UserError(
-                f"{where}: answers[{number}].text is empty: expected text of the context; a "
-                f"question "
-                'without an answer has "answers": [] and "is_impossible": true'
+                f"{where}: answers[{number}].text is empty: expected text of the context; an "
+                'unanswerable question has "answers": [] and "is_impossible": true'
             )
     if answers and impossible:
         raise UserError(
@@ -270,7 +267,7 @@ def _field(where: str, node: Any, key: str, kind: type) -> Any:
     return get_field(where, node, key, kind, _LAYOUT)
 
 
-def _standing(context: str, start: int, length: int) -> str:
+def _slice(context: str, start: int, length: int) -> str:
     return context[start : start + length] if start >= 0 else ""
 
 
@@ -280,12 +277,12 @@ def _refuse_misplaced(
     first = misplaced[0]
     number = first.misplaced[0]
     answer, start = first.answers[number], first.starts[number]
-    standing = _standing(contexts[first.context], start, len(answer))
+    found = _slice(contexts[first.context], start, len(answer))
     raise UserError(
-        f"{path}: {len(misplaced)} of {total} questions have an answer that does not stand at its "
-        f"answer_start, the first is {first.identity!r}: {_quoted(answer)} is expected at {start}, "
-        f"where {_quoted(standing)} stands; fix the file, or leave such questions out of training "
-        "with on_mismatch='skip'"
+        f"{path}: {len(misplaced)} of {total} questions have an answer that is not at its "
+        f"answer_start, the first is {first.identity!r}: at {start} got {_quoted(found)}, expected "
+        f"{_quoted(answer)}; fix the file, or skip such questions in training with "
+        "on_mismatch='skip'"
     )
 
 

@@ -13,19 +13,20 @@ from bertjax.layers.heads import TaskClassifier
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 CONTEXT, CLS = 1, 2
-"""What `answer_places` [B L] marks: tokens with which an answer may begin or end, and [CLS]."""
+"""Values of `answer_places` [B L]: tokens of the context, where an answer may be, and [CLS]."""
 
 
 class Task(nn.Module):
-    """Devlin et al. 2019, sections 4.2 and 4.3: two scores for each token.
+    """Extractive question answering (Devlin et al. 2019, sections 4.2 and 4.3).
 
-    A question without an answer has [CLS] for its span. Where we differ: padding has no share in
-    the softmax, and only tokens of the context are among the best places.
+    A linear layer gives each token a start and an end score. The span of a question without an
+    answer is [CLS]. Differences from the released code: padding is masked out of the softmax, and
+    only tokens of the context are among the n best positions.
 
     Attributes:
-      n_best_size: How many of the best beginnings and ends are handed on.
-      mix_layer_norm: Whether layers that are weighed are normalised (`layers/heads.py`).
-      weight: Share in the total loss.
+      n_best_size: K, number of start and of end positions that are predicted per window.
+      mix_layer_norm: Whether layers are normalised before a scalar mix (`layers/heads.py`).
+      weight: Weight in the total loss.
     """
 
     n_best_size: PositiveInt = 20
@@ -43,7 +44,7 @@ class Task(nn.Module):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """The mean of both cross entropies, in nats; a window counts once."""
+        """Sums the mean of the start and end cross entropy over the windows, in nats."""
         logits_B2L, weights = self.scores(encoder, encoded, batch, train=train)
         labels = batch["labels"]
         both = weights[:, None] * jnp.ones((1, 2))
@@ -52,29 +53,31 @@ class Task(nn.Module):
         return loss_sum, weight_sum, {"exact_span": (jnp.sum(weights * right), weight_sum)}
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B S"]:
-        """For each window S = 4 K + 1 numbers.
+        """Returns the n best start and end positions of each window, S = 4 K + 1 columns.
 
-        Scores of the K best beginnings, their places; scores of the K best ends, their places; and
-        the score of [CLS], its two together. K is `n_best_size`; what is not there has minus
-        infinity.
+        K start scores and their positions, K end scores and their positions, and the sum of the
+        start and end score of [CLS]. If a context has fewer than K tokens, the remaining scores are
+        minus infinity.
         """
         logits_B2L, _ = self.scores(encoder, encoded, batch, train=False)
         marks = batch["answer_places"][:, None]
+        # Taken only among context tokens: BERT's code takes the 20 best of all tokens first and
+        # then drops those of the question and of padding, which can leave too few.
         null = jnp.sum(jnp.where(marks == CLS, logits_B2L, 0.0), axis=(1, 2))
         allowed = jnp.where(marks == CONTEXT, logits_B2L, -jnp.inf)
         missing = max(self.n_best_size - allowed.shape[-1], 0)
         allowed = jnp.pad(allowed, ((0, 0), (0, 0), (0, missing)), constant_values=-jnp.inf)
-        values, places = jax.lax.top_k(allowed, self.n_best_size)
-        best = jnp.stack([values, places.astype(jnp.float32)], axis=2)
+        values, positions = jax.lax.top_k(allowed, self.n_best_size)
+        best = jnp.stack([values, positions.astype(jnp.float32)], axis=2)
         return jnp.concatenate([best.reshape(len(best), -1), null[:, None]], axis=1)
 
     @nn.compact
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B 2 L"], Float[Array, " B"]]:
-        """Scores of every token as beginning and as end, and how much each window counts."""
+        """Returns the start and end logits of every token, and the weight of each window."""
         sequence = layers_heads.token_output(encoded, mix_layer_norm=self.mix_layer_norm)
         logits = TaskClassifier(2, encoder.initializer_range, name="classifier")(sequence)
-        there = masks.padding_mask(batch["attention_mask"])[:, None]
-        logits_B2L = jnp.where(there, logits.swapaxes(1, 2), jnp.finfo(jnp.float32).min)
+        key_mask = masks.padding_mask(batch["attention_mask"])[:, None]
+        logits_B2L = jnp.where(key_mask, logits.swapaxes(1, 2), jnp.finfo(jnp.float32).min)
         return logits_B2L, batch.get("example_weight", jnp.ones(len(sequence)))

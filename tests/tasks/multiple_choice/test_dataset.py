@@ -91,12 +91,12 @@ def test_questions_that_a_person_asks(pieces, reading):
     asked = multiple_choice_dataset.from_inputs([("stdin:1", long)], "", task, {}, read)
     assert asked.answers(np.zeros(2))[0]["truncated"]
     for wrong in ({"choices": ["one"]}, {"choices": [1, 2]}, {"question": 1}):
-        with pytest.raises(UserError, match="stdin:1: expected texts, and 2 choices"):
+        with pytest.raises(UserError, match=r"stdin:1: expected strings, and 2 choices;"):
             multiple_choice_dataset.from_inputs(
                 [("stdin:1", json.dumps(row | wrong))], "", task, {}, read
             )
 
 
 def test_another_number_of_answers_is_one_line(dataset):
-    with pytest.raises(UserError, match="4 answers, the recipe requires 3: set "):
+    with pytest.raises(UserError, match=r"questions have 4 choices, expected 3; set "):
         dataset(num_choices=3)

@@ -55,5 +55,5 @@ def test_every_answer_gets_its_score(module, params, token_batch, scores):
 
 
 def test_part_of_a_question_is_one_line(module, params, token_batch):
-    with pytest.raises(UserError, match="4 sequences at a time do not divide into questions of 3"):
+    with pytest.raises(UserError, match=r"4 sequences per microbatch, expected a multiple of"):
         module.apply(params, token_batch(4), method="predict")

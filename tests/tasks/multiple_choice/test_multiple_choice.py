@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.tasks.multiple_choice.files import Row, collected
+from bertjax.tasks.multiple_choice.files import Row, collect
 
 
 def row(number, **changes):
@@ -14,13 +14,13 @@ def row(number, **changes):
 
 
 def test_a_sample_keeps_questions_whole_and_in_order():
-    choices = collected([row(number, level="high") for number in range(20)])
+    choices = collect([row(number, level="high") for number in range(20)])
     assert (len(choices), choices.num_choices) == (20, 4)
     some = choices.sample(7, seed=3)
     numbers = [int(identity) for identity in some.ids]
     assert len(set(numbers)) == 7
     assert numbers == sorted(numbers)
-    wanted = collected([row(number, level="high") for number in numbers])
+    wanted = collect([row(number, level="high") for number in numbers])
     assert (some.contexts, some.questions, some.options) == (
         wanted.contexts,
         wanted.questions,
@@ -35,7 +35,7 @@ def test_a_sample_keeps_questions_whole_and_in_order():
 
 
 def test_a_split_without_answers():
-    choices = collected([row(number, answer=None) for number in range(3)])
+    choices = collect([row(number, answer=None) for number in range(3)])
     assert choices.answers is None
     assert choices.sample(2, seed=0).answers is None
 
@@ -43,15 +43,15 @@ def test_a_split_without_answers():
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (0, None, "FILE line 2: no answer, unlike FILE line 1: expected answers to all questions"),
-        (None, 0, "FILE line 2: an answer, unlike FILE line 1: expected answers to all questions"),
+        (0, None, r"FILE line 2: got no answer, unlike FILE line 1; expected answers to all"),
+        (None, 0, r"FILE line 2: got an answer, unlike FILE line 1; expected answers to all"),
     ],
 )
 def test_all_questions_have_answers_or_none(first, second, message):
     with pytest.raises(UserError, match=message):
-        collected([row(1, answer=first), row(2, answer=second)])
+        collect([row(1, answer=first), row(2, answer=second)])
 
 
 def test_two_questions_of_one_name_are_refused():
-    with pytest.raises(UserError, match="FILE line 2: question 'x' is at FILE line 1 already"):
-        collected([row(1, identity="x"), row(2, identity="x")])
+    with pytest.raises(UserError, match=r"FILE line 2: question 'x' occurs at FILE line 1 too;"):
+        collect([row(1, identity="x"), row(2, identity="x")])

@@ -59,23 +59,35 @@ def test_one_level_alone_and_no_answers(put):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"options": [["a"] * 4, ["a"] * 5]}, "1.txt question 2: 5 options, expected 4; fix the"),
-        ({"options": [["a"] * 4, "abcd"]}, "1.txt question 2: options 'abcd' are no list of text"),
-        ({"options": [[1, 2, 3, 4], ["a"] * 4]}, "question 1: options '.1, 2, 3, 4.' are no list"),
-        ({"answers": ["A", "E"]}, "1.txt question 2: answer 'E', expected A, B, C or D; fix the"),
-        ({"answers": ["A", ""]}, "1.txt question 2: answer '', expected A, B, C or D"),
-        ({"answers": ["AB", "A"]}, "1.txt question 1: answer 'AB', expected A, B, C or D"),
-        ({"answers": ["A", 1]}, "1.txt question 2: answer 1, expected A, B, C or D"),
+        ({"options": [["a"] * 4, ["a"] * 5]}, r"1\.txt question 2: got 5 options, expected 4; fix"),
+        (
+            {"options": [["a"] * 4, "abcd"]},
+            r"1\.txt question 2: options: got 'abcd', expected a list",
+        ),
+        (
+            {"options": [[1, 2, 3, 4], ["a"] * 4]},
+            r"question 1: options: got '\[1, 2, 3, 4\]', expected",
+        ),
+        (
+            {"answers": ["A", "E"]},
+            r"1\.txt question 2: answer: got 'E', expected A, B, C or D; fix",
+        ),
+        ({"answers": ["A", ""]}, r"1\.txt question 2: answer: got '', expected A, B, C or"),
+        ({"answers": ["AB", "A"]}, r"1\.txt question 1: answer: got 'AB', expected A, B, C or"),
+        ({"answers": ["A", 1]}, r"1\.txt question 2: answer: got 1, expected A, B, C or"),
         (
             {"answers": ["A"]},
-            "1.txt: 2 questions, options of 2, 1 answers: expected as many of each",
+            r"1\.txt: got 2 questions, 2 lists of options and 1 answers, expected the",
         ),
-        ({"options": []}, "1.txt: 2 questions, options of 0, 2 answers: expected as many of each"),
-        ({"article": None}, '1.txt: expected an object of "article", "questions", "options"'),
-        ({"answers": "AB"}, '1.txt: expected an object of "article", "questions", "options"'),
+        (
+            {"options": []},
+            r"1\.txt: got 2 questions, 0 lists of options and 2 answers, expected the",
+        ),
+        ({"article": None}, r'1\.txt: expected an object with "article", "questions", "options",'),
+        ({"answers": "AB"}, r'1\.txt: expected an object with "article", "questions", "options",'),
         (
             {"questions": [1, 2]},
-            '1.txt: expected an object of "article", "questions", "options"',
+            r'1\.txt: expected an object with "article", "questions", "options",',
         ),
     ],
 )
@@ -112,24 +124,30 @@ def test_text_that_no_file_can_hold_is_named(put):
 
 def test_files_that_are_no_articles(put):
     put("train/high/1.txt", "{")
-    with pytest.raises(UserError, match=r"1.txt is no JSON: .*; copy the released file again"):
+    with pytest.raises(
+        UserError, match=r"1\.txt: invalid JSON \(.*\); copy the released file again"
+    ):
         multiple_choice_files.read_race(put("train/high/1.txt", "{"))
-    with pytest.raises(UserError, match=r"1.txt: expected an object of"):
+    with pytest.raises(UserError, match=r"1\.txt: expected an object with"):
         multiple_choice_files.read_race(put("train/high/1.txt", "[]"))
 
 
 def test_empty_folders(tmp_path):
-    with pytest.raises(UserError, match=r"has no folder train, dev, test: expected RACE's own"):
+    with pytest.raises(
+        UserError, match=r"no folder train, dev, test in .*: expected the folder of the RACE"
+    ):
         multiple_choice_files.read_race(tmp_path)
     (tmp_path / "dev" / "high").mkdir(parents=True)
     with pytest.raises(
         UserError,
-        match=r"dev holds no article: expected middle/\*.txt or high/\*.txt, one for each",
+        match=r"no article in .*dev: expected middle/\*\.txt or high/\*\.txt, one file per article",
     ):
         multiple_choice_files.read_race(tmp_path)
 
 
 def test_two_articles_of_one_id(put):
     put("dev/middle/1.txt", article("1.txt", 1))
-    with pytest.raises(UserError, match=r"high.1.txt question 1: question '1.txt-0' is at .*mid"):
+    with pytest.raises(
+        UserError, match=r"1\.txt question 1: question '1\.txt-0' occurs at .*1\.txt"
+    ):
         multiple_choice_files.read_race(put("dev/high/1.txt", article("1.txt", 1)))

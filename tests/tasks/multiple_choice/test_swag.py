@@ -68,7 +68,7 @@ def test_lines_are_counted_where_quotes_hold_line_ends(put):
     broken = '2,v,36,x,"two\nlines",She,gen,a.,b.,c.,d.,0'
     found = multiple_choice_files.read_swag_file(put(HEADER, broken, *ROWS))
     assert found.contexts[0] == "two\nlines"
-    with pytest.raises(UserError, match=r"val.csv line 4: label '4', expected 0, 1, 2 or 3"):
+    with pytest.raises(UserError, match=r"val\.csv line 4: label: got '4', expected 0, 1, 2 or"):
         multiple_choice_files.read_swag_file(put(HEADER, broken, ROWS[0][:-1] + "4"))
 
 
@@ -76,18 +76,21 @@ def test_lines_are_counted_where_quotes_hold_line_ends(put):
     ("lines", "message"),
     [
         ([], r"val.csv line 1: no column 'sent1' among none; expected the header line"),
-        ([HEADER], r"val.csv holds no questions: expected one a line behind the header line"),
+        ([HEADER], r"val\.csv has no questions: expected one per line after the header line"),
         ([ROWS[0]], r"val.csv line 1: no column 'sent1' among 0, anetv_1, 34"),
         ([HEADER.replace("ending2", "x"), *ROWS], r"val.csv line 1: no column 'ending2' among"),
         (
             [HEADER, ROWS[0], ROWS[1] + ",9"],
-            r"val.csv line 3: 13 fields, expected 12 parted by comm",
+            r"val\.csv line 3: got 13 fields, expected 12 separated by",
         ),
-        ([HEADER, "0,1"], r"val.csv line 2: 2 fields, expected 12 parted by commas; fix the line"),
-        ([HEADER, ROWS[0][:-1]], r"val.csv line 2: label '', expected 0, 1, 2 or 3; fix the line"),
+        (
+            [HEADER, "0,1"],
+            r"val\.csv line 2: got 2 fields, expected 12 separated by commas; fix the",
+        ),
+        ([HEADER, ROWS[0][:-1]], r"val\.csv line 2: label: got '', expected 0, 1, 2 or 3; fix the"),
         (
             [HEADER, ROWS[0], '1,"v'],
-            r"val.csv line 3: .*; expected fields parted by commas, in quot",
+            r"val\.csv line 3: .*; expected fields separated by commas",
         ),
     ],
 )
@@ -99,6 +102,7 @@ def test_mistakes_are_one_line_that_names_the_place(put, lines, message):
 
 def test_an_empty_folder(tmp_path):
     with pytest.raises(
-        UserError, match=r"has no train.csv, val.csv, test.csv: expected SWAG's own"
+        UserError,
+        match=r"no train\.csv, val\.csv, test\.csv in .*: expected the folder of the SWAG",
     ):
         multiple_choice_files.read_swag(tmp_path)

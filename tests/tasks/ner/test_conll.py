@@ -88,7 +88,7 @@ def test_iob1_becomes_iob2(read, iob1, iob2):
     assert read(text)[0].tags == tuple(iob2.split())
     assert read(text, scheme="iob1")[0].tags == tuple(iob2.split())
     assert read(text, scheme="as-it-is")[0].tags == tuple(iob1.split())
-    assert ner_conll.iob2(iob2.split()) == tuple(iob2.split())
+    assert ner_conll.to_iob2(iob2.split()) == tuple(iob2.split())
     assert entities.extract_entities(iob1.split()) == entities.extract_entities(iob2.split())
 
 
@@ -103,7 +103,7 @@ def test_bioes_becomes_iob2(read):
 )
 def test_the_scheme_is_recognised(read, tags, scheme):
     sentences = read("\n".join(f"w {tag}" for tag in tags.split()), scheme="as-it-is")
-    assert ner_conll.scheme_of("FILE", sentences) == scheme
+    assert ner_conll.detect_scheme("FILE", sentences) == scheme
 
 
 def test_the_tags_of_training_are_complete_and_ordered(read):
@@ -132,27 +132,26 @@ def test_predictions_are_written_as_conlleval_reads_them(read, tmp_path):
         (
             "a O\nb\n",
             "auto",
-            r"words.txt:2: 'b' stands alone: expected a word first and its tag las",
+            r"words\.txt:2: got 'b' alone, expected a word first and its tag last,",
         ),
         (
             "a O\nb X-Y\n",
             "auto",
-            r"words.txt:2: the last column is 'X-Y': expected a tag, which is",
+            r"words\.txt:2: last column: got 'X-Y', expected a tag: O, or B-TYPE",
         ),
-        ("a O\nb B-\n", "auto", r"words.txt:2: the last column is 'B-': expected a tag"),
-        ("a B\n", "as-it-is", r"words.txt:1: the last column is 'B': expected a tag"),
-        ("", "auto", r"words.txt holds no sentence: expected a word and its tag on each line"),
-        ("\n-DOCSTART- O\n", "auto", r"words.txt holds no sentence"),
-        ("a O", "iob3", r"no scheme 'iob3' of tags: did you mean 'iob[12]'\?"),
+        ("a O\nb B-\n", "auto", r"words\.txt:2: last column: got 'B-', expected a tag: O,"),
+        ("a B\n", "as-it-is", r"words\.txt:1: last column: got 'B', expected a tag: O,"),
+        ("", "auto", r"words\.txt has no sentence: expected a word and its tag per line"),
+        ("\n-DOCSTART- O\n", "auto", r"words\.txt has no sentence:"),
+        ("a O", "iob3", r"unknown tagging scheme 'iob3': did you mean 'iob2'\?"),
         (
             "a B-X\nb O\nc I-X\n",
             "auto",
-            r"words.txt:3: an entity begins with I, and with B at line 1 where IOB1 has I: "
-            r"expected",
+            r"words.txt:3: an entity starts with I \(IOB1\), but at line 1 with a B",
         ),
-        ("a O\nb I-X\n", "iob2", r"words.txt:2: 'I-X' behind 'O' is not IOB2; fix the tag, or"),
-        ("a B-X\n", "iob1", r"words.txt:1: 'B-X' behind 'O' is not IOB1; fix the tag, or name"),
-        ("a S-X\n", "iob2", r"words.txt:1: 'S-X' behind 'O' is not IOB2"),
+        ("a O\nb I-X\n", "iob2", r"words\.txt:2: 'I-X' after 'O' is invalid in IOB2; fix the tag,"),
+        ("a B-X\n", "iob1", r"words\.txt:1: 'B-X' after 'O' is invalid in IOB1; fix the tag, or"),
+        ("a S-X\n", "iob2", r"words\.txt:1: 'S-X' after 'O' is invalid in"),
         (b"a O\n\xff O\n", "auto", r"words.txt:2: byte 0 is not UTF-8"),
     ],
 )
@@ -172,7 +171,7 @@ def test_a_tag_that_training_never_had(read):
     ner_conll.check_tags(
         "dev.txt", read("a I-ORG\nb O"), names
     )  # only seen with B, but of a known type
-    with pytest.raises(UserError, match=r"dev.txt:2: tag 'B-GPE' does not occur in the training"):
+    with pytest.raises(UserError, match=r"dev\.txt:2: tag: got 'B-GPE', expected a tag of the"):
         ner_conll.check_tags("dev.txt", read("a O\nb B-GPE"), names)
 
 
@@ -182,7 +181,7 @@ def test_released_sentences(shared_data, tmp_path):
     assert len(sentences) == 3250
     assert sum(map(len, sentences)) == 51362  # as the task's paper counts (table 1)
     assert sentences[-1].document + 1 == 216
-    assert ner_conll.scheme_of("valid.txt", sentences) == "iob2"
+    assert ner_conll.detect_scheme("valid.txt", sentences) == "iob2"
     found = entities.count_by_type(*[[each.tags for each in sentences]] * 2)
     # Table 2 of the task's paper.
     assert {kind: each.correct for kind, each in found.items()} == {
@@ -197,7 +196,7 @@ def test_released_sentences(shared_data, tmp_path):
     # IOB1, as it was first released, gives the same again.
     old = tmp_path / "iob1.txt"
     ner_conll.write(old, sentences, [_iob1(each.tags) for each in sentences])
-    assert ner_conll.scheme_of(old, ner_conll.read(old, scheme="as-it-is")) == "iob1"
+    assert ner_conll.detect_scheme(old, ner_conll.read(old, scheme="as-it-is")) == "iob1"
     assert [each.tags for each in ner_conll.read(old)] == [each.tags for each in sentences]
 
 

@@ -108,7 +108,7 @@ def test_words_that_a_person_gives(pieces, reading):
             {"dev_file": "mine.txt"},
             "no mine.txt in .*: --data expects the folder of the task's files",
         ),
-        ({"scheme": "iob3"}, "no scheme 'iob3'"),
+        ({"scheme": "iob3"}, r"unknown tagging scheme"),
     ],
 )
 def test_a_mistake_is_one_line(dataset, changes, message):
@@ -119,5 +119,5 @@ def test_a_mistake_is_one_line(dataset, changes, message):
 
 def test_a_tag_that_training_does_not_have_is_named(dataset, data):
     (data / "valid.txt").write_text("Oslo X B-CITY\n")
-    with pytest.raises(UserError, match=r"valid\.txt:1: tag 'B-CITY' does not occur"):
+    with pytest.raises(UserError, match=r"valid\.txt:1: tag: got 'B-CITY', expected a"):
         dataset()

@@ -58,7 +58,7 @@ def test_a_label_at_the_first_piece_of_each_word():
 def test_the_way_back_to_words():
     encoded = encode([sentence("abc d ef"), sentence("d")])
     assert encoded.sequences.tolist() == [0, 0, 0, 1]
-    assert encoded.places.tolist() == [1, 4, 5, 1]
+    assert encoded.positions.tolist() == [1, 4, 5, 1]
     values = np.arange(18).reshape(2, 9)
     assert [each.tolist() for each in encoded.by_sentence(values)] == [[1, 4, 5], [10]]
     deeper = np.stack([values, -values], axis=-1)
@@ -71,7 +71,7 @@ def test_cls_last():
     assert batch["input_ids"].tolist() == [[10, 11, 12, 13, SEP, CLS, PAD, PAD, PAD]]
     assert batch["segment_ids"].tolist() == [[0] * 5 + [2, 0, 0, 0]]
     assert batch["token_labels"].tolist() == [[2, 0, 0, 3, 0, 0, 0, 0, 0]]
-    assert encoded.places.tolist() == [0, 3]
+    assert encoded.positions.tolist() == [0, 3]
 
 
 def test_a_sentence_that_is_too_long_is_cut_between_words():
@@ -82,7 +82,7 @@ def test_a_sentence_that_is_too_long_is_cut_between_words():
         [CLS, 17, SEP, PAD, PAD, PAD, PAD],
     ]
     assert encoded.sequences.tolist() == [0, 0, 1, 1, 2]
-    assert encoded.places.tolist() == [1, 3, 1, 3, 1]
+    assert encoded.positions.tolist() == [1, 3, 1, 3, 1]
     assert encoded.sizes.tolist() == [4, 1]
 
 
@@ -100,7 +100,9 @@ def test_a_word_without_a_piece_is_predicted_too():
     assert rows(masked, 5)["input_ids"].tolist() == [[CLS, 10, MASK, 11, SEP]]
     neither = letters(unk_id=None, mask_id=None)
     assert len(encode([sentence("a b")], tokens=neither).pairs) == 1
-    with pytest.raises(UserError, match=r"the word '.' has no piece, and the tokenizer neither an"):
+    with pytest.raises(
+        UserError, match=r"the word '\.' has no token, and the tokenizer has neither"
+    ):
         encode(text, tokens=neither)
 
 
@@ -120,7 +122,7 @@ def test_the_context_of_the_document_is_read_and_not_predicted():
         [0, 0, 0, 0, 1, 0, 1, 0],
         [0, 1, 0, 0, 0, 0, 0, 0],
     ]
-    assert encoded.places.tolist() == [1, 3, 2, 3, 4, 6, 1]
+    assert encoded.positions.tolist() == [1, 3, 2, 3, 4, 6, 1]
 
 
 def drawn(seed, count=40):
@@ -152,7 +154,7 @@ def test_every_word_is_predicted_exactly_once(length, cls_last, document_context
     assert encoded.pairs.lengths.max() <= length
     words = [word for each in sentences for word in each.words]
     tags = [tag for each in sentences for tag in each.tags]
-    where = list(zip(encoded.sequences.tolist(), encoded.places.tolist(), strict=True))
+    where = list(zip(encoded.sequences.tolist(), encoded.positions.tolist(), strict=True))
     assert len(set(where)) == len(where) == len(words)
     assert np.count_nonzero(batch["token_labels"]) == len(words)
     for (row, place), word, tag in zip(where, words, tags, strict=True):
@@ -176,7 +178,7 @@ def test_the_context_is_as_much_as_fits_on_both_sides(length):
         begin, end = mine[0], mine[-1] + 1
         document = [n for n, (_, d) in enumerate(flat) if d == flat[begin][1]]
         left = begin
-        while sum(sizes[left:begin]) < encoded.places[begin] - 1:
+        while sum(sizes[left:begin]) < encoded.positions[begin] - 1:
             left -= 1
         right = left
         while sum(sizes[left:right]) < encoded.pairs.lengths[row] - 2:

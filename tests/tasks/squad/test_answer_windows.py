@@ -188,11 +188,11 @@ def test_a_question_may_be_empty():
     [
         (
             {"max_seq_length": 5},
-            "max_seq_length=5 leaves no room for a context beside .*: expected 6",
+            r"max_seq_length=5 leaves no room for a context next to",
         ),
-        ({"doc_stride": 5}, "doc_stride=5: windows of max_seq_length=9 hold 4 tokens .* 1 to 4"),
-        ({"doc_stride": 0}, "doc_stride=0: .* pass over some: expected 1 to 4"),
-        ({"max_query_length": 0}, "max_query_length=0: expected 1 or more tokens"),
+        ({"doc_stride": 5}, r"doc_stride: got 5, expected an integer in \[1, 4\], the tokens of a"),
+        ({"doc_stride": 0}, r"doc_stride: got 0, expected an integer in \[1, 4\],"),
+        ({"max_query_length": 0}, r"max_query_length: got 0, expected >= 1"),
     ],
 )
 def test_impossible_sizes_are_refused(change, message):
@@ -209,14 +209,14 @@ def test_the_smallest_sizes():
 
 def test_tokenizers_without_the_special_tokens_are_refused():
     for missing in ("cls_id", "sep_id"):
-        with pytest.raises(UserError, match=r"no \[CLS\] and \[SEP\] tokens: .*; take one"):
+        with pytest.raises(UserError, match=r"no \[CLS\] and \[SEP\] tokens: question answering"):
             squad_windows.encode(asked(("x", "ab", "b", 1)), letters(**{missing: None}), **SIZES)
 
 
 def test_a_context_without_tokens_is_named():
     questions = asked(("x", "ab", "b", 1), ("x", "--", "", 0), ("y", "--", "", 0))
     with pytest.raises(
-        UserError, match=r"question 'q1': .* nor in that of 1 other question"
+        UserError, match=r"question 'q1': its context has no tokens, nor have"
     ) as one:
         squad_windows.encode(questions, letters(), **SIZES)
     assert "\n" not in str(one.value)

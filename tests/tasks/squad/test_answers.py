@@ -244,10 +244,10 @@ def test_what_is_wrong_is_named():
         bad = (np.array([[1.0], [value]], np.float32), good[1])
         nulls = np.array([0.0, value])
         for arguments in ((*bad, *good), (*good, *bad), (*good, *good, nulls)):
-            with pytest.raises(UserError, match=r"question 'q1': .* not finite .*; train it again"):
+            with pytest.raises(UserError, match=r"question 'q1': got scores that are NaN or"):
                 squad_answers.find(questions, windows, *arguments)
     for name in ("n_best_size", "max_answer_length"):
-        with pytest.raises(UserError, match=f"{name}=0: expected 1 or more"):
+        with pytest.raises(UserError, match=f"{name}: got 0, expected >= 1"):
             squad_answers.find(questions, windows, *good, *good, **{name: 0})
     with pytest.raises(ValueError, match="scores of 1 windows, expected 2"):
         squad_answers.find(questions, windows, *scored({3: 1.0}), *good)
