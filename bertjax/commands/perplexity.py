@@ -29,9 +29,9 @@ def main(argv: list[str]) -> None:
     from bertjax.corpus import sources, text
     from bertjax.inference import language_model, perplexity
 
-    if note := sources.repeated(arguments.input):
+    if note := sources.describe_repeated(arguments.input):
         print(note, file=sys.stderr)
-    text.check(
+    text.check_sources(
         sources.find_sources(arguments.input),
         format=arguments.format,
         text_field=arguments.text_field,
@@ -39,7 +39,9 @@ def main(argv: list[str]) -> None:
     model = language_model.load(arguments.init, arguments.precision)
     result = perplexity.measure(
         model,
-        text.documents(arguments.input, format=arguments.format, text_field=arguments.text_field),
+        text.read_documents(
+            arguments.input, format=arguments.format, text_field=arguments.text_field
+        ),
         length=arguments.length,
         stride=arguments.stride,
         batch_size=arguments.batch_size,
