@@ -29,9 +29,9 @@ def main(argv: list[str]) -> None:
     from bertjax.corpus import sources, text
     from bertjax.inference import language_model, perplexity
 
-    if note := sources.describe_repeated(arguments.input):
+    if note := sources.repeated(arguments.input):
         print(note, file=sys.stderr)
-    text.check_sources(
+    text.check(
         sources.find_sources(arguments.input),
         format=arguments.format,
         text_field=arguments.text_field,
@@ -39,9 +39,7 @@ def main(argv: list[str]) -> None:
     model = language_model.load(arguments.init, arguments.precision)
     result = perplexity.measure(
         model,
-        text.read_documents(
-            arguments.input, format=arguments.format, text_field=arguments.text_field
-        ),
+        text.documents(arguments.input, format=arguments.format, text_field=arguments.text_field),
         length=arguments.length,
         stride=arguments.stride,
         batch_size=arguments.batch_size,

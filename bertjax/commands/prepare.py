@@ -81,10 +81,10 @@ def main(argv: list[str]) -> None:
     if options.runner == "beam" and options.workers is not None:
         raise UserError("--workers requires --runner local: pass Beam's own options after --")
     from bertjax.corpus.prepare import prepare
-    from bertjax.corpus.sources import describe_repeated
+    from bertjax.corpus.sources import repeated
 
     for inputs in filter(None, (options.input, options.validation_input)):
-        if note := describe_repeated(inputs):
+        if note := repeated(inputs):
             print(note, file=sys.stderr)
     signal.signal(signal.SIGTERM, _terminate)
     try:

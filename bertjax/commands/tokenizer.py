@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     from bertjax.tokenizers import folder as tokenizers_folder
     from bertjax.tokenizers import tokenizer
 
-    if note := sources.describe_repeated(arguments.input):
+    if note := sources.repeated(arguments.input):
         print(note, file=sys.stderr)
     with _input_progress() as progress:
         trained = tokenizer.train(
@@ -176,9 +176,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _texts(arguments: argparse.Namespace) -> Iterator[str]:
-    from bertjax.corpus.text import read_documents
+    from bertjax.corpus.text import documents
 
-    texts = read_documents(
+    texts = documents(
         arguments.input,
         format=arguments.format,
         errors=arguments.errors,

@@ -1,4 +1,4 @@
-"""Convert the parts of a run for which transformers has a place, and list the others with reasons.
+"""Convert the parts of a run that a class of transformers has; list the others with reasons.
 
 to_hf    config, parameters -> Released, and the reason for every part that is left out
 """
@@ -20,7 +20,7 @@ from bertjax.huggingface.model import Released
 from bertjax.layers.dense import activation
 from bertjax.tokenizers.special_tokens import end_of_text
 
-_NO_PLACE = "transformers has no place for it"
+_NO_PLACE = "no class of transformers has it"
 _NO_INPUT = "transformers reads texts without it"
 _UNTRAINED = "this run has not trained it"
 

@@ -211,7 +211,7 @@ def test_checkpoints_that_were_not_kept(finetuned, tmp_path):
     (workdir / "results.json").write_text(json.dumps(results))
     with pytest.raises(UserError, match=r"cannot be exported .*--config.keep_checkpoints=true"):
         export_run(workdir, tmp_path / "theirs")
-    with pytest.raises(UserError, match="leave @best out"):
+    with pytest.raises(UserError, match="leave out @best"):
         export_run(f"{workdir}@best", tmp_path / "theirs")
     with pytest.raises(UserError, match="has no finished seed 7"):
         export_run(workdir / "seed_7", tmp_path / "theirs")
@@ -241,7 +241,7 @@ def test_heads_that_transformers_has_not_are_left_out(pretrained, tmp_path, caps
         params = made | {"sbo": {"dense": {"bias": np.zeros(3, np.float32)}}}
         checkpoints.save({"params": jax.tree.map(jax.numpy.asarray, params)}, step=1)
     export_run(run, tmp_path / "theirs")
-    assert "left out (transformers has no place for it): sbo" in capsys.readouterr().err
+    assert "left out (no class of transformers has it): sbo" in capsys.readouterr().err
 
 
 def test_fresh_parameters_are_no_run(run_bertjax, pretrained, tmp_path):

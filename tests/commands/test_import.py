@@ -142,7 +142,7 @@ def test_a_classifier_needs_its_task(save_pretrained, tmp_path, capsys):
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS)
     with pytest.raises(UserError, match="does not name the task: specify it, as in --task rte"):
         import_model(source, tmp_path / "run")
-    with pytest.raises(UserError, match=r"has 2 output\(s\), expected 3 for mnli"):
+    with pytest.raises(UserError, match=r"outputs of the classifier: got 2, expected 3 for mnli"):
         import_model(source, tmp_path / "run", "--task", "mnli")
     with pytest.raises(UserError, match=r"LABEL_1, expected .* --labels entailment not_entailment"):
         import_model(source, tmp_path / "run", "--task", "rte")

@@ -107,6 +107,7 @@ def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, An
       UserError: a field is missing, or has a value that bertjax does not support.
     """
     check_fixed(hf_config, parts, FIXED, FIXED_BY_HEAD)
+    # Without a pooler in the file the model has none: no parameter of an import is random.
     pooler = {"num_pooler_layers": int("encoder/pooler" in parts)}
     return {"name": "bert", **rename(hf_config, WORDS), **pooler}
 

@@ -1,7 +1,8 @@
 """ELECTRA (`ElectraModel` and its heads): BERT with factorised embeddings and without a pooler.
 
 In transformers it is one of two models: the discriminator with a head for replaced token detection,
-or the generator with a masked LM head.
+or the generator with a masked LM head. An import of either is not combined with the other to a
+pretraining run.
 """
 
 from collections.abc import Collection, Mapping
