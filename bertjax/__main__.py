@@ -1,4 +1,4 @@
-"""`python -m bertjax VERB ...` is `bertjax VERB ...`."""
+"""Entry point of `python -m bertjax VERB ...`, the same as `bertjax VERB ...`."""
 
 import sys
 

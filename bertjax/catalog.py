@@ -1,4 +1,4 @@
-"""Plug-ins by name: a name in a config is the name of a module, or of a package, in a folder.
+"""Load plug-ins by name: a name in a config is a module, or a package, in a folder.
 
 `load("models", "bert")` imports `bertjax/models/bert.py`, and `load("tasks", "glue", "head")`
 imports `bertjax/tasks/glue/head.py`. To add a model or an objective, add a file; to add a task, add
@@ -13,11 +13,11 @@ from bertjax.errors import UserError, nearest
 
 
 def names(folder: str, part: str | None = None) -> list[str]:
-    """Lists the names that a config may use.
+    """Lists the plug-ins of a folder: the names that a config may use.
 
     Args:
       folder: A folder of `bertjax/`.
-      part: None lists its modules; the name of a module lists the subfolders that contain it.
+      part: None lists the modules of the folder; a module name lists the subfolders with it.
     """
     directory = pathlib.Path(__file__).parent / folder
     if part is not None:
@@ -29,7 +29,7 @@ def load(folder: str, name: str, part: str | None = None) -> ModuleType:
     """Imports `bertjax/<folder>/<name>.py`, or `bertjax/<folder>/<name>/<part>.py`.
 
     Raises:
-      UserError: there is no such module; the nearest name is given.
+      UserError: the name is unknown; the message suggests the nearest.
     """
     known = names(folder, part)
     if name not in known:

@@ -1,7 +1,8 @@
 """Errors that the user can fix, and interruptions: one clear line, no traceback.
 
-The text of a `UserError` has the invalid value, the constraint and the fix. `cli.py` prints it and
-exits with status 2; every other exception is a defect of bertjax and keeps its traceback.
+The text of a `UserError` is `<what is wrong>: got <value>, expected <constraint>; <what to do>`.
+`cli.py` prints it and exits with status 2; every other exception is a defect of bertjax and keeps
+its traceback.
 """
 
 import difflib
@@ -25,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Ends an error about an unknown name: the nearest known one, or all of them."""
+    """Returns the end of an error about an unknown name: the nearest known name, or all names."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

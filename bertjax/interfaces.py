@@ -1,6 +1,6 @@
-"""Batch keys, axis names and the contracts of the host: datasets and tokenizers.
+"""Batch keys, axis names, and the contracts of host code: datasets and tokenizers.
 
-Dimension key, used in every shape annotation:
+Dimensions, used in every shape annotation:
 
   B      examples in the (global) batch        L, M   query and key/value positions
   T      positions of a decoder
@@ -11,39 +11,39 @@ Dimension key, used in every shape annotation:
 
 Batch keys (a batch is a flat mapping from these names to arrays):
 
-  input_ids      int   [B L]     tokens
+  input_ids      int   [B L]     token ids
   segment_ids    int   [B L]     0 for the first segment, 1 for the second
-  position_ids   int   [B L]     optional; 0, 1, 2 ... otherwise
-  attention_mask bool  [B L]     True = may be attended to; [B L M] is a visible matrix
-  word_starts    bool  [B L]     optional; True where a token begins a word
-  pack_ids       int   [B L]     optional; rows packed of several texts: which one, 0 = padding
-  branch_ids     int   [B L]     optional; texts with knowledge in them: which branch, 0 = the text
-  entity_ids     int   [B L]     beside it; which entity a token or its branch is about, 0 = none
-  prediction_order int [B L]     optional; when a token is predicted, -1 = never: all see it
-  memory_mask    bool  [B L]     optional; True where a model with a memory remembers the token
-  is_continuation bool [B]       with it; True where a row continues with the last batch's text
-  char_ids       int   [B L W]   the characters of each word, for models that read these
-  pixel_values   float [B Y X C] images, in place of tokens
-  mlm_positions  int   [B P]     which tokens are predicted
-  mlm_labels     int   [B P]     what they were
+  position_ids   int   [B L]     optional; default 0, 1, 2 ...
+  attention_mask bool  [B L]     True for tokens, False for padding; [B L M] for a visible matrix
+  word_starts    bool  [B L]     optional; True for the first token of a word
+  pack_ids       int   [B L]     optional; packed rows: number of the text from 1, 0 = padding
+  branch_ids     int   [B L]     optional; K-BERT: number of the branch from 1, 0 = the text itself
+  entity_ids     int   [B L]     with it; number of the entity of a token or branch, 0 = none
+  prediction_order int [B L]     optional; XLNet: step of a token's prediction, -1 = not predicted
+  memory_mask    bool  [B L]     optional; True for tokens that a model stores in its memory
+  is_continuation bool [B]       with it; True for rows that continue the text of the last batch
+  char_ids       int   [B L W]   character ids of each word, for models that read characters
+  pixel_values   float [B Y X C] images, instead of tokens
+  mlm_positions  int   [B P]     predicted positions
+  mlm_labels     int   [B P]     original token ids at these positions
   mlm_weights    float [B P]     1 for a prediction, 0 for padding
-  mlm_spans      int   [B P 2]   masked spans: first and last token of the one it is part of
-  decoder_input_ids int [B T]    what a decoder has read when it predicts each of `target_ids`
-  decoder_positions int [B T]    optional; where these stand; 0, 1, 2 ... otherwise
-  target_ids     int   [B T]     what an encoder-decoder says
-  target_mask    bool  [B T]     True where a target is
-  lm_kind        int   [B]       how each example of a unified language model sees itself
-  original_ids   int   [B L]     input_ids before a generator replaced some of them
-  generator_logits float [B P V] what the generator believes of each prediction
-  teacher_*      float            what a teacher makes of the batch: see the objectives that ask one
+  mlm_spans      int   [B P 2]   first and last token of the masked span of each prediction
+  decoder_input_ids int [B T]    decoder inputs, `target_ids` shifted right
+  decoder_positions int [B T]    optional; positions of these; default 0, 1, 2 ...
+  target_ids     int   [B T]     targets of a decoder
+  target_mask    bool  [B T]     True for targets, False for padding
+  lm_kind        int   [B]       UniLM: attention pattern of each example
+  original_ids   int   [B L]     input_ids before replacement by a generator
+  generator_logits float [B P V] logits of the generator at the predicted positions
+  teacher_*      float            outputs of a teacher: see the objectives that use one
   pair_label     int   [B]       sentence pairs: next-sentence (1 = random) or order (1 = swapped)
-  labels         int or float [B]  what a task predicts; [B 2] where an answer begins and ends
-  answer_places  int   [B L]     1 where an answer may stand, 2 at [CLS], 0 elsewhere
-  token_labels   int   [B L]     1 + the class of a word at its first token, 0 elsewhere
-  task_ids       int   [B]       of a mixture of tasks: which of them an example is of
-  example_weight float [B]       0 for the padding of a short last batch, else 1
-  example_id     int   [B]       the example's number in its epoch: the same in every epoch
-  example_key    key   [B]       this step's own random key for every example; the trainer adds it
+  labels         int or float [B]  labels of a task; [B 2] for start and end of an answer
+  answer_places  int   [B L]     1 for tokens that an answer may contain, 2 for [CLS], else 0
+  token_labels   int   [B L]     1 + the class of a word at its first token, else 0
+  task_ids       int   [B]       index of each example's task in a mixture of tasks
+  example_weight float [B]       0 for padding examples of a short last batch, else 1
+  example_id     int   [B]       number of the example in its epoch, the same in every epoch
+  example_key    key   [B]       random key of each example in this step; added by the trainer
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,48 +59,52 @@ Params = PyTree[Any]
 
 
 def extent(batch: Mapping[str, Array | np.ndarray]) -> tuple[int, int]:
-    """Examples of a batch and tokens of each; an image counts as one."""
+    """Returns (examples, tokens per example) of a batch; an image counts as one token."""
     return batch["input_ids"].shape if "input_ids" in batch else (len(batch["pixel_values"]), 1)
 
 
 @runtime_checkable
 class Dataset(Protocol):
-    """A task's examples, on the host: what a model reads of them, and what predictions are worth.
+    """The examples of a task on the host: reads, batches, scores and writes predictions.
 
-    Made of the path of the data, `config.task`, `config.data` and what the model requires
-    (`tasks/dataset.py`). Each `tasks/NAME/dataset.py` also defines `from_inputs`, which reads lines
-    of a user for prediction, `OUTPUT`, the method of the task that they are predicted with, and
+    Constructed from the path of the data, `config.task`, `config.data` and an `EncodingSpec`
+    (`tasks/dataset.py`). Each `tasks/NAME/dataset.py` also defines `from_inputs`, which encodes
+    lines of a user for prediction, `OUTPUT`, the task's method that predicts them, and
     `DataFields`, the declared fields of `config.data` (`constraints.py`).
     """
 
     name: str
     batches: Mapping[str, Any]
-    """Of each split: `train`, which `tasks/batches.py` shows, and those that are evaluated."""
+    """By split: `train` (`tasks/batches.py`) and the evaluation splits."""
     dev: tuple[str, ...]
     """Splits that are predicted and scored after every epoch."""
     test: tuple[str, ...]
-    """Splits that only the epoch that counts predicts."""
+    """Splits that are predicted in the selected epoch only."""
     left_out: Mapping[str, Sequence[str]]
-    """Of each split, what the examples are called that had to be passed over."""
+    """By split, the ids of skipped examples."""
     task_fields: Mapping[str, Any]
-    """What the data tells of `config.task`: the names of its classes, say."""
+    """Fields of `config.task` that the data determines, such as the names of its classes."""
 
     def score(self, split: str, predictions: np.ndarray) -> dict[str, float]:
-        """Metrics, as fractions; none where nobody knows the answers."""
+        """Returns metrics as fractions; none for an unlabelled split."""
         ...
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
-        """From all `SPLIT/METRIC` of an epoch the `dev/score` by which runs are compared."""
+        """Returns `dev/score`, the metric to compare runs by, from all `SPLIT/METRIC`."""
         ...
 
     def write(self, split: str, predictions: np.ndarray, folder: Path) -> None:
-        """Puts the files in which predictions are handed on under a folder."""
+        """Writes the predictions to a folder, in the official format."""
         ...
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to ids and back. Special tokens in the text are text: they never become control ids."""
+    """Converts text to token ids and back.
+
+    Literal special tokens in a text, such as "[MASK]", are ordinary text and never become control
+    ids.
+    """
 
     vocab_size: int
     pad_id: int

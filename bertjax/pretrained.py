@@ -1,6 +1,6 @@
 """Load trained models: the config, tokenizer, modules and parameters of a run.
 
-The only loader: inference commands, teachers of distillation and the export use it.
+The only loader: used by inference, by distillation (teachers) and by the export.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ from bertjax.train.checkpoint import restore
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A trained run.
+    """A trained model: a run with one of its checkpoints.
 
     Attributes:
-      source: Its folder, one of its checkpoints and its config as plain values.
+      source: The folder, the checkpoint and the config as plain values.
     """
 
     source: checkpoint_origin.PretrainedSource
@@ -49,24 +49,24 @@ class Pretrained:
         return load_tokenizer(tokenizer_folder(self.source))
 
     def encoder(self, precision: str = "", **fields: Any) -> Encoder:
-        """The encoder as a module.
+        """Builds the encoder module.
 
         Args:
-          precision: As `config.model.precision`; empty for that of the run.
-          fields: Of the module, instead of those of the run.
+          precision: As `config.model.precision`; "" for that of the run.
+          **fields: Fields of the module that replace those of the run.
         """
         chosen = {"precision": precision} if precision else {}
         return build.encoder({**self.config.model, **chosen, **fields})
 
     def objective(self, name: str, tokenizer: Tokenizer | None = None) -> Callable[[], Objective]:
-        """A function that makes an objective, or the task, of the run.
+        """Returns a function that builds an objective, or the task, of the run.
 
         Args:
-          name: As in `config.objectives` or `config.task.name`.
-          tokenizer: Of the run, for objectives that depend on its special ids.
+          name: A name of `config.objectives`, or `config.task.name`.
+          tokenizer: The tokenizer of the run, for objectives that need its special ids.
 
         Raises:
-          UserError: the run has neither.
+          UserError: the run has no such objective or task.
         """
         config = self.config
         if "task" in config and config.task.name == name:
@@ -82,16 +82,16 @@ class Pretrained:
         return build.objectives({name: sections[name]}, fields)[name]
 
     def params(self, *parts: str) -> PyTree:
-        """Parameters as nested dicts of numpy arrays, by part, such as "encoder" and "mlm"."""
+        """Loads parts of the parameters, such as "encoder" and "mlm", as dicts of numpy arrays."""
         checkpoint = self.source.checkpoint
         return {part: restore.load_numpy(checkpoint, f"params/{part}") for part in parts}
 
 
 def load(name: str) -> Pretrained:
-    """Opens RUN, RUN@STEP or RUN@best; see `train/checkpoint/origin.py`.
+    """Loads RUN (newest checkpoint), RUN@STEP or RUN@best; see `train/checkpoint/origin.py`.
 
     Raises:
-      UserError: there is no such run or checkpoint, or its parameters are untrained.
+      UserError: the run or checkpoint is missing, or its parameters are untrained.
     """
     source = checkpoint_origin.resolve(name)
     if source.checkpoint is None:
@@ -100,10 +100,10 @@ def load(name: str) -> Pretrained:
 
 
 def tokenizer_folder(source: checkpoint_origin.PretrainedSource) -> pathlib.Path:
-    """The folder of a run's tokenizer: its own copy, or the one that its config names.
+    """Returns the folder of a run's tokenizer: its own copy, or the one of its config.
 
     Raises:
-      UserError: it is in neither place, or the model of the run reads images.
+      UserError: the tokenizer is in neither folder, or the model reads images.
     """
     if "vocab_size" not in source.config["model"]:
         raise UserError(

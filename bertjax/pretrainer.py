@@ -1,4 +1,4 @@
-"""Contracts of modules that are trained, and `Pretrainer`: an encoder with its objectives.
+"""Contracts of trained modules, and `Pretrainer`: an encoder with its objectives.
 
 Shapes and batch keys: `interfaces.py`.
 """
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from bertjax.interfaces import Batch, Params
 
 Sum = tuple[Array, Array]
-"""A weighted sum and the sum of its weights: what can be added up over microbatches and hosts."""
+"""(weighted sum, sum of weights): sums, not means, so that microbatches and hosts can be added."""
 
 
 @flax.struct.dataclass
@@ -21,14 +21,14 @@ class Encoded:
     """The outputs of an encoder.
 
     Attributes:
-      sequence: One vector per token.
-      pooled: One vector per sequence, from encoders with a trained pooler.
-      hidden_states: The outputs of all layers, if they are requested.
+      sequence: The output vector of each token.
+      pooled: The pooled output of each sequence, from encoders with a trained pooler.
+      hidden_states: The outputs of all layers, if requested.
       queries: The query stream of two-stream attention at `mlm_positions` (XLNet, section 2.3).
-      cls_state: The vector of [CLS] if that is not the first token, or of a decoder's last token.
-      decoded: The outputs of the decoder for `decoder_input_ids`.
-      layers: All layers, from models whose layers tasks weigh (ELMo).
-      ponder: The number of steps of each token plus the remainder (adaptive computation time).
+      cls_state: The vector of [CLS] if it is not the first token, or of a decoder's last token.
+      decoded: The decoder outputs for `decoder_input_ids`.
+      layers: The outputs of all layers, from models with a scalar mix in their tasks (ELMo).
+      ponder: Ponder cost of each token: number of steps plus remainder (Graves 2016).
     """
 
     sequence: Float[Array, "B L D"]
@@ -43,9 +43,9 @@ class Encoded:
 
 @runtime_checkable
 class Encoder(Protocol):
-    """A Linen module that reads a batch and predicts nothing by itself.
+    """A Linen module that encodes a batch; predictions are made by heads.
 
-    Its fields are the words of the published `bert_config.json`; heads read the ones below.
+    Its fields have the names of the published `bert_config.json`; heads read those below.
     """
 
     vocab_size: int
@@ -59,18 +59,18 @@ class Encoder(Protocol):
     def __call__(self, batch: Batch, *, train: bool) -> Encoded: ...
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
-        """Scores of the vocabulary: products with the word embeddings, which are shared."""
+        """Returns logits over the vocabulary: the product with the tied word embeddings."""
         ...
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """What is learned: a Linen module with its own head and a `weight` in the total loss.
+    """A pretraining objective: a Linen module with its own head and a `weight` in the total loss.
 
-    Its class may declare `relations` between its fields, `model_relations` with those of the model,
-    `follows`: objectives of which one has to stand before it in a config, `reads_pooled`: that it
-    trains the pooler, `generates`: that a trained model continues prompts, and `pipeline_tag`: the
-    task of such models on the Hugging Face hub.
+    Its class may declare `relations` between its fields, `model_relations` with fields of the
+    model, `follows` (objectives one of which must precede it in a config), `reads_pooled` (whether
+    it trains the pooler), `generates` (whether a trained model continues prompts), and
+    `pipeline_tag` (the task of such models on the Hugging Face hub).
     """
 
     weight: float
@@ -79,66 +79,73 @@ class Objective(Protocol):
     predicts_tokens: bool
     """Whether its loss is the negative log-probability of tokens, which has a perplexity."""
     metrics: tuple[tuple[str, str], ...]
-    """What `loss` reports besides the loss: name, and "max" or "min" for the better values, "" for
-    neither."""
+    """(name, "max" or "min" for the better direction, "" for neither) of each metric of `loss`."""
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Works on the batch before the encoder reads it: corruption, sampling, a teacher."""
+        """Transforms the batch before encoding: corruption, sampling, teacher outputs."""
         ...
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Returns the summed loss, the sum of its weights and further sums to be reported."""
+        """Returns the sum of the losses, the sum of their weights, and sums of metrics by name."""
         ...
 
 
 @runtime_checkable
 class Scored(Objective, Protocol):
-    """An objective whose scores a student may learn from those of a teacher."""
+    """An objective with logits that can be distilled from a teacher's."""
 
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "*lead C"], Float[Array, "*lead"]]:
-        """Returns logits and how much each of the predictions counts."""
+        """Returns the logits and the weight of each prediction."""
         ...
 
 
 @runtime_checkable
 class ParamInitializer(Objective, Protocol):
-    """An objective that has a say in what the parameters are before the first step."""
+    """An objective that changes the initial parameters, such as a student's from its teacher."""
 
     def init_params(self, params: Params, frozen: Params) -> Params:
-        """Returns the whole run's parameters, changed; `frozen` are the objective's own."""
+        """Returns the changed parameters.
+
+        Args:
+          params: The initial parameters of the whole `Pretrainer`.
+          frozen: This objective's part of the collection "frozen".
+        """
         ...
 
 
 @runtime_checkable
 class Task(Objective, Protocol):
-    """What is measured: an objective that also predicts. A `Dataset` of its name scores."""
+    """A downstream task: an objective that also predicts. Its `Dataset` scores on the host.
+
+    Scoring needs the text, such as the context of an answer or the sentence of a word, which never
+    reaches the device.
+    """
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
-        """Predictions of every sequence, ready to be collected on the host."""
+        """Returns the predictions of every sequence, one row per sequence."""
         ...
 
 
 def apply_encoder(encoder: Encoder, batch: Batch, *, train: bool) -> Encoded:
-    """Encodes a batch with an encoder that is trained."""
+    """Encodes a batch with a trainable encoder; the default of `Pretrainer.encode`."""
     return encoder(batch, train=train)
 
 
 class Pretrainer(nn.Module):
-    """One encoder and its objectives: prepare in order, encode once, add up the losses.
+    """An encoder with its objectives: prepare in order, encode once, sum the losses.
 
-    Fine-tuning is the same thing with a task among the objectives. Parameters lie under
-    `encoder/...` and `<name>/...`; those that no step changes, such as a teacher's, lie under the
-    same names in the collection "frozen", which no optimizer and no checkpoint sees.
+    Fine-tuning uses the same module with a task among the objectives. Parameters are under
+    `encoder/...` and `<name>/...`. Constant ones, such as a teacher's, are under the same names in
+    the Linen collection "frozen", so that optimizer, gradient and checkpoints never include them.
 
     Attributes:
       encoder: The encoder.
-      objectives: For each name a function that makes the objective; order counts.
-      encode: How the encoder reads a batch: as one that learns, or as
-        `layers/layer_choice.py` has it.
+      objectives: For each name a function that builds the objective, in order of `prepare`.
+      encode: Function that applies the encoder; `layers/layer_choice.py` has one for frozen ones.
     """
 
     encoder: nn.Module
@@ -150,7 +157,7 @@ class Pretrainer(nn.Module):
             setattr(self, name, make())
 
     def __call__(self, batch: Batch, *, train: bool) -> tuple[dict[str, Sum], dict[str, Sum]]:
-        """Returns each objective's (loss sum, weight sum) and all metrics, by name."""
+        """Returns (loss sum, weight sum) by objective, and metrics by `<objective>/<metric>`."""
         batch = self.prepare(batch, train=train)
         encoded = self.encode(self.encoder, batch, train=train)
         losses, metrics = {}, {}
@@ -162,13 +169,13 @@ class Pretrainer(nn.Module):
         return losses, metrics
 
     def prepare(self, batch: Batch, *, train: bool) -> Batch:
-        """Lets every objective work on the batch, in the config's order."""
+        """Applies `prepare` of every objective to the batch, in config order."""
         for name in self.objectives:
             batch = getattr(self, name).prepare(self.encoder, batch, train=train)
         return batch
 
     def predict(self, batch: Batch) -> Array:
-        """The predictions of the one task that this module was built with."""
+        """Returns the predictions of the task; the module must have exactly one."""
         made = [getattr(self, name) for name in self.objectives]
         (task,) = [objective for objective in made if hasattr(objective, "predict")]
         batch = task.prepare(self.encoder, batch, train=False)
@@ -176,7 +183,12 @@ class Pretrainer(nn.Module):
 
     @nn.nowrap
     def init_params(self, params: Params, frozen: Mapping[str, Params]) -> Params:
-        """The parameters before the first step, once the objectives have had their say."""
+        """Returns the initial parameters after `init_params` of every `ParamInitializer`.
+
+        Args:
+          params: The parameters from `init`.
+          frozen: The collection "frozen", by objective.
+        """
         for name, make in self.objectives.items():
             objective = make()
             if isinstance(objective, ParamInitializer):
@@ -185,10 +197,10 @@ class Pretrainer(nn.Module):
 
     @nn.nowrap
     def token_losses(self) -> list[str]:
-        """Names of the objectives that predict tokens."""
+        """Returns the names of the objectives whose loss is over tokens (`predicts_tokens`)."""
         return [name for name, make in self.objectives.items() if make().predicts_tokens]
 
     @nn.nowrap
     def loss_weights(self) -> dict[str, float]:
-        """Each objective's share in the total loss, by name."""
+        """Returns the weight of each objective in the total loss, by name."""
         return {name: make().weight for name, make in self.objectives.items()}

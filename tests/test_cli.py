@@ -95,7 +95,7 @@ def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
     assert cli.main(["pretrian", "--config", "x"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "bertjax: error: no command 'pretrian': did you mean 'pretrain'?\n"
+    assert captured.err == "bertjax: error: unknown command 'pretrian': did you mean 'pretrain'?\n"
 
 
 def test_a_mistake_is_one_line_and_exit_2(fake):
@@ -114,7 +114,7 @@ def test_a_defect_keeps_its_traceback(fake):
 def test_a_full_disk_is_one_line(fake):
     result = fake("open('/dev/full', 'w').write('x' * 100_000)")
     assert result.returncode == 2
-    assert result.stderr == "bertjax fake: error: No space left on device: no file named\n"
+    assert result.stderr == "bertjax fake: error: No space left on device: unknown file\n"
 
 
 def test_control_c_is_no_traceback(fake):

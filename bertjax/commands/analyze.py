@@ -1,4 +1,4 @@
-"""Measure how much each layer of trained encoders changes its input: L2 distance and cosine."""
+"""Measure how layers change hidden states: L2 distance and cosine."""
 
 import argparse
 import json
@@ -9,11 +9,13 @@ from bertjax.errors import UserError
 EPILOG = """\
 examples:
   bertjax analyze --init runs/albert --input sentences.txt
-  bertjax analyze --init runs/bert runs/albert --input sentences.txt --plot layers.png
+  bertjax analyze --init runs/bert runs/albert --input sentences.txt \\
+      --plot layers.png
 
-For each layer, the L2 distance and the cosine similarity between its input and its output, averaged
-over all tokens (Lan et al. 2020, figure 2: both are smooth for shared layers). Layer 1 reads the
-embeddings. Lines longer than the model's maximum length are truncated.
+For each layer, the L2 distance and the cosine similarity between its input and
+its output, averaged over all tokens (Lan et al. 2020, figure 2: both are smooth
+for shared layers). Layer 1 reads the embeddings. Lines longer than the model's
+maximum length are truncated.
 """
 
 

@@ -1,4 +1,4 @@
-"""Benchmark training steps of a config: tokens per second, MFU, compile time, memory.
+"""Benchmark the training steps of a config: speed, MFU and memory.
 
 Needs no corpus: batches are random tokens of the config's shapes.
 """
@@ -21,9 +21,10 @@ examples:
   bertjax bench --config configs/bert_base.py --config.data.phases='()' \\
       --config.data.max_seq_length=512 --config.data.batch_size=64 --steps 20
 
-Prints JSON with one entry per phase of the config (each has one batch shape): medians over
---repeats timings of --steps steps each, after --warmup steps. MFU (model_flops_utilisation) is null
-if the peak FLOP/s of the device are unknown. Any field is set with --config.SECTION.FIELD=VALUE.
+Prints JSON with one entry per phase of the config (each has one batch shape):
+medians over --repeats timings of --steps steps each, after --warmup steps. MFU
+(model_flops_utilisation) is null if the peak FLOP/s of the device are unknown.
+Any field is set with --config.SECTION.FIELD=VALUE.
 """
 
 

@@ -1,4 +1,4 @@
-"""Answer multiple-choice questions with a causal LM, without training: zero-shot and few-shot."""
+"""Answer multiple-choice questions with a causal LM, without training."""
 
 import argparse
 import json
@@ -9,13 +9,17 @@ from bertjax.validation.unused_options import Unread, check_flags
 EPILOG = """\
 examples:
   bertjax choose --init runs/gpt2 --input questions.jsonl
-  bertjax choose --init runs/gpt2 --input dev.jsonl --shots 4 --shots_from train.jsonl
+  bertjax choose --init runs/gpt2 --input dev.jsonl --shots 4 \\
+      --shots_from train.jsonl
 
---input has one question per line: {"question": "Water is", "choices": ["wet", "dry"], "answer": 0}.
-The predicted choice is the most likely continuation of the question: by log probability (accuracy),
-and by log probability per byte (accuracy_per_byte), which does not favour short choices. With
---shots N, each question is preceded by N answered examples, sampled anew for each question from
---shots_from, or from the other questions.
+--input has one question per line:
+  {"question": "Water is", "choices": ["wet", "dry"], "answer": 0}
+
+The predicted choice is the most likely continuation of the question: by log
+probability (accuracy), and by log probability per byte (accuracy_per_byte),
+which does not favour short choices. With --shots N, each question is preceded
+by N answered examples, sampled anew for each question from --shots_from, or
+from the other questions.
 """
 
 _UNREAD = (

@@ -1,4 +1,4 @@
-"""Write a run as a folder that Hugging Face transformers opens, with a model card."""
+"""Export a run to a Hugging Face model folder, with a model card."""
 
 import argparse
 import os

@@ -13,20 +13,26 @@ from bertjax.constraints import NonNegativeInt, PositiveInt, checked
 EPILOG = """\
 examples:
   bertjax extract --init runs/bert --input sentences.txt --out features.npz
-  bertjax extract --init runs/bert --input sentences.txt --layers -4,-3,-2,-1 --out features.npz
-  bertjax extract --init runs/elmo --input sentences.txt --layers all --out features.parquet
-  bertjax extract --init runs/bert --input sentences.txt --pool mean --out sentences.parquet
+  bertjax extract --init runs/bert --input sentences.txt \\
+      --layers -4,-3,-2,-1 --out features.npz
+  bertjax extract --init runs/elmo --input sentences.txt --layers all \\
+      --out features.parquet
+  bertjax extract --init runs/bert --input sentences.txt --pool mean \\
+      --out sentences.parquet
 
-Layer 0 is the output of the embeddings, -1 the last layer. With --pool none there is one row per
-token, without special tokens, with the range of characters that the token covers; --pool mean
-averages these rows; --pool cls is the vector of [CLS].
+Layer 0 is the output of the embeddings, -1 the last layer. With --pool none
+there is one row per token, without special tokens, with the range of characters
+that the token covers; --pool mean averages these rows; --pool cls is the vector
+of [CLS].
 
-An .npz has features [rows, layers, width] and layers; for tokens also ids, spans [rows, 2] and
-begins: text i has the rows begins[i] to begins[i + 1]. A .parquet has the columns text and layer_N;
-for tokens also token, piece, begin, end. The input is streamed: memory use is constant.
+An .npz has features [rows, layers, width] and layers; for tokens also ids,
+spans [rows, 2] and begins: text i has the rows begins[i] to begins[i + 1]. A
+.parquet has the columns text and layer_N; for tokens also token, piece, begin,
+end. The input is streamed: memory use is constant.
 
-The default precision of most runs, auto, multiplies in bfloat16 where the hardware supports it;
---precision float32 is slower and matches transformers to about five digits.
+The default precision of most runs, auto, multiplies in bfloat16 where the
+hardware supports it; --precision float32 is slower and matches transformers to
+about five digits.
 """
 
 

@@ -12,10 +12,11 @@ examples:
   bertjax fill --init runs/bert 'the man went to the [MASK] .'
   bertjax fill --init runs/bert --top 10 --json < sentences.txt
 
-[MASK] is one masked token, also if the tokenizer has another name for it; a text may have several,
-which are predicted independently. Probabilities are over the whole vocabulary. The default
-precision of most runs, auto, multiplies in bfloat16 where the hardware supports it; --precision
-float32 is slower and matches transformers to about five digits.
+[MASK] is one masked token, also if the tokenizer has another name for it; a
+text may have several, which are predicted independently. Probabilities are over
+the whole vocabulary. The default precision of most runs, auto, multiplies in
+bfloat16 where the hardware supports it; --precision float32 is slower and
+matches transformers to about five digits.
 """
 
 

@@ -1,4 +1,4 @@
-"""Generate text from prompts with a causal LM, streamed as it is sampled."""
+"""Generate text from prompts with a causal LM."""
 
 import argparse
 import json
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 EPILOG = """\
 examples:
   bertjax generate --init runs/gpt2 'The river' --max_new_tokens 50
-  bertjax generate --init runs/gpt2 'The river' --temperature 0.8 --top_p 0.95 --seed 3
+  bertjax generate --init runs/gpt2 'The river' --temperature 0.8 --top_p 0.95
   bertjax generate --init runs/gpt2 'The river' --beams 4 --no_repeat_ngram 3
   bertjax generate --init runs/gpt2 --json < prompts.txt > written.jsonl
 
---init is a run of a config such as configs/gpt2.py, or an imported GPT or GPT-2. Decoding is greedy
-by default; --temperature samples, reproducibly for the same --seed and index of the prompt; --beams
-runs beam search. A text ends at the end-of-text token, before a --stop string, or after
---max_new_tokens.
+--init is a run of a config such as configs/gpt2.py, or an imported GPT or
+GPT-2. Decoding is greedy by default; --temperature samples, reproducibly for
+the same --seed and index of the prompt; --beams runs beam search. A text ends
+at the end-of-text token, before a --stop string, or after --max_new_tokens.
 
-The speed is printed to standard error. It excludes the first token, which waits for compilation,
-except with --beams, where all tokens are printed at once.
+The speed is printed to standard error. It excludes the first token, which waits
+for compilation, except with --beams, where all tokens are printed at once.
 """
 
 _UNREAD = (

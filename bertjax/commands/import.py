@@ -1,4 +1,4 @@
-"""Import a Hugging Face model folder, or a released ELMo, as a run to fine-tune."""
+"""Import a Hugging Face model folder, or a released ELMo."""
 
 import argparse
 import os

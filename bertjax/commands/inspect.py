@@ -1,4 +1,4 @@
-"""Describe a run, a checkpoint or a corpus: status, metrics, arrays, examples.
+"""Describe a run, a checkpoint or a corpus.
 
 Read-only, and runs on the CPU, also for checkpoints of other devices.
 """
@@ -15,13 +15,14 @@ from bertjax.errors import UserError
 
 EPILOG = """\
 examples:
-  bertjax inspect runs/bert                status, metrics and checkpoints of a run
-  bertjax inspect runs/bert@best           the best checkpoint; runs/bert@3000 that of step 3000
-  bertjax inspect runs/bert/checkpoints/3000
-  bertjax inspect corpus                   counts, sources, and examples as text
+  bertjax inspect runs/bert           status, metrics and checkpoints of a run
+  bertjax inspect runs/bert@best      the best checkpoint
+  bertjax inspect runs/bert@3000      the checkpoint of step 3000
+  bertjax inspect corpora/wiki        counts, sources, and examples as text
   bertjax inspect runs/bert@3000 --json | jq .parameters_sha256
 
-Two checkpoints with equal parameters_sha256 and optimizer_sha256 are the same state.
+Two checkpoints with equal parameters_sha256 and optimizer_sha256 are the same
+state.
 """
 
 _EXPECTED = (

@@ -1,4 +1,4 @@
-"""Run one command as several processes on this machine, as on several hosts."""
+"""Run a command as several processes on this machine."""
 
 import argparse
 
@@ -7,18 +7,21 @@ from bertjax.errors import UserError
 
 EPILOG = """\
 examples:
-  bertjax launch --processes 4 --devices 2 -- pretrain --config configs/quickstart.py \\
-      --workdir runs/quickstart
-  bertjax launch --processes 2 -- finetune --config configs/glue.py:rte --init runs/bert \\
-      --data glue --workdir runs/rte
+  bertjax launch --processes 4 --devices 2 -- \\
+      pretrain --config configs/quickstart.py --workdir runs/quickstart
+  bertjax launch --processes 2 -- finetune --config configs/glue.py:rte \\
+      --init runs/bert --data glue --workdir runs/rte
 
-The processes join through jax.distributed on a free port of this machine. --devices sets the number
-of CPU devices of each process; without it each has the devices that JAX finds. Output lines of all
-processes but the first start with the process number. Ctrl-C and SIGTERM are forwarded: all finish
-the same step, save and end. If a process fails, the others are stopped and its number is printed;
-the same command resumes from the last checkpoint, with any number of processes.
+The processes join through jax.distributed on a free port of this machine.
+--devices sets the number of CPU devices of each process; without it each has
+the devices that JAX finds. Output lines of all processes but the first start
+with the process number. Ctrl-C and SIGTERM are forwarded: all finish the same
+step, save and end. If a process fails, the others are stopped and its number is
+printed; the same command resumes from the last checkpoint, with any number of
+processes.
 
-On clusters the scheduler starts the processes: see tools/launch/, and --distributed of the verb.
+On clusters the scheduler starts the processes: see tools/launch/, and
+--distributed of the verb.
 """
 
 _VERBS = ("pretrain", "finetune")

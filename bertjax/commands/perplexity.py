@@ -12,14 +12,17 @@ examples:
   bertjax perplexity --init runs/gpt2 --input 'held_out/*'
   bertjax perplexity --init runs/gpt2 --input wiki.test.txt --stride 256 --json
 
---input is as for bertjax prepare: globs of text, JSONL or WikiExtractor files, tfds:NAME:SPLIT.
-Each document is evaluated in windows of --length tokens with a stride of --stride; every token is
-predicted once, with the preceding tokens of its window as context. A smaller stride gives more
-context per token and takes longer. --length should not exceed the length of the training sequences,
-even if the model has more positions; for an imported model all its positions count as trained.
+--input is as for bertjax prepare: globs of text, JSONL or WikiExtractor files,
+tfds:NAME:SPLIT. Each document is evaluated in windows of --length tokens with a
+stride of --stride; every token is predicted once, with the preceding tokens of
+its window as context. A smaller stride gives more context per token and takes
+longer. --length should not exceed the length of the training sequences, even if
+the model has more positions; for an imported model all its positions count as
+trained.
 
-Perplexities are comparable only between models with the same tokenizer. Bits per byte are
-comparable between lossless tokenizers: cased ones with unknown_share (the fraction of [UNK]) 0.
+Perplexities are comparable only between models with the same tokenizer. Bits
+per byte are comparable between lossless tokenizers: cased ones with
+unknown_share (the fraction of [UNK]) 0.
 """
 
 

@@ -1,4 +1,4 @@
-"""Compile a training step ahead of time for a TPU pod: memory, step time, chip-hours."""
+"""Compile training steps for TPUs ahead of time: memory, step time."""
 
 import argparse
 import json
@@ -13,24 +13,28 @@ from bertjax.validation.unused_options import Unread, check_flags
 EPILOG = """\
 examples:
   bertjax plan --config configs/bert_large.py --topology v5e:16x16
-  bertjax plan --config configs/bert_large.py --topology v5p-512 --mesh data=64,fsdp=4
+  bertjax plan --config configs/bert_large.py --topology v5p-512 \\
+      --mesh data=64,fsdp=4
   bertjax plan --config configs/bert_large.py --topology v5e-256 --slices 4
   bertjax plan --config configs/albert.py:xxlarge --topology v6e-256 --search
-  bertjax plan --config configs/roberta.py:large --topology v5e-256 --json > plan.json
+  bertjax plan --config configs/roberta.py:large --topology v5e-256 --json
 
-Needs no TPU and runs no step: the TPU compiler (pip install 'bertjax[tpu]') compiles the training
-step of `bertjax pretrain`. Chips are v4, v5e, v5p, v6e and tpu7x; a topology is a shape (v5e:4x8)
-or a Google Cloud name (v5e-32; for v4 and v5p the number counts cores, two per chip).
+Needs no TPU and runs no step: the TPU compiler (pip install 'bertjax[tpu]')
+compiles the training step of `bertjax pretrain`. Chips are v4, v5e, v5p, v6e
+and tpu7x; a topology is a shape (v5e:4x8) or a Google Cloud name (v5e-32; for
+v4 and v5p the number counts cores, two per chip).
 
-Times are a roofline, a lower bound: the maximum of matmuls at peak FLOP/s and memory traffic at
-peak bandwidth, plus the collectives over the two links of one torus dimension; with --slices also
-over each chip's share of the network between slices.
+Times are a roofline, a lower bound: the maximum of matmuls at peak FLOP/s and
+memory traffic at peak bandwidth, plus the collectives over the two links of one
+torus dimension; with --slices also over each chip's share of the network
+between slices.
 
-A step that does not fit is compiled again with more microbatches, other remat policies, or
-parameters sharded over the devices. --search compiles all plausible meshes and remat policies for
-the longest phase, and the best ones with more microbatches while that saves at least 3%; this takes
-minutes. It prints one line per setting, best first, and the best in full; Ctrl-C prints the results
-so far. Both print the options of `bertjax pretrain` for the setting.
+A step that does not fit is compiled again with more microbatches, other remat
+policies, or parameters sharded over the devices. --search compiles all
+plausible meshes and remat policies for the longest phase, and the best ones
+with more microbatches while that saves at least 3%; this takes minutes. It
+prints one line per setting, best first, and the best in full; Ctrl-C prints the
+results so far. Both print the options of `bertjax pretrain` for the setting.
 """
 
 _UNREAD = (

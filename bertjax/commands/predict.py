@@ -1,4 +1,4 @@
-"""Run inference with a fine-tuned run: labels, answers and probabilities, as JSON lines."""
+"""Predict with a fine-tuned model: labels, answers, probabilities."""
 
 import argparse
 import itertools
@@ -14,18 +14,22 @@ examples:
   bertjax predict --init runs/mrpc/seed_0 --input pairs.tsv > predictions.jsonl
   bertjax predict --init runs/squad1/seed_0 --input questions.jsonl
 
---init is a seed of a fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true), or
-an imported classifier. The input has one example per line, tab-separated or as a JSON object:
-  GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."}, keys as in TFDS
+--init is a seed of a fine-tuning run that kept its checkpoints
+(--config.keep_checkpoints=true), or an imported classifier. The input has one
+example per line, tab-separated or as a JSON object:
+  GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."}, keys
+            as in TFDS
   SQuAD     question and context, or {"question": "...", "context": "..."}
   CoNLL     words separated by spaces, or {"words": ["...", "..."]}
-  RACE      {"context": "...", "question": "...", "choices": ["...", "...", "...", "..."]}
+  RACE      {"context": "...", "question": "...", "choices": ["...", ...]}
 
-The output has one JSON object per non-blank line, in order: the input and the predictions. A
-question of SQuAD 2.0 has the answer "" if its null_odds exceed config.data.null_threshold, or 0.
-Texts longer than config.data.max_seq_length or the model's positions are truncated, and the object
-has "truncated": true; likewise questions of SQuAD longer than config.data.max_query_length, while
-long contexts are read in windows. An imported classifier keeps the names of its classes.
+The output has one JSON object per non-blank line, in order: the input and the
+predictions. A question of SQuAD 2.0 has the answer "" if its null_odds exceed
+config.data.null_threshold, or 0. Texts longer than config.data.max_seq_length
+or the model's positions are truncated, and the object has "truncated": true;
+likewise questions of SQuAD longer than config.data.max_query_length, while long
+contexts are read in windows. An imported classifier keeps the names of its
+classes.
 """
 
 _BATCHES_AT_ONCE = 16

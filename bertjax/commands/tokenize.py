@@ -1,4 +1,4 @@
-"""Convert lines of text to token ids and tokens, or ids back to text."""
+"""Convert lines of text to token ids, or ids back to text."""
 
 import argparse
 import json
@@ -19,11 +19,12 @@ examples:
   echo '7592 1010 2088' | bertjax tokenize --tokenizer vocab --decode
   hello, world
 
-  bertjax tokenize --tokenizer vocab < text.txt | bertjax tokenize --tokenizer vocab --decode
+  bertjax tokenize --tokenizer vocab < text.txt > ids.jsonl
+  bertjax tokenize --tokenizer vocab --decode < ids.jsonl
 
-Prints one line per line of standard input. --decode reads JSON objects with "ids", JSON lists, or
-ids separated by spaces. Special tokens are neither added nor recognised: a literal [MASK] in a line
-is ordinary text.
+Prints one line per line of standard input. --decode reads JSON objects with
+"ids", JSON lists, or ids separated by spaces. Special tokens are neither added
+nor recognised: a literal [MASK] in a line is ordinary text.
 """
 
 _READ_BYTES = 1 << 20

@@ -23,19 +23,21 @@ EPILOG = """\
 examples:
   bertjax tokenizer --input 'text/*.txt' --out vocab
   bertjax tokenizer --input python-docs --kind bpe --vocab_size 8192 --out vocab
-  bertjax tokenizer --input 'wiki/*.gz' --kind unigram --vocab_size 32000 --cased --sample 0.1 \\
-      --out vocab
+  bertjax tokenizer --input 'wiki/*.gz' --kind unigram --vocab_size 32000 \\
+      --cased --sample 0.1 --out vocab
 
 kinds:
   wordpiece          WordPiece, as in BERT; lowercased unless --cased
   bpe                byte-level BPE, as in GPT-2 and RoBERTa; lossless
   unigram            SentencePiece unigram model, as in ALBERT, XLNet and T5
   sentencepiece_bpe  SentencePiece BPE
-  words              the most frequent words, for models that read characters (ELMo)
+  words              the most frequent words, for models that read characters
+                     (ELMo)
 
-Training is deterministic: the same text in the same order gives the same tokenizer. The folder also
-has the files of Hugging Face's libraries (tokenizer.json with vocab.txt or vocab.json and
-merges.txt; spiece.model). Next: bertjax prepare --tokenizer DIR, or bertjax tokenize to try it.
+Training is deterministic: the same text in the same order gives the same
+tokenizer. The folder also has the files of Hugging Face's libraries
+(tokenizer.json with vocab.txt or vocab.json and merges.txt; spiece.model).
+Next: bertjax prepare --tokenizer DIR, or bertjax tokenize to try it.
 """
 
 

@@ -1,4 +1,4 @@
-"""Generate the target of each source line with an encoder-decoder (seq2seq)."""
+"""Generate the target of each source line with an encoder-decoder."""
 
 import argparse
 import itertools
@@ -16,8 +16,9 @@ examples:
   echo 'a b c' | bertjax translate --init runs/reversal
   bertjax translate --init runs/reversal --input reversals/unseen.tsv
 
---init is a run with the objective seq2seq. Every line is a source, or a source, a tab and its
-reference target; then the fraction of exact matches is printed to standard error.
+--init is a run with the objective seq2seq. Every line is a source, or a source,
+a tab and its reference target; then the fraction of exact matches is printed to
+standard error.
 """
 
 _BATCHES_AT_ONCE = 16
