@@ -47,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         hint = nearest(verb, catalog.names("commands"))
         print(f"bertjax: error: unknown command {verb!r}: {hint}", file=sys.stderr)
         return _USER_ERROR
+    # An environment variable, set before jax is imported and inherited by child processes.
     compilation_cache.enable()
     runtime_host.skip_absent_tpus()
     runtime_host.enlarge_tpu_compiler_stack()

@@ -46,6 +46,8 @@ class Pairs:
 
     def rows(self, examples: Int[np.ndarray, " B"], length: int) -> dict[str, np.ndarray]:
         """Returns these examples as a batch padded to `length`: arrays of shape [B, length]."""
+        # Padding follows the text for every model. XLNet's released models were padded on the left,
+        # but with relative positions that changes no output, so weights can be exchanged as is.
         column = np.arange(length)
         mask: Bool[np.ndarray, "B L"] = column < self.lengths[examples, None]
         places = np.where(mask, self.starts[examples, None] + column, 0)
