@@ -236,7 +236,7 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
         ("mesh.fsdp=3", "devices"),
         ("data.batch_size=9", "nearest: 8, 10"),
         ("data.batch_size=0", "config.data.batch_size: got 0, expected an integer >= 1"),
-        ("data.corpus=nosuch", "nosuch is no prepared corpus"),
+        ("data.corpus=nosuch", "nosuch: found no manifest.json"),
     ],
 )
 def test_a_config_that_does_not_fit(home, run_bertjax, tmp_path, override, told):

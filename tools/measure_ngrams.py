@@ -34,8 +34,8 @@ class Tokens:
     def __init__(self, inputs: list[str], pieces, said: int):
         end = end_of_text(pieces)
         before, after, self.bytes = [], [], 0
-        for document in text.documents(inputs):
-            sentences = list(encoding.sentence_texts(document, encoding.joint(pieces)))
+        for document in text.read_documents(inputs):
+            sentences = list(encoding.split_document(document, encoding.sentence_separator(pieces)))
             self.bytes += sum(len(sentence.encode()) for sentence in sentences)
             ids = np.concatenate([[0], *pieces.encode_batch(sentences)]).astype(np.int64)
             ids[0] = pieces.sep_id if end is None else end

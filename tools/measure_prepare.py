@@ -22,7 +22,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax.corpus.prepare import prepare
-from bertjax.corpus.text import documents
+from bertjax.corpus.text import read_documents
 from bertjax.corpus.workers import available_cores
 
 _AT_ONCE = 512
@@ -89,7 +89,7 @@ def main() -> None:
     watch.start()
     prepared(options.input, options.vocabulary, options.workers)  # also warms the page cache
     watch.stop()
-    texts = list(documents(options.input))
+    texts = list(read_documents(options.input))
     megabytes = sum(map(len, texts)) / 1e6
     seconds: dict[str, list[float]] = {"prepare": [], "encode_batch": [], "encode_batch_fast": []}
     for _ in range(options.repeats):

@@ -12,17 +12,14 @@ examples:
   bertjax perplexity --init runs/gpt2 --input 'held_out/*'
   bertjax perplexity --init runs/gpt2 --input wiki.test.txt --stride 256 --json
 
---input is as for bertjax prepare: globs of text, JSONL or WikiExtractor files,
-tfds:NAME:SPLIT. Each document is evaluated in windows of --length tokens with a
-stride of --stride; every token is predicted once, with the preceding tokens of
-its window as context. A smaller stride gives more context per token and takes
-longer. --length should not exceed the length of the training sequences, even if
-the model has more positions; for an imported model all its positions count as
-trained.
+--input is as for bertjax prepare: globs of text, JSONL or WikiExtractor files, tfds:NAME:SPLIT.
+Each document is evaluated in windows of --length tokens with a stride of --stride; every token is
+predicted once, with the preceding tokens of its window as context. A smaller stride gives more
+context per token and takes longer. --length should not exceed the length of the training sequences,
+even if the model has more positions; for an imported model all its positions count as trained.
 
-Perplexities are comparable only between models with the same tokenizer. Bits
-per byte are comparable between lossless tokenizers: cased ones with
-unknown_share (the fraction of [UNK]) 0.
+Perplexities are comparable only between models with the same tokenizer. Bits per byte are
+comparable between lossless tokenizers: cased ones with unknown_share (the fraction of [UNK]) 0.
 """
 
 
@@ -32,9 +29,9 @@ def main(argv: list[str]) -> None:
     from bertjax.corpus import sources, text
     from bertjax.inference import language_model, perplexity
 
-    if note := sources.repeated(arguments.input):
+    if note := sources.describe_repeated(arguments.input):
         print(note, file=sys.stderr)
-    text.check(
+    text.check_sources(
         sources.find_sources(arguments.input),
         format=arguments.format,
         text_field=arguments.text_field,
@@ -42,7 +39,9 @@ def main(argv: list[str]) -> None:
     model = language_model.load(arguments.init, arguments.precision)
     result = perplexity.measure(
         model,
-        text.documents(arguments.input, format=arguments.format, text_field=arguments.text_field),
+        text.read_documents(
+            arguments.input, format=arguments.format, text_field=arguments.text_field
+        ),
         length=arguments.length,
         stride=arguments.stride,
         batch_size=arguments.batch_size,

@@ -1,8 +1,4 @@
-"""Tokenize text into a corpus for pretraining, resumably.
-
-Splits documents and sentences, tokenizes on all cores, and stores the tokens
-once for every example format and sequence length.
-"""
+"""Tokenize text into a corpus for pretraining; the same command resumes it."""
 
 import argparse
 import contextlib
@@ -24,42 +20,31 @@ if TYPE_CHECKING:
 _EXAMPLES = r"""\
 inputs:
   'text/*.txt'           plain text, documents separated by blank lines
-  'wiki/*.gz'            output of WikiExtractor; .gz .bz2 .xz .zst are
-                         decompressed
-  'data/*.jsonl.zst'     JSON lines with a "text", or the field named by
-                         --text_field
-  tfds:lm1b:train        a dataset of TensorFlow Datasets, prepared as
-                         array_record
-  'pairs/*.tsv'          with --format source-target: source, tab, target per
-                         line; or JSON lines or a TFDS dataset with "source" and
-                         "target"
-  python-docs            Python's documentation, 13 MB of English that every
-                         machine has
-  For tables (CSV, TSV, Parquet, Arrow), pages (HTML, PDF, WARC) and archives
-  the error message has a command that converts them; --format text reads text
-  such as CSV as prose.
+  'wiki/*.gz'            output of WikiExtractor; .gz .bz2 .xz .zst are decompressed
+  'data/*.jsonl.zst'     JSON lines with a "text", or the field named by --text_field
+  tfds:lm1b:train        a dataset of TensorFlow Datasets, prepared as array_record
+  'pairs/*.tsv'          with --format source-target: source, tab, target per line; or JSON lines
+                         or a TFDS dataset with "source" and "target"
+  python-docs            Python's documentation, 13 MB of English that every machine has
+  For tables (CSV, TSV, Parquet, Arrow), pages (HTML, PDF, WARC) and archives the error message
+  has a command that converts them; --format text reads text such as CSV as prose.
 
 examples:
   bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --out corpus/
-  bertjax prepare --input 'wiki/*.gz' --tokenizer vocab/ --out corpus/ \
-      --validation_fraction 0.005
-  bertjax prepare --input lines.txt --format lines --tokenizer vocab/ \
-      --out corpus/ --workers 4
-  bertjax prepare --input '/shared/wiki/*.gz' --tokenizer /shared/vocab \
-      --out /shared/corpus --runner beam -- \
-      --runner=FlinkRunner --flink_master=cluster:8081
-  bertjax prepare --input 'gs://texts/*.gz' --tokenizer gs://vocab \
-      --out gs://corpora/wiki --runner beam -- \
-      --runner=DataflowRunner --project=PROJECT --region=REGION
+  bertjax prepare --input 'wiki/*.gz' --tokenizer vocab/ --out corpus/ --validation_fraction 0.005
+  bertjax prepare --input lines.txt --format lines --tokenizer vocab/ --out corpus/ --workers 4
+  bertjax prepare --input '/shared/wiki/*.gz' --tokenizer /shared/vocab --out /shared/corpus \
+      --runner beam -- --runner=FlinkRunner --flink_master=cluster:8081
+  bertjax prepare --input 'gs://texts/*.gz' --tokenizer gs://vocab --out gs://corpora/wiki \
+      --runner beam -- --runner=DataflowRunner --project=PROJECT --region=REGION
 
-Interrupt it at any time: the same command resumes after the last finished
-shard. The corpus is byte-identical for any number of interruptions and workers.
+Interrupt it at any time: the same command resumes after the last finished shard. The corpus is
+byte-identical for any number of interruptions and workers.
 
---runner beam (pip install 'bertjax[beam]') runs an Apache Beam pipeline on many
-machines, which must see the inputs, the tokenizer and --out under the same
-paths, on a shared disk or in a bucket. Options after -- are Beam's; without any
-it runs on this machine. The corpus is byte-identical; an interrupted pipeline
-starts from the beginning.
+--runner beam (pip install 'bertjax[beam]') runs an Apache Beam pipeline on many machines, which
+must see the inputs, the tokenizer and --out under the same paths, on a shared disk or in a bucket.
+Options after -- are Beam's; without any it runs on this machine. The corpus is byte-identical; an
+interrupted pipeline starts from the beginning.
 """
 
 FORMAT_HELP = (
@@ -68,7 +53,7 @@ FORMAT_HELP = (
 )
 TEXT_FIELD_HELP = "field of JSON lines, or feature of tfds:, with the text (default: text)"
 ERRORS_HELP = "bytes that are not UTF-8: stop with an error, or replace by U+FFFD (default: strict)"
-TFDS_DATA_DIR_HELP = "folder of the datasets of tfds: inputs (default: ~/tensorflow_datasets)"
+TFDS_DATA_DIR_HELP = "data folder of TensorFlow Datasets for tfds: inputs (default: that of TFDS)"
 
 TFDS_DATA_DIR = Unread(
     ("tfds_data_dir",),
@@ -96,10 +81,10 @@ def main(argv: list[str]) -> None:
     if options.runner == "beam" and options.workers is not None:
         raise UserError("--workers requires --runner local: pass Beam's own options after --")
     from bertjax.corpus.prepare import prepare
-    from bertjax.corpus.sources import repeated
+    from bertjax.corpus.sources import describe_repeated
 
     for inputs in filter(None, (options.input, options.validation_input)):
-        if note := repeated(inputs):
+        if note := describe_repeated(inputs):
             print(note, file=sys.stderr)
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -161,7 +146,8 @@ def summary(out: str, manifest: dict[str, Any]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bertjax prepare",
-        description=__doc__,
+        description="Tokenize text into a corpus for pretraining: split documents and sentences, "
+        "tokenize on all cores, and store the tokens once for every example format and length.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

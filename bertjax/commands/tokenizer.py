@@ -23,21 +23,19 @@ EPILOG = """\
 examples:
   bertjax tokenizer --input 'text/*.txt' --out vocab
   bertjax tokenizer --input python-docs --kind bpe --vocab_size 8192 --out vocab
-  bertjax tokenizer --input 'wiki/*.gz' --kind unigram --vocab_size 32000 \\
-      --cased --sample 0.1 --out vocab
+  bertjax tokenizer --input 'wiki/*.gz' --kind unigram --vocab_size 32000 --cased --sample 0.1 \\
+      --out vocab
 
 kinds:
   wordpiece          WordPiece, as in BERT; lowercased unless --cased
   bpe                byte-level BPE, as in GPT-2 and RoBERTa; lossless
   unigram            SentencePiece unigram model, as in ALBERT, XLNet and T5
   sentencepiece_bpe  SentencePiece BPE
-  words              the most frequent words, for models that read characters
-                     (ELMo)
+  words              the most frequent words, for models that read characters (ELMo)
 
-Training is deterministic: the same text in the same order gives the same
-tokenizer. The folder also has the files of Hugging Face's libraries
-(tokenizer.json with vocab.txt or vocab.json and merges.txt; spiece.model).
-Next: bertjax prepare --tokenizer DIR, or bertjax tokenize to try it.
+Training is deterministic: the same text in the same order gives the same tokenizer. The folder also
+has the files of Hugging Face's libraries (tokenizer.json with vocab.txt or vocab.json and
+merges.txt; spiece.model). Next: bertjax prepare --tokenizer DIR, or bertjax tokenize to try it.
 """
 
 
@@ -52,7 +50,7 @@ def main(argv: list[str]) -> None:
     from bertjax.tokenizers import folder as tokenizers_folder
     from bertjax.tokenizers import tokenizer
 
-    if note := sources.repeated(arguments.input):
+    if note := sources.describe_repeated(arguments.input):
         print(note, file=sys.stderr)
     with _input_progress() as progress:
         trained = tokenizer.train(
@@ -178,9 +176,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _texts(arguments: argparse.Namespace) -> Iterator[str]:
-    from bertjax.corpus.text import documents
+    from bertjax.corpus.text import read_documents
 
-    texts = documents(
+    texts = read_documents(
         arguments.input,
         format=arguments.format,
         errors=arguments.errors,

@@ -1,1 +1,1 @@
-"""Corpora: read text, encode it as records, write and read shards."""
+"""Corpora: read text, encode it as records of token ids, write and read shards."""

@@ -1,8 +1,8 @@
-"""Cache of tokenizers and corpora that runs make from raw text, by fingerprint of the inputs.
+"""Cache of tokenizers and corpora that pretraining makes from raw text, by hash of the inputs.
 
-A newcomer types one line: `pretrain` on a config whose input is text trains the tokenizer and
-prepares the corpus on its first start, and finds both again on the next. Of several that start
-together one makes them, and the others wait for it.
+The first run of `pretrain` with raw text as input trains a tokenizer and prepares a corpus; later
+runs with the same inputs and settings reuse both. If several runs start at the same time, one makes
+them and the others wait.
 """
 
 import contextlib
@@ -18,58 +18,64 @@ from typing import Any
 import bertjax
 from bertjax.corpus import text
 from bertjax.corpus.prepare import Progress, prepare
-from bertjax.corpus.sources import find_sources, repeated
+from bertjax.corpus.sources import describe_repeated, find_sources
 from bertjax.errors import UserError
 from bertjax.io import copies, storage
 from bertjax.io.files import cache_directory
 from bertjax.tokenizers import tokenizer
 
 
-def tokenizer_of(
-    data: Mapping[str, Any], wanted: Mapping[str, Any], log: Callable[[str], None]
+def get_or_train_tokenizer(
+    data: Mapping[str, Any], settings: Mapping[str, Any], log: Callable[[str], None]
 ) -> pathlib.Path:
-    """The tokenizer that a run names, or one that is trained on its input.
+    """Return the path of the tokenizer of a run: the given one, a cached one, or a new one.
 
     Args:
       data: `config.data`.
-      wanted: `config.tokenizer`.
-      log: Gets a line about what is done.
+      settings: `config.tokenizer`; `path` is empty for a tokenizer to be trained on the input.
+      log: Called with a line for the user.
+
+    Raises:
+      UserError: The given tokenizer does not exist, or the input cannot be read.
     """
-    if wanted["path"]:
-        return copies.local_copy(wanted["path"])
-    settings = {name: value for name, value in wanted.items() if name != "path"}
-    made_of = {"input": _identity(data["input"]), **_layout(data), **settings}
-    folder = cache_directory(data["cache"]) / f"tokenizer-{_digest(made_of)}"
-    with _one_at_a_time(folder, log):
+    if settings["path"]:
+        return copies.local_copy(settings["path"])
+    settings = {name: value for name, value in settings.items() if name != "path"}
+    key = {"input": _identify(data["input"]), **_layout(data), **settings}
+    folder = cache_directory(data["cache"]) / f"tokenizer-{_hash_key(key)}"
+    with _lock(folder, log):
         if folder.is_dir():
-            log(f"tokenizer: {folder} (made by an earlier start)")
+            log(f"tokenizer: {folder} (cached)")
             return folder
-        log(f"tokenizer: training {settings['kind']}, {settings['vocab_size']:,} pieces")
-        documents = text.documents(data["input"], **_layout(data))
+        log(f"tokenizer: training {settings['kind']}, vocabulary of {settings['vocab_size']:,}")
+        documents = text.read_documents(data["input"], **_layout(data))
         tokenizer.train(documents, **settings).save(str(folder))
     return folder
 
 
-def corpus_of(
+def get_or_prepare_corpus(
     data: Mapping[str, Any],
     tokenizer_path: pathlib.Path,
     fingerprint: str,
     log: Callable[[str], None],
     progress: Callable[[Progress], None] | None = None,
 ) -> pathlib.Path:
-    """The corpus that a run names, or one that is prepared of its input.
+    """Return the path of the corpus of a run: the given one, a cached one, or a new one.
 
     Args:
-      data: `config.data`.
-      tokenizer_path: Where the tokenizer lies.
-      fingerprint: The tokenizer's.
-      log: Gets a line about what is done.
-      progress: Called while text is prepared.
+      data: `config.data`; `corpus` is empty for a corpus to be prepared from the input.
+      tokenizer_path: The tokenizer's folder or file.
+      fingerprint: The tokenizer's fingerprint.
+      log: Called with a line for the user.
+      progress: Called after every block while a corpus is prepared.
+
+    Raises:
+      UserError: The given corpus does not exist, or the input cannot be read.
     """
     if data["corpus"] and data.get("text_field"):
         raise UserError(
-            f"config.data.text_field={data['text_field']!r} is of raw text, and config.data.corpus "
-            "is prepared already; leave one of them out"
+            f"config.data.text_field={data['text_field']!r} has no effect: config.data.corpus is "
+            "prepared already; remove one of them"
         )
     if data["corpus"]:
         return copies.local_copy(data["corpus"])
@@ -77,20 +83,21 @@ def corpus_of(
         "validation_inputs": list(data["validation_input"]),
         "validation_fraction": 0.0 if data["validation_input"] else data["validation_fraction"],
     }
-    made_of = {
-        "input": _identity(data["input"]),
-        "validation_input": _identity(data["validation_input"]) if data["validation_input"] else [],
+    validation = data["validation_input"]
+    key = {
+        "input": _identify(data["input"]),
+        "validation_input": _identify(validation) if validation else [],
         **_layout(data),
         "tokenizer": fingerprint,
         **held_out,
     }
-    folder = cache_directory(data["cache"]) / f"corpus-{_digest(made_of)}"
-    with _one_at_a_time(folder, log):
+    folder = cache_directory(data["cache"]) / f"corpus-{_hash_key(key)}"
+    with _lock(folder, log):
         if (folder / "manifest.json").is_file():
-            log(f"corpus: {folder} (made by an earlier start)")
+            log(f"corpus: {folder} (cached)")
             return folder
         log(f"corpus: preparing {', '.join(data['input'])}")
-        if note := repeated(data["input"]):
+        if note := describe_repeated(data["input"]):
             log(note)
         prepare(
             list(data["input"]),
@@ -104,25 +111,25 @@ def corpus_of(
 
 
 def _layout(data: Mapping[str, Any]) -> dict[str, str]:
-    """How the text of files is found; without a field of its own it names none, as it once did."""
+    """Options of the input's layout; `text_field` only if set, to keep old cache keys valid."""
     field = data.get("text_field", "")
     return {"format": data["text_format"]} | ({"text_field": field} if field else {})
 
 
 @contextlib.contextmanager
-def _one_at_a_time(folder: pathlib.Path, log: Callable[[str], None]) -> Iterator[None]:
+def _lock(folder: pathlib.Path, log: Callable[[str], None]) -> Iterator[None]:
     storage.make_folder(folder.parent)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log(f"waiting for another run that is making {folder}")
+            log(f"waiting for another run that is writing {folder}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _identity(inputs: tuple[str, ...]) -> list:
-    """What tells these inputs from others without reading them."""
+def _identify(inputs: tuple[str, ...]) -> list:
+    """Identify the content of inputs without reading it: by names, sizes and modification times."""
     files = [(source.name, source.bytes, source.modified) for source in find_sources(inputs)]
     if "python-docs" not in inputs:
         return files
@@ -130,6 +137,6 @@ def _identity(inputs: tuple[str, ...]) -> list:
     return [*files, sys.version, sorted(installed.items())]
 
 
-def _digest(made_of: Mapping[str, Any]) -> str:
-    content = json.dumps({**made_of, "version": bertjax.__version__}, sort_keys=True)
+def _hash_key(key: Mapping[str, Any]) -> str:
+    content = json.dumps({**key, "version": bertjax.__version__}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -1,8 +1,9 @@
-"""Encode documents as records: split sentences, tokenize, lay out token ids in bytes.
+"""Encode documents as records: split into sentences, tokenize, store token ids as bytes.
 
-Sentences are tokenized one by one, so that their lengths are known and no token spans two. If a
-tokenizer encodes the space before a word (byte-level BPE), every sentence but the first of its line
-keeps that space: the ids equal those of the whole line.
+Sentences are tokenized separately, so that their lengths are known and no token spans two. If a
+tokenizer encodes the space before a word (byte-level BPE), every sentence but the first of a line
+keeps that space: the ids equal those of the whole line. The record format is described in
+`corpus/reader.py`.
 """
 
 import dataclasses
@@ -14,25 +15,25 @@ import numpy as np
 from jaxtyping import Int
 
 from bertjax.corpus.reader import INDEX_DTYPE, MAX_RECORD_TOKENS
-from bertjax.corpus.sentences import paragraphs
+from bertjax.corpus.sentences import split_paragraphs
 from bertjax.tokenizers import tokenizer as tokenizers
 
 
 def to_records(
     tokens: Int[np.ndarray, " T"], lengths: Int[np.ndarray, " S"], sizes: Int[np.ndarray, " n"]
 ) -> tuple[list[bytes], np.ndarray]:
-    """Lays documents out as records.
+    """Convert documents to records.
 
     Args:
-      tokens: The ids of all documents, one after another, in the dtype to be stored.
-      lengths: How many tokens each sentence has; none is empty.
-      sizes: How many sentences each document has; one of none has no record.
+      tokens: Token ids of all documents, concatenated, in the dtype to be stored.
+      lengths: Number of tokens of each sentence, at least 1.
+      sizes: Number of sentences of each document; a document without sentences has no record.
 
     Returns:
-      The records and their rows of the index (`INDEX_DTYPE`). A sentence longer than a record is
-      cut, and counts as several.
+      The records, and their rows of the index (`INDEX_DTYPE`). A sentence longer than a record is
+      split, and counted as several.
     """
-    lengths, sizes = _cut_longest(lengths, sizes)
+    lengths, sizes = _split_longest(lengths, sizes)
     stored_lengths, ends = lengths.astype(tokens.dtype), np.cumsum(lengths)
     records, rows, start, first = [], [], 0, 0
     for size in sizes.tolist():
@@ -47,8 +48,8 @@ def to_records(
     return records, np.array(rows, INDEX_DTYPE)
 
 
-def _cut_longest(lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Parts sentences that no record can hold into pieces that fill a record, and a rest."""
+def _split_longest(lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Split sentences longer than a record into pieces that fill a record, and a remainder."""
     pieces = -(-lengths // MAX_RECORD_TOKENS)
     if not (pieces > 1).any():
         return lengths, sizes
@@ -59,14 +60,14 @@ def _cut_longest(lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np
     return lengths, np.bincount(document, minlength=sizes.size)
 
 
-LONGEST_SENTENCE = 1 << 16
-"""Characters. Records cut long sentences anyway; tokenizing them whole would take much memory."""
+MAX_SENTENCE_CHARACTERS = 1 << 16
+"""Longer sentences are split before tokenization, to bound its memory."""
 
-_TEXTS_AT_ONCE = 4096
+_TEXTS_PER_CALL = 4096
 
 
 class Encoder(Protocol):
-    """The part of a tokenizer that is needed here."""
+    """The part of the tokenizer interface that encoding uses."""
 
     vocab_size: int
 
@@ -74,16 +75,16 @@ class Encoder(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Packed:
-    """Documents as records.
+class EncodedDocuments:
+    """Records of some documents, with their index and counts.
 
     Attributes:
-      records: What is stored, one after another.
-      index: A row of `records.INDEX_DTYPE` for each.
-      token_ids: The different ids that occur.
-      token_counts: How often each of them does.
-      documents: How many documents have tokens; the others are dropped.
-      characters: How many characters those have.
+      records: Bytes of the records in order.
+      index: Rows of the index (`INDEX_DTYPE`), one per record.
+      token_ids: Distinct token ids in the records.
+      token_counts: Number of occurrences of each.
+      documents: Number of documents with tokens; others have no record.
+      characters: Number of characters of these documents.
     """
 
     records: list[bytes]
@@ -95,20 +96,21 @@ class Packed:
 
 
 class DocumentEncoder:
-    """Turns lists of documents into `Packed` ones.
+    """A function that encodes lists of documents as records.
 
     Args:
       tokenizer_path: A tokenizer's folder or file.
-      whole_lines: Whether a line is one sentence, whatever is in it, as in pairs.
+      whole_lines: Whether every line is one sentence, as for pairs; otherwise lines are split into
+        sentences.
     """
 
     def __init__(self, tokenizer_path: str, whole_lines: bool = False):
         self._tokenizer: Encoder = tokenizers.load(tokenizer_path)
         self._dtype = id_dtype(self._tokenizer.vocab_size)
         self._whole_lines = whole_lines
-        self._joint = joint(self._tokenizer)
+        self._separator = sentence_separator(self._tokenizer)
 
-    def __call__(self, documents: list[str]) -> Packed:
+    def __call__(self, documents: list[str]) -> EncodedDocuments:
         texts = [list(self._sentences(document)) for document in documents]
         ids = self._encode(list(itertools.chain.from_iterable(texts)))
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -117,7 +119,7 @@ class DocumentEncoder:
         sizes = np.bincount(document[lengths > 0], minlength=len(texts))
         records, index = to_records(tokens, lengths[lengths > 0], sizes)
         counts = np.bincount(tokens, minlength=1)
-        return Packed(
+        return EncodedDocuments(
             records=records,
             index=index,
             token_ids=np.flatnonzero(counts),
@@ -127,48 +129,50 @@ class DocumentEncoder:
         )
 
     def _sentences(self, document: str) -> Iterable[str]:
-        return document.split("\n") if self._whole_lines else sentence_texts(document, self._joint)
+        return (
+            document.split("\n") if self._whole_lines else split_document(document, self._separator)
+        )
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         ids = []
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            ids += self._tokenizer.encode_batch(texts[start : start + _TEXTS_AT_ONCE])
+        for start in range(0, len(texts), _TEXTS_PER_CALL):
+            ids += self._tokenizer.encode_batch(texts[start : start + _TEXTS_PER_CALL])
         return ids
 
 
-def sentence_texts(document: str, joint: str) -> Iterator[str]:
-    """The sentences of a document; all but the first of a line begin with `joint`."""
-    for line in paragraphs(document):
+def split_document(document: str, separator: str) -> Iterator[str]:
+    """Yield the sentences of a document, with `separator` before all but the first of a line."""
+    for line in split_paragraphs(document):
         for number, sentence in enumerate(line):
-            sentence = joint + sentence if number else sentence
-            if len(sentence) <= LONGEST_SENTENCE:
+            sentence = separator + sentence if number else sentence
+            if len(sentence) <= MAX_SENTENCE_CHARACTERS:
                 yield sentence
             else:
-                yield from _pieces(sentence)
+                yield from _split_at_spaces(sentence)
 
 
-def joint(tokenizer: Encoder) -> str:
-    """What stands between the sentences of a line."""
-    return " " if sees_spaces(tokenizer) else ""
+def sentence_separator(tokenizer: Encoder) -> str:
+    """Return the text between sentences of a line: a space if the tokenizer encodes spaces."""
+    return " " if encodes_spaces(tokenizer) else ""
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
-    """The smallest dtype that records store ids of a vocabulary in."""
+    """Return the dtype in which records store the token ids of a vocabulary."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def sees_spaces(tokenizer: Encoder) -> bool:
-    """Whether a word behind a space has other ids than the word alone."""
+def encodes_spaces(tokenizer: Encoder) -> bool:
+    """Whether the tokenizer encodes the space before a word, as byte-level BPE does."""
     joined, first, second, spaced = tokenizer.encode_batch(["a b", "a", "b", " b"])
     return joined != first + second and joined == first + spaced
 
 
-def _pieces(sentence: str) -> Iterator[str]:
-    """Parts a sentence before spaces, or anywhere where there are none."""
+def _split_at_spaces(sentence: str) -> Iterator[str]:
+    """Split a long sentence before spaces, or between any characters if there are none."""
     start = 0
-    while len(sentence) - start > LONGEST_SENTENCE:
-        cut = sentence.rfind(" ", start + 1, start + LONGEST_SENTENCE)
-        cut = cut if cut > 0 else start + LONGEST_SENTENCE
+    while len(sentence) - start > MAX_SENTENCE_CHARACTERS:
+        cut = sentence.rfind(" ", start + 1, start + MAX_SENTENCE_CHARACTERS)
+        cut = cut if cut > 0 else start + MAX_SENTENCE_CHARACTERS
         yield sentence[start:cut]
         start = cut
     yield sentence[start:]

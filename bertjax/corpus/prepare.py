@@ -1,9 +1,9 @@
-"""Prepare a corpus: read in order, encode in child processes, write in order, resume.
+"""Prepare a corpus: read text, encode it in worker processes, write shards; resumable.
 
-    reading.blocks -> workers.Workers(DocumentEncoder) -> shards.SplitWriter -> manifest.json
+    reading.read_blocks -> WorkerPool(DocumentEncoder) -> shards.SplitWriter -> manifest.json
 
-What a shard holds depends on the input alone: not on how many workers there are, nor on how often
-the work was stopped.
+Shards are a function of the inputs and options only: the number of workers and interruptions do not
+change them.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from typing import Any
 
 import bertjax
 from bertjax.corpus import text as corpus_text
-from bertjax.corpus.encoding import DocumentEncoder, Packed
-from bertjax.corpus.reading import Block, Stream, blocks
+from bertjax.corpus.encoding import DocumentEncoder, EncodedDocuments
+from bertjax.corpus.reading import Block, Stream, read_blocks
 from bertjax.corpus.shards import SplitWriter, disk_errors
-from bertjax.corpus.sources import Source, find_sources, overlap
+from bertjax.corpus.sources import Source, find_overlap, find_sources
 from bertjax.corpus.text import Document
-from bertjax.corpus.workers import Workers
+from bertjax.corpus.workers import WorkerPool
 from bertjax.corpus.writer import CorpusWriter
 from bertjax.errors import UserError
 from bertjax.io import copies, storage
@@ -32,15 +32,15 @@ from bertjax.tokenizers import tokenizer as tokenizers
 
 @dataclasses.dataclass
 class Progress:
-    """How far a `prepare` has come, for whoever shows it.
+    """The progress of `prepare`.
 
     Attributes:
-      documents: How many this call has packed,
-      characters: how many those have,
-      tokens: and how many tokens.
-      earlier_documents: How many an earlier call had finished.
-      fraction: How much of the input is behind; None where sizes are not known.
-      seconds: Since the first document was asked for.
+      documents: Number of documents that this call has encoded.
+      characters: Number of their characters.
+      tokens: Number of their tokens.
+      earlier_documents: Number of documents that an earlier, interrupted call had finished.
+      fraction: Fraction of the input that has been read; None if its size is unknown.
+      seconds: Time since the start of this call.
     """
 
     documents: int = 0
@@ -67,33 +67,34 @@ def prepare(
     beam: Sequence[str] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
-    """Makes a corpus, or finishes one that an earlier call with the same arguments began.
+    """Prepare a corpus, or resume an interrupted call with the same arguments.
 
     Args:
-      inputs: Globs, `python-docs`, `tfds:NAME:SPLIT`; they become the split `train`.
-      tokenizer_path: A tokenizer's folder or file; a copy goes into the corpus.
-      out: The corpus's folder.
-      validation_inputs: What becomes the split `validation`; or
-      validation_fraction: how much of `inputs` does, chosen by a digest of a document's text: the
-        same documents in every run, and equal documents on the same side.
-      format: How files are laid out, one of `text.formats()`.
-      errors: `strict` or `replace`, for what is not UTF-8.
-      tfds_data_dir: Where datasets of `tfds:` lie prepared.
-      text_field: The field of JSON lines or feature of a dataset with the text; "" is `text`.
-      shard_size: Of a shard, in MiB; after a stop, unfinished shards are written again.
-      workers: Child processes; None for one a core.
-      beam: Options of an Apache Beam pipeline that does it instead, on machines that all see the
-        inputs, the tokenizer and `out`, on a disk that they share or in a bucket: the corpus is
-        the same, byte for byte.
+      inputs: Globs, `python-docs`, `tfds:NAME:SPLIT`, for the split `train`.
+      tokenizer_path: A tokenizer's folder or file; it is copied into the corpus.
+      out: The corpus's folder, on a disk or in a bucket.
+      validation_inputs: Inputs for the split `validation`.
+      validation_fraction: Instead of `validation_inputs`, the fraction of documents of `inputs` for
+        the split `validation`. They are selected by a hash of their text: the same documents in
+        every run, and equal documents in the same split.
+      format: As for `text.read_documents`, like the next three.
+      errors: See there.
+      tfds_data_dir: See there.
+      text_field: See there.
+      shard_size: Size of a shard in MiB; resuming starts after the last finished shard.
+      workers: Number of worker processes; None for one per core.
+      beam: Options of an Apache Beam pipeline that prepares the corpus instead, on machines that
+        all have access to the inputs, the tokenizer and `out`, on a shared disk or in a bucket. The
+        corpus is the same, byte for byte.
       progress: Called after every block.
 
     Returns:
-      The manifest; at once, if the corpus is finished already.
+      The manifest. If the corpus is complete already, nothing else is done.
 
     Raises:
-      UserError: for what the user can fix. Finished shards stay, and the next call continues.
+      UserError: An argument, an input or `out` cannot be used. Finished shards are kept.
     """
-    _check(validation_inputs, validation_fraction, shard_size, workers, errors)
+    _check_arguments(validation_inputs, validation_fraction, shard_size, workers, errors)
     tokenizer = tokenizers.load(str(tokenizer_path))
     recipe = {
         "inputs": list(inputs),
@@ -102,7 +103,7 @@ def prepare(
         "format": format,
         "errors": errors,
         "tfds_data_dir": tfds_data_dir,
-        # None is what a manifest without the field has.
+        # Manifests of older versions have no such field, which is read as None.
         "text_field": None if text_field in ("", corpus_text.TEXT_FIELD) else text_field,
         "shard_size": shard_size,
         "tokenizer": tokenizer.fingerprint,
@@ -110,78 +111,79 @@ def prepare(
     }
     streams = _streams(inputs, validation_inputs, validation_fraction)
     sources = [source for stream in streams for source in stream.sources]
-    corpus_text.check(sources, format=format, text_field=text_field)
+    corpus_text.check_sources(sources, format=format, text_field=text_field)
     options = {"format": format, "errors": errors, "tfds_data_dir": tfds_data_dir}
-    read = functools.partial(corpus_text.read, text_field=text_field, **options)
-    packing = str(tokenizer_path), format == corpus_text.FORMAT
-    delivered = copies.atomic_upload(out, "manifest.json")
-    with delivered as folder, CorpusWriter(folder, recipe, streams) as corpus:
+    read = functools.partial(corpus_text.read_source, text_field=text_field, **options)
+    encoder_arguments = str(tokenizer_path), format == corpus_text.FORMAT
+    upload = copies.atomic_upload(out, "manifest.json")
+    with upload as folder, CorpusWriter(folder, recipe, streams) as corpus:
         if corpus.manifest is None:
             if beam is not None:
                 bucket = storage.to_path(out) if storage.is_remote(out) else None
-                _beam().fill(corpus, streams, read, packing, shard_size, beam, bucket)
+                _import_beam().write_shards(
+                    corpus, streams, read, encoder_arguments, shard_size, beam, bucket
+                )
             else:
-                with Workers(DocumentEncoder, packing, workers) as pool:
+                with WorkerPool(DocumentEncoder, encoder_arguments, workers) as pool:
                     _write_all(streams, read, pool, corpus, tokenizer, shard_size, progress)
             if not corpus.states["train"].totals["tokens"]:
-                raise UserError(corpus_text.no_text(inputs))
+                raise UserError(corpus_text.no_text_message(inputs))
             with disk_errors(corpus.path):
                 corpus.finish(tokenizer)
         return corpus.manifest
 
 
-def _beam() -> ModuleType:
+def _import_beam() -> ModuleType:
     try:
         return importlib.import_module("bertjax.corpus.beam")
     except ImportError as error:
         raise UserError(
-            f"Apache Beam is not installed ({error}): pip install 'bertjax[beam]'"
+            f"--runner beam requires Apache Beam ({error}); pip install 'bertjax[beam]'"
         ) from None
 
 
 def _write_all(
     streams: Sequence[Stream],
     read: Callable[[Source], Iterator[Document]],
-    pool: Workers,
+    pool: WorkerPool,
     corpus: CorpusWriter,
     tokenizer: Any,
     shard_size: float,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Writes the documents of all streams to disk, one stream after the other."""
+    """Write the documents of all streams, one stream after the other."""
     report = _Reporter(corpus, streams, progress)
     writers = {
         split: SplitWriter(corpus.folder, split, state, shard_size, tokenizer)
         for split, state in corpus.states.items()
     }
     for stream in streams:
-        _write(stream, read, pool, writers, corpus, report)
+        _write_stream(stream, read, pool, writers, corpus, report)
 
 
-def _write(
+def _write_stream(
     stream: Stream,
     read: Callable[[Source], Iterator[Document]],
-    pool: Workers,
+    pool: WorkerPool,
     writers: Mapping[str, SplitWriter],
     corpus: CorpusWriter,
     report: "_Reporter",
 ) -> None:
-    """Brings one stream of documents to disk."""
     positions = {split: corpus.states[split].position for split in stream.splits}
-    found = blocks(stream, positions, read)
-    for block, packed in pool.ordered((block, block.texts) for block in found):
+    blocks = read_blocks(stream, positions, read)
+    for block, encoded in pool.imap((block, block.texts) for block in blocks):
         writer = writers[block.split]
-        dropped = block.dropped + Counter(no_tokens=len(block.texts) - packed.documents)
+        dropped = block.dropped + Counter(no_tokens=len(block.texts) - encoded.documents)
         with disk_errors(corpus.path):
-            writer.add(packed, dropped=dropped, replaced=block.replaced)
+            writer.add(encoded, dropped=dropped, replaced=block.replaced)
             if block.is_last or writer.is_full:
                 writer.end_shard(block.position)
                 corpus.save()
-        report(block, packed)
+        report(block, encoded)
 
 
 class _Reporter:
-    """Adds up blocks and tells whoever requires to know."""
+    """Sum up the counts of blocks and pass them to a callback."""
 
     def __init__(
         self,
@@ -195,20 +197,20 @@ class _Reporter:
         for stream in streams:
             self._bytes_before |= dict.fromkeys(stream.splits, self._bytes)
             self._bytes += sum(source.bytes for source in stream.sources)
-        self._tell = progress or (lambda _: None)
+        self._callback = progress or (lambda _: None)
         self._started = time.monotonic()
 
-    def __call__(self, block: Block, packed: Packed) -> None:
-        behind = self._bytes_before[block.split] + block.input_bytes
+    def __call__(self, block: Block, encoded: EncodedDocuments) -> None:
+        bytes_read = self._bytes_before[block.split] + block.input_bytes
         self._progress = dataclasses.replace(
             self._progress,
-            documents=self._progress.documents + packed.documents,
-            characters=self._progress.characters + packed.characters,
-            tokens=self._progress.tokens + int(packed.index["tokens"].sum()),
-            fraction=behind / self._bytes if self._bytes else None,
+            documents=self._progress.documents + encoded.documents,
+            characters=self._progress.characters + encoded.characters,
+            tokens=self._progress.tokens + int(encoded.index["tokens"].sum()),
+            fraction=bytes_read / self._bytes if self._bytes else None,
             seconds=time.monotonic() - self._started,
         )
-        self._tell(self._progress)
+        self._callback(self._progress)
 
 
 def _streams(
@@ -220,15 +222,15 @@ def _streams(
     if not validation_inputs:
         return [Stream(sources, ("train",))]
     held_out = find_sources(validation_inputs)
-    if shared := overlap(sources, held_out):
+    if shared := find_overlap(sources, held_out):
         raise UserError(
-            f"{shared[0]} is an input and a validation input ({len(shared)} in all): held-out text "
-            "would be trained on; leave it out of one of them"
+            f"{shared[0]} is both an input and a validation input ({len(shared)} in all), so "
+            "held-out text would be trained on; remove it from one of them"
         )
     return [Stream(sources, ("train",)), Stream(held_out, ("validation",))]
 
 
-def _check(
+def _check_arguments(
     validation_inputs: Sequence[str],
     validation_fraction: float,
     shard_size: float,
@@ -237,13 +239,13 @@ def _check(
 ) -> None:
     if not 0 <= validation_fraction < 1:
         raise UserError(
-            f"validation_fraction={validation_fraction} is no fraction; give one from 0 to below 1"
+            f"validation_fraction: got {validation_fraction}, expected a number >= 0 and < 1"
         )
     if validation_inputs and validation_fraction:
-        raise UserError("validation_inputs and validation_fraction exclude each other; give one")
+        raise UserError("got both validation_inputs and validation_fraction, expected one of them")
     if shard_size <= 0:
-        raise UserError(f"shard_size={shard_size} is not positive; the default is 64")
+        raise UserError(f"shard_size: got {shard_size}, expected a number > 0, in MiB; default 64")
     if workers is not None and workers < 1:
-        raise UserError(f"workers={workers} is not positive; leave it out to use every core")
+        raise UserError(f"workers: got {workers}, expected an integer >= 1; default: one per core")
     if errors not in ("strict", "replace"):
-        raise UserError(f"errors={errors!r} is neither 'strict' nor 'replace'")
+        raise UserError(f"errors: got {errors!r}, expected 'strict' or 'replace'")

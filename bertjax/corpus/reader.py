@@ -1,11 +1,10 @@
-"""Read a corpus: record format, manifest and fingerprint, random access in batches.
+"""Read a corpus: record format, manifest, fingerprint, random access to batches of records.
 
-A corpus is a folder. Its `manifest.json` is written last, so that a folder without one is
-unfinished. A *document* is one or more consecutive *records*; a record holds at most
-`MAX_RECORD_TOKENS` tokens, ends at a sentence boundary where it can, and is stored as one
-little-endian array: first the token ids, then the number of tokens of each of its sentences.
-`SPLIT.index.npy` has a row for every record, so that examples are counted and laid out without
-reading any.
+A corpus is a folder. Its `manifest.json` is written last: a folder without one is incomplete. A
+*document* is one or more consecutive *records*. A record has at most `MAX_RECORD_TOKENS` tokens,
+ends at a sentence boundary if possible, and is stored as one little-endian array: the token ids,
+followed by the number of tokens of each of its sentences. `SPLIT.index.npy` has a row for every
+record, from which examples are counted and located without reading records.
 """
 
 import functools
@@ -26,13 +25,13 @@ FORMAT = 1
 MAX_RECORD_TOKENS = 2048
 INDEX_DTYPE = np.dtype([("tokens", "<u2"), ("sentences", "<u2"), ("starts_document", "?")])
 UNFINISHED = "unfinished"
-"""The folder, inside a corpus, of what an interrupted `prepare` continues with."""
+"""Folder inside a corpus with finished shards, from which an interrupted `prepare` resumes."""
 
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
 class HasFingerprint(Protocol):
-    """All that a corpus needs to know of a tokenizer."""
+    """The part of the tokenizer interface that reading a corpus uses."""
 
     fingerprint: str
 
@@ -43,9 +42,9 @@ class Corpus:
     Attributes:
       path: The corpus's folder.
       split: The split's name.
-      manifest: The whole `manifest.json`.
-      dtype: Of the token ids in a record.
-      fingerprint: SHA-256 over the shards and the tokenizer: equal for equal content.
+      manifest: The content of `manifest.json`.
+      dtype: The dtype of a record.
+      fingerprint: SHA-256 over the shards and the tokenizer; equal for equal content.
     """
 
     def __init__(self, path: pathlib.Path, split: str, manifest: dict[str, Any]):
@@ -73,53 +72,56 @@ class Corpus:
 
     @functools.cached_property
     def tokens(self) -> Int[np.ndarray, " R"]:
-        """How many tokens each record has."""
+        """Number of tokens of each record."""
         return self._index["tokens"].astype(np.int64)
 
     @functools.cached_property
     def sentences(self) -> Int[np.ndarray, " R"]:
-        """How many sentences each record has."""
+        """Number of sentences of each record."""
         return self._index["sentences"].astype(np.int64)
 
     @functools.cached_property
     def starts_document(self) -> Bool[np.ndarray, " R"]:
-        """Whether a record is the first one of its document."""
+        """Whether each record is the first one of its document."""
         return self._index["starts_document"].copy()
 
     @functools.cached_property
     def document(self) -> Int[np.ndarray, " R"]:
-        """The number of the document that each record belongs to."""
+        """Index of the document that each record belongs to."""
         return np.cumsum(self.starts_document, dtype=np.int64) - 1
 
     @functools.cached_property
     def token_counts(self) -> Int[np.ndarray, " V"]:
-        """How often each token id occurs in the split."""
+        """Number of occurrences of each token id in the split."""
         return _load_array(self.path / self._entry["counts"]["file"]).astype(np.int64)
 
     def read(self, records: Int[np.ndarray, " n"]) -> list[bytes]:
-        """Reads records by number, in the order asked; safe to call from several threads.
+        """Read records by index, in the given order; thread-safe.
 
-        Shards are opened when first read. A batch costs one call for each shard that it touches.
+        A shard is opened when it is first read. A batch costs one call for each of its shards.
 
         Raises:
-          UserError: a shard is gone or damaged.
+          UserError: A shard is missing or damaged.
         """
         records = np.asarray(records, dtype=np.int64)
         if records.size and not 0 <= records.min() <= records.max() < self.num_records:
-            raise IndexError(f"records of {self.path} are numbered 0 to {self.num_records - 1}")
+            raise IndexError(
+                f"records of {self.path}: got {records.min()} to {records.max()}, expected 0 to "
+                f"{self.num_records - 1}"
+            )
         shards = np.searchsorted(self._first_records, records, side="right") - 1
         if len(self._readers) == 1 or (shards.size and shards.min() == shards.max()):
             return self._read_shard(int(shards[0]), records) if records.size else []
-        found = np.empty(records.size, dtype=object)
+        result = np.empty(records.size, dtype=object)
         order = np.argsort(shards, kind="stable")
         starts = np.flatnonzero(np.diff(shards[order], prepend=-1))
         for rows in np.split(order, starts[1:]):
             if rows.size:
-                found[rows] = self._read_shard(int(shards[rows[0]]), records[rows])
-        return found.tolist()
+                result[rows] = self._read_shard(int(shards[rows[0]]), records[rows])
+        return result.tolist()
 
     def _read_shard(self, shard: int, records: np.ndarray) -> list[bytes]:
-        # One reader is shared by all threads: a reader for each would exhaust file descriptors.
+        # All threads share one reader per shard: one per thread would exhaust file descriptors.
         file = self._entry["shards"][shard]["file"]
         try:
             with self._locks[shard]:
@@ -127,18 +129,18 @@ class Corpus:
                     self._readers[shard] = ArrayRecordReader(str(self.path / file), READER_OPTIONS)
                 return self._readers[shard].read((records - self._first_records[shard]).tolist())
         except (RuntimeError, IndexError, ValueError) as error:
-            raise UserError(f"{self.path / file} cannot be read ({error}); {_REPAIR}") from error
+            raise UserError(f"cannot read {self.path / file} ({error}); {_REPAIR}") from error
 
 
 _REPAIR = "restore it from a copy, or delete the corpus folder and run `bertjax prepare` again"
 
 
 def open_corpus(path: str | pathlib.Path, split: str = "train") -> Corpus:
-    """Opens a split after checks that read no shard.
+    """Open a split of a corpus, checking file sizes and the index against the manifest.
 
     Raises:
-      UserError: there is no manifest, no such split, nothing in it, or its files are missing or
-        are not those that the manifest names.
+      UserError: There is no manifest or no such split, the split is empty, or a file is missing or
+        does not agree with the manifest.
     """
     path = copies.local_copy(path)
     manifest = read_manifest(path)
@@ -147,7 +149,8 @@ def open_corpus(path: str | pathlib.Path, split: str = "train") -> Corpus:
     entry = manifest["splits"][split]
     if not entry["records"]:
         raise UserError(
-            f"the {split} split of {path} is empty; prepare it again with more documents for it"
+            f"{path}: the split {split!r} has no records; prepare the corpus with more documents "
+            "for it"
         )
     for shard in entry["shards"]:
         _check_size(path / shard["file"], shard["bytes"])
@@ -160,36 +163,38 @@ def open_corpus(path: str | pathlib.Path, split: str = "train") -> Corpus:
 
 
 def read_manifest(path: str | pathlib.Path) -> dict[str, Any]:
-    """Reads a corpus's manifest.
+    """Read the manifest of a corpus.
 
     Raises:
-      UserError: the folder holds no finished corpus, or one of another format.
+      UserError: The folder has no complete corpus, or one of another format.
     """
     path = copies.local_copy(path)
     file = path / "manifest.json"
     if (path / UNFINISHED).is_dir() and not file.is_file():
         raise UserError(
-            f"{path} is an unfinished corpus; run the same `bertjax prepare` again to finish it"
+            f"{path} is an incomplete corpus; run the same `bertjax prepare` again to finish it"
         )
     if not file.is_file():
-        raise UserError(f"{path} is no prepared corpus (no manifest.json); run `bertjax prepare`")
+        raise UserError(
+            f"{path}: found no manifest.json, expected a prepared corpus; run `bertjax prepare`"
+        )
     try:
         manifest = json.loads(file.read_bytes())
-        found = manifest["format"]
+        format = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is damaged ({error!r}); {_REPAIR}") from error
-    if found != FORMAT:
+    if format != FORMAT:
         raise UserError(
-            f"{file} has format {found}, this version reads format {FORMAT}; prepare it again"
+            f"{file}: got corpus format {format}, expected {FORMAT}; prepare the corpus again"
         )
     return manifest
 
 
 def verify(path: str | pathlib.Path) -> None:
-    """Hashes every file of a corpus and compares with its manifest.
+    """Check the SHA-256 of every file of a corpus against its manifest.
 
     Raises:
-      UserError: naming the first file that is missing or differs.
+      UserError: A file is missing or differs.
     """
     path = copies.local_copy(path)
     manifest = read_manifest(path)
@@ -199,28 +204,31 @@ def verify(path: str | pathlib.Path) -> None:
                 _check_size(path / file["file"], file["bytes"])
             if hash_file(path / file["file"]) != file["sha256"]:
                 raise UserError(
-                    f"{path / file['file']} does not have the manifest's SHA-256; {_REPAIR}"
+                    f"{path / file['file']}: SHA-256 differs from the manifest's; {_REPAIR}"
                 )
     if content_fingerprint(manifest) != manifest["fingerprint"]:
-        raise UserError(f"{path / 'manifest.json'} does not have its own fingerprint; {_REPAIR}")
+        raise UserError(
+            f"{path / 'manifest.json'}: the fingerprint differs from that of the files; {_REPAIR}"
+        )
 
 
 def check_tokenizer(corpus: Corpus, tokenizer: HasFingerprint) -> None:
-    """Refuses a tokenizer other than the one that made the corpus.
+    """Check that a tokenizer is the one that the corpus was prepared with.
 
     Raises:
-      UserError: naming both fingerprints.
+      UserError: The fingerprints differ.
     """
-    made_with = corpus.manifest["tokenizer"]["fingerprint"]
-    if tokenizer.fingerprint != made_with:
+    expected = corpus.manifest["tokenizer"]["fingerprint"]
+    if tokenizer.fingerprint != expected:
         raise UserError(
-            f"{corpus.path} was prepared with tokenizer {made_with[:16]}, not with "
-            f"{tokenizer.fingerprint[:16]}; use {corpus.path / 'tokenizer'} or prepare it again"
+            f"tokenizer mismatch: got fingerprint {tokenizer.fingerprint[:16]}, expected "
+            f"{expected[:16]}, with which {corpus.path} was prepared; use "
+            f"{corpus.path / 'tokenizer'} or prepare the corpus again"
         )
 
 
 def content_fingerprint(manifest: dict[str, Any]) -> str:
-    """SHA-256 over what determines a corpus's content: its shards, its index, its tokenizer."""
+    """Compute the SHA-256 over the hashes of a corpus's shards, index and tokenizer."""
     splits = {
         name: [file["sha256"] for file in [*entry["shards"], entry["index"]]]
         for name, entry in manifest["splits"].items()
@@ -230,10 +238,10 @@ def content_fingerprint(manifest: dict[str, Any]) -> str:
 
 
 def hash_file(path: pathlib.Path) -> str:
-    """SHA-256 of a file's bytes.
+    """Compute the SHA-256 of a file.
 
     Raises:
-      UserError: it is missing.
+      UserError: The file is missing.
     """
     try:
         with open(path, "rb") as stream:
@@ -243,7 +251,7 @@ def hash_file(path: pathlib.Path) -> str:
 
 
 def sentence_ids(record: bytes, num_sentences: int, dtype: np.dtype) -> list[np.ndarray]:
-    """Takes a record apart into the token ids of its sentences."""
+    """Split a record into the token ids of its sentences."""
     values = np.frombuffer(record, dtype)
     lengths = values[values.size - num_sentences :]
     return np.split(values[: values.size - num_sentences], np.cumsum(lengths)[:-1])
@@ -254,24 +262,30 @@ def _check_size(path: pathlib.Path, expected: int) -> None:
         raise UserError(f"{path} is missing; {_REPAIR}")
     if path.stat().st_size != expected:
         raise UserError(
-            f"{path} has {path.stat().st_size} bytes, the manifest says {expected}; {_REPAIR}"
+            f"{path}: got {path.stat().st_size} bytes, expected {expected} by the manifest; "
+            f"{_REPAIR}"
         )
 
 
 def _check_index(corpus: Corpus) -> None:
     entry = corpus._entry
     index = corpus._index
-    found = (len(index), int(corpus.tokens.sum()), int(corpus.sentences.sum()))
-    expected = (entry["records"], entry["tokens"], entry["sentences"])
-    if found != expected or int(corpus.starts_document.sum()) != entry["documents"]:
-        raise UserError(
-            f"{corpus.path / entry['index']['file']} counts {found} records, tokens and "
-            f"sentences, the manifest says {expected}; {_REPAIR}"
-        )
+    counts = {
+        "records": len(index),
+        "tokens": int(corpus.tokens.sum()),
+        "sentences": int(corpus.sentences.sum()),
+        "documents": int(corpus.starts_document.sum()),
+    }
+    for name, count in counts.items():
+        if count != entry[name]:
+            raise UserError(
+                f"{corpus.path / entry['index']['file']}: got {count} {name}, expected "
+                f"{entry[name]} by the manifest; {_REPAIR}"
+            )
 
 
 def _load_array(path: pathlib.Path) -> np.ndarray:
     try:
         return np.load(path)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {_REPAIR}") from error
+        raise UserError(f"cannot read {path} ({error}); {_REPAIR}") from error

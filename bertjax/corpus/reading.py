@@ -1,8 +1,8 @@
-"""Read the inputs of a corpus in blocks, starting at any position, so that `prepare` can resume.
+"""Read the inputs of a corpus in blocks, from any position, so that `prepare` can resume.
 
-The reading process sees every document once, in the input's order, and gives it to a split by a
-digest of its text. The digests of a source's documents, chained, tell whether what an earlier call
-read of it is still the same.
+One process reads all documents in order and assigns each to a split by a hash of its text. A
+chained hash of a source's documents shows whether the part that an earlier call has read is
+unchanged.
 """
 
 import dataclasses
@@ -18,7 +18,8 @@ from bertjax.corpus.text import Document
 from bertjax.errors import UserError
 
 BLOCK_CHARACTERS = 1 << 18
-"""What goes to a worker at once: enough to hide the way there, little enough to share evenly."""
+"""Size of a block, the unit of work of a worker process: large enough to make the transfer cheap,
+small enough to balance the load."""
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
@@ -28,17 +29,17 @@ _digest = functools.partial(hashlib.blake2b, digest_size=16)
 
 @dataclasses.dataclass
 class Block:
-    """Documents of one split, and what is known of them before they are packed.
+    """Consecutive documents of one split, not yet encoded.
 
     Attributes:
-      split: The split that they belong to.
-      texts: Those that have text.
-      characters: How many characters those have.
-      dropped: How many were dropped, by reason.
-      replaced: How much in them was not UTF-8.
-      position: Where in the input the block ends.
-      is_last: Whether no other block of the split follows.
-      input_bytes: How much of the stream is behind then, as far as is known.
+      split: The split of the documents.
+      texts: The documents that are not empty.
+      characters: Number of characters of `texts`.
+      dropped: Number of dropped documents by reason.
+      replaced: Number of invalid byte sequences that were replaced.
+      position: Position in the input at the end of the block.
+      is_last: Whether this is the last block of the split.
+      input_bytes: Bytes of the stream that have been read, as far as known.
     """
 
     split: str
@@ -61,12 +62,12 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """Sources that are read one after another, and the splits that their documents go to.
+    """Sources that are read in order, and the splits to which their documents are assigned.
 
     Attributes:
-      sources: The whole input.
-      splits: One split, or `train` and `validation`, and then
-      validation_fraction: how much goes to `validation`.
+      sources: The sources.
+      splits: One split, or `train` and `validation`.
+      validation_fraction: With two splits, the fraction of documents for `validation`.
     """
 
     sources: Sequence[Source]
@@ -74,37 +75,36 @@ class Stream:
     validation_fraction: float = 0.0
 
     def choose(self, content: bytes) -> str:
-        """The split of a document: a fixed choice for its text, whatever stands around it."""
+        """Choose the split of a document by a hash of its text, independent of its neighbours."""
         if len(self.splits) == 1:
             return self.splits[0]
-        drawn = int.from_bytes(_digest(content).digest()[:8], "big") / 2**64
-        return "validation" if drawn < self.validation_fraction else "train"
+        uniform = int.from_bytes(_digest(content).digest()[:8], "big") / 2**64
+        return "validation" if uniform < self.validation_fraction else "train"
 
 
-def blocks(
+def read_blocks(
     stream: Stream,
     positions: Mapping[str, Position],
     read: Callable[[Source], Iterator[Document]],
 ) -> Iterator[Block]:
-    """Yields the blocks of every split, each from its own position on, and an ending one for each.
+    """Yield the blocks of every split after its position, and a last, possibly empty one for each.
 
     Args:
       stream: The input.
-      positions: Where each split continues; documents of a split before its position are passed
-        over.
-      read: The documents of a source.
+      positions: The position of each split; documents of a split before it are skipped.
+      read: Reads the documents of a source.
 
     Raises:
-      UserError: a source is not what it was when the positions were taken.
+      UserError: A source has changed before a position.
     """
     sources = stream.sources
     building = {split: Block(split) for split in positions}
     first = min(position.source for position in positions.values())
-    bytes_behind = sum(source.bytes for source in sources[:first])
+    bytes_before = sum(source.bytes for source in sources[:first])
     for number in range(first, len(sources)):
         source, size = sources[number], 0
         known = {p.document: p.digest for p in positions.values() if p.source == number}
-        for count, document, content, chain in _digested(source, read, known):
+        for count, document, content, chain in _read_with_digests(source, read, known):
             size += len(content)
             split = stream.choose(content)
             if (number, count) <= positions[split][:2]:
@@ -113,38 +113,38 @@ def blocks(
             block.add(document)
             if block.characters >= BLOCK_CHARACTERS:
                 block.position = Position(number, count, chain.hexdigest())
-                block.input_bytes = bytes_behind + _bytes_read(source, size)
+                block.input_bytes = bytes_before + _bytes_read(source, size)
                 building[split] = Block(split)
                 yield block
-        bytes_behind += source.bytes
+        bytes_before += source.bytes
     for block in building.values():
         block.position, block.is_last = Position(len(sources), 0, ""), True
-        block.input_bytes = bytes_behind
+        block.input_bytes = bytes_before
         yield block
 
 
-def _digested(
+def _read_with_digests(
     source: Source, read: Callable[[Source], Iterator[Document]], known: dict[int, str]
 ) -> Iterator[tuple[int, Document, bytes, Any]]:
-    """Yields (number from 1, document, its bytes, digest of all so far), checking known digests."""
+    """Yield (number from 1, document, its bytes, chained hash so far); check the known hashes."""
     chain, count = _digest(), 0
     for count, document in enumerate(read(source), start=1):
         content = document.text.encode()
         chain.update(len(content).to_bytes(8, "big") + content)
         if count in known and known[count] != chain.hexdigest():
-            raise UserError(_changed(source))
+            raise UserError(_changed_message(source))
         yield count, document, content, chain
     if any(document > count for document in known):
-        raise UserError(_changed(source))
+        raise UserError(_changed_message(source))
 
 
 def _bytes_read(source: Source, size: int) -> int:
-    """How much of a file has been read; unknown before its end where it is compressed."""
+    """Bytes of a file that have been read; 0 for a compressed file, where that is unknown."""
     return 0 if source.name.endswith(_COMPRESSED) else min(size, source.bytes)
 
 
-def _changed(source: Source) -> str:
+def _changed_message(source: Source) -> str:
     return (
-        f"{source.name} has changed since this corpus was begun; "
-        "restore it, or delete the corpus folder and start again"
+        f"{source.name} has changed since the interrupted call that is resumed; restore it, or "
+        "delete the corpus folder and run the command again"
     )

@@ -1,7 +1,7 @@
-"""Write shards atomically, with the state from which writing resumes after the last one.
+"""Write the shards of a corpus atomically, with the state from which `prepare` resumes.
 
-While a corpus is made, its folder has a folder `unfinished` with the finished shards, their rows of
-the index, their token counts, and `progress.json`, which says up to where in the input they reach.
+Until a corpus is complete, its folder has a folder `unfinished` with the finished shards, their
+rows of the index, their token counts, and `progress.json` with their end position in the input.
 """
 
 import contextlib
@@ -17,25 +17,25 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from bertjax.corpus.encoding import Packed
+from bertjax.corpus.encoding import EncodedDocuments
 from bertjax.corpus.reader import INDEX_DTYPE, hash_file
 from bertjax.errors import UserError
 from bertjax.io.files import fsync, write_atomic
 
-# One record a chunk makes random reads fast; compression would halve their speed again, and tie
-# the bytes of a corpus to one version of a compressor.
+# One record per chunk makes random reads fast. Compression would halve their speed, and make the
+# bytes of a corpus depend on the version of the compressor.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Position(NamedTuple):
-    """A place between two documents of the input.
+    """A position between two documents of the input.
 
     Attributes:
-      source: The number of the source.
-      document: How many of its documents come before.
-      digest: Of those documents, so that a changed source is noticed.
+      source: Index of the source.
+      document: Number of documents of the source before the position.
+      digest: Chained hash of these documents, to detect a changed source.
     """
 
     source: int
@@ -44,13 +44,13 @@ class Position(NamedTuple):
 
 
 START = Position(0, 0, "")
-SHARD = ".array_record"
-"""How the name of a shard ends."""
+SHARD_SUFFIX = ".array_record"
+"""File name suffix of shards."""
 
 
 @dataclasses.dataclass
 class SplitState:
-    """What of a split is on disk: its finished shards and where in the input they end."""
+    """The finished shards of a split, their counts, and their end position in the input."""
 
     position: Position
     shards: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -76,21 +76,21 @@ class SplitState:
 
 
 class HasVocabulary(Protocol):
-    """All that writing needs to know of a tokenizer."""
+    """The part of the tokenizer interface that writing uses."""
 
     vocab_size: int
 
 
 class SplitWriter:
-    """Writes one split, shard after shard.
+    """Write the shards of one split in order.
 
     Args:
-      folder: Where unfinished shards lie.
+      folder: The folder of finished shards.
       split: The split's name.
-      state: What is there already; kept up to date, so that it can be saved.
-      shard_size: What makes a shard full.
-      tokenizer: Tells how many token ids there are to count.
-      part: Name of the file that a shard is written to until it is whole.
+      state: The finished shards; updated after every shard.
+      shard_size: Size in MiB from which a shard counts as full.
+      tokenizer: Its vocabulary size is the length of the token counts.
+      part: Name of the temporary file to which a shard is written.
     """
 
     def __init__(
@@ -106,9 +106,9 @@ class SplitWriter:
         self._part = folder / (part or f"{split}.part")
         self._folder, self._split = folder, split
         self._full_bytes, self._vocab_size = shard_size * 2**20, tokenizer.vocab_size
-        self._begin()
+        self._start_shard()
 
-    def _begin(self) -> None:
+    def _start_shard(self) -> None:
         self._writer: ArrayRecordWriter | None = None
         self._index: list[np.ndarray] = []
         self._counts = np.zeros(self._vocab_size, np.int64)
@@ -116,38 +116,38 @@ class SplitWriter:
         self._totals: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
-    def add(self, packed: Packed, *, dropped: Counter[str], replaced: int) -> None:
-        """Appends a block.
+    def add(self, encoded: EncodedDocuments, *, dropped: Counter[str], replaced: int) -> None:
+        """Append the documents of a block.
 
         Args:
-          packed: Its documents.
-          dropped: How many were dropped before they were packed, by reason.
-          replaced: How much in them was not UTF-8.
+          encoded: The encoded documents.
+          dropped: Number of dropped documents of the block by reason.
+          replaced: Number of invalid byte sequences that were replaced.
         """
-        if packed.records and self._writer is None:
+        if encoded.records and self._writer is None:
             self._writer = ArrayRecordWriter(str(self._part), _WRITER_OPTIONS)
-        for record in packed.records:
+        for record in encoded.records:
             self._writer.write(record)
-        self._index.append(packed.index)
-        self._counts[packed.token_ids] += packed.token_counts
-        self._bytes += sum(map(len, packed.records))
+        self._index.append(encoded.index)
+        self._counts[encoded.token_ids] += encoded.token_counts
+        self._bytes += sum(map(len, encoded.records))
         self._dropped += dropped
         self._totals.update(
-            documents=packed.documents,
-            records=len(packed.records),
-            sentences=int(packed.index["sentences"].sum()),
-            tokens=int(packed.index["tokens"].sum()),
-            characters=packed.characters,
+            documents=encoded.documents,
+            records=len(encoded.records),
+            sentences=int(encoded.index["sentences"].sum()),
+            tokens=int(encoded.index["tokens"].sum()),
+            characters=encoded.characters,
             replaced=replaced,
         )
 
     @property
     def is_full(self) -> bool:
-        """Whether the shard has reached its size."""
+        """Whether the current shard has reached its size."""
         return self._bytes >= self._full_bytes
 
     def end_shard(self, position: Position) -> None:
-        """Brings what was added to disk, whole, and moves `state` on to the position."""
+        """Finish the current shard atomically and set the position of `state`."""
         if self._writer is not None:
             name = shard_name(self._split, len(self.state.shards))
             self._writer.close()
@@ -166,16 +166,22 @@ class SplitWriter:
         self.state.position = position
         self.state.totals += self._totals
         self.state.dropped += self._dropped
-        self._begin()
+        self._start_shard()
 
 
 def shard_name(split: str, number: int) -> str:
-    """What a finished shard is called until it is known how many there are."""
-    return f"{split}-{number:05d}{SHARD}"
+    """Return the name of a finished shard while the number of shards is unknown."""
+    return f"{split}-{number:05d}{SHARD_SUFFIX}"
 
 
-def shard_arrays(folder: pathlib.Path, split: str, num_shards: int, vocab_size: int):
-    """Returns a split's index and its token counts, put together from all its shards."""
+def merge_shard_arrays(
+    folder: pathlib.Path, split: str, num_shards: int, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merge index and token counts of all shards of a split.
+
+    Returns:
+      The index (`INDEX_DTYPE`, one row per record) and the counts (int64 [vocab_size]).
+    """
     names = [shard_name(split, number) for number in range(num_shards)]
     index = [np.load(folder / f"{name}.index.npy") for name in names]
     counts = np.zeros(vocab_size, np.int64)
@@ -185,7 +191,7 @@ def shard_arrays(folder: pathlib.Path, split: str, num_shards: int, vocab_size: 
 
 
 def write_array(path: pathlib.Path, array: np.ndarray) -> None:
-    """Writes a `.npy` file whole or not at all."""
+    """Write a `.npy` file atomically."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     write_atomic(path, buffer.getvalue())
@@ -193,17 +199,19 @@ def write_array(path: pathlib.Path, array: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def disk_errors(folder: str | os.PathLike) -> Iterator[None]:
-    """Turns a full disk, and one that cannot be written, into the line that the user reads."""
+    """A context manager that converts errors of a full or read-only disk to `UserError`."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        full = getattr(error, "errno", None) in _FULL
-        full = full or any(os.strerror(number) in str(error) for number in _FULL)
+        full = getattr(error, "errno", None) in _DISK_FULL
+        full = full or any(os.strerror(number) in str(error) for number in _DISK_FULL)
         if full:
             raise UserError(
-                f"no space left for {folder}; free some and run the same command again: "
-                "finished shards are kept"
+                f"cannot write {folder}: the disk is full; free some space and run the same "
+                "command again, which keeps finished shards"
             ) from error
         if isinstance(error, PermissionError) or "Permission denied" in str(error):
-            raise UserError(f"{folder} cannot be written: permission denied") from error
+            raise UserError(
+                f"cannot write {folder}: permission denied; give another folder"
+            ) from error
         raise

@@ -1,8 +1,8 @@
-"""Map blocks over child processes: results in order, bounded memory.
+"""Map a function over blocks in worker processes, with results in order and bounded memory.
 
-The children are plain interpreters that read blocks from a pipe: nothing is forked, so jax and its
-threads may live in the parent; nothing of the parent's main module is run again; and whatever ends
-the parent, even `kill -9`, closes the pipe and so ends the children.
+The workers are new interpreters that read blocks from a pipe. Nothing is forked, so the parent may
+use jax and threads; the parent's main module is not imported, as by a spawn of `multiprocessing`;
+and if the parent ends, even by `kill -9`, the pipe is closed and the workers end too.
 """
 
 import collections
@@ -23,27 +23,30 @@ from bertjax.errors import UserError
 
 Tag = TypeVar("Tag")
 
-_BOOT = "import sys; sys.path[:] = sys.argv[1:]; from bertjax.corpus.workers import child; child()"
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[1:]; from bertjax.corpus import workers; "
+    "workers.run_child()"
+)
 _ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def available_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-class Workers:
-    """Child processes that each make a function with `make(*arguments)` and call it on blocks.
+class WorkerPool:
+    """A pool of worker processes that call the function `make(*arguments)` on blocks.
 
-    A child starts when there is a block for it. A context manager: leaving it ends the children,
-    whatever they are doing.
+    A process is started when there is a block for it. Use the pool as a context manager: on exit
+    the processes are killed.
 
     Args:
-      make: A function or class that a child can import.
-      arguments: What a child makes its function from.
-      count: How many children at most; as many as there are cores unless told.
+      make: A function or class that a worker process can import; it returns the function to call.
+      arguments: The arguments of `make`.
+      count: Maximum number of processes; default: one per core.
     """
 
     def __init__(self, make: Callable[..., Callable], arguments: tuple, count: int | None = None):
@@ -52,13 +55,13 @@ class Workers:
         self._children: list[_Child] = []
         self._starting = threading.Lock()
         self._is_closed = False
-        # Last in, first out: a place without a child is taken only if all children are busy.
-        self._places: queue.LifoQueue[_Child | None] = queue.LifoQueue()
+        # A LIFO queue, so that a slot without a process is used only if all processes are busy.
+        self._slots: queue.LifoQueue[_Child | None] = queue.LifoQueue()
         for _ in range(count):
-            self._places.put(None)
+            self._slots.put(None)
         self._threads = concurrent.futures.ThreadPoolExecutor(count, "bertjax-workers")
-        # Enough that no child waits while the parent writes, few enough to bound memory.
-        self._most_pending = 2 * count + 1
+        # Enough that no worker waits while the parent writes, few enough to bound memory.
+        self._max_pending = 2 * count + 1
 
     def __enter__(self) -> "Workers":
         return self
@@ -67,34 +70,34 @@ class Workers:
         with self._starting:
             self._is_closed = True
         for process in self._children:
-            process.end()
+            process.kill()
         self._threads.shutdown(cancel_futures=True)
         for process in self._children:
-            process.forget()
+            process.close()
 
-    def ordered(self, blocks: Iterable[tuple[Tag, Any]]) -> Iterator[tuple[Tag, Any]]:
-        """Yields (tag, result) for every (tag, block), in the order of the blocks.
+    def imap(self, blocks: Iterable[tuple[Tag, Any]]) -> Iterator[tuple[Tag, Any]]:
+        """Yield (tag, result) for every (tag, block), in the order of the blocks.
 
         Raises:
-          UserError: the function raised it, or a child died.
-          RuntimeError: the function raised anything else; the child's traceback is its text.
+          UserError: The function raised it, or a worker process died.
+          RuntimeError: The function raised another error; the message contains its traceback.
         """
         pending: collections.deque[tuple[Tag, concurrent.futures.Future]] = collections.deque()
         for tag, block in blocks:
             pending.append((tag, self._threads.submit(self._call, block)))
-            while pending and (len(pending) > self._most_pending or pending[0][1].done()):
+            while pending and (len(pending) > self._max_pending or pending[0][1].done()):
                 tag, future = pending.popleft()
                 yield tag, future.result()
         for tag, future in pending:
             yield tag, future.result()
 
     def _call(self, block: Any) -> Any:
-        process = self._places.get()
+        process = self._slots.get()
         try:
             process = process or self._start()
             return process.call(block)
         finally:
-            self._places.put(process)
+            self._slots.put(process)
 
     def _start(self) -> "_Child":
         with self._starting:
@@ -105,10 +108,10 @@ class Workers:
 
 
 class _Child:
-    """One child process and the pipes to it."""
+    """A worker process and the pipes to it."""
 
     def __init__(self, setup: tuple[Callable, tuple]):
-        # A session of its own: Ctrl-C is for the parent to answer.
+        # In a new session, so that Ctrl-C reaches the parent only.
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOT, *sys.path],
             stdin=subprocess.PIPE,
@@ -116,7 +119,7 @@ class _Child:
             start_new_session=True,
             env=os.environ | _ONE_THREAD,
         )
-        with contextlib.suppress(BrokenPipeError):  # the first call will say that it died
+        with contextlib.suppress(BrokenPipeError):  # the first call reports that it died
             pickle.dump(setup, self._process.stdin)
             self._process.stdin.flush()
 
@@ -126,56 +129,56 @@ class _Child:
             self._process.stdin.flush()
             failure, result = pickle.load(self._process.stdout)
         except (EOFError, OSError, ValueError, pickle.UnpicklingError):
-            raise UserError(self._last_words()) from None
+            raise UserError(self._exit_message()) from None
         if failure is UserError:
             raise UserError(result)
         if failure is not None:
-            raise RuntimeError(f"in a worker process:\n{result}")
+            raise RuntimeError(f"error in a worker process:\n{result}")
         return result
 
-    def _last_words(self) -> str:
+    def _exit_message(self) -> str:
         status = self._process.wait()
         if status < 0:
             cause = f"was killed by {signal.Signals(-status).name}"
-            cause += " (is memory short? try fewer --workers)" if -status == signal.SIGKILL else ""
+            cause += " (out of memory? use fewer --workers)" if -status == signal.SIGKILL else ""
         else:
-            cause = f"ended with status {status}"
+            cause = f"exited with status {status}"
         return (
             f"worker process {self._process.pid} {cause}; "
-            "run the same command again to continue from the last finished shard"
+            "run the same command again to resume after the last finished shard"
         )
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self._process.kill()
 
-    def forget(self) -> None:
+    def close(self) -> None:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
 
-def child() -> None:
-    """What a child process does: reads blocks and answers until its parent is gone."""
-    blocks, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not end up among the answers
-    failure, function = _attempt(_make, blocks)
+def run_child() -> None:
+    """The main function of a worker process: process blocks until the parent closes the pipe."""
+    blocks, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # output that a library prints must not be mixed with the results
+    failure, function = _attempt(_make_function, blocks)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             block = pickle.load(blocks)
-            answer = (failure, function) if failure else _attempt(function, block)
-            pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
-            answers.flush()
-    os._exit(0)  # without a last flush into a pipe that nobody reads
+            result = (failure, function) if failure else _attempt(function, block)
+            pickle.dump(result, results, pickle.HIGHEST_PROTOCOL)
+            results.flush()
+    os._exit(0)  # without flushing, which would raise an error as the pipe is closed
 
 
-def _make(setup: BinaryIO) -> Callable:
+def _make_function(setup: BinaryIO) -> Callable:
     make, arguments = pickle.load(setup)
     return make(*arguments)
 
 
 def _attempt(function: Callable, argument: Any) -> tuple[type | None, Any]:
-    """Calls a function; returns (what kind of failure, the result or what went wrong)."""
+    """Call a function; return (None, result) or (type of the error, message)."""
     try:
         return None, function(argument)
     except UserError as error:

@@ -1,6 +1,6 @@
-"""Write a corpus: unfinished shards, the lock on its folder, the final manifest.
+"""Write the folder of a corpus: its lock, the state to resume from, the final manifest.
 
-`progress.json` is written after every shard; `manifest.json` is the last file of all.
+`progress.json` is written after every shard, `manifest.json` after all other files.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from bertjax.corpus.encoding import id_dtype
 from bertjax.corpus.reader import FORMAT, UNFINISHED, content_fingerprint, hash_file, read_manifest
 from bertjax.corpus.reading import Stream
 from bertjax.corpus.shards import (
-    SHARD,
+    SHARD_SUFFIX,
     START,
     SplitState,
     disk_errors,
-    shard_arrays,
+    merge_shard_arrays,
     shard_name,
     write_array,
 )
@@ -35,7 +35,7 @@ _TOTALS = ("documents", "records", "sentences", "tokens", "characters")
 
 
 class Tokenizer(Protocol):
-    """The part of a tokenizer that is needed here."""
+    """The part of the tokenizer interface that writing a corpus uses."""
 
     kind: str
     vocab_size: int
@@ -45,18 +45,18 @@ class Tokenizer(Protocol):
 
 
 class CorpusWriter:
-    """The folder of a corpus while it is made; a context manager that holds a lock on it.
+    """A context manager that locks the folder of a corpus, resumes it and completes it.
 
     Attributes:
       path: The corpus's folder.
-      folder: Where unfinished shards lie.
-      manifest: Not None if the corpus is finished already.
-      states: What of each split is on disk.
+      folder: The folder of finished shards while the corpus is incomplete.
+      manifest: The manifest if the corpus is complete, else None.
+      states: Finished shards of each split.
 
     Args:
       path: The corpus's folder.
-      recipe: All that was asked for and determines the corpus's content.
-      streams: The input and the splits that it becomes.
+      recipe: All options that determine the content of the corpus.
+      streams: The inputs and their splits.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class CorpusWriter:
         self.path, self.folder = path, path / UNFINISHED
         self.manifest: dict[str, Any] | None = None
         self.states = {split: SplitState(START) for stream in streams for split in stream.splits}
-        self._recipe = json.loads(json.dumps(recipe))  # as it will be read again: no tuples
+        self._recipe = json.loads(json.dumps(recipe))  # as it is read from JSON: without tuples
         self._streams = streams
 
     def __enter__(self) -> "CorpusWriter":
-        """Locks the folder and finds out what an earlier process left in it.
+        """Lock the folder and read the state that an earlier process left in it.
 
         Raises:
-          UserError: it holds another corpus or something else, or another process writes it.
+          UserError: The folder has another corpus or other files, or is locked by another process.
         """
         with disk_errors(self.path):
             storage.make_folder(self.path)
         self._lock = os.open(self.path, os.O_RDONLY)
         try:
-            self._take_over()
+            self._load_state()
         except BaseException:
             os.close(self._lock)
             raise
@@ -91,89 +91,92 @@ class CorpusWriter:
         if self.manifest is None and not any(state.shards for state in self.states.values()):
             shutil.rmtree(self.folder, ignore_errors=True)
             with contextlib.suppress(OSError):
-                self.path.rmdir()  # only if nothing else lies there
+                self.path.rmdir()  # only if it is empty
         os.close(self._lock)
 
-    def _take_over(self) -> None:
+    def _load_state(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(
-                f"another `bertjax prepare` is writing {self.path}; wait for it"
+                f"{self.path} is locked by another `bertjax prepare`; wait until it ends"
             ) from None
         if (self.path / "manifest.json").is_file():
-            self.manifest = self._finished()
+            self.manifest = self._read_finished()
             shutil.rmtree(self.folder, ignore_errors=True)
         elif not self.folder.is_dir() and any(self.path.iterdir()):
-            raise UserError(f"{self.path} is not empty and holds no corpus; give another folder")
+            raise UserError(
+                f"{self.path}: got a folder with other files, expected an empty one or a corpus; "
+                "give another --out"
+            )
         else:
             self.folder.mkdir(exist_ok=True)
             self._resume()
 
-    def _finished(self) -> dict[str, Any]:
+    def _read_finished(self) -> dict[str, Any]:
         manifest = read_manifest(self.path)
-        self._compare(manifest["source"], self._recipe | {"files": self._files()})
+        self._check_recipe(manifest["source"], self._recipe | {"files": self._files()})
         return manifest
 
     def _resume(self) -> None:
-        """Takes over what is finished; what is not is thrown away."""
+        """Resume from the finished shards; delete unfinished files."""
         try:
             progress = json.loads((self.folder / "progress.json").read_bytes())
         except FileNotFoundError:
             progress = {"states": {}}
-        found = {name: SplitState.from_json(state) for name, state in progress["states"].items()}
+        states = {name: SplitState.from_json(state) for name, state in progress["states"].items()}
         kept: set[str] = {"progress.json"}
-        if any(state.shards for state in found.values()):
-            self._compare(progress["recipe"], self._recipe)
-            self.states = found
-            self._compare_sources(progress["sources"])
+        if any(state.shards for state in states.values()):
+            self._check_recipe(progress["recipe"], self._recipe)
+            self.states = states
+            self._check_sources(progress["sources"])
             kept |= self._finished_files()
         for path in self.folder.iterdir():
             if path.name not in kept and path.is_file():
                 path.unlink()
 
-    def _compare(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    def _check_recipe(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         for name in new:
             if old.get(name) != new[name]:
                 raise UserError(
-                    f"{self.path} was begun with other options: {name} was "
-                    f"{_short(old.get(name))}, now it is {_short(new[name])}; "
-                    "give the same ones, another --out, or delete the folder"
+                    f"{self.path} was started with other options: {name}: got "
+                    f"{_shorten(new[name])}, expected {_shorten(old.get(name))}; give the same "
+                    "options, another --out, or delete the folder"
                 )
 
-    def _compare_sources(self, before: list[list]) -> None:
-        """What has been read of the input must be as it was; the rest may have changed."""
+    def _check_sources(self, before: list[list]) -> None:
+        """Check that the sources that have been read are unchanged; others may differ."""
         for stream, old in zip(self._streams, before, strict=True):
             read = max(self.states[split].position.source for split in stream.splits)
             new = _rows(stream.sources)
             for was, now in zip(old[:read], [*new, *[None] * read], strict=False):
                 if was != now:
                     raise UserError(
-                        f"{was[0]} has changed, moved or is no longer the same in order since "
-                        f"{self.path} was begun; restore it, or delete the folder and start again"
+                        f"{was[0]} was changed, moved or reordered since {self.path} was started; "
+                        "restore it, or delete the folder and run the command again"
                     )
 
     def _finished_files(self) -> set[str]:
-        """The names of what earlier processes finished.
+        """Names of the files of finished shards.
 
         Raises:
-          UserError: some of it is gone.
+          UserError: One of them is missing or has another size.
         """
         names: set[str] = set()
         for split, state in self.states.items():
             for number, shard in enumerate(state.shards):
                 name = shard_name(split, number)
-                final = self.path / final_name(split, number, len(state.shards))
+                final = self.path / final_shard_name(split, number, len(state.shards))
                 path = self.folder / name if (self.folder / name).is_file() else final
                 if not path.is_file() or path.stat().st_size != shard["bytes"]:
                     raise UserError(
-                        f"{path} is gone or damaged; delete {self.path} and start again"
+                        f"{path} is missing or damaged; delete {self.path} and start again"
                     )
                 names |= {name, *(f"{name}.{kind}.npy" for kind in ("index", "counts"))}
         return names
 
     def save(self) -> None:
-        """Makes what `states` say last: the next process continues from there."""
+        """Save `states` and the recipe, from which the next process resumes."""
         progress = {
             "recipe": self._recipe,
             "sources": [_rows(stream.sources) for stream in self._streams],
@@ -182,7 +185,7 @@ class CorpusWriter:
         write_atomic(self.folder / "progress.json", json.dumps(progress).encode())
 
     def finish(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Gives everything its name and writes the manifest; may be stopped and called again."""
+        """Move all files to their final names and write the manifest; can be repeated."""
         splits = {split: self._finish_split(split, tokenizer) for split in self.states}
         self._save_tokenizer(tokenizer)
         manifest = {
@@ -207,7 +210,7 @@ class CorpusWriter:
     def _finish_split(self, split: str, tokenizer: Tokenizer) -> dict[str, Any]:
         state = self.states[split]
         count = len(state.shards)
-        arrays = shard_arrays(self.folder, split, count, tokenizer.vocab_size)
+        arrays = merge_shard_arrays(self.folder, split, count, tokenizer.vocab_size)
         files = {}
         for kind, array in zip(("index", "counts"), arrays, strict=True):
             file = f"{split}.{kind}.npy"
@@ -215,8 +218,8 @@ class CorpusWriter:
             files[kind] = {"file": file, "sha256": hash_file(self.path / file)}
         shards = []
         for number, shard in enumerate(state.shards):
-            final = final_name(split, number, count)
-            with contextlib.suppress(FileNotFoundError):  # an earlier process came as far
+            final = final_shard_name(split, number, count)
+            with contextlib.suppress(FileNotFoundError):  # an earlier process has moved it
                 os.replace(self.folder / shard_name(split, number), self.path / final)
             shards.append({"file": final, **shard})
         return {**{name: state.totals[name] for name in _TOTALS}, "shards": shards, **files}
@@ -237,11 +240,11 @@ def _rows(sources: Sequence[Source]) -> list[list]:
     return [list(dataclasses.astuple(source)) for source in sources]
 
 
-def final_name(split: str, number: int, count: int) -> str:
-    """What a shard is called once it is known how many there are."""
-    return f"{split}-{number:05d}-of-{count:05d}{SHARD}"
+def final_shard_name(split: str, number: int, count: int) -> str:
+    """Return the name of a shard in a complete corpus."""
+    return f"{split}-{number:05d}-of-{count:05d}{SHARD_SUFFIX}"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -149,7 +149,7 @@ def _split_document(model: LanguageModel, document: str) -> list[str]:
     """
     if "imported" in model.config:
         return [document]
-    return list(encoding.sentence_texts(document, encoding.joint(model.tokenizer)))
+    return list(encoding.split_document(document, encoding.sentence_separator(model.tokenizer)))
 
 
 def _score_windows(

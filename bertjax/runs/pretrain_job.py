@@ -238,8 +238,8 @@ def _text(
     if data.corpus and not config.tokenizer.path:
         path = copies.local_copy(data.corpus) / "tokenizer"
     else:
-        path = cache.tokenizer_of(data, config.tokenizer, log)
+        path = cache.get_or_train_tokenizer(data, config.tokenizer, log)
     tokenizer = load_tokenizer(path)
     # Before the corpus, which may take hours to prepare.
     build.check_vocabulary(config, tokenizer, build.extra_ids(config))
-    return tokenizer, cache.corpus_of(data, path, tokenizer.fingerprint, log, progress)
+    return tokenizer, cache.get_or_prepare_corpus(data, path, tokenizer.fingerprint, log, progress)

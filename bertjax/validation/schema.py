@@ -126,7 +126,7 @@ class Data:
 
     corpus: AnyText
     input: tuple[AnyText, ...]
-    text_format: Annotated[str, OneOf(text.formats())]
+    text_format: Annotated[str, OneOf(text.list_formats())]
     text_field: AnyText
     validation_input: tuple[AnyText, ...]
     validation_fraction: ShareBelowOne

@@ -119,7 +119,7 @@ def test_an_existing_tokenizer_is_kept(text, tmp_path):
     [
         (["--max_documents", "0"], "--max_documents: got 0, expected an integer >= 1"),
         (["--sample", "0"], r"--sample: got 0\.0, expected a share in \(0, 1\]"),
-        (["--format", "pdf"], "no format 'pdf'"),
+        (["--format", "pdf"], "unknown format 'pdf'"),
         (["--out", "OCCUPIED"], "is not a tokenizer folder"),
     ],
 )

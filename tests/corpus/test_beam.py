@@ -37,7 +37,7 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """Four files of 400 kB, so that blocks and shards cross them; some documents hold nothing."""
+    """Four files of 400 kB, so that blocks and shards span files; some documents are empty."""
     draw = random.Random(11)
     folder = tmp_path_factory.mktemp("texts")
     for number in range(4):
@@ -60,7 +60,7 @@ def contents(folder):
 
 @pytest.mark.parametrize("held_out", ["a share", "files", "a share of another field"])
 @pytest.mark.slow
-def test_the_corpus_is_the_same(apache_beam, texts, vocabulary, tmp_path, held_out):
+def test_the_corpus_is_that_of_one_machine(apache_beam, texts, vocabulary, tmp_path, held_out):
     options = {"shard_size": 0.05, "validation_fraction": 0.2}
     inputs = [str(texts / "*.jsonl")]
     if held_out == "files":
@@ -81,8 +81,10 @@ def test_the_corpus_is_the_same(apache_beam, texts, vocabulary, tmp_path, held_o
 
 
 @pytest.mark.slow
-def test_the_corpus_is_the_same_in_a_bucket(apache_beam, texts, vocabulary, tmp_path, monkeypatch):
-    """Without a disk that workers share."""
+def test_the_corpus_in_a_bucket_is_that_of_one_machine(
+    apache_beam, texts, vocabulary, tmp_path, monkeypatch
+):
+    """The workers share no disk."""
     pytest.importorskip("gcsfs", reason="no client for buckets: the extra `gcs`")
     server = BucketServer()
     for name, value in server.environment.items():
@@ -153,7 +155,7 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
-def test_the_corpus_is_the_same_by_way_of_a_job_server(
+def test_the_corpus_by_a_job_server_is_that_of_one_machine(
     texts, vocabulary, tmp_path, job_server, root, command_environment
 ):
     alone = tmp_path / "alone"
@@ -182,8 +184,10 @@ def test_a_full_disk_is_one_line(apache_beam, texts, vocabulary, tmp_path, monke
 
 
 @pytest.mark.slow
-def test_a_mistake_is_one_line(apache_beam, texts, vocabulary, tmp_path, root, command_environment):
-    """Where a worker finds it, too."""
+def test_a_user_error_in_a_worker_is_one_line(
+    apache_beam, texts, vocabulary, tmp_path, root, command_environment
+):
+    """Also if it occurs in a worker process."""
     (tmp_path / "bad.jsonl").write_text('{"text": "w1 w2"}\n{"txt": "w3"}\n')
     words = f"prepare --input {tmp_path}/bad.jsonl --tokenizer {vocabulary} --out {tmp_path}/corpus"
     command = [sys.executable, "-m", "bertjax", *words.split(), "--runner", "beam"]
@@ -198,10 +202,10 @@ def test_a_mistake_is_one_line(apache_beam, texts, vocabulary, tmp_path, root, c
 
 
 @pytest.mark.slow
-def test_a_job_server_that_is_not_there_is_one_line(apache_beam, texts, vocabulary, tmp_path):
+def test_an_absent_job_server_is_one_line(apache_beam, texts, vocabulary, tmp_path):
     port = free_port()
     where = [f"--job_endpoint=localhost:{port}", "--job_server_timeout=1"]
-    with pytest.raises(UserError, match=rf"job server localhost:{port} does not answer"):
+    with pytest.raises(UserError, match=rf"job server localhost:{port} does not reply"):
         prepare(
             [str(texts / "*.jsonl")],
             vocabulary,
@@ -211,7 +215,7 @@ def test_a_job_server_that_is_not_there_is_one_line(apache_beam, texts, vocabula
 
 
 @pytest.mark.slow
-def test_a_corpus_that_was_begun_alone_is_finished_alone(apache_beam, texts, vocabulary, tmp_path):
+def test_a_corpus_started_without_beam_is_refused(apache_beam, texts, vocabulary, tmp_path):
     def stop(progress):
         if progress.documents > 200:
             raise KeyboardInterrupt
@@ -219,25 +223,25 @@ def test_a_corpus_that_was_begun_alone_is_finished_alone(apache_beam, texts, voc
     arguments = [str(texts / "*.jsonl")], vocabulary, tmp_path / "corpus"
     with pytest.raises(KeyboardInterrupt):
         prepare(*arguments, shard_size=0.05, progress=stop)
-    with pytest.raises(UserError, match="was begun without --runner beam"):
+    with pytest.raises(UserError, match="has shards written without --runner beam"):
         prepare(*arguments, shard_size=0.05, beam=[])
 
 
-def test_options_of_beam_want_beam(run_bertjax, vocabulary, tmp_path):
+def test_options_of_beam_require_the_runner_beam(run_bertjax, vocabulary, tmp_path):
     words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
     done = run_bertjax(*words, "--", "--runner=FlinkRunner")
     assert done.returncode == 2
     assert "options after -- are Beam's: got '--runner=FlinkRunner'" in done.stderr
 
 
-def test_workers_are_of_one_machine(run_bertjax, vocabulary, tmp_path):
+def test_workers_have_no_effect_with_beam(run_bertjax, vocabulary, tmp_path):
     words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
     done = run_bertjax(*words, "--runner", "beam", "--workers", 2)
     assert done.returncode == 2
     assert "--workers requires --runner local: pass Beam's own options after --" in done.stderr
 
 
-def test_without_beam_one_line_says_what_to_install(texts, vocabulary, tmp_path, monkeypatch):
+def test_without_beam_the_error_says_what_to_install(texts, vocabulary, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "bertjax.corpus.beam", raising=False)
     with pytest.raises(UserError, match=r"pip install 'bertjax\[beam\]'"):

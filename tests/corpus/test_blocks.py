@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bertjax.corpus import encoding
-from bertjax.corpus.encoding import DocumentEncoder, sees_spaces
+from bertjax.corpus.encoding import DocumentEncoder, encodes_spaces
 from bertjax.corpus.reader import sentence_ids
 from bertjax.tokenizers import tokenizer
 
@@ -29,7 +29,7 @@ def ids(text):
     return [IDS[word] for word in text.split()]
 
 
-def test_documents_become_records_of_sentences(vocabulary):
+def test_documents_are_encoded_as_records_of_sentences(vocabulary):
     packed = DocumentEncoder(vocabulary)(["One two. Three!\nones", "\u200b", "two"])
     assert sentences_of(packed) == [
         [ids("one two ."), ids("three !"), ids("one ##s")],
@@ -54,9 +54,9 @@ def test_a_document_without_tokens_has_no_record(vocabulary):
     assert DocumentEncoder(vocabulary)([]).records == []
 
 
-def test_an_endless_sentence_is_tokenized_in_pieces(vocabulary, monkeypatch):
+def test_a_very_long_sentence_is_tokenized_in_pieces(vocabulary, monkeypatch):
     whole = DocumentEncoder(vocabulary)(["one two " * 3000])
-    monkeypatch.setattr(encoding, "LONGEST_SENTENCE", 50)
+    monkeypatch.setattr(encoding, "MAX_SENTENCE_CHARACTERS", 50)
     pieces = DocumentEncoder(vocabulary)(["one two " * 3000])
     flat = [
         np.frombuffer(r, "<u2")[: row["tokens"]]
@@ -67,16 +67,16 @@ def test_an_endless_sentence_is_tokenized_in_pieces(vocabulary, monkeypatch):
     assert whole.index["tokens"].sum() == 6000
 
 
-def test_batches_to_the_tokenizer_do_not_show(vocabulary, monkeypatch):
+def test_the_batch_size_of_the_tokenizer_changes_nothing(vocabulary, monkeypatch):
     documents = [f"one. two. {'three. ' * number}" for number in range(20)]
     whole = DocumentEncoder(vocabulary)(documents)
-    monkeypatch.setattr(encoding, "_TEXTS_AT_ONCE", 7)
+    monkeypatch.setattr(encoding, "_TEXTS_PER_CALL", 7)
     assert DocumentEncoder(vocabulary)(documents).records == whole.records
 
 
 @pytest.mark.parametrize("kind", ["bert-base-uncased", "bert-base-cased", "gpt2", "t5"])
-def test_ids_of_sentences_are_those_of_their_line(shared_data, kind):
-    """No tokenizer may see another text because sentences were found in it."""
+def test_ids_of_sentences_equal_those_of_their_line(shared_data, kind):
+    """Splitting a line into sentences does not change its token ids."""
     path = str(shared_data / "vocab" / kind)
     lines = [
         "A first one. Then \u2018a second\u2019, longer one! (Is it?) Yes.",
@@ -89,11 +89,11 @@ def test_ids_of_sentences_are_those_of_their_line(shared_data, kind):
         token for line in reference.encode_batch(lines) for token in line
     ]
     assert len(found) == 6
-    assert sees_spaces(reference) == (kind == "gpt2")
+    assert encodes_spaces(reference) == (kind == "gpt2")
 
 
 @pytest.mark.parametrize(("vocab_size", "size"), [(1 << 16, 2), ((1 << 16) + 1, 4)])
-def test_the_largest_id_fits_into_as_few_bytes_as_hold_it(vocab_size, size):
+def test_ids_are_stored_in_the_smallest_dtype(vocab_size, size):
     dtype = encoding.id_dtype(vocab_size)
     assert dtype.itemsize == size
     assert np.array(vocab_size - 1).astype(dtype) == vocab_size - 1

@@ -1,4 +1,4 @@
-"""What runs make of raw text themselves, once for all that want it."""
+"""Tokenizers and corpora made from raw text are cached and reused."""
 
 import fcntl
 import json
@@ -23,22 +23,22 @@ def data(tmp_path):
     }
 
 
-def test_a_tokenizer_is_made_once(data):
+def test_a_tokenizer_is_trained_once(data):
     said = []
-    first = cache.tokenizer_of(data, SETTINGS, said.append)
-    assert cache.tokenizer_of(data, SETTINGS, said.append) == first
+    first = cache.get_or_train_tokenizer(data, SETTINGS, said.append)
+    assert cache.get_or_train_tokenizer(data, SETTINGS, said.append) == first
     assert said == [
-        "tokenizer: training wordpiece, 64 pieces",
-        f"tokenizer: {first} (made by an earlier start)",
+        "tokenizer: training wordpiece, vocabulary of 64",
+        f"tokenizer: {first} (cached)",
     ]
 
 
-def test_the_field_of_the_text_tells_tokenizers_apart_where_it_is_set(data, tmp_path):
+def test_the_text_field_is_part_of_the_key_where_it_is_set(data, tmp_path):
     rows = [json.dumps({"text": "penguins swim", "body": "the man went"})] * 30
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     data |= {"input": (str(tmp_path / "rows.jsonl"),), "text_format": "auto"}
     folders = [
-        cache.tokenizer_of(data | field, SETTINGS, lambda line: None)
+        cache.get_or_train_tokenizer(data | field, SETTINGS, lambda line: None)
         for field in ({}, {"text_field": ""}, {"text_field": "body"})
     ]
     assert folders[0] == folders[1] != folders[2]
@@ -48,22 +48,24 @@ def test_the_field_of_the_text_tells_tokenizers_apart_where_it_is_set(data, tmp_
     assert "man" in pieces[2]
 
 
-def test_a_field_of_a_prepared_corpus_is_refused(data, tmp_path):
+def test_a_text_field_with_a_prepared_corpus_is_refused(data, tmp_path):
     data |= {"corpus": str(tmp_path), "text_field": "body"}
-    with pytest.raises(UserError, match="text_field='body' is of raw text"):
-        cache.corpus_of(data, tmp_path, "fingerprint", lambda line: None)
+    with pytest.raises(UserError, match="text_field='body' has no effect"):
+        cache.get_or_prepare_corpus(data, tmp_path, "fingerprint", lambda line: None)
 
 
-def test_of_runs_that_start_together_one_makes_it_and_the_others_wait(data, tmp_path):
-    path = cache.tokenizer_of(data, SETTINGS, lambda line: None)
+def test_of_concurrent_runs_one_trains_and_the_others_wait(data, tmp_path):
+    path = cache.get_or_train_tokenizer(data, SETTINGS, lambda line: None)
     elsewhere = path.rename(tmp_path / "elsewhere")
     said = queue.Queue()
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        other = threading.Thread(target=cache.tokenizer_of, args=(data, SETTINGS, said.put))
+        other = threading.Thread(
+            target=cache.get_or_train_tokenizer, args=(data, SETTINGS, said.put)
+        )
         other.start()
-        assert said.get(timeout=60) == f"waiting for another run that is making {path}"
+        assert said.get(timeout=60) == f"waiting for another run that is writing {path}"
         elsewhere.rename(path)
     other.join(timeout=60)
-    assert said.get(timeout=60) == f"tokenizer: {path} (made by an earlier start)"
+    assert said.get(timeout=60) == f"tokenizer: {path} (cached)"
     assert said.empty()

@@ -6,7 +6,7 @@ from bertjax.corpus.reader import INDEX_DTYPE, MAX_RECORD_TOKENS, sentence_ids
 
 
 def packed(documents, dtype="<u2"):
-    """Packs documents that are given as lists of sentences."""
+    """Convert documents, given as lists of sentences, to records."""
     flat = [token for document in documents for sentence in document for token in sentence]
     lengths = [len(sentence) for document in documents for sentence in document]
     sizes = [len(document) for document in documents]
@@ -14,7 +14,7 @@ def packed(documents, dtype="<u2"):
                   ((flat, dtype), (lengths, np.int64), (sizes, np.int64))))  # fmt: skip
 
 
-def test_a_record_is_its_tokens_and_then_the_lengths_of_its_sentences():
+def test_a_record_is_token_ids_and_then_sentence_lengths():
     found, index = packed([[[5, 6, 7], [8]], [[9, 10]]])
     assert found == [
         np.array([5, 6, 7, 8, 3, 1], "<u2").tobytes(),
@@ -25,12 +25,12 @@ def test_a_record_is_its_tokens_and_then_the_lengths_of_its_sentences():
     assert [ids.tolist() for ids in sentence_ids(found[0], 2, np.dtype("<u2"))] == [[5, 6, 7], [8]]
 
 
-def test_large_vocabularies_take_four_bytes():
+def test_large_vocabularies_use_four_bytes_per_token():
     found, _ = packed([[[70_000]]], "<u4")
     assert np.frombuffer(found[0], "<u4").tolist() == [70_000, 1]
 
 
-def test_records_are_cut_between_sentences_when_a_document_is_long(monkeypatch):
+def test_records_of_long_documents_end_between_sentences(monkeypatch):
     monkeypatch.setattr(encoding, "MAX_RECORD_TOKENS", 10)
     found, index = packed([[[1] * 4, [2] * 6, [3] * 7, [4] * 4], [], [[5] * 2]])
     assert index.tolist() == [(10, 2, True), (7, 1, False), (4, 1, False), (2, 1, True)]
@@ -42,7 +42,7 @@ def test_records_are_cut_between_sentences_when_a_document_is_long(monkeypatch):
     ]
 
 
-def test_a_sentence_that_no_record_holds_is_cut(monkeypatch):
+def test_a_sentence_longer_than_a_record_is_split(monkeypatch):
     monkeypatch.setattr(encoding, "MAX_RECORD_TOKENS", 10)
     found, index = packed([[[1] * 3, list(range(23)), [9]], [[7] * 10]])
     assert index.tolist() == [
@@ -67,7 +67,7 @@ def test_a_sentence_that_no_record_holds_is_cut(monkeypatch):
     ]
 
 
-def test_the_corpus_in_memory_is_packed_as_on_disk(memory_corpus, varied_documents):
+def test_the_corpus_in_memory_has_the_records_of_the_one_on_disk(memory_corpus, varied_documents):
     documents = [*varied_documents(3), [700] * 4]
     corpus = memory_corpus(documents, record_tokens=MAX_RECORD_TOKENS)
     lengths = np.array([length for document in documents for length in document])

@@ -70,7 +70,7 @@ def contents(folder):
 
 
 def texts_of(corpus):
-    """Every document of an open corpus, as lists of sentences of words."""
+    """All documents of an open corpus, as lists of sentences of words."""
     documents = {}
     found = corpus.read(np.arange(corpus.num_records))
     for record, sentences, document in zip(found, corpus.sentences, corpus.document, strict=True):
@@ -80,7 +80,7 @@ def texts_of(corpus):
     return list(documents.values())
 
 
-def test_a_corpus_holds_its_text_in_order(make, text_folder, tmp_path):
+def test_a_corpus_contains_its_text_in_order(make, text_folder, tmp_path):
     manifest = make(validation_fraction=0.0)
     expected = []
     for path in sorted(text_folder.iterdir()):
@@ -101,7 +101,7 @@ def test_a_corpus_holds_its_text_in_order(make, text_folder, tmp_path):
     assert not (tmp_path / "corpus/unfinished").exists()
 
 
-def test_splits_part_the_documents(make, tmp_path):
+def test_every_document_is_in_one_split(make, tmp_path):
     make()
     make("whole", validation_fraction=0.0)
     train, validation = (
@@ -113,7 +113,7 @@ def test_splits_part_the_documents(make, tmp_path):
     assert 10 < len(validation) < 60
 
 
-def test_a_validation_input_is_a_split_of_its_own(make, text_folder, tmp_path):
+def test_validation_inputs_are_the_validation_split(make, text_folder, tmp_path):
     files = sorted(map(str, text_folder.iterdir()))
     make(inputs=files[:3], validation_inputs=files[3:], validation_fraction=0.0)
     make("held", inputs=files[3:], validation_fraction=0.0)
@@ -121,17 +121,17 @@ def test_a_validation_input_is_a_split_of_its_own(make, text_folder, tmp_path):
     assert found == texts_of(open_corpus(tmp_path / "held"))
 
 
-def test_any_number_of_workers_gives_the_same_bytes(make, tmp_path):
+def test_the_number_of_workers_does_not_change_the_bytes(make, tmp_path):
     make("one", workers=1)
     make("three", workers=3)
     assert contents(tmp_path / "one") == contents(tmp_path / "three")
 
 
 class Stop(BaseException):
-    """What an interruption looks like from within."""
+    """Raised by a callback to interrupt `prepare`."""
 
 
-def test_an_interrupted_call_goes_on_and_ends_in_the_same_bytes(make, tmp_path):
+def test_a_resumed_call_gives_the_same_bytes(make, tmp_path):
     make("whole")
     earlier, blocks_seen = [], [0]
 
@@ -149,7 +149,7 @@ def test_an_interrupted_call_goes_on_and_ends_in_the_same_bytes(make, tmp_path):
     assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
 
 
-def test_a_call_that_finished_no_shard_leaves_nothing(make, tmp_path):
+def test_a_call_that_finished_no_shard_leaves_no_files(make, tmp_path):
     def stop(progress):
         raise Stop
 
@@ -167,15 +167,17 @@ def stopped_after_some_shards(make, **options):
         make(progress=stop, **options)
 
 
-def test_other_options_or_another_tokenizer_do_not_mix(make, text_folder, tmp_path, vocabulary):
+def test_resuming_with_other_options_or_another_tokenizer_is_refused(
+    make, text_folder, tmp_path, vocabulary
+):
     stopped_after_some_shards(make)
-    with pytest.raises(UserError, match=r"validation_fraction was 0\.1, now it is 0\.2"):
+    with pytest.raises(UserError, match=r"validation_fraction: got 0\.2, expected 0\.1"):
         make(validation_fraction=0.2)
-    with pytest.raises(UserError, match="inputs was"):
+    with pytest.raises(UserError, match="inputs: got"):
         make(inputs=[str(text_folder / "[0-3].jsonl")])
     other = shutil.copytree(vocabulary, tmp_path / "other")
     (other / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
-    with pytest.raises(UserError, match="tokenizer was"):
+    with pytest.raises(UserError, match="tokenizer: got"):
         prepare(
             [str(text_folder / "*.jsonl")],
             other,
@@ -184,27 +186,27 @@ def test_other_options_or_another_tokenizer_do_not_mix(make, text_folder, tmp_pa
             shard_size=SHARD,
         )
     make()
-    with pytest.raises(UserError, match=r"shard_size was 0\.05, now it is 1"):
+    with pytest.raises(UserError, match=r"shard_size: got 1, expected 0\.05"):
         make(shard_size=1)
 
 
-def test_a_finished_corpus_is_returned_at_once(make, tmp_path):
+def test_a_complete_corpus_is_returned_immediately(make, tmp_path):
     manifest = make()
     before = contents(tmp_path / "corpus")
     assert make(progress=lambda _: pytest.fail("nothing is left to do")) == manifest
     assert contents(tmp_path / "corpus") == before
 
 
-def test_input_that_changed_behind_the_position_is_refused(make, text_folder, tmp_path):
+def test_input_that_changed_before_the_position_is_refused(make, text_folder, tmp_path):
     folder = shutil.copytree(text_folder, tmp_path / "text")
     inputs = [str(folder / "*.jsonl")]
     stopped_after_some_shards(make, inputs=inputs)
     (folder / "0.jsonl").write_text('{"text": "W1."}\n')
-    with pytest.raises(UserError, match=r"0\.jsonl has changed"):
+    with pytest.raises(UserError, match=r"0\.jsonl was changed"):
         make(inputs=inputs)
 
 
-def test_a_damaged_file_can_be_replaced_without_losing_what_was_done(make, text_folder, tmp_path):
+def test_a_damaged_file_can_be_replaced_before_resuming(make, text_folder, tmp_path):
     folder = shutil.copytree(text_folder, tmp_path / "text")
     inputs = [str(folder / "*.jsonl")]
     make("whole", inputs=inputs)
@@ -220,24 +222,24 @@ def test_a_damaged_file_can_be_replaced_without_losing_what_was_done(make, text_
     assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")
 
 
-def test_a_lost_shard_of_an_unfinished_corpus_is_noticed(make, tmp_path):
+def test_a_missing_shard_of_an_incomplete_corpus_is_detected(make, tmp_path):
     stopped_after_some_shards(make)
     next((tmp_path / "corpus/unfinished").glob("train-*.array_record")).unlink()
-    with pytest.raises(UserError, match="is gone or damaged"):
+    with pytest.raises(UserError, match="is missing or damaged"):
         make()
 
 
-def test_a_shortened_shard_of_an_unfinished_corpus_is_noticed(make, tmp_path):
+def test_a_shortened_shard_of_an_incomplete_corpus_is_detected(make, tmp_path):
     stopped_after_some_shards(make)
     shard = next((tmp_path / "corpus/unfinished").glob("train-*.array_record"))
     shard.write_bytes(shard.read_bytes()[:-5])
-    with pytest.raises(UserError, match="is gone or damaged"):
+    with pytest.raises(UserError, match="is missing or damaged"):
         make()
 
 
 def test_two_processes_do_not_write_one_corpus(make):
     def again(progress):
-        with pytest.raises(UserError, match="another `bertjax prepare` is writing"):
+        with pytest.raises(UserError, match="is locked by another `bertjax prepare`"):
             make()
         raise Stop
 
@@ -256,7 +258,7 @@ def test_replaced_bytes_are_counted_through_interruptions(make, tmp_path):
     assert make(inputs=inputs, errors="replace")["replaced"] == 9000
 
 
-def test_the_field_of_the_text_belongs_to_the_corpus(make, text_folder, tmp_path):
+def test_the_text_field_is_part_of_the_recipe(make, text_folder, tmp_path):
     whole = make("corpus")
     folder = tmp_path / "other"
     folder.mkdir()
@@ -268,12 +270,12 @@ def test_the_field_of_the_text_belongs_to_the_corpus(make, text_folder, tmp_path
     manifest = make("bodies", inputs=inputs, text_field="body")
     assert manifest["fingerprint"] == whole["fingerprint"]
     assert make("bodies", inputs=inputs, text_field="body") == manifest
-    with pytest.raises(UserError, match='text_field was "body", now it is null'):
+    with pytest.raises(UserError, match='text_field: got null, expected "body"'):
         make("bodies", inputs=inputs)
     assert make("corpus", text_field="text") == whole
 
 
-def test_a_corpus_of_an_older_version_has_no_field(make, tmp_path):
+def test_a_corpus_of_an_older_version_without_the_field_is_read(make, tmp_path):
     whole = make()
     path = tmp_path / "corpus/manifest.json"
     older = json.loads(path.read_text())
@@ -282,16 +284,16 @@ def test_a_corpus_of_an_older_version_has_no_field(make, tmp_path):
     assert make()["fingerprint"] == whole["fingerprint"]
 
 
-def test_a_file_that_is_no_text_is_refused_before_anything_is_written(make, text_folder, tmp_path):
+def test_a_file_that_is_not_text_is_refused_before_writing(make, text_folder, tmp_path):
     (tmp_path / "z.csv").write_text("id,text\n1,a\n")
     with pytest.raises(UserError, match=r"z\.csv is a CSV table, expected text"):
         make(inputs=[str(text_folder / "*.jsonl"), str(tmp_path / "z.csv")])
     assert not (tmp_path / "corpus").exists()
 
 
-def test_held_out_text_is_not_trained_on(make, text_folder, tmp_path):
+def test_an_input_that_is_also_a_validation_input_is_refused(make, text_folder, tmp_path):
     files = sorted(map(str, text_folder.iterdir()))
-    with pytest.raises(UserError, match=r"2\.jsonl is an input and a validation input \(1 in all"):
+    with pytest.raises(UserError, match=r"2\.jsonl is both an input and a validation input"):
         make(inputs=files[:3], validation_inputs=files[2:], validation_fraction=0.0)
     assert not (tmp_path / "corpus").exists()
 
@@ -299,32 +301,32 @@ def test_held_out_text_is_not_trained_on(make, text_folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"validation_fraction": 1.0}, r"validation_fraction=1\.0"),
-        ({"validation_inputs": ["x"]}, "exclude each other"),
-        ({"shard_size": 0}, "shard_size=0"),
-        ({"workers": 0}, "workers=0"),
-        ({"errors": "ignore"}, "errors='ignore'"),
-        ({"format": "txt"}, "no format 'txt'"),
+        ({"validation_fraction": 1.0}, r"validation_fraction: got 1\.0"),
+        ({"validation_inputs": ["x"]}, "expected one of them"),
+        ({"shard_size": 0}, "shard_size: got 0"),
+        ({"workers": 0}, "workers: got 0"),
+        ({"errors": "ignore"}, "errors: got 'ignore'"),
+        ({"format": "txt"}, "unknown format 'txt'"),
         ({"inputs": ["nowhere/*"]}, "no file matches"),
     ],
 )
-def test_bad_arguments(make, tmp_path, options, complaint):
+def test_invalid_arguments_are_refused(make, tmp_path, options, complaint):
     with pytest.raises(UserError, match=complaint):
         make(**options)
     assert not (tmp_path / "corpus").exists()
 
 
-def test_input_without_text(make, tmp_path):
+def test_input_without_text_is_refused(make, tmp_path):
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(UserError, match="no text in"):
         make(inputs=[str(tmp_path / "empty.txt")])
     assert not (tmp_path / "corpus").exists()
 
 
-def test_a_folder_with_other_things_is_left_alone(make, tmp_path):
+def test_a_folder_with_other_files_is_refused_and_unchanged(make, tmp_path):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus/thesis.txt").write_text("precious")
-    with pytest.raises(UserError, match="not empty and holds no corpus"):
+    with pytest.raises(UserError, match="expected an empty one or a corpus"):
         make()
     assert contents(tmp_path / "corpus").keys() == {"thesis.txt"}
 
@@ -349,7 +351,7 @@ def environment(root):
     return os.environ | {"PYTHONPATH": str(root)}
 
 
-def test_a_full_disk_is_one_line_and_loses_nothing(root, text_folder, vocabulary, tmp_path):
+def test_a_full_disk_is_one_line_and_keeps_finished_shards(root, text_folder, vocabulary, tmp_path):
     """A limit on the size of files fails as a full disk does: in the middle of a write."""
     arguments = command(text_folder, vocabulary, tmp_path / "corpus")
     run = [sys.executable, "-c"]
@@ -357,7 +359,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(root, text_folder, vocabulary
         [*run, LIMITED, *arguments], capture_output=True, text=True, env=environment(root)
     )
     assert limited.returncode == 2, limited.stderr
-    assert "no space left for" in limited.stderr
+    assert "the disk is full" in limited.stderr
     assert len(limited.stderr.splitlines()) == 1
     free = LIMITED.replace("resource.setrlimit", "(lambda *_: None)")
     for out in ("corpus", "whole"):

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from bertjax.corpus import sources
-from bertjax.corpus.sources import unwrapped
+from bertjax.corpus import python_docs
+from bertjax.corpus.python_docs import unwrap
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ from bertjax.corpus.sources import unwrapped
         ("Use:\n>>> f(1)\n1\n>>> g(\n... 2)\ntext", "Use:|>>> f(1)|1|>>> g(|... 2)|text"),
     ],
 )
-def test_paragraphs_become_lines(docstring, expected):
-    assert unwrapped(docstring).split("\n") == expected.split("|")
+def test_paragraphs_are_joined_to_lines(docstring, expected):
+    assert unwrap(docstring).split("\n") == expected.split("|")
 
 
 MODULE_A = '''"""Module A."""
@@ -46,22 +46,22 @@ class C:
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Three modules that nobody may import, and one that nobody can parse."""
+    """Three modules that fail when imported, and one with a syntax error."""
     (tmp_path / "a.py").write_text(MODULE_A)
     (tmp_path / "b.py").write_text('def f():\n    """Does f."""\n')
     (tmp_path / "c.py").write_text('"""Module C."""\ndef f():\n    """Does f."""\nx = "\\d"\n')
     (tmp_path / "d.py").write_text("def:\n")
     monkeypatch.setattr(
-        sources, "_modules", lambda: [str(tmp_path / f"{name}.py") for name in "abcd"]
+        python_docs, "_list_modules", lambda: [str(tmp_path / f"{name}.py") for name in "abcd"]
     )
-    monkeypatch.setattr(sources, "_topics", lambda: iter(["A topic.", "Module C."]))
-    sources.documents.cache_clear()
+    monkeypatch.setattr(python_docs, "_topics", lambda: iter(["A topic.", "Module C."]))
+    python_docs.read_documents.cache_clear()
     yield
-    sources.documents.cache_clear()
+    python_docs.read_documents.cache_clear()
 
 
-def test_a_module_is_parsed_into_one_document_without_what_came_before(package):
-    assert sources.documents() == (
+def test_a_module_is_one_document_without_earlier_docstrings(package):
+    assert python_docs.read_documents() == (
         "A topic.",
         "Module C.",
         "Module A.\nDoes f.\nInner.\nA \\d class.\nDoes m well.",
@@ -69,8 +69,8 @@ def test_a_module_is_parsed_into_one_document_without_what_came_before(package):
 
 
 @pytest.mark.slow
-def test_the_embedded_corpus_is_large_and_has_no_document_twice():
-    found = sources.documents()
+def test_the_built_in_corpus_is_large_and_has_no_duplicates():
+    found = python_docs.read_documents()
     assert len(found) > 1500
     assert len(set(found)) == len(found)
     assert 8e6 < sum(map(len, found)) < 30e6
@@ -80,7 +80,9 @@ def test_the_embedded_corpus_is_large_and_has_no_document_twice():
 
 def test_hash_seeds_do_not_change_the_order(root):
     """Sets are never iterated over: another seed would give another order."""
-    script = "from bertjax.corpus import sources; print(*sources._modules(), sep='\\n')"
+    script = (
+        "from bertjax.corpus import python_docs; print(*python_docs._list_modules(), sep='\\n')"
+    )
     orders = {
         subprocess.run(
             [sys.executable, "-c", script],

@@ -21,7 +21,7 @@ VOCABULARY = 97
 
 
 def packed(documents, dtype="<u2"):
-    """Packs documents that are given as lists of sentences."""
+    """Convert documents, given as lists of sentences, to records."""
     flat = [token for document in documents for sentence in document for token in sentence]
     lengths = [len(sentence) for document in documents for sentence in document]
     sizes = [len(document) for document in documents]
@@ -30,7 +30,7 @@ def packed(documents, dtype="<u2"):
 
 
 def write_corpus(path, documents, num_shards=3):
-    """Writes a corpus of one split by hand: what a reader must be able to read."""
+    """Write a corpus of one split without `prepare`."""
     path.mkdir()
     found, index = packed(documents)
     shards = []
@@ -85,7 +85,7 @@ def corpus_path(tmp_path, documents):
     return write_corpus(tmp_path / "corpus", documents)
 
 
-def test_a_corpus_gives_back_what_was_written(corpus_path, documents):
+def test_reading_returns_what_was_written(corpus_path, documents):
     corpus = open_corpus(corpus_path)
     read = corpus.read(np.arange(corpus.num_records))
     found = {}
@@ -99,18 +99,18 @@ def test_a_corpus_gives_back_what_was_written(corpus_path, documents):
     assert corpus.token_counts.tolist() == np.bincount(flat, minlength=VOCABULARY).tolist()
 
 
-def test_records_come_in_the_order_asked_even_twice(corpus_path):
+def test_records_are_read_in_any_order_and_repeatedly(corpus_path):
     corpus = open_corpus(corpus_path)
     everything = corpus.read(np.arange(corpus.num_records))
     asked = np.random.default_rng(0).integers(0, corpus.num_records, 317)
     assert corpus.read(asked) == [everything[record] for record in asked]
     assert corpus.read(np.array([], np.int64)) == []
     for outside in (-1, corpus.num_records):
-        with pytest.raises(IndexError, match="numbered 0 to"):
+        with pytest.raises(IndexError, match="expected 0 to"):
             corpus.read(np.array([0, outside]))
 
 
-def test_threads_may_read_at_once(corpus_path):
+def test_threads_can_read_concurrently(corpus_path):
     corpus = open_corpus(corpus_path)
     everything = open_corpus(corpus_path).read(np.arange(corpus.num_records))
     wrong = []
@@ -130,7 +130,7 @@ def test_threads_may_read_at_once(corpus_path):
     assert not wrong
 
 
-def test_a_changed_byte_is_found_by_verify_and_by_reading(corpus_path):
+def test_a_changed_byte_is_detected_by_verify_and_by_reading(corpus_path):
     verify(corpus_path)  # as long as nothing has changed
     shard = sorted(corpus_path.glob("*.array_record"))[1]
     content = bytearray(shard.read_bytes())
@@ -139,17 +139,17 @@ def test_a_changed_byte_is_found_by_verify_and_by_reading(corpus_path):
     place = content.index(wanted[int(corpus._first_records[1])][:16])
     content[place] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(UserError, match=rf"{shard.name} does not have .* SHA-256"):
+    with pytest.raises(UserError, match=rf"{shard.name}: SHA-256 differs"):
         verify(corpus_path)
-    with pytest.raises(UserError, match=rf"{shard.name} cannot be read"):
+    with pytest.raises(UserError, match=rf"cannot read .*{shard.name}"):
         open_corpus(corpus_path).read(np.arange(corpus.num_records))
 
 
-def test_missing_and_shortened_files_are_found_at_once(corpus_path):
+def test_missing_and_shortened_files_are_detected_on_opening(corpus_path):
     shard = sorted(corpus_path.glob("*.array_record"))[1]
     content = shard.read_bytes()
     shard.write_bytes(content[:-1])
-    with pytest.raises(UserError, match=rf"{shard.name} has {len(content) - 1} bytes"):
+    with pytest.raises(UserError, match=rf"{shard.name}: got {len(content) - 1} bytes"):
         open_corpus(corpus_path)
     shard.unlink()
     for check in (open_corpus, verify):
@@ -158,50 +158,50 @@ def test_missing_and_shortened_files_are_found_at_once(corpus_path):
     shard.write_bytes(content)
     index = corpus_path / "train.index.npy"
     np.save(index, np.load(index)[:-1])
-    with pytest.raises(UserError, match=r"train\.index\.npy counts"):
+    with pytest.raises(UserError, match=r"train\.index\.npy: got"):
         open_corpus(corpus_path)
     index.write_bytes(b"")
-    with pytest.raises(UserError, match=r"train\.index\.npy cannot be read"):
+    with pytest.raises(UserError, match=r"cannot read .*train\.index\.npy"):
         open_corpus(corpus_path)
 
 
-def test_what_is_no_corpus_says_so(tmp_path, corpus_path):
-    with pytest.raises(UserError, match="no prepared corpus"):
+def test_folders_without_a_readable_corpus_are_refused(tmp_path, corpus_path):
+    with pytest.raises(UserError, match="expected a prepared corpus"):
         open_corpus(tmp_path)
     with pytest.raises(UserError, match="no split 'vlidation': known: train"):
         open_corpus(corpus_path, "vlidation")
     manifest = json.loads((corpus_path / "manifest.json").read_text())
     (corpus_path / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
-    with pytest.raises(UserError, match="has format 2, this version reads format 1"):
+    with pytest.raises(UserError, match="got corpus format 2, expected 1"):
         open_corpus(corpus_path)
     (corpus_path / "manifest.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
         open_corpus(corpus_path)
     (corpus_path / "manifest.json").unlink()
     (corpus_path / "unfinished").mkdir()
-    with pytest.raises(UserError, match="is an unfinished corpus"):
+    with pytest.raises(UserError, match="is an incomplete corpus"):
         open_corpus(corpus_path)
 
 
-def test_the_fingerprint_is_of_the_content_not_of_the_place(corpus_path, tmp_path, documents):
+def test_the_fingerprint_depends_on_the_content_not_the_path(corpus_path, tmp_path, documents):
     moved = shutil.copytree(corpus_path, tmp_path / "moved")
     assert open_corpus(moved).fingerprint == open_corpus(corpus_path).fingerprint
     other = write_corpus(tmp_path / "other", documents[:-1])
     assert open_corpus(other).fingerprint != open_corpus(corpus_path).fingerprint
 
 
-def test_the_fingerprint_is_also_of_the_tokenizer(corpus_path):
+def test_the_fingerprint_depends_on_the_tokenizer(corpus_path):
     manifest = json.loads((corpus_path / "manifest.json").read_text())
     fingerprint = content_fingerprint(manifest)
     manifest["tokenizer"]["fingerprint"] = "a" * 64
     assert content_fingerprint(manifest) != fingerprint
 
 
-def test_a_foreign_tokenizer_is_refused_by_both_fingerprints(corpus_path):
+def test_another_tokenizer_is_refused_naming_both_fingerprints(corpus_path):
     class Tokenizer:
         fingerprint = "f" * 64
 
     check_tokenizer(open_corpus(corpus_path), Tokenizer())
     Tokenizer.fingerprint = "a" * 64
-    with pytest.raises(UserError, match=f"tokenizer {'f' * 16}, not with {'a' * 16}"):
+    with pytest.raises(UserError, match=f"got fingerprint {'a' * 16}, expected {'f' * 16}"):
         check_tokenizer(open_corpus(corpus_path), Tokenizer())

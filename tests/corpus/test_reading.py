@@ -1,7 +1,7 @@
 import pytest
 
 from bertjax.corpus import reading
-from bertjax.corpus.reading import Stream, blocks
+from bertjax.corpus.reading import Stream, read_blocks
 from bertjax.corpus.shards import START, Position
 from bertjax.corpus.sources import Source
 from bertjax.corpus.text import Document
@@ -25,8 +25,8 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(reading, "BLOCK_CHARACTERS", 50)
 
 
-def test_blocks_hold_every_document_once_in_order():
-    found = list(blocks(Stream(SOURCES, ("train",)), {"train": START}, read))
+def test_blocks_contain_every_document_once_in_order():
+    found = list(read_blocks(Stream(SOURCES, ("train",)), {"train": START}, read))
     assert [text for block in found for text in block.texts] == EVERYTHING
     assert all(50 <= block.characters < 50 + 28 for block in found[:-1])
     assert [block.is_last for block in found] == [False] * (len(found) - 1) + [True]
@@ -35,11 +35,11 @@ def test_blocks_hold_every_document_once_in_order():
     assert found[-1].input_bytes == 300
 
 
-def test_reading_goes_on_from_the_position_of_any_block():
+def test_reading_resumes_from_the_position_of_any_block():
     stream = Stream(SOURCES, ("train",))
-    whole = list(blocks(stream, {"train": START}, read))
+    whole = list(read_blocks(stream, {"train": START}, read))
     for number, block in enumerate(whole):
-        rest = list(blocks(stream, {"train": block.position}, read))
+        rest = list(read_blocks(stream, {"train": block.position}, read))
         expected = whole[number + 1 :] or [whole[-1]]
         if block.is_last:
             assert [found.texts for found in rest] == [[]]
@@ -47,10 +47,10 @@ def test_reading_goes_on_from_the_position_of_any_block():
             assert rest == expected
 
 
-def test_two_splits_go_on_each_from_its_own_position():
+def test_two_splits_resume_from_different_positions():
     stream = Stream(SOURCES, ("train", "validation"), 0.3)
     start = {"train": START, "validation": START}
-    whole = list(blocks(stream, start, read))
+    whole = list(read_blocks(stream, start, read))
     by_split = {split: [b for b in whole if b.split == split] for split in start}
     assert all(len(found) > 2 for found in by_split.values())
     for first in range(len(by_split["train"]) - 1):
@@ -59,13 +59,13 @@ def test_two_splits_go_on_each_from_its_own_position():
                 "train": by_split["train"][first].position,
                 "validation": by_split["validation"][second].position,
             }
-            rest = list(blocks(stream, positions, read))
+            rest = list(read_blocks(stream, positions, read))
             for split, done in (("train", first), ("validation", second)):
                 found = [b for b in rest if b.split == split]
                 assert [b.texts for b in found] == [b.texts for b in by_split[split][done + 1 :]]
 
 
-def test_a_split_is_chosen_by_the_text_alone():
+def test_a_split_depends_on_the_text_only():
     stream = Stream([], ("train", "validation"), 0.25)
     chosen = [stream.choose(b"%d" % number) for number in range(4000)]
     assert chosen == [stream.choose(b"%d" % number) for number in range(4000)]
@@ -76,9 +76,9 @@ def test_a_split_is_chosen_by_the_text_alone():
 
 
 @pytest.mark.parametrize("change", ["edit", "shorten"])
-def test_what_was_read_may_not_change(change):
+def test_changes_before_the_position_are_refused(change):
     stream = Stream(SOURCES, ("train",))
-    block = next(blocks(stream, {"train": START}, read))
+    block = next(read_blocks(stream, {"train": START}, read))
     assert block.position.document > 5
 
     def read_changed(source):
@@ -90,23 +90,23 @@ def test_what_was_read_may_not_change(change):
         return map(Document, texts)
 
     with pytest.raises(UserError, match="a has changed since"):
-        list(blocks(stream, {"train": block.position}, read_changed))
+        list(read_blocks(stream, {"train": block.position}, read_changed))
 
 
-def test_what_was_not_read_may_change():
-    """A damaged file is replaced, and the work continues."""
+def test_changes_after_the_position_are_accepted():
+    """A damaged file can be replaced before resuming."""
     stream = Stream(SOURCES, ("train",))
-    block = next(blocks(stream, {"train": START}, read))
+    block = next(read_blocks(stream, {"train": START}, read))
 
     def read_mended(source):
         return map(Document, [*TEXTS[source.name], "new"])
 
-    found = list(blocks(stream, {"train": block.position}, read_mended))
+    found = list(read_blocks(stream, {"train": block.position}, read_mended))
     assert sum(b.texts.count("new") for b in found) == 3
 
 
-def test_a_position_at_a_sources_end_is_checked_too():
+def test_a_position_at_the_end_of_a_source_is_checked():
     stream = Stream(SOURCES[1:2], ("train",))
     digest = "0" * 32
     with pytest.raises(UserError, match="b has changed"):
-        list(blocks(stream, {"train": Position(0, 3, digest)}, read))
+        list(read_blocks(stream, {"train": Position(0, 3, digest)}, read))

@@ -1,4 +1,4 @@
-"""Chinese words that a segmenter has put between spaces are the words that masks are made of."""
+"""Whole-word masking of Chinese text with spaces inserted by a segmenter."""
 
 import json
 
@@ -25,7 +25,7 @@ def saved(folder, pieces, split_chinese):
 
 @pytest.fixture(params=["own", "released"])
 def pieces(request):
-    """Characters at the beginning of words and inside them, as in the released vocabulary."""
+    """Characters at the start of words and inside words, as in the released vocabulary."""
     if request.param == "own":
         characters = sorted(set(SEGMENTED.replace(" ", "")))
         return characters + [f"##{character}" for character in characters]
@@ -33,7 +33,7 @@ def pieces(request):
     return [line for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line[:1] != "["]
 
 
-def test_words_begin_where_the_segmenter_says(pieces, tmp_path):
+def test_words_start_at_the_spaces_of_the_segmenter(pieces, tmp_path):
     words = saved(tmp_path / "words", pieces, split_chinese=False)
     (ids,) = words.encode_batch([SEGMENTED])
     spelled = words.pieces(ids)
@@ -46,7 +46,7 @@ def test_words_begin_where_the_segmenter_says(pieces, tmp_path):
     assert characters.word_starts[ids].all()
 
 
-def test_masks_hide_whole_chinese_words(pieces, tmp_path):
+def test_masks_cover_whole_chinese_words(pieces, tmp_path):
     words = saved(tmp_path / "words", pieces, split_chinese=False)
     ids = np.array(words.encode_batch([SEGMENTED])[0])
     starts = jnp.asarray(np.tile(words.word_starts[ids], (200, 1)))

@@ -1,6 +1,6 @@
 import pytest
 
-from bertjax.corpus.sentences import paragraphs, sentences, split_line
+from bertjax.corpus.sentences import split_line, split_paragraphs, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -32,27 +32,27 @@ from bertjax.corpus.sentences import paragraphs, sentences, split_line
     ],
     ids=lambda expected: expected[0][:24].encode("ascii", "backslashreplace").decode(),
 )
-def test_sentences_end_where_a_reader_ends_them(expected):
+def test_sentence_ends(expected):
     wide = any("\u3000" <= character <= "\uffff" for character in "".join(expected))
     if expected[0].startswith("1."):
-        assert sentences("\n".join(expected)) == expected
+        assert split_sentences("\n".join(expected)) == expected
     else:
         assert split_line(("" if wide else " ").join(expected)) == expected
 
 
-def test_a_line_end_is_always_an_end():
+def test_a_line_end_ends_a_sentence():
     text = "  A heading\nA sentence. Another \r\n\n   \nlast\tline\n"
-    assert paragraphs(text) == [["A heading"], ["A sentence.", "Another"], ["last\tline"]]
-    assert sentences(text) == ["A heading", "A sentence.", "Another", "last\tline"]
-    assert sentences(" \n ") == []
+    assert split_paragraphs(text) == [["A heading"], ["A sentence.", "Another"], ["last\tline"]]
+    assert split_sentences(text) == ["A heading", "A sentence.", "Another", "last\tline"]
+    assert split_sentences(" \n ") == []
 
 
-def test_nothing_is_lost_but_white_space(shared_data):
-    from bertjax.corpus.text import documents
+def test_only_white_space_is_lost(shared_data):
+    from bertjax.corpus.text import read_documents
 
-    texts = documents([str(shared_data / "corpus/enwiki_heldout/*.gz")])
+    texts = read_documents([str(shared_data / "corpus/enwiki_heldout/*.gz")])
     for document in texts:
-        assert "".join("".join(sentences(document)).split()) == "".join(document.split())
+        assert "".join("".join(split_sentences(document)).split()) == "".join(document.split())
 
 
 @pytest.mark.parametrize("pattern", [".", '."', "a. ", "\u3002", ")", "1. ", "A", '"', "... "])
@@ -62,7 +62,7 @@ def test_time_is_linear_in_the_worst_text(pattern):
     assert "".join("".join(split_line(text)).split()) == "".join(text.split())
 
 
-def test_accuracy_on_a_newspaper_is_what_was_measured(shared_data, load_script):
+def test_accuracy_on_newspaper_text_is_as_measured(shared_data, load_script):
     measure = load_script("tools/measure_sentences.py")
     lines = [
         line

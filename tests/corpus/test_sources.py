@@ -1,8 +1,8 @@
-"""What inputs stand for."""
+"""Resolution of inputs to files and datasets."""
 
 import pytest
 
-from bertjax.corpus.sources import Source, find_sources, overlap, repeated
+from bertjax.corpus.sources import Source, describe_repeated, find_overlap, find_sources
 
 
 @pytest.fixture(autouse=True)
@@ -12,18 +12,18 @@ def files(tmp_path, monkeypatch):
         (tmp_path / name).write_text(name)
 
 
-def test_a_file_is_one_source_whatever_it_is_called(tmp_path):
+def test_a_file_is_one_source_under_all_its_paths(tmp_path):
     inputs = ["a.txt", "./a.txt", str(tmp_path / "a.txt"), "*.txt"]
     assert [source.name for source in find_sources(inputs)] == ["a.txt", "b.txt"]
 
 
 def test_repeated_files_are_reported(tmp_path):
-    assert repeated(["*.txt", "python-docs"]) is None
-    said = repeated(["a.txt", "a.txt", str(tmp_path / "a.txt")])
-    assert said == "note: the input names a.txt 3 times; each file is read once"
-    assert "a.txt 2 times, and 1 other file" in repeated(["*.txt", "*.txt"])
+    assert describe_repeated(["*.txt", "python-docs"]) is None
+    said = describe_repeated(["a.txt", "a.txt", str(tmp_path / "a.txt")])
+    assert said == "note: the inputs match a.txt 3 times; each file is read once"
+    assert "a.txt 2 times, and 1 other file" in describe_repeated(["*.txt", "*.txt"])
 
 
-def test_held_out_files_that_are_inputs_are_found(tmp_path):
+def test_held_out_files_that_are_inputs_are_listed(tmp_path):
     inputs, held_out = find_sources(["*.txt"]), [Source(str(tmp_path / "b.txt")), Source("c")]
-    assert overlap(inputs, held_out) == [str(tmp_path / "b.txt")]
+    assert find_overlap(inputs, held_out) == [str(tmp_path / "b.txt")]

@@ -3,9 +3,9 @@ import json
 
 import pytest
 
-from bertjax.corpus import text
+from bertjax.corpus import layouts
 from bertjax.corpus.sources import Source, find_sources
-from bertjax.corpus.text import Document, documents, read
+from bertjax.corpus.text import Document, read_documents, read_source
 from bertjax.errors import UserError
 
 
@@ -15,102 +15,102 @@ def write(tmp_path, name, content):
     return str(path)
 
 
-def test_blank_lines_part_documents_of_plain_text(tmp_path):
+def test_blank_lines_separate_documents_of_plain_text(tmp_path):
     path = write(tmp_path, "a.txt", "\n\none\nstill one\n \t\ntwo\r\nstill two\r\n\n\n\nthree")
-    assert list(documents([path])) == ["one\nstill one", "two\nstill two", "three"]
+    assert list(read_documents([path])) == ["one\nstill one", "two\nstill two", "three"]
 
 
-def test_one_document_a_line(tmp_path):
+def test_one_document_per_line(tmp_path):
     path = write(tmp_path, "a.txt", "one\n\ntwo\n")
-    assert list(documents([path], format="lines")) == ["one", "two"]
-    assert [d.text for d in read(Source(path), format="lines")] == ["one", "", "two"]
+    assert list(read_documents([path], format="lines")) == ["one", "two"]
+    assert [d.text for d in read_source(Source(path), format="lines")] == ["one", "", "two"]
 
 
-def test_json_lines_are_known_by_name_or_by_their_first_line(tmp_path):
+def test_json_lines_are_detected_by_name_or_first_line(tmp_path):
     rows = [{"text": "one\n\nstill"}, {"id": 7, "text": " two "}, {"text": ""}]
     content = "\n".join(map(json.dumps, rows)) + "\n\n"
     for name in ("a.jsonl", "a.txt"):
         path = write(tmp_path, name, content)
-        assert list(documents([path])) == ["one\n\nstill", "two"]
+        assert list(read_documents([path])) == ["one\n\nstill", "two"]
     path = write(tmp_path, "a.jsonl.gz", gzip.compress(content.encode()))
-    assert list(documents([path])) == ["one\n\nstill", "two"]
+    assert list(read_documents([path])) == ["one\n\nstill", "two"]
 
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('{"txt": 1}', r'a\.jsonl:2: the field "text" is missing; no field holds one'),
-        ('{"text": 3}', r'a\.jsonl:2: the field "text" holds no string; no field holds one'),
+        ('{"txt": 1}', r'a\.jsonl:2: the field "text" is missing; no field is a string'),
+        ('{"text": 3}', r'a\.jsonl:2: the field "text" is no string; no field is a string'),
         ("[1]", r'a\.jsonl:2: expected an object with a string "text"'),
         ('{"text": "a"', r"a\.jsonl:2: not a JSON object"),
     ],
 )
-def test_a_bad_json_line_is_named(tmp_path, line, complaint):
+def test_errors_name_the_invalid_json_line(tmp_path, line, complaint):
     path = write(tmp_path, "a.jsonl", '{"text": "fine"}\n' + line + "\n")
     with pytest.raises(UserError, match=complaint):
-        list(documents([path]))
+        list(read_documents([path]))
 
 
 ROWS = [{"id": 7, "content": "one", "title": "One"}, {"content": "two", "title": "Two"}]
 
 
-def test_the_field_that_holds_the_text_is_chosen(tmp_path):
+def test_the_text_field_can_be_chosen(tmp_path):
     path = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, ROWS)))
-    assert list(documents([path], text_field="content")) == ["one", "two"]
-    assert list(documents([path], text_field="title")) == ["One", "Two"]
+    assert list(read_documents([path], text_field="content")) == ["one", "two"]
+    assert list(read_documents([path], text_field="title")) == ["One", "Two"]
     with pytest.raises(UserError) as error:
-        list(documents([path]))
+        list(read_documents([path]))
     assert str(error.value) == (
-        f'{path}:1: the field "text" is missing; fields with strings: "content", "title"; choose '
+        f'{path}:1: the field "text" is missing; string fields: "content", "title"; choose '
         "one with --text_field NAME (in a config: data.text_field)"
     )
 
 
 @pytest.mark.parametrize(("name", "format"), [("a.txt", "auto"), ("a.jsonl", "source-target")])
-def test_a_field_of_inputs_without_fields_is_refused(tmp_path, name, format):
+def test_a_text_field_for_inputs_without_fields_is_refused(tmp_path, name, format):
     path = write(tmp_path, name, '{"source": "a", "target": "b"}' if "json" in name else "prose")
     with pytest.raises(UserError, match="text_field='body': no input has named fields"):
-        list(documents([path], format=format, text_field="body"))
+        list(read_documents([path], format=format, text_field="body"))
 
 
 @pytest.mark.parametrize("inputs", [["python-docs"], ["tfds:lm1b:train"]])
-def test_a_layout_of_files_is_refused_where_there_are_none(inputs):
+def test_a_file_layout_for_datasets_is_refused(inputs):
     with pytest.raises(UserError, match=r"format 'jsonl' has no effect: got .*expected files"):
-        next(documents(inputs, format="jsonl"))
+        next(read_documents(inputs, format="jsonl"))
 
 
-def test_a_field_is_that_of_the_files_that_have_fields(tmp_path):
+def test_the_text_field_applies_to_files_with_fields(tmp_path):
     rows = write(tmp_path, "a.jsonl", json.dumps(ROWS[0]))
     prose = write(tmp_path, "b.txt", "prose")
-    assert list(documents([rows, prose], text_field="content")) == ["one", "prose"]
+    assert list(read_documents([rows, prose], text_field="content")) == ["one", "prose"]
 
 
-def test_a_json_value_over_many_lines_is_answered_with_a_command(tmp_path):
+def test_the_error_for_multiline_json_contains_a_command(tmp_path):
     path = write(tmp_path, "a.json", '{\n"text": "one"}\n')
     with pytest.raises(UserError, match=r"a\.json:1: not a JSON object .* > a\.converted\.jsonl$"):
-        list(documents([path]))
+        list(read_documents([path]))
 
 
 @pytest.mark.parametrize("end", [b"\r", b"\n", b"\r\n"])
-def test_every_kind_of_line_end_parts_documents(tmp_path, end):
+def test_every_kind_of_line_end_separates_documents(tmp_path, end):
     rows = [b"one", b"still one", b"", b"two", b"", b"\xff"]
     path = write(tmp_path, "a.txt", end.join(rows[:-1]))
-    assert list(documents([path])) == ["one\nstill one", "two"]
+    assert list(read_documents([path])) == ["one\nstill one", "two"]
     path = write(tmp_path, "b.txt", end.join(rows))
     place = len(end.join([*rows[:-1], b""]))
     with pytest.raises(UserError, match=f"not UTF-8 at byte {place} "):
-        list(documents([path]))
+        list(read_documents([path]))
 
 
-def test_binary_data_far_into_a_file_is_not_answered_with_replacing(tmp_path):
+def test_binary_data_late_in_a_file_is_refused_as_binary(tmp_path):
     path = write(tmp_path, "a.txt", b"text\n\n" * 20_000 + b"\xff\0\xfe")
-    with pytest.raises(UserError, match=r"not UTF-8 .*binary data and no text: leave it out"):
-        list(documents([path]))
+    with pytest.raises(UserError, match=r"not UTF-8 .*binary data: remove it from the inputs"):
+        list(read_documents([path]))
 
 
-def test_half_a_surrogate_pair_in_json_does_not_reach_the_tokenizer(tmp_path):
+def test_lone_surrogates_in_json_are_replaced(tmp_path):
     path = write(tmp_path, "a.jsonl", '{"text": "a\\ud800b"}\n')
-    (found,) = documents([path])
+    (found,) = read_documents([path])
     assert found.encode()
     assert found[0] + found[-1] == "ab"
 
@@ -137,27 +137,27 @@ Body.
 """
 
 
-def test_wikiextractor_loses_its_tags_and_keeps_titles(tmp_path):
+def test_wikiextractor_tags_are_removed_and_titles_kept(tmp_path):
     path = write(tmp_path, "wiki_00", WIKI)
     first = "One\n\nFirst paragraph.\nHeading.\nSecond with <doc inside."
-    assert [d.text for d in read(Source(path))] == [first, "", "Three\n\nBody."]
+    assert [d.text for d in read_source(Source(path))] == [first, "", "Three\n\nBody."]
 
 
-def test_wikiextractor_output_that_stops_inside_a_document_is_refused(tmp_path):
+def test_truncated_wikiextractor_output_is_refused(tmp_path):
     path = write(tmp_path, "wiki_00", WIKI.removesuffix("</doc>\n"))
-    with pytest.raises(UserError, match="ends inside a document"):
-        list(documents([path]))
+    with pytest.raises(UserError, match="the last document has no </doc>"):
+        list(read_documents([path]))
     path = write(tmp_path, "wiki_01", WIKI + "more\n")
-    with pytest.raises(UserError, match="wiki_01:19: text outside"):
-        list(documents([path]))
+    with pytest.raises(UserError, match="wiki_01:19: got text outside"):
+        list(read_documents([path]))
 
 
-def test_what_is_not_utf8_is_named_with_its_byte(tmp_path):
+def test_errors_name_the_byte_that_is_not_utf8(tmp_path):
     content = "first\n\nsecond \u00e9".encode() + b"\xff\xfe tail\n\nthird"
     path = write(tmp_path, "a.txt", content)
     with pytest.raises(UserError, match=rf"a\.txt is not UTF-8 at byte {content.index(0xFF)} "):
-        list(documents([path]))
-    found = list(read(Source(path), errors="replace"))
+        list(read_documents([path]))
+    found = list(read_source(Source(path), errors="replace"))
     assert found == [
         Document("first"),
         Document("second \u00e9\ufffd\ufffd tail", replaced=2),
@@ -165,31 +165,31 @@ def test_what_is_not_utf8_is_named_with_its_byte(tmp_path):
     ]
 
 
-def test_a_replacement_character_of_the_text_itself_is_not_counted(tmp_path):
+def test_replacement_characters_in_the_text_are_not_counted(tmp_path):
     path = write(tmp_path, "a.txt", "a\ufffdb".encode() + b"\xff")
-    assert list(read(Source(path), errors="replace")) == [Document("a\ufffdb\ufffd", 1)]
+    assert list(read_source(Source(path), errors="replace")) == [Document("a\ufffdb\ufffd", 1)]
 
 
 def test_a_byte_offset_counts_decompressed_bytes_over_documents(tmp_path):
     content = b"x" * 1000 + b"\n\n" + b"y" * 10 + b"\x80"
     path = write(tmp_path, "a.txt.gz", gzip.compress(content))
     with pytest.raises(UserError, match="at byte 1,012 "):
-        list(documents([path]))
+        list(read_documents([path]))
 
 
-def test_a_document_of_any_length_is_parted(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "LONGEST_DOCUMENT", 100)
+def test_a_long_document_is_split(tmp_path, monkeypatch):
+    monkeypatch.setattr(layouts, "MAX_DOCUMENT_LENGTH", 100)
     plain = write(tmp_path, "a.txt", "".join(f"line {n:03}\n" for n in range(40)))
-    found = list(documents([plain]))
+    found = list(read_documents([plain]))
     assert all(len(piece) <= 100 for piece in found)
     assert "\n".join(found).split("\n") == [f"line {n:03}" for n in range(40)]
     rows = write(tmp_path, "a.jsonl", json.dumps({"text": "word " * 60}))
-    found = list(documents([rows]))
+    found = list(read_documents([rows]))
     assert all(len(piece) <= 100 for piece in found)
     assert " ".join(found).split() == ["word"] * 60
     body = [f"line {n:03}" for n in range(40)]
     content = "\n".join(['<doc id="1" url="u" title="T">', "T", "", *body, "</doc>", ""])
-    found = list(documents([write(tmp_path, "wiki", content)]))
+    found = list(read_documents([write(tmp_path, "wiki", content)]))
     assert len(found) > 3
     assert [line for piece in found for line in piece.split("\n") if line] == ["T", *body]
 
@@ -205,7 +205,7 @@ def test_inputs_are_read_in_order_and_each_file_once(tmp_path):
 
 def test_a_file_whose_name_looks_like_a_glob_is_found(tmp_path):
     path = write(tmp_path, "a[1].txt", "here")
-    assert list(documents([path])) == ["here"]
+    assert list(read_documents([path])) == ["here"]
 
 
 @pytest.mark.parametrize(
@@ -213,24 +213,24 @@ def test_a_file_whose_name_looks_like_a_glob_is_found(tmp_path):
     [
         (["nothing/*.txt"], "no file matches 'nothing/"),
         ([], "no input"),
-        (["."], r"\. is a folder; give its files"),
+        (["."], r"\.: got a folder, expected files"),
     ],
 )
-def test_inputs_that_stand_for_nothing(inputs, complaint):
+def test_inputs_without_files_are_refused(inputs, complaint):
     with pytest.raises(UserError, match=complaint):
-        list(documents(inputs))
+        list(read_documents(inputs))
 
 
-def test_empty_input_is_a_mistake(tmp_path):
+def test_empty_input_is_a_user_error(tmp_path):
     path = write(tmp_path, "a.txt", "\n \n")
     with pytest.raises(UserError, match="no text in"):
-        list(documents([path]))
+        list(read_documents([path]))
 
 
 def test_an_unknown_format_names_the_nearest(tmp_path):
     path = write(tmp_path, "a.txt", "x")
     with pytest.raises(UserError, match="did you mean 'jsonl'"):
-        list(documents([path], format="json"))
+        list(read_documents([path], format="json"))
 
 
 def test_real_wikipedia_has_the_known_number_of_documents(shared_data):
@@ -240,7 +240,7 @@ def test_real_wikipedia_has_the_known_number_of_documents(shared_data):
     for source in sources:
         with gzip.open(source.name, "rt") as stream:
             opened += stream.read().count("<doc id=")
-    found = [document.text for source in sources for document in read(source)]
+    found = [document.text for source in sources for document in read_source(source)]
     assert len(found) == opened
-    assert list(documents([pattern])) == [document for document in found if document]
+    assert list(read_documents([pattern])) == [document for document in found if document]
     assert not any("<doc id=" in document or "</doc>" in document for document in found)

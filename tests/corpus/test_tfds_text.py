@@ -3,14 +3,14 @@ import sys
 import numpy as np
 import pytest
 
-from bertjax.corpus.text import documents
+from bertjax.corpus.text import read_documents
 from bertjax.errors import UserError
 
 tfds = pytest.importorskip("tensorflow_datasets")
 
 
 def prepare(folder, features, examples, file_format="array_record", supervised_keys=None):
-    """Prepares a dataset called `small` with one split `train`."""
+    """Prepare a dataset called `small` with one split `train`."""
 
     class Small(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("1.2.0")
@@ -42,54 +42,58 @@ def folder(tmp_path_factory):
 
 
 def test_the_text_of_every_example_is_read(folder):
-    found = list(documents(["tfds:small:train"], tfds_data_dir=folder))
+    found = list(read_documents(["tfds:small:train"], tfds_data_dir=folder))
     assert sorted(found) == sorted(f"Text {n}.\n\u00e9" for n in range(300))
-    assert found == list(documents(["tfds:small:1.2.0:train"], tfds_data_dir=folder))
-    assert found[:30] == list(documents(["tfds:small:train[:10%]"], tfds_data_dir=folder))
+    assert found == list(read_documents(["tfds:small:1.2.0:train"], tfds_data_dir=folder))
+    assert found[:30] == list(read_documents(["tfds:small:train[:10%]"], tfds_data_dir=folder))
     assert "tensorflow" not in sys.modules
 
 
-def test_without_a_text_all_strings_are_taken(tmp_path):
+def test_without_a_feature_text_all_strings_are_read(tmp_path):
     text = tfds.features.Text()
     features = {"sentence1": text, "sentence2": text, "label": np.int64}
     prepare(str(tmp_path), features, [{"sentence1": "One.", "sentence2": "Two.", "label": 0}])
-    assert list(documents(["tfds:small:train"], tfds_data_dir=str(tmp_path))) == ["One.\nTwo."]
+    assert list(read_documents(["tfds:small:train"], tfds_data_dir=str(tmp_path))) == ["One.\nTwo."]
 
 
 @pytest.mark.parametrize("keys", [None, ("b", "a")])
-def test_two_strings_are_a_pair_in_the_order_that_they_are_learned_in(keys, tmp_path):
+def test_two_strings_are_a_pair_in_the_order_of_supervised_keys(keys, tmp_path):
     text = tfds.features.Text()
     example = {"a": "One.\nTwo.", "b": "Three."}
     prepare(str(tmp_path), {"a": text, "b": text}, [example], supervised_keys=keys)
     found = list(
-        documents(["tfds:small:train"], format="source-target", tfds_data_dir=str(tmp_path))
+        read_documents(["tfds:small:train"], format="source-target", tfds_data_dir=str(tmp_path))
     )
     assert found == ["Three.\nOne. Two." if keys else "One. Two.\nThree."]
 
 
-def test_one_string_is_no_pair(tmp_path):
+def test_a_single_string_feature_is_no_pair(tmp_path):
     prepare(str(tmp_path), {"a": tfds.features.Text()}, [{"a": "One."}])
-    with pytest.raises(UserError, match="has no pairs: expected two string features, it has a"):
-        list(documents(["tfds:small:train"], format="source-target", tfds_data_dir=str(tmp_path)))
+    with pytest.raises(UserError, match="has no pairs: got the string features a, expected two"):
+        list(
+            read_documents(
+                ["tfds:small:train"], format="source-target", tfds_data_dir=str(tmp_path)
+            )
+        )
 
 
 def test_a_dataset_without_strings_is_refused(tmp_path):
     prepare(str(tmp_path), {"label": np.int64}, [{"label": 0}])
-    with pytest.raises(UserError, match="has no text: its features are label"):
-        list(documents(["tfds:small:train"], tfds_data_dir=str(tmp_path)))
+    with pytest.raises(UserError, match="has no text: got the features label"):
+        list(read_documents(["tfds:small:train"], tfds_data_dir=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("tfds:small", "is not tfds:NAME:SPLIT"),
+        ("tfds:small", "expected tfds:NAME:SPLIT"),
         ("tfds:small:test", "has no split 'test': known: train"),
         ("tfds:smal:train", "no prepared dataset 'smal' in"),
         ("tfds:small/x:train", "no prepared dataset 'small/x' in"),
         ("tfds:small:train[:x]", r"check the split 'train\[:x\]'"),
     ],
 )
-def test_mistakes_are_one_line(folder, source, complaint):
+def test_user_errors_are_one_line(folder, source, complaint):
     with pytest.raises(UserError, match=complaint) as raised:
-        list(documents([source], tfds_data_dir=folder))
+        list(read_documents([source], tfds_data_dir=folder))
     assert "\n" not in str(raised.value)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bertjax import catalog
-from bertjax.corpus.workers import Workers
+from bertjax.corpus.workers import WorkerPool
 from bertjax.errors import UserError
 
 
@@ -17,14 +17,14 @@ def tagged(blocks):
     return list(enumerate(blocks))
 
 
-def test_results_come_in_order_though_the_first_takes_longest():
+def test_results_are_in_order_though_the_first_takes_longest():
     numbers = [30_000, 3, 5, 2_000, 1, 4, 7, 20_000, 2, 6]
-    with Workers(functools.partial, (math.factorial,), 3) as pool:
-        found = list(pool.ordered(tagged(numbers)))
+    with WorkerPool(functools.partial, (math.factorial,), 3) as pool:
+        found = list(pool.imap(tagged(numbers)))
     assert found == [(tag, math.factorial(number)) for tag, number in enumerate(numbers)]
 
 
-def test_blocks_are_asked_for_only_as_they_are_needed():
+def test_blocks_are_read_only_as_needed():
     asked = []
 
     def blocks():
@@ -32,40 +32,40 @@ def test_blocks_are_asked_for_only_as_they_are_needed():
             asked.append(number)
             yield number, number
 
-    with Workers(functools.partial, (math.factorial,), 2) as pool:
-        results = pool.ordered(blocks())
+    with WorkerPool(functools.partial, (math.factorial,), 2) as pool:
+        results = pool.imap(blocks())
         next(results)
         assert len(asked) <= 7
 
 
-def test_no_more_children_start_than_there_are_blocks():
-    with Workers(functools.partial, (math.sqrt,), 50) as pool:
-        assert list(pool.ordered(tagged([4.0, 9.0]))) == [(0, 2.0), (1, 3.0)]
+def test_no_more_processes_start_than_there_are_blocks():
+    with WorkerPool(functools.partial, (math.sqrt,), 50) as pool:
+        assert list(pool.imap(tagged([4.0, 9.0]))) == [(0, 2.0), (1, 3.0)]
         assert len(pool._children) <= 2
 
 
-def test_a_persons_mistake_stays_one():
+def test_a_user_error_is_raised_as_one():
     with (
-        Workers(functools.partial, (catalog.load, "models"), 1) as pool,
+        WorkerPool(functools.partial, (catalog.load, "models"), 1) as pool,
         pytest.raises(UserError, match="no 'nonsense' in bertjax/models/"),
     ):
-        list(pool.ordered(tagged(["nonsense"])))
+        list(pool.imap(tagged(["nonsense"])))
 
 
-def test_a_defect_brings_its_traceback():
+def test_other_errors_contain_the_traceback():
     with (
-        Workers(functools.partial, (math.sqrt,), 2) as pool,
+        WorkerPool(functools.partial, (math.sqrt,), 2) as pool,
         pytest.raises(RuntimeError, match=r"(?s)in a worker process:.*Traceback.*ValueError"),
     ):
-        list(pool.ordered(tagged([4.0, -1.0, 9.0])))
+        list(pool.imap(tagged([4.0, -1.0, 9.0])))
 
 
-def test_a_failure_while_making_the_function_is_told():
+def test_an_error_while_making_the_function_is_raised():
     with (
-        Workers(catalog.load, ("models", "nonsense"), 1) as pool,
+        WorkerPool(catalog.load, ("models", "nonsense"), 1) as pool,
         pytest.raises(UserError, match="no 'nonsense'"),
     ):
-        list(pool.ordered(tagged([1])))
+        list(pool.imap(tagged([1])))
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def test_a_failure_while_making_the_function_is_told():
     [
         (signal.raise_signal, signal.SIGKILL, "killed by SIGKILL .*fewer --workers"),
         (signal.raise_signal, signal.SIGTERM, "killed by SIGTERM"),
-        (os._exit, 3, "ended with status 3"),
+        (os._exit, 3, "exited with status 3"),
     ],
 )
-def test_a_dead_child_is_a_clear_error_and_no_hang(function, argument, words):
+def test_a_dead_worker_is_an_error_and_no_hang(function, argument, words):
     with (
-        Workers(functools.partial, (function,), 2) as pool,
+        WorkerPool(functools.partial, (function,), 2) as pool,
         pytest.raises(UserError, match=rf"worker process \d+ (was )?{words}"),
     ):
-        list(pool.ordered(tagged([argument] * 4)))
+        list(pool.imap(tagged([argument] * 4)))
 
 
-def test_leaving_early_ends_the_children():
-    with Workers(functools.partial, (time.sleep,), 2) as pool:
-        results = pool.ordered(tagged([0.1, 600, 600, 600]))
+def test_leaving_early_ends_the_workers():
+    with WorkerPool(functools.partial, (time.sleep,), 2) as pool:
+        results = pool.imap(tagged([0.1, 600, 600, 600]))
         next(results)
         children = [child._process.pid for child in pool._children]
     assert children
@@ -97,15 +97,15 @@ def test_leaving_early_ends_the_children():
 
 PARENT = """
 import functools, time
-from bertjax.corpus.workers import Workers
-with Workers(functools.partial, (time.sleep,), 2) as pool:
-    list(pool.ordered([(number, 0.2) for number in range(6)]))
+from bertjax.corpus.workers import WorkerPool
+with WorkerPool(functools.partial, (time.sleep,), 2) as pool:
+    list(pool.imap([(number, 0.2) for number in range(6)]))
     print(*[child._process.pid for child in pool._children], flush=True)
     time.sleep(600)
 """
 
 
-def test_children_end_when_their_parent_is_killed(root):
+def test_workers_end_when_their_parent_is_killed(root):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT],
         stdout=subprocess.PIPE,

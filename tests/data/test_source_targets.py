@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from bertjax.corpus import layouts
 from bertjax.corpus import text as corpus_text
 from bertjax.corpus.prepare import prepare
 from bertjax.corpus.reader import open_corpus
-from bertjax.corpus.text import documents
+from bertjax.corpus.text import read_documents
 from bertjax.data.collate import Specials
 from bertjax.data.source_targets import SourceTargets
 from bertjax.errors import UserError
@@ -30,7 +31,7 @@ def tsv(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pieces(tsv):
-    texts = documents([str(tsv)], format=corpus_text.FORMAT)
+    texts = read_documents([str(tsv)], format=corpus_text.FORMAT)
     return tokenizer.train(texts, vocab_size=60)
 
 
@@ -80,15 +81,15 @@ def test_json_lines_are_the_same_pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
     rows = [dict(zip(("source", "target"), pair, strict=True)) for pair in PAIRS]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert list(corpus_text.pairs(str(path))) == PAIRS
+    assert list(layouts.read_pairs(str(path))) == PAIRS
 
 
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("a.tsv", "only a source", r"a\.tsv:2: 1 field\(s\), expected 2"),
-        ("a.tsv", "a\tb\tc", r"a\.tsv:2: 3 field\(s\), expected 2"),
-        ("a.tsv", "a\t ", r"a\.tsv:2: an empty source or target"),
+        ("a.tsv", "only a source", r"a\.tsv:2: got 1 field\(s\), expected 2"),
+        ("a.tsv", "a\tb\tc", r"a\.tsv:2: got 3 field\(s\), expected 2"),
+        ("a.tsv", "a\t ", r"a\.tsv:2: got an empty source or target"),
         ("a.jsonl", '{"source": "a"}', r'a\.jsonl:2: expected {"source": "\.\.\."'),
         ("a.jsonl", '{"source": "a", "target": 3}', r"a\.jsonl:2: expected"),
     ],
@@ -98,7 +99,7 @@ def test_what_is_no_pair_is_told_with_its_line(name, line, message, tmp_path):
     good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
     path.write_text(f"{good}\n{line}\n")
     with pytest.raises(UserError, match=message):
-        list(corpus_text.pairs(str(path)))
+        list(layouts.read_pairs(str(path)))
 
 
 def test_documents_are_no_pairs(corpus, pieces, tmp_path):
@@ -108,5 +109,5 @@ def test_documents_are_no_pairs(corpus, pieces, tmp_path):
     prepare([str(path)], tmp_path / "vocab", tmp_path / "made", workers=1)
     with pytest.raises(UserError, match="the corpus holds no pairs: prepare it with --format"):
         examples(open_corpus(tmp_path / "made"), pieces)
-    with pytest.raises(UserError, match="python-docs is text, no pairs"):
-        list(documents(["python-docs"], format=corpus_text.FORMAT))
+    with pytest.raises(UserError, match="python-docs: got text, expected pairs"):
+        list(read_documents(["python-docs"], format=corpus_text.FORMAT))

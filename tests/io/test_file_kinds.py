@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bertjax.corpus.sources import Source
-from bertjax.corpus.text import documents, read
+from bertjax.corpus.text import read_documents, read_source
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
 from bertjax.io.lines import read_head, read_text_lines
@@ -93,7 +93,7 @@ def test_content_is_detected_under_any_name_and_through_compression(tmp_path, ki
         path = tmp_path / name
         path.write_bytes(written)
         with pytest.raises(UserError) as error:
-            list(documents([str(path)]))
+            list(read_documents([str(path)]))
         assert str(error.value).startswith(f"{path} is {kind}, expected text: ")
         assert "--errors replace" not in str(error.value)
         assert "\n" not in str(error.value)
@@ -106,14 +106,14 @@ def test_binary_data_is_refused_whatever_the_chosen_format(tmp_path, kind):
     path.write_bytes(BINARY[kind]())
     for format in ("text", "lines", "jsonl", "source-target"):
         with pytest.raises(UserError, match=r"a\.txt is an? |a\.txt is (UTF|NumPy)"):
-            list(read(Source(str(path)), format=format, errors="replace"))
+            list(read_source(Source(str(path)), format=format, errors="replace"))
 
 
 @pytest.mark.parametrize("kind", PAGES)
 def test_a_chosen_format_accepts_text_of_other_kinds(tmp_path, kind):
     path = tmp_path / "a.html"
     path.write_text(PAGES[kind])
-    assert list(documents([str(path)], format="text"))
+    assert list(read_documents([str(path)], format="text"))
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_names_and_tables_are_refused(tmp_path, name, content):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=r", expected text: .*; or --format text"):
-        list(documents([str(path)]))
-    assert list(documents([str(path)], format="text"))
+        list(read_documents([str(path)]))
+    assert list(read_documents([str(path)], format="text"))
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_names_and_tables_are_refused(tmp_path, name, content):
 def test_prose_is_read(tmp_path, text):
     path = tmp_path / "a.txt"
     path.write_text(text)
-    assert "\n\n".join(documents([str(path)])).split() == text.split()
+    assert "\n\n".join(read_documents([str(path)])).split() == text.split()
 
 
 def converted(path, tmp_path, column: str) -> str:
     """Run the command in an error message and return what it writes."""
     with pytest.raises(UserError) as error:
-        list(documents([str(path)]))
+        list(read_documents([str(path)]))
     command = str(error.value).partition("expected text: ")[2]
     command = command.partition("; or --format")[0].partition(", which has")[0]
     for placeholder in ("COLUMN_NUMBER", "COLUMN"):
@@ -205,14 +205,14 @@ def test_the_command_in_the_error_converts_to_text(tmp_path, name, content, colu
     path = tmp_path / name
     path.write_bytes(content)
     made = converted(path, tmp_path, column)
-    assert list(documents([made], format=format)) == ["one, two", "three"]
+    assert list(read_documents([made], format=format)) == ["one, two", "three"]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "feather", "stream"])
 def test_the_command_for_arrow_converts_to_json_lines(tmp_path, kind):
     path = tmp_path / "data"
     path.write_bytes(an_arrow(kind))
-    assert list(documents([converted(path, tmp_path, "text")])) == ["one", "two\nlines"]
+    assert list(read_documents([converted(path, tmp_path, "text")])) == ["one", "two\nlines"]
 
 
 def test_every_kind_has_a_remedy_that_quotes_file_names():
@@ -249,12 +249,12 @@ def test_released_files_are_detected_correctly(shared_data):
     ]
     for name in refused:
         with pytest.raises(UserError):
-            list(documents([str(shared_data / name)]))
+            list(read_documents([str(shared_data / name)]))
     for pattern in ("corpus/*/wiki_0*.gz", "vocab/*/vocab.txt"):
         for path in shared_data.glob(pattern):
             assert file_kinds.detect_by_content(str(path), read_head(str(path))) is None
             assert file_kinds.detect_table(read_head(str(path))) is None
-    rows = list(documents([str(shared_data / "retrieval/cranfield/corpus.jsonl.gz")]))
+    rows = list(read_documents([str(shared_data / "retrieval/cranfield/corpus.jsonl.gz")]))
     with open(shared_data / "retrieval/cranfield/queries.jsonl", encoding="utf-8") as file:
         assert json.loads(file.readline())["text"]
     assert len(rows) > 1390

@@ -12,7 +12,7 @@ from tokenizers.implementations import (
     SentencePieceUnigramTokenizer,
 )
 
-from bertjax.corpus.text import documents
+from bertjax.corpus.text import read_documents
 from bertjax.tokenizers.tokenizer import load
 
 TRAPS = [
@@ -42,7 +42,7 @@ SPECIAL = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK)\]")
 
 @pytest.fixture(scope="module")
 def heldout(shared_data) -> list[str]:
-    return list(documents([str(shared_data / "corpus" / "enwiki_heldout" / "*.gz")]))
+    return list(read_documents([str(shared_data / "corpus" / "enwiki_heldout" / "*.gz")]))
 
 
 def assert_equal_ids(ours, reference_ids, texts):
@@ -75,7 +75,7 @@ def test_bert_differs_from_the_reference_in_literal_special_tokens_alone(shared_
 
 
 def test_chinese_bert(shared_data):
-    texts = list(documents([str(shared_data / "corpus" / "zhwiki" / "*.gz")]))[:500]
+    texts = list(read_documents([str(shared_data / "corpus" / "zhwiki" / "*.gz")]))[:500]
     vocab = shared_data / "kbert" / "vocab.txt"
     reference = BertWordPieceTokenizer.from_file(str(vocab))
     encodings = reference.encode_batch(texts + TRAPS, add_special_tokens=False)
