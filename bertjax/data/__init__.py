@@ -1,1 +1,1 @@
-"""From text to batches of numpy arrays; never imports jax."""
+"""Training examples and the input pipeline, in numpy; never imports jax."""

@@ -1,4 +1,4 @@
-"""Collate segments into rows of arrays: special tokens, padding, masks."""
+"""Collate segments into batch arrays: add special tokens, pad, build masks."""
 
 from typing import NamedTuple
 
@@ -10,9 +10,11 @@ from bertjax.data.sentence_table import SentenceTable
 
 
 class Specials(NamedTuple):
-    """The tokens around segments, `None` for those that a tokenizer does not have.
+    """Ids of special tokens, None for those that a tokenizer does not have.
 
-    `cls_last` puts [CLS] behind the last segment, as XLNet has it, and into a segment of its own.
+    With `cls_last`, [CLS] comes after the last segment and has a segment id of its own, as in
+    XLNet. Padding comes after the text for every model: XLNet's released models were padded on the
+    left, but with relative positions that changes no output.
     """
 
     cls_id: int | None
@@ -22,11 +24,11 @@ class Specials(NamedTuple):
 
     @property
     def first_token(self) -> int:
-        """Where the first segment begins."""
+        """Index of the first token of the first segment."""
         return int(self.cls_id is not None and not self.cls_last)
 
     def count(self, num_segments: int) -> int:
-        """How many stand in an example of so many segments."""
+        """Return the number of special tokens of an example with `num_segments` segments."""
         return (self.cls_id is not None) + num_segments * (self.sep_id is not None)
 
 
@@ -37,20 +39,22 @@ def assemble(
     max_seq_length: int,
     word_starts: Bool[np.ndarray, " V"] | None,
 ) -> dict[str, np.ndarray]:
-    """Lays [CLS] A [SEP] or [CLS] A [SEP] B [SEP] out, with padding after it.
+    """Assemble batch rows [CLS] A [SEP] or [CLS] A [SEP] B [SEP], followed by padding.
 
-    With [CLS] last it is A [SEP] [CLS] or A [SEP] B [SEP] [CLS], where [CLS] is segment 2.
+    With `cls_last`: A [SEP] [CLS] or A [SEP] B [SEP] [CLS], where [CLS] has segment id 2.
 
     Args:
-      table: Holds the segments' tokens.
+      table: The tokens of the segments.
       parts: One or two segments of each example.
-      specials: What stands around them.
+      specials: The special tokens.
       max_seq_length: L.
-      word_starts: Which tokens begin a word. The first token of a sentence always does: byte-level
-        tokenizers mark a word by the space before it, which a sentence does not begin with.
+      word_starts: Whether each token of the vocabulary starts a word; None for no `word_starts` in
+        the batch. The first token of a sentence always starts a word: byte-level tokenizers
+        recognise a word by the space before it, which the first word of a sentence lacks.
 
     Returns:
-      `input_ids`, `segment_ids`, `attention_mask` and, if asked for, `word_starts`.
+      `input_ids`, `segment_ids` (int32 [n L]), `attention_mask` (bool [n L]) and, if `word_starts`
+      is given, `word_starts` (bool [n L]).
     """
     size = len(parts[0].row)
     lengths = [part.length for part in parts]
@@ -60,7 +64,7 @@ def assemble(
 
     position = np.arange(max_seq_length, dtype=np.int32)
     mask = position < length.astype(np.int32)[:, None]
-    # What no token overwrites is a separator: those between documents too, which are gaps.
+    # Positions that no token overwrites are separators, also those in the gaps between documents.
     separator = specials.pad_id if specials.sep_id is None else specials.sep_id
     ids = np.where(mask, np.int32(separator), np.int32(specials.pad_id))
     segment_ids = _segment_ids(mask, lengths, specials)
@@ -83,7 +87,7 @@ def assemble(
 def _segment_ids(
     mask: Bool[np.ndarray, "n L"], lengths: list[Int[np.ndarray, " n"]], specials: Specials
 ) -> Int[np.ndarray, "n L"]:
-    """1 for the second segment and the separator that ends it, else 0."""
+    """Return 1 for the second segment and the separator after it, else 0."""
     if len(lengths) == 1:
         return np.zeros(mask.shape, np.int32)
     second = (specials.first_token + lengths[0] + 1).astype(np.int32)[:, None]

@@ -1,7 +1,7 @@
-"""Index of a corpus: the token positions at which records and documents begin.
+"""Index of a corpus: the token positions at which records and documents start.
 
-A position counts the tokens of all documents in order. Rows of unequal length are stored end to
-end.
+A position counts the tokens of all documents in order. Ragged arrays are stored as the
+concatenation of their rows, with the offsets of the rows.
 """
 
 from typing import NamedTuple, Protocol
@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 
 def offsets(lengths: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n_and_1"]:
-    """Where each row begins, and at the end where the last one ends."""
+    """Return the start of each row of a ragged array, followed by the end of the last one."""
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
     return ends
@@ -20,17 +20,17 @@ def offsets(lengths: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n_and_1"]:
 def ranges(
     starts: Int[np.ndarray, " n"], lengths: Int[np.ndarray, " n"]
 ) -> Int[np.ndarray, " total"]:
-    """The numbers start, start + 1 ... of every row, one row after the other."""
+    """Return start, start + 1, ..., start + length - 1 of every row, concatenated."""
     at = offsets(lengths)
     return np.arange(at[-1]) + np.repeat(starts - at[:-1], lengths)
 
 
-SEAM = 0.8
-"""How much closer than their capacity windows lie, in mean sentences."""
+OVERLAP_SENTENCES = 0.8
+"""Overlap of consecutive windows, in mean sentence lengths (see `data/windows.py`)."""
 
 
 class RecordSizes(Protocol):
-    """What is asked of a corpus here."""
+    """The part of the corpus interface that the layout uses."""
 
     tokens: Int[np.ndarray, " R"]
     sentences: Int[np.ndarray, " R"]
@@ -38,16 +38,16 @@ class RecordSizes(Protocol):
 
 
 class Places(NamedTuple):
-    """Where the text of some examples lies.
+    """Locations of the text of n examples in a corpus.
 
     Attributes:
-      starts: The position at which each example's window nominally begins, last, and before it
-        those of the windows that have to be followed to know where it really begins.
-      skipped: Tokens at the beginning of the window that are another example's.
-      capacity: The tokens, counted from the window's beginning, within which the example ends.
-      first_record: The first record that has to be read for it.
-      end_record: The record after the last one. Numbers continue after the corpus's last record,
-        for windows that run on from the end of the corpus to its beginning.
+      starts: Nominal start positions of windows. The last row has the windows of the examples; the
+        rows before have the preceding windows, which determine the actual starts.
+      skipped: Number of tokens at the start of the window that belong to another example.
+      capacity: Number of tokens from the start of the window within which the example ends.
+      first_record: Index of the first record that contains text of the example.
+      end_record: Index after the last such record. It may exceed the number of records: a window
+        at the end of the corpus continues at its start.
     """
 
     starts: Int[np.ndarray, "windows n"]
@@ -62,14 +62,20 @@ class Places(NamedTuple):
 
 
 class Layout:
-    """Positions of records and documents, from the index of a corpus.
+    """Positions of the records and documents of a corpus.
 
     Attributes:
-      record_begin: Where each record begins, and the end of the last one.
-      gap: Positions after each record that hold no token of it: 1 at the end of a document where
-        documents are kept apart by a separator, otherwise 0.
-      record_of_document: The first record of each document, and the number of records.
-      document_sentences: How many sentences each document has.
+      record_begin: Start of each record, followed by the end of the last one.
+      gap: Number of positions after each record without a token: 1 at the end of a document if
+        documents are separated by a [SEP] token, else 0.
+      record_of_document: Index of the first record of each document, followed by the number of
+        records.
+      document_sentences: Number of sentences of each document.
+      mean_sentence: Mean number of tokens of a sentence.
+
+    Args:
+      corpus: A split of a corpus.
+      separated: Whether there is a position for a separator after each document.
     """
 
     def __init__(self, corpus: RecordSizes, *, separated: bool = False):
@@ -90,15 +96,15 @@ class Layout:
         return int(self.record_begin[-1])
 
     def document_begin(self, document: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The position of a document's first token; of the next document's, its end."""
+        """Return the position of a document's first token."""
         return self.record_begin[self.record_of_document[document]]
 
     def record_at(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The record that holds a position, counted on beyond the end of the corpus."""
+        """Return the record that contains a position; both continue after the end of the corpus."""
         lap, inside = np.divmod(position, self.total)
         record = np.searchsorted(self.record_begin, inside, side="right") - 1
         return record + lap * len(self.tokens)
 
     def stride(self, capacity: int) -> int:
-        """The nominal distance of windows of some capacity."""
-        return max(1, capacity - round(min(SEAM * self.mean_sentence, capacity / 2)))
+        """Return the nominal distance between windows of `capacity` tokens."""
+        return max(1, capacity - round(min(OVERLAP_SENTENCES * self.mean_sentence, capacity / 2)))

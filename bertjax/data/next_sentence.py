@@ -1,10 +1,10 @@
-"""Next-sentence labels: half of the examples exchange their second segments in pairs.
+"""Next-sentence prediction: assign random second segments by swapping them between examples.
 
-BERT draws a random document for every example with a random next sentence, and uses the text that
-it did not take again later. Here the examples of an epoch are shuffled into couples, of which every
-other one exchanges its second segments, both cut at the same share of their sentences. So labels
-are balanced exactly, nearly all text is used once an epoch, and each example is known from its
-number alone.
+BERT (Devlin et al. 2019, appendix A.2) samples a random document for every example with a random
+next sentence, and reuses the replaced text for a later example. Here the examples of an epoch are
+shuffled into couples, and every other couple swaps its second segments, both split at the same
+fraction of their sentences. So labels are balanced exactly, nearly all text is used once per epoch,
+and every example is a function of its index.
 """
 
 from typing import NamedTuple
@@ -16,12 +16,12 @@ from bertjax.data.random import below, permute, uniforms, unpermute
 
 
 class Pairings(NamedTuple):
-    """What some examples have to do with others.
+    """The next-sentence label and the partner of n examples.
 
     Attributes:
-      is_random: Whether the second segment is another example's.
-      partner: The example that gives it; -1 where it has to be drawn.
-      split: The share of its sentences at which an example is split; equal for both of a couple.
+      is_random: Whether the second segment is from another example (label 1).
+      partner: Index of that example; -1 if it must be sampled by `draw_elsewhere`.
+      split: The fraction of its sentences at which an example is split; equal within a couple.
     """
 
     is_random: Bool[np.ndarray, " n"]
@@ -30,7 +30,7 @@ class Pairings(NamedTuple):
 
 
 def couples(epoch: int, example: Int[np.ndarray, " n"], size: int, seed: int) -> Pairings:
-    """Finds out who exchanges with whom among `size` examples of an epoch."""
+    """Pair `size` examples of an epoch at random, and choose the couples that swap segments."""
     place = permute(example, size, seed, "couples", epoch)
     is_random = place % 4 >= 2
     partner = np.full(len(example), -1)
@@ -46,7 +46,7 @@ def draw_elsewhere(
     examples_of_document: Int[np.ndarray, " D_and_1"],
     seed: int,
 ) -> Int[np.ndarray, " n"]:
-    """Draws, for every example, one of those of all other documents, all equally likely."""
+    """Sample for every example one of the examples of all other documents, uniformly."""
     begin, end = examples_of_document[document], examples_of_document[document + 1]
     others = examples_of_document[-1] - (end - begin)
     drawn = below(others, uniforms(seed, "elsewhere", epoch, example))

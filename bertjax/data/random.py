@@ -1,12 +1,12 @@
-"""Stateless random numbers: each is a function of the seed and of where it is used.
+"""Stateless random numbers: counter-based hashes of seed, purpose and counters.
 
-A number depends on the seed, on its purpose and on counters such as the epoch and the example's
-number. It is the same in any order, in any thread and on any host; seeking is free and nothing has
-to be saved.
+The counters are, for example, the epoch and the index of an example. A random number is the same in
+any order of evaluation, in any thread and on any host; seeking costs nothing and there is no
+generator state to save.
 
-A permutation of any size is a keyed bijection of [0, size) that is never stored: a Feistel network
-on the smallest power of two that is not below `size`, with cycle walking (Black and Rogaway 2002,
-section 4). Every entry, forwards or backwards, costs the same few operations.
+A permutation of [0, size) is computed, not stored: a Feistel network on the smallest power of two
+not below `size`, with cycle walking (Black and Rogaway 2002, section 4). Every entry of the
+permutation or its inverse costs the same few operations.
 """
 
 import functools
@@ -34,12 +34,12 @@ def mix(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
 def random_words(
     seed: int, purpose: str, *counters: int | Int[np.ndarray, " n"]
 ) -> UInt64[np.ndarray, " n"]:
-    """64 random bits for every combination of counters.
+    """Generate 64 random bits for every combination of counters.
 
     Args:
       seed: The run's seed, any integer.
-      purpose: What the bits are for; other purposes get independent bits.
-      *counters: Numbers or arrays of one length, none negative.
+      purpose: Name of the use of the bits; different purposes get independent bits.
+      *counters: Integers >= 0, or arrays of them of equal length.
     """
     words = np.array([_key(seed, purpose)], np.uint64)
     for counter in counters:
@@ -51,40 +51,40 @@ def random_words(
 def uniforms(
     seed: int, purpose: str, *counters: int | Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """Random numbers in [0, 1), all multiples of 2**-53, for every combination of counters."""
+    """Generate uniform floats in [0, 1), multiples of 2**-53, for every combination of counters."""
     return (random_words(seed, purpose, *counters) >> 11) * 2.0**-53
 
 
 def below(
     limits: int | Int[np.ndarray, " n"], draws: Float[np.ndarray, " n"]
 ) -> Int[np.ndarray, " n"]:
-    """Turns numbers in [0, 1) into integers in [0, limit)."""
+    """Convert uniform floats in [0, 1) to uniform integers in [0, limit)."""
     return (draws * limits).astype(np.int64)
 
 
 def sample(count: int, size: int, seed: int) -> Int[np.ndarray, " n"]:
-    """So many of `count` numbers (all if there are fewer), without replacement, ascending."""
-    # The raw bits of a bit generator stay the same in every release of numpy.
+    """Sample min(size, count) integers in [0, count) without replacement, sorted."""
+    # numpy guarantees the raw bits of a bit generator, unlike samples, for all releases.
     drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(count), kind="stable")
     return np.sort(drawn[:size])
 
 
-# Four rounds make a pseudo-random permutation (Luby and Rackoff 1988); small sizes profit from two
-# more, since their halves have few bits.
+# Four rounds make a pseudo-random permutation (Luby and Rackoff 1988). Two more improve small
+# sizes, whose halves have few bits.
 _ROUNDS = 6
 
 
 def permute(
     index: Int[np.ndarray, " n"], size: int, seed: int, purpose: str, epoch: int
 ) -> Int[np.ndarray, " n"]:
-    """Where each index goes in the permutation of [0, size) that the key names.
+    """Map indices by a random permutation of [0, size).
 
     Args:
-      index: Numbers in [0, size).
-      size: How many numbers are permuted.
+      index: Integers in [0, size).
+      size: Size of the permutation.
       seed: The run's seed.
-      purpose: What is permuted; other purposes have independent permutations.
-      epoch: Other epochs have independent permutations.
+      purpose: Name of the use; different purposes have independent permutations.
+      epoch: Different epochs have independent permutations.
     """
     return _walk(index, size, _round_keys(seed, purpose, epoch), range(_ROUNDS))
 
@@ -92,7 +92,7 @@ def permute(
 def unpermute(
     index: Int[np.ndarray, " n"], size: int, seed: int, purpose: str, epoch: int
 ) -> Int[np.ndarray, " n"]:
-    """The inverse of `permute`."""
+    """Map indices by the inverse of `permute`."""
     return _walk(index, size, _round_keys(seed, purpose, epoch), range(_ROUNDS)[::-1])
 
 
@@ -113,7 +113,7 @@ def _walk(
 def _feistel(
     words: UInt64[np.ndarray, " n"], bits: int, keys: UInt64[np.ndarray, " rounds"], rounds: range
 ) -> UInt64[np.ndarray, " n"]:
-    """Changes the two halves of each word in turn; each change is undone by repeating it."""
+    """Change the two halves of each word alternately; each change is its own inverse."""
     low_bits = bits // 2
     low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
     high, low = words >> low_bits, words & low_mask

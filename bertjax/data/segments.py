@@ -1,4 +1,4 @@
-"""Choose the sentences of an example: one text, or two segments A and B."""
+"""Select the sentences of examples: one segment, or two segments A and B."""
 
 from typing import NamedTuple
 
@@ -13,14 +13,14 @@ Rows = Int[np.ndarray, " n"]
 
 
 class Segment(NamedTuple):
-    """A text for each of some examples: whole sentences, or what truncation leaves of them.
+    """A segment of text for each of n examples: consecutive sentences, possibly truncated.
 
     Attributes:
-      row: The row of the sentence table.
-      first: Its first sentence in the table.
-      stop: The sentence after its last one.
-      begin: The position of its first token.
-      end: The position after its last token.
+      row: Row of the sentence table.
+      first: Index of the first sentence in the table.
+      stop: Index after the last sentence.
+      begin: Position of the first token in the table.
+      end: Position after the last token.
     """
 
     row: Rows
@@ -34,24 +34,24 @@ class Segment(NamedTuple):
         return self.end - self.begin
 
     def where(self, condition: Bool[np.ndarray, " n"], other: "Segment") -> "Segment":
-        """Chooses this segment for the examples that meet the condition, else the other."""
+        """Select this segment where the condition is true, else the other, as in `np.where`."""
         return Segment(*(np.where(condition, *both) for both in zip(self, other, strict=True)))
 
     def take(self, rows: Rows) -> "Segment":
-        """The segments of some of the examples."""
+        """Return the segments of some of the examples."""
         return Segment(*(values[rows] for values in self))
 
 
 def of_sentences(table: SentenceTable, row: Rows, first: Rows, stop: Rows) -> Segment:
-    """The segment of whole sentences from `first` up to `stop`."""
+    """Create segments of the sentences from `first` to `stop`, exclusive."""
     return Segment(row, first, stop, table.begin[first], table.end[stop - 1])
 
 
 def in_windows(table: SentenceTable, places: Places, max_length: int, *, at_least: int) -> Segment:
-    """As many whole sentences as fit, from the first one of each window.
+    """Fill each window with as many whole sentences as fit.
 
-    There are `at_least` so many, even if they do not fit, unless the document has fewer. For that,
-    a text at the end of a document begins earlier than its place if it must.
+    A segment has at least `at_least` sentences, even if these do not fit, unless the document has
+    fewer. At the end of a document it therefore may start before the window.
     """
     row = np.arange(len(places.capacity))
     row_begin, row_end = table.row_begin[:-1], table.row_begin[1:]
@@ -66,10 +66,10 @@ def in_windows(table: SentenceTable, places: Places, max_length: int, *, at_leas
 
 
 def _window_begin(table: SentenceTable, places: Places, max_length: int) -> Rows:
-    """The first sentence of each window.
+    """Return the first sentence of each window.
 
-    It is the first one that starts at the nominal start or later; but where the window before ends
-    earlier, since the next sentence did not fit, it is that sentence.
+    It is the first one that starts at or after the nominal start, or an earlier one with which the
+    preceding window ended because it did not fit.
     """
     starts = table.locate(places.starts)
     first = table.first_from(starts[0])
@@ -81,12 +81,12 @@ def _window_begin(table: SentenceTable, places: Places, max_length: int) -> Rows
 
 
 def neighbours(table: SentenceTable, places: Places, row_origin: Rows) -> Segment:
-    """The sentence that each place counts to and its neighbour, if the document has two.
+    """Create segments of two neighbouring sentences, or of one if the document has no other.
 
     Args:
-      table: Holds the records of `places`.
-      places: Whose starts count sentences.
-      row_origin: The number of the first sentence of each row.
+      table: The table of the records of `places`.
+      places: Locations whose starts are counted in sentences.
+      row_origin: Index in the corpus of the first sentence of each row.
     """
     row = np.arange(len(places.capacity))
     first = table.row_begin[:-1] + places.starts[-1] - row_origin
@@ -96,15 +96,15 @@ def neighbours(table: SentenceTable, places: Places, row_origin: Rows) -> Segmen
 def split(
     table: SentenceTable, text: Segment, share: Float[np.ndarray, " n"]
 ) -> tuple[Segment, Segment]:
-    """Splits texts between two sentences; where there is only one, both segments are it.
+    """Split segments between two sentences; a single sentence is returned twice.
 
     Args:
-      table: Holds the texts.
-      text: What is split.
-      share: Where, in [0, 1): all places between two sentences are equally likely.
+      table: The table of the segments.
+      text: The segments.
+      share: Uniform floats in [0, 1) that choose the boundaries, all with equal probability.
     """
-    seams = np.maximum(text.stop - text.first - 1, 1)
-    middle = text.first + 1 + below(seams, share)
+    boundaries = np.maximum(text.stop - text.first - 1, 1)
+    middle = text.first + 1 + below(boundaries, share)
     second = np.minimum(middle, text.stop - 1)
     return (
         of_sentences(table, text.row, text.first, middle),
@@ -113,7 +113,13 @@ def split(
 
 
 def fill(table: SentenceTable, text: Segment, room: Rows) -> Segment:
-    """As many whole sentences as fit into some room from where a text begins, at least one."""
+    """Create segments of as many sentences as fit into `room` tokens, but at least one.
+
+    Args:
+      table: The table of the segments.
+      text: Segments at whose starts the new ones start.
+      room: Number of tokens of each segment.
+    """
     stop = table.after_last_until(text.begin + room)
     stop = np.clip(stop, text.first + 1, table.row_begin[text.row + 1])
     return of_sentences(table, text.row, text.first, stop)
@@ -122,23 +128,24 @@ def fill(table: SentenceTable, text: Segment, room: Rows) -> Segment:
 def truncate(
     a: Segment, b: Segment, max_length: int, shares: Float[np.ndarray, "2 n"]
 ) -> tuple[Segment, Segment]:
-    """Shortens the longer segment of each pair, and both alike once they are equally long.
+    """Truncate pairs of segments: the longer one first, then both equally.
 
-    BERT drops token by token (`truncate_seq_pair`), each from the front or the back as a coin
-    falls. The lengths are the same here; how much of it goes from the front is sampled once and
+    BERT (`truncate_seq_pair`) removes one token at a time, from the front or the back at random.
+    Here the lengths are the same, but the number of tokens removed from the front is sampled once,
     uniformly.
 
     Args:
       a: First segments.
       b: Second segments.
-      max_length: Tokens that both may have together.
-      shares: How much of what A and B lose is taken from the front, in [0, 1).
+      max_length: Maximum number of tokens of both together.
+      shares: Uniform floats in [0, 1) that choose how many tokens of A and B are removed from the
+        front.
     """
     excess = np.maximum(a.length + b.length - max_length, 0)
-    ahead = a.length - b.length
-    uneven = np.minimum(excess, np.abs(ahead))
+    difference = a.length - b.length
+    uneven = np.minimum(excess, np.abs(difference))
     even = excess - uneven
-    cut_a = np.where(ahead > 0, uneven, 0) + even // 2
+    cut_a = np.where(difference > 0, uneven, 0) + even // 2
     return _trim(a, cut_a, shares[0]), _trim(b, excess - cut_a, shares[1])
 
 

@@ -1,4 +1,4 @@
-"""Table of the sentences around some examples: read at once, looked up by position."""
+"""Table of the sentences of a batch of examples: read at once, looked up by token position."""
 
 from typing import Protocol
 
@@ -8,12 +8,12 @@ from jaxtyping import Bool, Int
 from bertjax.data.layout import Layout, Places, offsets, ranges
 from bertjax.errors import UserError
 
-_APART = 1 << 40
-"""How far apart the rows of a table lie: farther than any example reads."""
+_ROW_DISTANCE = 1 << 40
+"""Distance between the positions of consecutive rows, larger than any example."""
 
 
 class RecordReader(Protocol):
-    """What is asked of a corpus here."""
+    """The part of the corpus interface that the table uses."""
 
     dtype: np.dtype
 
@@ -21,15 +21,15 @@ class RecordReader(Protocol):
 
 
 class SentenceTable:
-    """All sentences of the records that each example needs, a row for each example.
+    """The sentences of the records of each example; one row per example.
 
-    A table has positions of its own, in which rows lie far apart and in order, so that a sentence
-    is found by its position alone. `locate` translates positions of the corpus.
+    Positions in the table differ from those in the corpus: the rows are in order and far apart, so
+    that a position identifies row and sentence. `locate` converts positions of the corpus.
 
     Attributes:
-      begin: The position of each sentence's first token.
-      end: The position after its last token.
-      row_begin: Where each row's sentences begin in `begin` and `end`; and where the last ends.
+      begin: Position of the first token of each sentence.
+      end: Position after the last token of each sentence.
+      row_begin: Offsets of the rows in `begin` and `end`.
     """
 
     begin: Int[np.ndarray, " sentences"]
@@ -39,39 +39,39 @@ class SentenceTable:
     def __init__(
         self, corpus: RecordReader, layout: Layout, places: Places, max_length: int, piece: int
     ):
-        """Reads the records of `places`.
+        """Read the records of `places`.
 
         Args:
-          corpus: Where they are read.
-          layout: Of this corpus.
-          places: What is read for each row.
-          max_length: Tokens of the longest sentence that stays whole; 0 for any.
-          piece: Tokens of the pieces that longer ones are cut into.
+          corpus: The corpus.
+          layout: The layout of the corpus.
+          places: The locations to read, one per row.
+          max_length: Longer sentences are split; 0 to split none. In tokens.
+          piece: Number of tokens of the pieces into which they are split.
         """
         count = places.end_record - places.first_record
         self._slot_begin = offsets(count)
         lap, record = np.divmod(ranges(places.first_record, count), len(layout.tokens))
         begin = layout.record_begin[record] + lap * layout.total
-        self._shift = np.arange(len(count)) * _APART - begin[self._slot_begin[:-1]]
+        self._shift = np.arange(len(count)) * _ROW_DISTANCE - begin[self._slot_begin[:-1]]
         self._begin = begin + np.repeat(self._shift, count)
         self._end = self._begin + layout.tokens[record]
         self._values, self._at = _read(corpus, layout, record)
         self._find_sentences(layout, record)
         if max_length:
-            self._cut(max_length, piece)
+            self._split_long_sentences(max_length, piece)
 
     def _find_sentences(self, layout: Layout, record: Int[np.ndarray, " slots"]) -> None:
         count = layout.sentences[record]
         lengths = self._values[ranges(self._at + layout.tokens[record], count)]
         slot_begin = offsets(count)
         self.end = np.cumsum(lengths, dtype=np.int64)
-        # Lengths are summed over all slots at once; each slot's own sum starts at its position.
+        # One cumulative sum over all slots, which is then shifted to start at each slot's position.
         before = np.append(0, self.end)[slot_begin[:-1]]
         self.end += np.repeat(self._begin - before, count)
         self.begin = self.end - lengths
         self.row_begin = slot_begin[self._slot_begin]
 
-    def _cut(self, max_length: int, piece: int) -> None:
+    def _split_long_sentences(self, max_length: int, piece: int) -> None:
         long = np.flatnonzero(self.end - self.begin > max_length)
         if not long.size:
             return
@@ -84,15 +84,15 @@ class SentenceTable:
         self.row_begin = self.row_begin + offsets(cuts)[np.searchsorted(long, self.row_begin)]
 
     def locate(self, position: Int[np.ndarray, "*windows n"]) -> Int[np.ndarray, "*windows n"]:
-        """Where positions of the corpus, one for each row, are in the table."""
+        """Convert positions in the corpus, one per row, to positions in the table."""
         return position + self._shift
 
     def first_from(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The first sentence of a row that begins at a position or later."""
+        """Return the first sentence that begins at or after a position."""
         return np.searchsorted(self.begin, position, side="left")
 
     def after_last_until(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The sentence after the last one of a row that ends at a position or earlier."""
+        """Return the index after the last sentence that ends at or before a position."""
         return np.searchsorted(self.end, position, side="right")
 
     def copy_tokens(
@@ -103,9 +103,15 @@ class SentenceTable:
         target: Int[np.ndarray, " size"],
         at: Int[np.ndarray, " n"],
     ) -> None:
-        """Writes the tokens from `begin` to `end` of each row into `target` from `at` onwards.
+        """Copy tokens into a flat array.
 
-        Positions between records, where no token is, keep what `target` holds.
+        Args:
+          row: Rows of the table.
+          begin: Position of the first token to copy from each row.
+          end: Position after the last token.
+          target: The array. Where a position has no token (the gaps between documents), it is not
+            changed.
+          at: Index in `target` of the first token of each row.
         """
         count = np.diff(self._slot_begin)[row]
         slot = ranges(self._slot_begin[row], count)
@@ -124,9 +130,15 @@ class SentenceTable:
         target: Bool[np.ndarray, " size"],
         at: Int[np.ndarray, " n"],
     ) -> None:
-        """Sets `target` where the sentences from `first` up to `stop` start.
+        """Mark the starts of sentences in a flat array, for tokens copied by `copy_tokens`.
 
-        That is for texts which `copy_tokens` wrote likewise; the first token of each counts too.
+        Args:
+          first: Index of the first sentence of each segment.
+          stop: Index after the last sentence.
+          begin: Position of the first token of each segment; it is marked in any case.
+          end: Position after the last token.
+          target: Set to True where a sentence starts.
+          at: Index in `target` of the first token of each segment.
         """
         count = stop - first
         starts = self.begin[ranges(first, count)]
@@ -138,13 +150,13 @@ class SentenceTable:
 def _read(
     corpus: RecordReader, layout: Layout, record: Int[np.ndarray, " slots"]
 ) -> tuple[np.ndarray, Int[np.ndarray, " slots"]]:
-    """Reads each record once, and says where each slot's begins among the values."""
-    wanted, slot = np.unique(record, return_inverse=True)
-    values = np.frombuffer(b"".join(corpus.read(wanted)), corpus.dtype)
-    at = offsets(layout.tokens[wanted] + layout.sentences[wanted])
+    """Read each record once; return all values, and the offset of each slot's record in them."""
+    unique, slot = np.unique(record, return_inverse=True)
+    values = np.frombuffer(b"".join(corpus.read(unique)), corpus.dtype)
+    at = offsets(layout.tokens[unique] + layout.sentences[unique])
     if at[-1] != len(values):
         raise UserError(
-            f"{len(wanted)} records hold {len(values)} numbers, the corpus's index says {at[-1]}; "
-            "shards and index are not of one corpus: run `bertjax prepare` again"
+            f"shards and index are from different corpora: got {len(values)} values in "
+            f"{len(unique)} records, expected {at[-1]}; run `bertjax prepare` again"
         )
     return values, at[slot]

@@ -1,16 +1,16 @@
 """Locate the examples of a corpus from the sizes of its records, without reading them.
 
-A *window* nominally begins at some position; its example begins with the first sentence that starts
-there or later, and takes as many whole sentences as fit. Where the window before ends earlier,
-because its next sentence did not fit, the example begins with that sentence instead, so that it is
-not lost. To know this, an example follows a few windows before its own; only a longer chain of long
-sentences still loses one.
+A *window* has a nominal start position. Its example starts with the first sentence at or after that
+position, and contains as many whole sentences as fit. If the preceding window ends earlier, because
+its next sentence did not fit, the example starts with that sentence instead, so that it is not
+lost. For this, the ends of a few preceding windows are computed; a sentence is lost only after a
+longer chain of long sentences.
 
-Windows lie elsewhere in each epoch, so that sentences meet in other company, and what one epoch
-leaves out is in others. On English Wikipedia (27 tokens a sentence, 3,300 a document) an epoch
-leaves out 2.4% of the tokens at a length of 128 and 0.6% at 512, and has 6% and 1.3% of them twice
-(full-sentences; `tools/measure_loader.py` measures it). Random next sentences raise what is left
-out to 4.9% and 2.6%. Without following, 8% were left out at 128, most of them in long sentences.
+Windows have other positions in each epoch, so that sentences are combined differently and tokens
+left out in one epoch are used in others. On English Wikipedia (27 tokens per sentence, 3,300 per
+document) an epoch leaves out 2.4% of the tokens at length 128 and 0.6% at 512, and uses 6% and 1.3%
+twice (full-sentences, measured by `tools/measure_loader.py`). With random next sentences 4.9% and
+2.6% are left out. Without the preceding windows, 8% were left out at 128, mostly in long sentences.
 """
 
 import numpy as np
@@ -19,54 +19,64 @@ from jaxtyping import Bool, Int
 from bertjax.data.layout import Layout, Places, offsets
 from bertjax.data.random import below, permute, uniforms, unpermute
 
-FOLLOWED = 2
-"""How many windows before its own an example follows to begin where its predecessor ends."""
+NUM_PRECEDING = 2
+"""Number of preceding windows that are computed to find the start of an example."""
 
 
 class DocumentWindows:
     """Windows inside documents: DOC-SENTENCES and SEGMENT-PAIR (Liu et al. 2019, section 4.2).
 
-    A document that fits into one window is one. In a longer one, all windows but the first are
-    moved towards its beginning by a random number of tokens, anew in every epoch, such that the
-    last one begins inside the document and reaches its end. There are as many as are needed to move
-    them at least as far as windows overlap.
+    A document that fits into one window has one. In a longer one, all windows but the first are
+    shifted towards its start by a random number of tokens, different in every epoch, such that the
+    last one starts inside the document and reaches its end. The number of windows is such that the
+    shift can be at least the overlap of windows.
+
+    Args:
+      layout: The layout of the corpus.
+      capacity: Number of tokens of a window.
+      seed: The run's seed.
+      included: Whether each document has examples.
     """
 
-    def __init__(self, layout: Layout, capacity: int, seed: int, wanted: Bool[np.ndarray, " D"]):
+    def __init__(self, layout: Layout, capacity: int, seed: int, included: Bool[np.ndarray, " D"]):
         self.layout, self.capacity, self.seed = layout, capacity, seed
         self.stride = layout.stride(capacity)
         self.begin = layout.document_begin(np.arange(layout.num_documents + 1))
         size = np.diff(self.begin)
         overlap = capacity - self.stride
-        count = np.where(size <= capacity, 1, -(-(size + overlap) // self.stride)) * wanted
+        count = np.where(size <= capacity, 1, -(-(size + overlap) // self.stride)) * included
         self.examples_of_document = offsets(count)
-        self.most_moved = np.maximum(count * self.stride - size, 0)
-        self.least_moved = np.maximum(self.most_moved - self.stride + 1, 0)
+        self.max_shift = np.maximum(count * self.stride - size, 0)
+        self.min_shift = np.maximum(self.max_shift - self.stride + 1, 0)
 
     def __len__(self) -> int:
         return int(self.examples_of_document[-1])
 
     def document(self, window: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Return the document that each window is in."""
         return np.searchsorted(self.examples_of_document, window, side="right") - 1
 
     def starts(self, epoch: int, window: Int[np.ndarray, " n"]) -> Int[np.ndarray, "windows n"]:
-        """Where windows, and those to be followed before them, nominally begin."""
+        """Return the nominal starts of windows, after those of the preceding windows."""
         document = self.document(window)
         number = window - self.examples_of_document[document]
-        least, most = self.least_moved[document], self.most_moved[document]
-        moved = least + below(most - least + 1, uniforms(self.seed, "shift", epoch, document))
-        steps = number - np.arange(FOLLOWED, -1, -1)[:, None]
-        return self.begin[document] + np.maximum(steps * self.stride - moved, 0)
+        low, high = self.min_shift[document], self.max_shift[document]
+        shift = low + below(high - low + 1, uniforms(self.seed, "shift", epoch, document))
+        steps = number - np.arange(NUM_PRECEDING, -1, -1)[:, None]
+        return self.begin[document] + np.maximum(steps * self.stride - shift, 0)
 
     def size(self, start: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """How many tokens lie in windows that begin at some positions."""
+        """Return the number of tokens in windows with the given starts."""
         end = self.begin[np.searchsorted(self.begin, start, side="right")]
         return np.minimum(end - start, self.capacity)
 
     def records(
         self, starts: Int[np.ndarray, "windows n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """The records to read, which are of one document and hold two sentences if it has two."""
+        """Return first record and end of the records to read.
+
+        They are from one document, and have two sentences if the document has.
+        """
         layout = self.layout
         first = layout.record_at(starts[0])
         document = np.searchsorted(self.begin, starts[0], side="right") - 1
@@ -79,9 +89,14 @@ class DocumentWindows:
 
 
 class StreamWindows:
-    """Windows over all documents as one endless stream: FULL-SENTENCES (section 4.2).
+    """Windows over the concatenation of all documents: FULL-SENTENCES (section 4.2).
 
-    The stream is entered at another random position in each epoch and followed once around.
+    Each epoch starts at another random position and goes through the corpus once, cyclically.
+
+    Args:
+      layout: The layout of the corpus.
+      capacity: Number of tokens of a window.
+      seed: The run's seed.
     """
 
     def __init__(self, layout: Layout, capacity: int, seed: int):
@@ -93,42 +108,46 @@ class StreamWindows:
         return -(-self.layout.total // self.stride)
 
     def starts(self, epoch: int, window: Int[np.ndarray, " n"]) -> Int[np.ndarray, "windows n"]:
-        """Where windows, and those to be followed before them, nominally begin."""
+        """Return the nominal starts of windows, after those of the preceding windows."""
         entry = below(self.layout.total, uniforms(self.seed, "entry", epoch))
-        steps = window - np.arange(FOLLOWED, -1, -1)[:, None]
+        steps = window - np.arange(NUM_PRECEDING, -1, -1)[:, None]
         return entry + np.maximum(steps, 0) * self.stride
 
     def size(self, start: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """How many tokens lie in windows that begin at some positions."""
+        """Return the number of tokens in windows with the given starts."""
         return np.full(len(start), self.capacity)
 
     def records(
         self, starts: Int[np.ndarray, "windows n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """The records to read."""
+        """Return first record and end of the records to read."""
         reach = starts[-1] + 2 * self.capacity
         return self.layout.record_at(starts[0]), self.layout.record_at(reach) + 1
 
 
 class ShortenedWindows:
-    """Windows some of which are cut in two, so that a share of the examples is short.
+    """Windows some of which are split in two, so that a fraction of the examples is short.
 
-    BERT shortens a tenth of its examples "to minimize the mismatch between pre-training and
-    fine-tuning" (`short_seq_prob`). What a short example leaves of its window is another example
-    here, the numbers of which follow those of the windows; so nothing is lost, and the number of
-    examples stays the same. Windows are cut at a random token, other windows in each epoch.
+    BERT shortens 10% of its examples "to minimize the mismatch between pre-training and
+    fine-tuning" (`short_seq_prob`). Here the rest of the window of a short example is another
+    example, with an index after those of all windows: no text is lost, and the number of examples
+    is the same in every epoch. Windows are split at a random token, other windows in each epoch.
+
+    Args:
+      windows: The windows.
+      share: The fraction of examples that are short.
     """
 
     def __init__(self, windows: DocumentWindows | StreamWindows, share: float):
         self.windows, self.seed = windows, windows.seed
-        # Of n windows and r rests, 2 r are short: 2 r = share (n + r).
+        # With n windows and r rests, 2 r examples are short: 2 r = share (n + r).
         self.num_rests = round(len(windows) * share / (2 - share))
 
     def __len__(self) -> int:
         return len(self.windows) + self.num_rests
 
     def window(self, epoch: int, example: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The number of the window that each example lies in."""
+        """Return the window that each example is in."""
         window, rest = example.copy(), np.flatnonzero(example >= len(self.windows))
         number = example[rest] - len(self.windows)
         window[rest] = permute(number, len(self.windows), self.seed, "cut", epoch)
@@ -136,15 +155,15 @@ class ShortenedWindows:
 
     @property
     def examples_of_document(self) -> Int[np.ndarray, " D_and_1"]:
-        """The first example, rests aside, of each document; and the end of the last one's."""
+        """Offsets of the documents in the examples, without rests."""
         return self.windows.examples_of_document
 
     def document(self, epoch: int, example: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The document that each example is of."""
+        """Return the document that each example is from."""
         return self.windows.document(self.window(epoch, example))
 
     def places(self, epoch: int, example: Int[np.ndarray, " n"]) -> Places:
-        """Where each example's text lies."""
+        """Return the location of each example."""
         window = self.window(epoch, example)
         starts = self.windows.starts(epoch, window)
         skipped = np.zeros(len(window), np.int64)
@@ -163,8 +182,14 @@ class ShortenedWindows:
 class SentencePairs:
     """Two neighbouring sentences of a document: SENTENCE-PAIR (section 4.2).
 
-    A document of m sentences has m // 2 pairs. They begin with its first or its second sentence,
-    drawn anew in each epoch. Positions count sentences.
+    A document of m sentences has m // 2 pairs. They start at its first or second sentence, sampled
+    in each epoch. Positions are counted in sentences.
+
+    Args:
+      layout: The layout of the corpus.
+      capacity: Maximum number of tokens of a pair.
+      seed: The run's seed.
+      lone_sentences: Whether a document of one sentence has an example.
     """
 
     def __init__(self, layout: Layout, capacity: int, seed: int, *, lone_sentences: bool):
@@ -177,16 +202,16 @@ class SentencePairs:
         return int(self.examples_of_document[-1])
 
     def document(self, epoch: int, pair: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The document that each pair is of: the same one in every epoch."""
+        """Return the document that each pair is from, the same in every epoch."""
         return np.searchsorted(self.examples_of_document, pair, side="right") - 1
 
     def places(self, epoch: int, pair: Int[np.ndarray, " n"]) -> Places:
-        """Where each pair lies."""
+        """Return the location of each pair."""
         document = self.document(epoch, pair)
         begin = self.record_begin[self.layout.record_of_document[document]]
         size = self.layout.document_sentences[document]
-        moved = below(2, uniforms(self.seed, "shift", epoch, document))
-        number = 2 * (pair - self.examples_of_document[document]) + moved
+        shift = below(2, uniforms(self.seed, "shift", epoch, document))
+        number = 2 * (pair - self.examples_of_document[document]) + shift
         start = begin + np.clip(number, 0, np.maximum(size - 2, 0))
         last = np.minimum(start + 1, begin + size - 1)
         first_record, last_record = (

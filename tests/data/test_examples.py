@@ -385,7 +385,7 @@ def test_too_small_corpora_are_refused(memory_corpus):
 def test_an_index_of_another_corpus_is_noticed(memory_corpus):
     corpus = memory_corpus([[3, 4], [5, 6]])
     corpus.tokens = corpus.tokens + 1
-    with pytest.raises(UserError, match="shards and index are not of one corpus"):
+    with pytest.raises(UserError, match="shards and index are from different corpora"):
         whole_epoch(make(corpus, "doc-sentences"))
 
 
