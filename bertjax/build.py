@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from bertjax import catalog
 from bertjax.constraints import fields_of
-from bertjax.data import streams
+from bertjax.data.format import Format
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Tokenizer
 from bertjax.layers import layer_choice as frozen_layers
@@ -226,7 +226,7 @@ def _check_parts(found: Sequence[Phase]) -> None:
 def _check_carry(config: ConfigDict, found: Sequence[Phase]) -> None:
     """Rows of a stream are the rows of a model's memory: there are as many in every phase."""
     sizes = sorted({phase.batch_size for phase in found})
-    if config.data.format in streams.FORMATS and len(sizes) > 1:
+    if example_format(config).rows_continue and len(sizes) > 1:
         raise UserError(
             f"config.data.phases have batches of {sizes} rows, but with format "
             f"{config.data.format} rows continue from step to step: give all phases one batch size"
@@ -386,14 +386,10 @@ def trainer(
     )
 
 
-def needs_words(config: ConfigDict) -> bool:
-    """Whether masks are made of words, so that batches must say where these begin."""
-    return any(
-        fields.get("masking", "token") != "token" or fields.get("whole_word")
-        for fields in config.objectives.values()
-    )
+def example_format(config: ConfigDict) -> type[Format]:
+    """The class of `config.data.format`.
 
-
-def parameter_count(shapes: PyTree) -> int:
-    """How many numbers a tree of shapes holds."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    Raises:
+      UserError: there is no such format.
+    """
+    return catalog.load("data/formats", config.data.format).Format

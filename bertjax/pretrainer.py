@@ -4,12 +4,14 @@ Shapes and batch keys: `interfaces.py`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
 import flax.struct
+import numpy as np
 from jaxtyping import Array, Float
 
+from bertjax.constraints import Relation
 from bertjax.interfaces import Batch, Params
 
 Sum = tuple[Array, Array]
@@ -63,49 +65,113 @@ class Encoder(Protocol):
         ...
 
 
-@runtime_checkable
-class Objective(Protocol):
-    """A pretraining objective: a Linen module with its own head and a `weight` in the total loss.
+RandomRows = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+"""(generator, (B, L)) -> an array whose first axis is B."""
 
-    Its class may declare `relations` between its fields, `model_relations` with fields of the
-    model, `follows` (objectives one of which must precede it in a config), `reads_pooled` (whether
-    it trains the pooler), `generates` (whether a trained model continues prompts), and
-    `pipeline_tag` (the task of such models on the Hugging Face hub).
+
+class SummaryMetric(NamedTuple):
+    """A held-out metric of an objective that is printed when pretraining ends.
+
+    Attributes:
+      name: Of the metric, without the objective's name.
+      label: Text before the value.
+      unit: "nats", "%" or "" for a plain number.
+      baseline: Value of a trivial predictor, from all metrics of the objective; or the name of an
+        entry of `summary.json`, such as `unigram_loss`; None where there is none.
+      baseline_label: Text after the baseline.
     """
 
-    weight: float
-    rewrites_input: bool
-    """Whether `prepare` changes `input_ids`; at most one objective of a run may."""
-    predicts_tokens: bool
-    """Whether its loss is the negative log-probability of tokens, which has a perplexity."""
-    metrics: tuple[tuple[str, str], ...]
-    """(name, "max" or "min" for the better direction, "" for neither) of each metric of `loss`."""
+    name: str
+    label: str
+    unit: str = ""
+    baseline: str | Callable[[Mapping[str, float]], float] | None = None
+    baseline_label: str = ""
+
+
+def token_summary(label: str, loss: str = "loss") -> tuple[SummaryMetric, ...]:
+    """Loss and accuracy of an objective that predicts tokens, next to the unigram baseline.
+
+    Args:
+      label: Short name of the objective, such as "MLM".
+      loss: The metric that is comparable with the unigram baseline's loss.
+    """
+    return (
+        SummaryMetric(loss, f"{label} loss", "nats", "unigram_loss", "unigram"),
+        SummaryMetric("accuracy", f"{label} accuracy", "%", "unigram_accuracy", "unigram"),
+    )
+
+
+class Objective(nn.Module):
+    """Base class of training objectives: a Linen module with its own head.
+
+    An objective is a file `objectives/NAME.py` whose class `Objective` has at least a field
+    `weight`, its share in the total loss, and a method `loss`. It overrides class attributes where
+    their defaults do not hold.
+
+    Attributes:
+      rewrites_input: Whether `prepare` changes `input_ids`; at most one objective of a run may.
+      predicts_tokens: Whether its loss is the negative log-likelihood of tokens, in nats, which
+        has a perplexity and a unigram baseline.
+      metrics: Names of the metrics that `loss` returns, and "max" or "min" for the better values,
+        "" for neither.
+      summary: Metrics that are printed when pretraining ends.
+      generates: Whether `bertjax generate` continues prompts with a model trained on it.
+      reads_pooled: Whether it trains the encoder's pooler.
+      pipeline_tag: Task of such models on the Hugging Face hub; "" for none.
+      follows: Names of objectives, one of which must stand before it in a config.
+      relations: Constraints between its fields.
+      model_relations: Constraints between its fields and those of the model.
+    """
+
+    rewrites_input = False
+    predicts_tokens = False
+    generates = False
+    reads_pooled = False
+    pipeline_tag = ""
+    metrics: ClassVar[tuple[tuple[str, str], ...]] = ()
+    summary: ClassVar[tuple[SummaryMetric, ...]] = ()
+    follows: ClassVar[tuple[str, ...]] = ()
+    relations: ClassVar[tuple[Relation, ...]] = ()
+    model_relations: ClassVar[tuple[Relation, ...]] = ()
+
+    @staticmethod
+    def batch_keys(fields: Mapping[str, Any]) -> Mapping[str, RandomRows]:
+        """Keys that a batch must have besides those of its format, given the fields' values.
+
+        Each with a function that makes random rows, for benchmarks and plans without a corpus.
+        """
+        return {}
+
+    @nn.nowrap
+    def unigram_options(self) -> dict[str, Any]:
+        """Options of the unigram baseline (`runs/held_out.py`) that fit what is predicted."""
+        return {}
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Transforms the batch before encoding: corruption, sampling, teacher outputs."""
-        ...
+        """Works on the batch before the encoder reads it: corruption, sampling, a teacher."""
+        return batch
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Returns the sum of the losses, the sum of their weights, and sums of metrics by name."""
-        ...
+        """Returns the summed loss, the sum of its weights and the sums of its metrics."""
+        raise NotImplementedError
 
 
 @runtime_checkable
-class Scored(Objective, Protocol):
-    """An objective with logits that can be distilled from a teacher's."""
+class Scored(Protocol):
+    """An objective whose logits a student can learn from a teacher's."""
 
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "*lead C"], Float[Array, "*lead"]]:
-        """Returns the logits and the weight of each prediction."""
+        """Returns logits and the weight of each prediction."""
         ...
 
 
 @runtime_checkable
-class ParamInitializer(Objective, Protocol):
-    """An objective that changes the initial parameters, such as a student's from its teacher."""
+class ParamInitializer(Protocol):
+    """An objective that changes the initial parameters."""
 
     def init_params(self, params: Params, frozen: Params) -> Params:
         """Returns the changed parameters.
@@ -117,17 +183,12 @@ class ParamInitializer(Objective, Protocol):
         ...
 
 
-@runtime_checkable
-class Task(Objective, Protocol):
-    """A downstream task: an objective that also predicts. Its `Dataset` scores on the host.
-
-    Scoring needs the text, such as the context of an answer or the sentence of a word, which never
-    reaches the device.
-    """
+class Task(Objective):
+    """Base class of task heads: an objective that also predicts; a `Dataset` scores it."""
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
-        """Returns the predictions of every sequence, one row per sequence."""
-        ...
+        """Predictions of every sequence, gathered on the host."""
+        raise NotImplementedError
 
 
 def apply_encoder(encoder: Encoder, batch: Batch, *, train: bool) -> Encoded:

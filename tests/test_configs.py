@@ -16,10 +16,11 @@ import pytest
 
 from bertjax import build, catalog
 from bertjax.config import fingerprint, from_json, load_config, to_json
-from bertjax.data import images
+from bertjax.data.formats import images
 from bertjax.errors import UserError
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import teachers as runs_teachers
+from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.restore import describe
 from bertjax.train.checkpoint.trees import named
@@ -160,7 +161,7 @@ def test_its_model_has_the_parameters_of_its_record(spec):
     text = record(pathlib.Path(spec.partition(":")[0]))
     elsewhere = re.search(r"configs/(\w+\.py):\w+`, where its record stands", text)
     text = record(FOLDER / elsewhere[1]) if elsewhere else text
-    assert f"{build.parameter_count(shapes['params']):,}" in text
+    assert f"{trees.num_parameters(shapes['params']):,}" in text
 
 
 @pytest.mark.parametrize("spec", PRETRAINING, ids=short)
@@ -239,7 +240,7 @@ def random_rows(config, batch_size: int, length: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     shape = (batch_size, length)
     if "image_size" in config.model:
-        return images.random(config.model, batch_size, random)
+        return images.Format.random_batch(config.model, shape, random)
     characters = {}
     if "max_chars_per_word" in config.model:
         width = config.model.max_chars_per_word

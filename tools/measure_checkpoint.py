@@ -17,6 +17,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax.errors import UserError
+from bertjax.train.checkpoint import trees
 
 
 def main() -> None:
@@ -43,7 +44,6 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
     """Medians over the saves, and their share of a run."""
     import jax
 
-    from bertjax import build
     from bertjax.io import storage
     from bertjax.train.checkpoint import folder as checkpoint_folder
     from bertjax.train.checkpoint.manager import Checkpoints
@@ -78,7 +78,7 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
     return {
         "config": arguments.config,
         "device": jax.devices()[0].device_kind,
-        "parameters": build.parameter_count(state.params),
+        "parameters": trees.num_parameters(state.params),
         "bytes": size,
         "seconds_per_step": usual,
         "seconds_until_steps_go_on": statistics.median(begun),

@@ -126,9 +126,9 @@ def _try_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict
 def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
     import jax
 
-    from bertjax import build
     from bertjax.interfaces import extent
     from bertjax.profiling import dummy
+    from bertjax.train.checkpoint import trees
     from bertjax.train.sharding import to_global
 
     trainer, rows = dummy.build_trainer(config, phase, mesh)
@@ -158,7 +158,7 @@ def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> 
         "max_seq_length": phase.max_seq_length,
         "batch_size": phase.batch_size,
         "steps_per_timing": steps,
-        "parameters": build.parameter_count(trainer.shapes.params),
+        "parameters": trees.num_parameters(trainer.shapes.params),
         "seconds_per_step": seconds,
         "seconds_per_step_min_max": [min(times), max(times)],
         "tokens_per_second": math.prod(shape) / seconds,

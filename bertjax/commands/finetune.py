@@ -1,4 +1,4 @@
-"""Fine-tune a pretrained encoder on a GLUE task, with several seeds, and score it."""
+"""Fine-tune a pretrained encoder on a task with one or several seeds, and evaluate it."""
 
 import argparse
 import shlex
@@ -18,16 +18,15 @@ examples:
   bertjax finetune --config configs/glue.py:rte --init random:runs/bert --data tfds:/data/tfds \\
       --workdir runs/rte_from_nothing
 
---init is the folder of a pretraining run: RUN is its newest checkpoint, RUN@STEP or RUN@best
-another one, random:RUN its model and tokenizer with fresh parameters; and RUN/seed_N a seed of a
-fine-tuning that kept its checkpoints (--config.keep_checkpoints=true). --data is the folder that
-holds CoLA/, SST-2/, MRPC/ and so on as GLUE released them, or tfds:DIR, where glue/TASK is prepared
-as ArrayRecord.
+--init is a pretraining run: RUN for its newest checkpoint, RUN@STEP or RUN@best for another one,
+random:RUN for its architecture and tokenizer with untrained weights; or RUN/seed_N, a seed of a
+fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true). --data is the folder of
+the task's files: for GLUE the one with CoLA/, SST-2/, MRPC/ ... as released, or tfds:DIR with
+glue/TASK prepared as ArrayRecord.
 
-In the workdir: results.json (every seed, every epoch, median and spread), summary.json,
-predictions/ (the evaluation server's files, from the seed whose dev score is the median) and
-seed_N/ (metrics and predictions of that seed). The same command continues where it was stopped;
-more --seeds add to those that are there.
+In the workdir: results.json (every seed and epoch, median and spread), summary.json, predictions/
+(files for the evaluation server, from the seed with the median dev score) and seed_N/ (metrics and
+predictions of that seed). The same command resumes the run; a larger --seeds adds seeds.
 """
 
 
@@ -72,13 +71,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", required=True, help="config file, as in configs/glue.py:mrpc")
     parser.add_argument("--init", required=True, help="RUN, RUN@STEP, RUN@best or random:RUN")
     parser.add_argument("--data", required=True, help="folder of the task, or tfds:DIR")
-    parser.add_argument("--workdir", required=True, help="folder for what comes out")
+    parser.add_argument("--workdir", required=True, help="folder for all outputs")
     parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     parser.add_argument(
         "--seeds",
         action=checked(PositiveInt),
         default=1,
-        help="how many, from config.seed on (default 1)",
+        help="number of seeds, starting at config.seed (default 1)",
     )
     return parser
 
@@ -90,7 +89,7 @@ def _command(argv: list[str]) -> str:
 def _outcome(
     recipe, arguments: argparse.Namespace, argv: list[str], results: list[dict[str, Any]]
 ) -> str:
-    """Where the results are, and the command for the next step."""
+    """Paths of the results, and the command for the next step."""
     from bertjax.io import storage
     from bertjax.overrides import with_overrides
     from bertjax.runs import multitask
@@ -108,13 +107,13 @@ def _outcome(
     replaced = {arguments.workdir: kept, f"--workdir={arguments.workdir}": f"--workdir={kept}"}
     words = [replaced.get(word, word) for word in argv]
     return (
-        f"{results_line}\nno checkpoint was kept; to predict or export, train one that is:\n"
+        f"{results_line}\nno checkpoint was kept; to predict or export, keep them:\n"
         f"next     {_command(with_overrides(words, {'keep_checkpoints': True}))}"
     )
 
 
 def _print_table(results: list[dict[str, Any]]) -> None:
-    """Each seed's scores and their spread, on standard output."""
+    """Prints the scores of each seed and their spread."""
     from bertjax.runs import results as runs_results
 
     over_seeds = runs_results.spreads(results)

@@ -13,29 +13,15 @@ examples:
   bertjax pretrain --config configs/distilbert.py:tiny --workdir runs/distilbert \\
       --config.objectives.soft_targets.teacher=runs/quickstart
 
-Any field of the config is set with --config.SECTION.FIELD=VALUE. Ctrl-C or SIGTERM finishes the
-step, saves and stops; the same command continues from there, on any number of devices. A finished
-run is extended with a larger --config.num_train_steps.
+--config.SECTION.FIELD=VALUE overrides any field of the config. Ctrl-C or SIGTERM finishes the step
+and saves a checkpoint; the same command resumes the run, on any number of devices. A larger
+--config.num_train_steps extends a finished run.
 
 In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, tokenizer/ and, at the
 end, summary.json.
 """
 
-DISTRIBUTED = "join the processes that Slurm, GKE or Cloud TPU have started on all hosts"
-
-_PREDICTIONS = {
-    "mlm": "MLM",
-    "sbo": "SBO",
-    "permutation_lm": "PLM",
-    "causal_lm": "LM",
-    "seq2seq": "target",
-    "span_corruption": "span",
-    "infilling": "text",
-    "mass": "MASS",
-    "bidirectional_lm": "BiLM",
-    "unified_lm": "LM",
-}
-"""Objectives that predict tokens, which word frequencies can be asked for too."""
+DISTRIBUTED = "connect to the processes that Slurm, GKE or Cloud TPU started on the other hosts"
 
 
 def main(argv: list[str]) -> None:
@@ -77,21 +63,21 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:mini")
-    parser.add_argument(
-        "--workdir", required=True, help="folder for all that comes out, or gs://..."
-    )
+    parser.add_argument("--workdir", required=True, help="folder for all outputs, or gs://...")
     parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     return parser
 
 
 def _print_result(result, config, argv: list[str]) -> None:
     """Prints held-out metrics, files and the commands that extend and use the run."""
+    from bertjax.validation.config import objective_modules
+
     summary, workdir = result.summary, result.workdir
     if not result.num_steps_trained:
         print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
-    _print_summary(summary, workdir)
+    _print_summary(summary, config, workdir)
     print(f"extend it  {_command(extension(argv, config, summary['steps']))}")
-    if "causal_lm_loss" in summary:
+    if any(module.generates for module in objective_modules(config).values()):
         generate = ["bertjax", "generate", "--init", workdir, "The first words of a text"]
         print(f"next       {shlex.join(generate)}")
     elif "tokenizer" in config:
@@ -112,7 +98,7 @@ def extension(argv: list[str], config, steps: int) -> list[str]:
     Args:
       argv: The command line of the run.
       config: Its config.
-      steps: How many more.
+      steps: Number of additional steps.
     """
     from bertjax.config import flatten, load_config
     from bertjax.overrides import split_overrides, with_overrides
@@ -125,25 +111,13 @@ def extension(argv: list[str], config, steps: int) -> list[str]:
     rest, overrides = split_overrides(longer)
     before = flatten(config)
     after = flatten(load_config(_parser().parse_args(rest).config, overrides))
-    # Fields that the config file derives from the number of steps stay as they were.
+    # Fields that the config file derives from num_train_steps keep the values of the finished run.
     derived = {n: v for n, v in before.items() if n not in changes and after.get(n) != v}
     return with_overrides(longer, derived)
 
 
-def _print_summary(summary: dict, workdir: str) -> None:
-    if "unigram_loss" in summary:
-        for objective, name in _PREDICTIONS.items():
-            if f"{objective}_loss" in summary:
-                _print_scores(summary, objective, name)
-    if "rtd_loss" in summary:
-        _print_detection(summary)
-    if "soft_targets_agreement" in summary:
-        agreement = summary["soft_targets_agreement"]
-        print(f"  as its teacher  {agreement:10.1%}   of all predictions")
-    if "layer_matching_loss" in summary:
-        _print_matching(summary)
-    if "image_class_accuracy" in summary:
-        print(f"\nheld-out images\n  accuracy        {summary['image_class_accuracy']:10.1%}")
+def _print_summary(summary: dict, config, workdir: str) -> None:
+    _print_held_out(summary, config)
     for guess in summary["guesses"]:
         _print_guess(guess)
     goodput = f", goodput {summary['goodput']:.1%}" if "goodput" in summary else ""
@@ -152,56 +126,33 @@ def _print_summary(summary: dict, workdir: str) -> None:
         f"{summary['seconds']:.0f} s in training{goodput}\n"
     )
     print(f"figures    {workdir}/summary.json, {workdir}/metrics.jsonl, {workdir}/tensorboard/")
-    kept = ["checkpoints/", *(["tokenizer/"] if "tokenizer" in summary["config"] else [])]
+    kept = ["checkpoints/", *(["tokenizer/"] if "tokenizer" in config else [])]
     kept = ", ".join(f"{workdir}/{name}" for name in [*kept, "config.json"])
     print(f"model      {kept}")
 
 
-def _print_scores(summary: dict, objective: str, name: str) -> None:
-    loss = summary.get(f"{objective}_text_loss", summary[f"{objective}_loss"])
-    accuracy = summary[f"{objective}_accuracy"]
-    gain = summary["unigram_loss"] - loss
-    print("\nheld-out text     this model   word frequencies alone")
-    print(
-        f"  {name} loss        {loss:10.3f}   {summary['unigram_loss']:.3f} nats: "
-        f"{abs(gain):.2f} {'better' if gain > 0 else 'worse'}"
-    )
-    print(f"  {name} accuracy    {accuracy:10.1%}   {summary['unigram_accuracy']:.1%}")
-    if "sentence_pair_accuracy" in summary:
-        print(f"  pair accuracy   {summary['sentence_pair_accuracy']:10.1%}   50.0%")
+def _print_held_out(summary: dict, config) -> None:
+    """Prints the held-out metrics next to the values of trivial predictors."""
+    from bertjax.runs.held_out import summary_rows
+
+    rows = summary_rows(config, summary)
+    if rows:
+        print(f"\n{'held-out':22}{'this model':>12}   baseline")
+    for metric, value, baseline in rows:
+        line = f"  {metric.label:20}{_with_unit(value, metric.unit):>12}"
+        if baseline is not None:
+            line += f"   {_with_unit(baseline, metric.unit)} ({metric.baseline_label})"
+        print(line)
 
 
-def _print_detection(summary: dict) -> None:
-    import math
-
-    share = summary["rtd_replaced"]
-    chances = [chance for chance in (share, 1 - share) if chance]
-    entropy = -sum(chance * math.log(chance) for chance in chances)
-    print("\nheld-out text     this model   the share of replaced tokens alone")
-    print(f"  RTD loss        {summary['rtd_loss']:10.3f}   {entropy:.3f} nats")
-    print(f"  RTD accuracy    {summary['rtd_accuracy']:10.1%}   {max(chances):.1%}")
-    print(f"  replaced, found {summary['rtd_found']:10.1%}   of {share:.1%} of all tokens")
-    if "unigram_loss" in summary:
-        print(
-            f"  generator loss  {summary['generator_loss']:10.3f}   "
-            f"{summary['unigram_loss']:.3f} nats: word frequencies alone"
-        )
-
-
-def _print_matching(summary: dict) -> None:
-    print("\nheld-out text     mean squared distance from the teacher, summed over layers")
-    for name, what in (
-        ("embedding", "embeddings"),
-        ("hidden", "hidden states"),
-        ("attention", "attention"),
-    ):
-        print(f"  {what:15} {summary[f'layer_matching_{name}_error']:10.4f}")
+def _with_unit(value: float, unit: str) -> str:
+    return f"{value:.1%}" if unit == "%" else f"{value:.4f} {unit}".rstrip()
 
 
 def _print_guess(guess: dict) -> None:
     candidates = ", ".join(f"{token} {share:.0%}" for token, share in guess["candidates"])
     print(f"\n  ... {guess['before']} [MASK] {guess['after']} ...")
-    print(f"      {candidates}   (it was: {guess['truth']})")
+    print(f"      {candidates}   (original: {guess['truth']})")
 
 
 def log_on_first_host(text: str) -> None:

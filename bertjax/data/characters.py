@@ -50,7 +50,7 @@ def vocabulary(tokenizer: Any, max_chars_per_word: int) -> Int16[np.ndarray, "V 
 
 
 class CharacterExamples:
-    """Examples of a corpus (`data/examples.py`, `data/streams.py`) with the characters of words.
+    """Examples of a corpus (`data/formats/`) with the characters of words.
 
     Attributes:
       seed: Of the examples.

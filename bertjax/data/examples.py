@@ -1,4 +1,4 @@
-"""Examples of a corpus: example i of epoch e is a pure function of (seed, e, i).
+"""Examples made of sentences: example i of epoch e is a pure function of (seed, e, i).
 
 The formats are those that Liu et al. 2019 compare (section 4.2):
 
@@ -7,43 +7,38 @@ The formats are those that Liu et al. 2019 compare (section 4.2):
   segment-pair     two segments, each of whole sentences: BERT's input
   sentence-pair    two single sentences
 
-What the second segment of a pair is:
+The second segment of a pair:
 
-  next    half of the time what follows (label 0), otherwise another document's (label 1)
-  order   what follows, the two swapped half of the time (label 1): ALBERT's sentence order
-  none    what follows; no label
+  next    the following text (label 0), or half of the time another document's (label 1): BERT
+  order   the following text, the two swapped half of the time (label 1): ALBERT
+  none    the following text; no label
 
-Nothing follows in a document of one sentence, unless it is so long that it is cut: order and none
-leave it out, and next gives it another document's segment.
+A document of one sentence, unless it is so long that it is split, has no following text: order and
+none skip it, next pairs it with another document's segment.
 
-`windows.py` says where an example lies, `sentence_table.py` reads what is there, `couples.py` and
-`segments.py` choose its sentences, `assembly.py` writes them down. All of it is done for many
-examples at once.
+`windows.py` places examples in the corpus, `sentence_table.py` reads their sentences,
+`next_sentence.py` and `segments.py` choose segments, `collate.py` makes the arrays; all of it for
+many examples at once.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from bertjax.data import segments
 from bertjax.data.collate import Specials, assemble
-from bertjax.data.layout import Layout, Places, RecordSizes
+from bertjax.data.format import Corpus, ExampleSpec, Format, HostBatch
+from bertjax.data.layout import Layout, Places
 from bertjax.data.next_sentence import couples, draw_elsewhere
 from bertjax.data.random import permute, uniforms
 from bertjax.data.segments import Segment
-from bertjax.data.sentence_table import RecordReader, SentenceTable
+from bertjax.data.sentence_table import SentenceTable
 from bertjax.data.windows import DocumentWindows, SentencePairs, ShortenedWindows, StreamWindows
 from bertjax.errors import UserError, nearest
 
 FORMATS = ("full-sentences", "doc-sentences", "segment-pair", "sentence-pair")
 PAIRS = ("next", "order", "none")
-
-HostBatch = dict[str, np.ndarray]
-
-
-class Corpus(RecordSizes, RecordReader, Protocol):
-    """What is asked of a corpus: the sizes of its records, and their bytes."""
 
 
 class Examples:
@@ -53,8 +48,8 @@ class Examples:
       format: One of `FORMATS`.
       pair: One of `PAIRS`.
       max_seq_length: L, special tokens included.
-      seed: What the examples and their order depend on, beside the epoch.
-      num_examples: How many there are in an epoch: the same number in each.
+      seed: Of examples and order, together with the epoch.
+      num_examples: Per epoch, the same number in each.
     """
 
     def __init__(
@@ -73,27 +68,28 @@ class Examples:
         resegment: bool = True,
         cls_last: bool = False,
     ):
-        """Lays examples out; no record is read.
+        """Places the examples; reads no record.
 
         Args:
           corpus: One split.
           format: One of `FORMATS`.
           max_seq_length: L; shorter examples are padded.
           seed: Any integer.
-          cls_id: Begins every example. Without [CLS] or [SEP] a tokenizer makes examples that
-            lack them (and documents follow each other with nothing in between), but no pairs.
-          sep_id: Ends every segment, and every document in full-sentences.
-          pad_id: Fills examples up.
+          cls_id: First token of every example. Without [CLS] or [SEP] examples lack them (and
+            documents follow each other without a separator), and pairs are not possible.
+          sep_id: Last token of every segment, and of every document in full-sentences.
+          pad_id: Padding.
           pair: One of `PAIRS`; "none" for the formats of one segment.
-          short_seq_prob: The share of examples that are shortened. If not given, BERT's 0.1 for
-            segment-pair and 0 for the others; sentence-pair knows no other.
-          word_starts: Which tokens begin a word: asks for `word_starts` in the batches.
-          resegment: Whether each epoch cuts and pairs the text anew. Otherwise example i is the
-            same in every epoch, as for masks that are sampled once; only the order changes.
-          cls_last: Whether [CLS] ends examples instead.
+          short_seq_prob: Share of examples of a random shorter length. Default: BERT's 0.1 for
+            segment-pair and 0 for the others; sentence-pair supports only 0.
+          word_starts: Whether each token of the vocabulary begins a word; adds `word_starts` to
+            batches.
+          resegment: Whether each epoch splits and pairs the text anew. Otherwise example i is the
+            same in every epoch, as static masks require; only the order changes.
+          cls_last: Whether [CLS] is the last token instead (XLNet).
 
         Raises:
-          UserError: these do not go together, or the corpus is too small for them.
+          UserError: the options are incompatible, or the corpus is too small.
         """
         _check_names(format, pair)
         self.format, self.pair, self.seed, self.resegment = format, pair, seed, resegment
@@ -110,7 +106,7 @@ class Examples:
         self._check_size()
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Which example comes where in an epoch: each once, in random order."""
+        """Numbers of the examples at some places of an epoch: a random permutation."""
         return permute(place, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
@@ -138,12 +134,12 @@ class Examples:
         return batch
 
     def _read(self, places: Places) -> tuple[SentenceTable, Segment]:
-        """Reads the sentences around some places and chooses those of each."""
+        """Reads the sentences at some places and chooses a segment for each."""
         if self.format == "sentence-pair":
             table = SentenceTable(self._corpus, self._layout, places, 0, 0)
             origin = self._places.record_begin[places.first_record]
             return table, segments.neighbours(table, places, origin)
-        # A sentence that is too long for an example becomes pieces that fill one exactly.
+        # A sentence that is too long for an example is split into pieces that fill one exactly.
         piece = self._max_length // self._segments
         table = SentenceTable(self._corpus, self._layout, places, self._max_length, piece)
         return table, segments.in_windows(table, places, self._max_length, at_least=self._segments)
@@ -151,7 +147,7 @@ class Examples:
     def _contiguous(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"] | None]:
-        """Examples of what stands together in the corpus."""
+        """Examples of contiguous text."""
         table, text = self._read(self._places.places(epoch, example))
         if self._segments == 1:
             return table, (text,), None
@@ -165,7 +161,7 @@ class Examples:
     def _next_pairs(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"]]:
-        """Examples of which half have a second segment of another document."""
+        """Next-sentence pairs: half of the second segments are from another document."""
         is_random, giver, share = self._givers(epoch, example)
         rows = np.flatnonzero(is_random)
         places = self._places.places(epoch, example)
@@ -183,7 +179,7 @@ class Examples:
     def _givers(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[Bool[np.ndarray, " n"], Int[np.ndarray, " n"], np.ndarray]:
-        """Which examples have another one's second segment, whose, and where all are split."""
+        """Whether each second segment is random, the example it is from, and the split points."""
         is_random, giver, share = couples(epoch, example, self.num_examples, self.seed)
         document = self._places.document(epoch, example)
         is_random = is_random | self._lone[document]
@@ -201,7 +197,7 @@ class Examples:
         return segments.truncate(a, b, self._max_length, np.stack(shares))
 
     def preview(self, count: int = 3, epoch: int = 0) -> list[dict[str, Any]]:
-        """The first examples of an epoch for users to look at.
+        """The first examples of an epoch, for display.
 
         Returns:
           For each its `example_id`, its `input_ids` without padding, its `segment_ids` and, for
@@ -220,7 +216,7 @@ class Examples:
         return rows
 
     def _lone_documents(self) -> Bool[np.ndarray, " D"]:
-        """Which documents have one sentence that is not cut, so that nothing follows it."""
+        """Whether each document has a single sentence that is not split."""
         lone = self._layout.document_sentences == 1
         if self.format == "sentence-pair":
             return lone
@@ -282,3 +278,26 @@ def _check_names(format: str, pair: str) -> None:
     for field, value, known in (("format", format, FORMATS), ("pair", pair, PAIRS)):
         if value not in known:
             raise UserError(f"{field}={value!r} is unknown: {nearest(value, known)}")
+
+
+class SentenceFormat(Format):
+    """The four formats of `Examples`, which share their options."""
+
+    options = ("pair", "short_seq_prob", "static")
+
+    @staticmethod
+    def examples(spec: ExampleSpec) -> Examples:
+        return Examples(
+            spec.split,
+            format=spec.data["format"],
+            pair=spec.data["pair"],
+            max_seq_length=spec.max_seq_length,
+            short_seq_prob=spec.data["short_seq_prob"],
+            seed=spec.seed,
+            cls_id=spec.specials.cls_id,
+            sep_id=spec.specials.sep_id,
+            pad_id=spec.specials.pad_id,
+            word_starts=spec.word_starts,
+            resegment=spec.resegment,
+            cls_last=spec.specials.cls_last,
+        )

@@ -10,12 +10,12 @@ import concurrent.futures
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.data.examples import HostBatch
+from bertjax.data.format import ExampleSource, HostBatch
 from bertjax.errors import UserError
 
 Item = TypeVar("Item")
@@ -42,28 +42,6 @@ _ROWS_PER_JOB = 1024
 """Small batches are built several at once: the cost of a call is shared by all of its rows."""
 
 
-class AnyExamples(Protocol):
-    """What a pipeline asks of examples, whatever they are made of: text, pairs or images.
-
-    Attributes:
-      seed: Of all that is sampled.
-      max_seq_length: L.
-      num_examples: How many there are in an epoch.
-    """
-
-    seed: int
-    max_seq_length: int
-    num_examples: int
-
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Which example comes where in an epoch: each once."""
-        ...
-
-    def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
-        """Builds examples of an epoch by number."""
-        ...
-
-
 class Phase(NamedTuple):
     """A part of a run with its own examples and batch size, as 128 tokens first and then 512.
 
@@ -75,7 +53,7 @@ class Phase(NamedTuple):
     """
 
     steps: int | None
-    examples: AnyExamples
+    examples: ExampleSource
     batch_size: int
     rows: Rows = None
 
@@ -147,7 +125,7 @@ class Batches(Iterator[tuple[int, HostBatch]]):
 
 
 def batches(
-    examples: AnyExamples,
+    examples: ExampleSource,
     *,
     batch_size: int,
     start_step: int = 0,
@@ -192,7 +170,7 @@ def phased_batches(
 
 
 def evaluation_batches(
-    examples: AnyExamples,
+    examples: ExampleSource,
     *,
     batch_size: int,
     rows: Rows = None,
@@ -250,7 +228,7 @@ def _training_steps(phase: Phase, begin: int, step: int, stop: int) -> list[tupl
 
 
 def _evaluation_jobs(
-    examples: AnyExamples, batch_size: int, rows: Rows, group: int
+    examples: ExampleSource, batch_size: int, rows: Rows, group: int
 ) -> Iterator[Callable]:
     end = -(-examples.num_examples // batch_size)
     for step in range(0, end, group):
@@ -259,7 +237,7 @@ def _evaluation_jobs(
 
 
 def _evaluation_steps(
-    examples: AnyExamples, batch_size: int, rows: Rows, step: int, stop: int
+    examples: ExampleSource, batch_size: int, rows: Rows, step: int, stop: int
 ) -> list[tuple[int, HostBatch]]:
     numbers = _numbers(batch_size, rows)
     steps = np.arange(step, stop, dtype=np.int64)[:, None]
@@ -269,7 +247,7 @@ def _evaluation_steps(
     return _in_steps(built, step, len(numbers))
 
 
-def _build(examples: AnyExamples, position: Int[np.ndarray, " n"]) -> HostBatch:
+def _build(examples: ExampleSource, position: Int[np.ndarray, " n"]) -> HostBatch:
     """Builds the examples at places of the endless epochs."""
     size = examples.num_examples
     epochs, inside = np.divmod(position, size)

@@ -97,7 +97,7 @@ def is_task(head: str) -> bool:
 
 def reads_pooled(head: str) -> bool:
     """Whether a head reads one vector per sequence, and therefore trains the pooler."""
-    return getattr(head_class(head), "reads_pooled", False)
+    return head_class(head).reads_pooled
 
 
 def task_of(heads: Iterable[str]) -> str | None:
@@ -135,12 +135,12 @@ def heads_of_a_class(architecture: ModuleType, heads: Collection[str]) -> tuple[
 def generates(run: Mapping[str, Any]) -> bool:
     """Whether an objective of a run trains a model that continues prompts."""
     heads = run.get("objectives", ())
-    return any(getattr(head_class(head), "generates", False) for head in heads)
+    return any(head_class(head).generates for head in heads)
 
 
 def pipeline_tag(heads: Iterable[str]) -> str:
     """The task of a model with these heads, as the Hugging Face hub names it; empty for none."""
-    tags = [getattr(head_class(head), "pipeline_tag", "") for head in heads]
+    tags = [head_class(head).pipeline_tag for head in heads]
     return next(filter(None, tags), "")
 
 

@@ -122,7 +122,7 @@ def _select_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:
     names = config.task.dataset.split(multitask.BETWEEN)
     if task not in names:
         raise UserError(f"--task: got {task or 'none'}, expected one of {', '.join(names)}")
-    return task, multitask.alone(config, task)
+    return task, multitask.single_task(config, task)
 
 
 def _compile(

@@ -254,3 +254,10 @@ def _bounds(
     first = jnp.where(together, others, group.shape[1]).min(axis=2)
     last = jnp.where(together, others, 0).max(axis=2)
     return jnp.stack([jnp.where(chosen, first, 0), last], axis=-1)
+
+
+def random_word_starts(
+    random: np.random.Generator, shape: tuple[int, int]
+) -> Bool[np.ndarray, "B L"]:
+    """Random first tokens of words, 0.8 of all tokens, for batches that no corpus is read for."""
+    return random.random(shape) < 0.8

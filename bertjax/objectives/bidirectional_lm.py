@@ -1,11 +1,13 @@
 """Bidirectional language model (Peters et al. 2018, section 3.1): both directions at every word."""
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax import pretrainer
 from bertjax.constraints import NonNegativeInt, PositiveInt, Relation, TokenId, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
@@ -15,7 +17,7 @@ from bertjax.layers.dense import Precision, contract, named, truncated_normal
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Predicts each word from those before it, and from those after it, with one softmax.
 
     The vector of a token must be the one of its forward direction, then that of its backward one.
@@ -44,12 +46,14 @@ class Objective(nn.Module):
             "lower softmax_size, or set it to 0 for the whole vocabulary",
         ),
     )
-    rewrites_input = False
     predicts_tokens = True
     metrics = (("accuracy", "max"), ("forward_loss", "min"), ("backward_loss", "min"))
+    summary = pretrainer.token_summary("BiLM")
 
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
+    @nn.nowrap
+    def unigram_options(self) -> dict[str, Any]:
+        """Rare words are predicted as unknown, so the baseline counts them as unknown."""
+        return {"unk_id": self.unk_id, "softmax_size": self.softmax_size}
 
     @nn.compact
     def loss(

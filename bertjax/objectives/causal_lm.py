@@ -4,17 +4,17 @@ Every token is predicted, and still the vocabulary's scores of a whole batch [B 
 they are made for an eighth of the positions at a time, and again in the backward pass.
 """
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax import pretrainer
 from bertjax.constraints import NonNegativeInt, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Predicts every token but the first one of a row.
 
     The model has to hide what follows a token: `models/gpt1.py` and `models/gpt2.py` do.
@@ -28,14 +28,11 @@ class Objective(nn.Module):
     weight: Weight = 1.0
     positions_at_once: NonNegativeInt = 0
 
-    rewrites_input = False
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
     generates = True
     pipeline_tag = "text-generation"
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
+    summary = pretrainer.token_summary("LM")
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -13,6 +13,7 @@ import jax
 from jax import lax
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import (
     NonNegativeInt,
     PositiveInt,
@@ -33,7 +34,7 @@ _SAMPLING = 1 << 16
 """Number of the key that samples: far from 0, 1, ..., the keys that `jax.random.split` makes."""
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Hides tokens as `mlm` does, predicts them, and puts samples of what it predicts there.
 
     No gradient flows through the sampling: the generator learns by maximum likelihood alone.
@@ -73,6 +74,7 @@ class Objective(nn.Module):
     rewrites_input = True
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
+    summary = pretrainer.token_summary("generator")
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:

@@ -3,10 +3,10 @@
 The teacher is that of `soft_targets`, which reads the batch once for both.
 """
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
@@ -14,7 +14,7 @@ from bertjax.layers import masks
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Aligns the last hidden states of all tokens with the teacher's, whatever their length.
 
     Attributes:
@@ -24,9 +24,6 @@ class Objective(nn.Module):
     weight: Weight = 1.0
 
     follows = ("soft_targets",)  # one of these stands before it in a config
-    rewrites_input = False
-    predicts_tokens = False
-    metrics = ()
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "teacher_sequence" not in batch:

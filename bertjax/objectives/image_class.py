@@ -4,14 +4,15 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import PositiveInt, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import losses
 from bertjax.layers.heads import Classifier
-from bertjax.pretrainer import Encoded, Encoder, Sum
+from bertjax.pretrainer import Encoded, Encoder, Sum, SummaryMetric
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """A linear map of the first token, or of what a pooler makes of it.
 
     Attributes:
@@ -22,12 +23,8 @@ class Objective(nn.Module):
     num_labels: PositiveInt
     weight: Weight = 1.0
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("accuracy", "max"),)
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
+    summary = (SummaryMetric("accuracy", "image accuracy", "%"),)
 
     @nn.compact
     def loss(

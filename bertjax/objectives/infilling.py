@@ -1,16 +1,16 @@
 """Text infilling (Lewis et al. 2020, section 2.2): BART reconstructs a text with masked spans."""
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import PositiveFloat, PositiveShare, TokenId, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import spans, teacher_forcing
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Each span, even one without tokens, becomes one [MASK]; the target is the whole text.
 
     Spans are sampled inside the jitted step, anew in every step.
@@ -36,6 +36,7 @@ class Objective(nn.Module):
     rewrites_input = True
     predicts_tokens = True
     metrics = teacher_forcing.METRICS
+    summary = pretrainer.token_summary("text", "text_loss")
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Hides spans; a batch that has its targets already passes unchanged."""

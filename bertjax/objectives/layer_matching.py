@@ -4,16 +4,17 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax import pretrainer
 from bertjax.constraints import PositiveInt, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.dense import Dense
 from bertjax.layers.layer_choice import Frozen, Teacher
-from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Sum
+from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Sum, SummaryMetric
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Matches embeddings, hidden states and attention scores with those of chosen teacher layers.
 
     The student needs as many heads as the teacher, but not its width: learned linear maps, one for
@@ -30,9 +31,12 @@ class Objective(nn.Module):
     weight: Weight = 1.0
     layer_map: tuple[PositiveInt, ...] = ()
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("embedding_error", "min"), ("hidden_error", "min"), ("attention_error", "min"))
+    summary = (
+        SummaryMetric("embedding_error", "embedding MSE"),
+        SummaryMetric("hidden_error", "hidden state MSE"),
+        SummaryMetric("attention_error", "attention MSE"),
+    )
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:

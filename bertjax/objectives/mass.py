@@ -2,11 +2,11 @@
 
 import math
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import PositiveInt, PositiveShare, Share, TokenId, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import masking, spans, teacher_forcing
@@ -14,7 +14,7 @@ from bertjax.objectives import mlm
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """One fragment of the text is hidden from the encoder, and is all that the decoder sees.
 
     The fragment is sampled inside the jitted step, anew in every step. The decoder is told where in
@@ -42,6 +42,7 @@ class Objective(nn.Module):
     rewrites_input = True
     predicts_tokens = True
     metrics = teacher_forcing.METRICS
+    summary = pretrainer.token_summary("MASS", "text_loss")
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Hides a fragment; a batch that has its targets already passes unchanged."""

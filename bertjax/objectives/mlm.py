@@ -1,13 +1,15 @@
 """Masked language model (Devlin et al. 2019, section 3.1): predict masked tokens."""
 
 import math
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax import pretrainer
 from bertjax.constraints import (
     NonNegativeInt,
     OneOf,
@@ -26,7 +28,8 @@ from bertjax.layers import losses, masks
 from bertjax.layers import masking as layers_masking
 from bertjax.layers.dense import HeadActivationName, named
 from bertjax.layers.heads import PredictionTransform
-from bertjax.pretrainer import Encoded, Encoder, Sum
+from bertjax.layers.masking import random_word_starts
+from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum
 
 MASKING = {
     "token": None,
@@ -46,7 +49,7 @@ SHARES_OF_MASKED = Relation(
 )
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Hides tokens inside the jitted step, anew in every step, and predicts them.
 
     Attributes:
@@ -85,6 +88,11 @@ class Objective(nn.Module):
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
     pipeline_tag = "fill-mask"
+    summary = pretrainer.token_summary("MLM")
+
+    @staticmethod
+    def batch_keys(fields: Mapping[str, Any]) -> Mapping[str, RandomRows]:
+        return {} if fields["masking"] == "token" else {"word_starts": random_word_starts}
 
     @nn.compact
     def loss(

@@ -1,23 +1,26 @@
 """Permutation language model (Yang et al. 2019, sections 2.2 and 2.3): random orders."""
 
 import math
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax import pretrainer
 from bertjax.constraints import NonNegativeInt, Number, PositiveInt, TokenId, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masking, memory
-from bertjax.pretrainer import Encoded, Encoder, Sum
+from bertjax.layers.masking import random_word_starts
+from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum
 
 AtLeastOne = Annotated[float, Number(1.0)]
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Predicts some tokens, each from those that are not predicted and those predicted before it.
 
     Nothing is hidden by [MASK]: which tokens see which is sampled inside the jitted step, anew in
@@ -44,6 +47,11 @@ class Objective(nn.Module):
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
     pipeline_tag = "text-generation"
+    summary = pretrainer.token_summary("PLM")
+
+    @staticmethod
+    def batch_keys(fields: Mapping[str, Any]) -> Mapping[str, RandomRows]:
+        return {"word_starts": random_word_starts} if fields["whole_word"] else {}
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Draws targets and their order; a batch that has them already passes unchanged."""

@@ -1,9 +1,9 @@
 """Ponder cost (Graves 2016, section 2.1): a penalty on the number of computation steps."""
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
@@ -11,7 +11,7 @@ from bertjax.layers import masks
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """The mean over all tokens of the steps that each took, and of what was left when it halted.
 
     Attributes:
@@ -19,13 +19,6 @@ class Objective(nn.Module):
     """
 
     weight: Weight = 0.01
-
-    rewrites_input = False
-    predicts_tokens = False
-    metrics = ()
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

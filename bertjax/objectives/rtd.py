@@ -1,19 +1,34 @@
 """Replaced token detection (Clark et al. 2020, section 3.1): original or replaced, per token."""
 
+import math
+from collections.abc import Mapping
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax import pretrainer
 from bertjax.constraints import Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.layers.dense import Dense, activation, named
 from bertjax.layers.heads import Classifier
-from bertjax.pretrainer import Encoded, Encoder, Sum
+from bertjax.pretrainer import Encoded, Encoder, Sum, SummaryMetric
 
 
-class Objective(nn.Module):
+def _entropy(metrics: Mapping[str, float]) -> float:
+    """Loss in nats of a classifier that knows only the share of replaced tokens."""
+    shares = metrics["replaced"], 1 - metrics["replaced"]
+    return -sum(share * math.log(share) for share in shares if share)
+
+
+def _majority(metrics: Mapping[str, float]) -> float:
+    """Accuracy of always predicting the more frequent class."""
+    return max(metrics["replaced"], 1 - metrics["replaced"])
+
+
+class Objective(pretrainer.Objective):
     """Tells replaced tokens from original ones, in every place of the text.
 
     A sample that happens to be the original token counts as original.
@@ -25,9 +40,13 @@ class Objective(nn.Module):
     weight: Weight = 50.0
 
     follows = ("generator",)  # one of these stands before it in a config
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("accuracy", "max"), ("found", "max"), ("replaced", ""))
+    summary = (
+        SummaryMetric("loss", "RTD loss", "nats", _entropy, "class prior"),
+        SummaryMetric("accuracy", "RTD accuracy", "%", _majority, "class prior"),
+        SummaryMetric("found", "replaced found", "%"),
+        SummaryMetric("replaced", "replaced tokens", "%"),
+    )
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "original_ids" not in batch:

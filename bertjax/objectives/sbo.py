@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bertjax import pretrainer
 from bertjax.constraints import PositiveInt, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
@@ -14,7 +15,7 @@ from bertjax.layers.heads import PredictionTransform
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Predicts each token of a span from the tokens before and after the span, and its place in it.
 
     The spans are those that the objective `mlm` hides with `masking="span"`. A span that begins or
@@ -31,12 +32,9 @@ class Objective(nn.Module):
     position_embedding_size: PositiveInt = 200
 
     follows = ("mlm", "unified_lm")  # one of these stands before it in a config
-    rewrites_input = False
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
+    summary = pretrainer.token_summary("SBO")
 
     @nn.compact
     def loss(

@@ -4,18 +4,23 @@ Which of the two it is was decided where examples were made (`data.pair`): both 
 the pooled output.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from bertjax import pretrainer
 from bertjax.constraints import Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import losses
 from bertjax.layers.heads import Classifier
-from bertjax.pretrainer import Encoded, Encoder, Sum
+from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum, SummaryMetric
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Label 0: the second segment follows the first. Label 1: it is random, or the two are swapped.
 
     Devlin et al. 2019, section 3.1, task 2; Lan et al. 2020, section 3.1.
@@ -26,13 +31,13 @@ class Objective(nn.Module):
 
     weight: Weight = 1.0
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("accuracy", "max"),)
     reads_pooled = True
+    summary = (SummaryMetric("accuracy", "pair accuracy", "%", lambda metrics: 0.5, "chance"),)
 
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
+    @staticmethod
+    def batch_keys(fields: Mapping[str, Any]) -> Mapping[str, RandomRows]:
+        return {"pair_label": lambda random, shape: random.integers(0, 2, shape[0], np.int32)}
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -1,8 +1,8 @@
 """Sequence to sequence (Vaswani et al. 2017): predict the target of a source."""
 
-import flax.linen as nn
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import ShareBelowOne, TokenId, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
@@ -10,7 +10,7 @@ from bertjax.layers import teacher_forcing
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Teacher forcing: each token of the target is predicted from the true ones before it.
 
     Attributes:
@@ -26,9 +26,9 @@ class Objective(nn.Module):
     weight: Weight = 1.0
     label_smoothing: ShareBelowOne = 0.1
 
-    rewrites_input = False
     predicts_tokens = True
     metrics = teacher_forcing.METRICS
+    summary = pretrainer.token_summary("target", "text_loss")
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "target_ids" not in batch:

@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import Name, PositiveFloat, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Params
 from bertjax.layers import losses
 from bertjax.layers.layer_choice import Frozen, Teacher
-from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Scored, Sum
+from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Scored, Sum, SummaryMetric
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Compares the scores of another objective of the run with those of its teacher.
 
     Attributes:
@@ -40,9 +41,8 @@ class Objective(nn.Module):
     temperature: PositiveFloat = 2.0
     begin_from_teacher: bool = True
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("agreement", "max"),)  # of classes; a regression has none
+    summary = (SummaryMetric("agreement", "teacher agreement", "%"),)
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax import pretrainer
 from bertjax.constraints import Number, OpenShare, PositiveInt, TokenId, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
@@ -15,7 +15,7 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 SpanLength = Annotated[float, Number(1.0)]
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Each span of the text becomes a sentinel; the target is every sentinel with its span behind.
 
     Spans are sampled inside the jitted step, anew in every step. Sentinels are the last ids of the
@@ -44,6 +44,7 @@ class Objective(nn.Module):
     rewrites_input = True
     predicts_tokens = True
     metrics = teacher_forcing.METRICS
+    summary = pretrainer.token_summary("span", "text_loss")
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Cuts spans out; a batch that has its targets already passes unchanged."""

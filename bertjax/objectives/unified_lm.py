@@ -1,11 +1,14 @@
 """Unified language model (Dong et al. 2019): one encoder with four kinds of attention masks."""
 
-import flax.linen as nn
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from bertjax import pretrainer
 from bertjax.constraints import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -19,15 +22,16 @@ from bertjax.constraints import (
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
+from bertjax.layers.masking import random_word_starts
 from bertjax.objectives import mlm
-from bertjax.pretrainer import Encoded, Encoder, Sum
+from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum
 
 KINDS = ("bidirectional", "left_to_right", "right_to_left", "seq2seq")
 NUM_SEGMENTS = 6
 """Two for each of the first and last kind, one for the others."""
 
 
-class Objective(nn.Module):
+class Objective(pretrainer.Objective):
     """Predicts masked tokens from what each example's kind, drawn in the step, lets them see.
 
     All tokens (bidirectional), those on one side, or of two segments the first whole and of the
@@ -73,6 +77,11 @@ class Objective(nn.Module):
     rewrites_input = True
     predicts_tokens = True
     metrics = (("accuracy", "max"), *((f"{kind}_loss", "min") for kind in KINDS))
+    summary = pretrainer.token_summary("LM")
+
+    @staticmethod
+    def batch_keys(fields: Mapping[str, Any]) -> Mapping[str, RandomRows]:
+        return {} if fields["masking"] == "token" else {"word_starts": random_word_starts}
 
     def setup(self):
         check_module(self)

@@ -8,8 +8,8 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import build
-from bertjax.data import images, packed, source_targets, streams
 from bertjax.pretrainer import Pretrainer
+from bertjax.runs import examples
 from bertjax.runs import teachers as runs_teachers
 from bertjax.train.trainer import Trainer
 
@@ -50,27 +50,9 @@ def build_trainer(
 def random_batch(config: ConfigDict, phase: build.Phase) -> dict[str, np.ndarray]:
     """Returns a host batch of random tokens, or images, in the shapes of a phase."""
     random = np.random.default_rng(config.seed)
-    if config.data.format == images.FORMAT:
-        return images.random(config.model, phase.batch_size, random)
     shape = (phase.batch_size, phase.max_seq_length)
-    batch = {
-        "input_ids": random.integers(5, config.model.vocab_size, shape, np.int32),
-        "segment_ids": np.zeros(shape, np.int32),
-        "attention_mask": np.ones(shape, bool),
-        "example_id": np.arange(phase.batch_size, dtype=np.uint32),
-    }
-    if "sentence_pair" in config.objectives:
-        batch["pair_label"] = random.integers(0, 2, phase.batch_size, np.int32)
-    if build.needs_words(config):
-        batch["word_starts"] = random.random(shape) < 0.8
-    if config.data.format == packed.APART:
-        batch["pack_ids"] = np.ones(shape, np.int32)
-        batch["position_ids"] = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
-    if config.data.format in streams.FORMATS:
-        batch["memory_mask"] = batch["attention_mask"]
-        batch["is_continuation"] = np.ones(phase.batch_size, bool)
-    if config.data.format in source_targets.FORMATS:
-        batch |= {"target_ids": batch["input_ids"], "target_mask": batch["attention_mask"]}
+    batch = build.example_format(config).random_batch(config.model, shape, random)
+    batch |= {key: make(random, shape) for key, make in examples.batch_keys(config).items()}
     if "max_chars_per_word" in config.model:
         width = config.model.max_chars_per_word
         batch["char_ids"] = random.integers(0, 256, (*shape, width), np.int16)

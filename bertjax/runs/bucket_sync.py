@@ -1,7 +1,10 @@
 """Synchronise the folder of a run with a bucket: small files are local and uploaded on change.
 
-Checkpoints of a pretraining are not among them: all of its processes write these into the bucket
-themselves. A fine-tuning is small in all, and so is a suite of them.
+Pretraining checkpoints are excluded: all processes write them into the bucket directly. Fine-tuning
+runs and sweeps of them are small and are synchronised whole.
+
+A bucket has no appending and no locks, so the small files of a run are written on the first host's
+disk and uploaded from there.
 """
 
 import contextlib
@@ -24,21 +27,21 @@ _NOT_SMALL = "checkpoints"
 
 
 def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.Path:
-    """The folder in which a run works: its own, or one that has what its bucket has.
+    """The local folder of a workdir: itself, or a copy of what its bucket contains.
 
     Args:
-      workdir: What the user calls it.
-      alone: Whether its checkpoints are also small, and no other machine takes part.
+      workdir: Path or URL.
+      alone: Whether checkpoints are copied too, since they are small; requires a single process.
 
     Raises:
-      UserError: there is no right to the bucket, or others take part after all.
+      UserError: no access to the bucket, or `alone` with several processes.
     """
     if not storage.is_remote(workdir):
         return storage.to_path(workdir)
     if alone and _processes() > 1:
         raise UserError(
-            f"--workdir {workdir}: a job of {jax.process_count()} processes requires a folder that "
-            "all of them see: mount the bucket and name the folder in it"
+            f"--workdir {workdir}: got a bucket and {jax.process_count()} processes, expected a "
+            "folder on a shared file system; mount the bucket and name the folder in it"
         )
     bucket = storage.to_path(workdir)
     folder = copies.cache_path("runs", bucket)
@@ -51,67 +54,67 @@ def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.
 
 @contextlib.contextmanager
 def synced(folder: pathlib.Path, workdir: str | os.PathLike) -> Iterator[None]:
-    """Sends what has changed, once a minute and at the end; for a run on a disk it does nothing.
-
-    Use it around all that writes.
+    """Uploads changed files once a minute and at the end; does nothing for a workdir on a disk.
 
     Args:
-      folder: The run's folder on this machine.
-      workdir: What the user calls it.
+      folder: The local folder of the workdir.
+      workdir: Path or URL.
     """
     if not storage.is_remote(workdir) or (_processes() > 1 and jax.process_index() != 0):
         yield
         return
-    sender = _Sender(folder, storage.to_path(workdir))
-    sender.send()
+    uploader = _Uploader(folder, storage.to_path(workdir))
+    uploader.upload()
     ended = threading.Event()
-    thread = threading.Thread(target=sender.send_until, args=(ended,), name="mirror", daemon=True)
+    thread = threading.Thread(
+        target=uploader.upload_until, args=(ended,), name="bucket-sync", daemon=True
+    )
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-        sender.send()
+        uploader.upload()
 
 
 def _processes() -> int:
-    """How many take part; who is alone leaves the devices to the commands that it starts."""
+    """Number of processes; without `jax.distributed` devices are not initialised to count them."""
     return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
-class _Sender:
+class _Uploader:
     def __init__(self, folder: pathlib.Path, bucket: Any):
         self._folder, self._bucket = folder, bucket
-        self._sent: dict[pathlib.Path, tuple[int, int]] = {}
+        self._uploaded: dict[pathlib.Path, tuple[int, int]] = {}
 
-    def send_until(self, ended: threading.Event) -> None:
-        """Goes on after a failure: the run does, and the last time tells."""
+    def upload_until(self, ended: threading.Event) -> None:
+        """Uploads until `ended`; failures are logged, since the last upload will raise."""
         while not ended.wait(_SECONDS_BETWEEN):
             try:
-                self.send()
+                self.upload()
             except (UserError, OSError) as error:
                 print(f"storage: {self._bucket}: {error}", file=sys.stderr, flush=True)
 
-    def send(self) -> None:
-        """Makes the bucket what the folder is."""
+    def upload(self) -> None:
+        """Uploads new and changed files and deletes removed ones."""
         for path in sorted(self._folder.rglob("*")):
             hidden = path.name == LOCK or path.name.endswith(".part")
-            # What is gone by now is told below, the next time.
+            # A file that was removed in the meantime is deleted in the bucket below, next time.
             with contextlib.suppress(FileNotFoundError):
                 if not hidden and path.is_file():
-                    self._send_changed(path)
-        for path in [path for path in self._sent if not path.exists()]:
-            there = self._there(path)
-            storage.with_retries(functools.partial(there.unlink, missing_ok=True), there)
-            del self._sent[path]
+                    self._upload_if_changed(path)
+        for path in [path for path in self._uploaded if not path.exists()]:
+            remote = self._remote(path)
+            storage.with_retries(functools.partial(remote.unlink, missing_ok=True), remote)
+            del self._uploaded[path]
 
-    def _send_changed(self, path: pathlib.Path) -> None:
+    def _upload_if_changed(self, path: pathlib.Path) -> None:
         status = path.stat()
-        facts = status.st_size, status.st_mtime_ns
-        if self._sent.get(path) != facts:
-            copies.upload(path, self._there(path))
-            self._sent[path] = facts
+        version = status.st_size, status.st_mtime_ns
+        if self._uploaded.get(path) != version:
+            copies.upload(path, self._remote(path))
+            self._uploaded[path] = version
 
-    def _there(self, path: pathlib.Path) -> Any:
+    def _remote(self, path: pathlib.Path) -> Any:
         return self._bucket / str(path.relative_to(self._folder))

@@ -1,121 +1,86 @@
-"""Make the examples of a run from its corpus: tokens, characters of words, or images."""
+"""The examples of a pretraining run: its format applied to a split of its data."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from bertjax import build, catalog
-from bertjax.data import characters, images, packed, source_targets, streams
-from bertjax.data import examples as whole
+from bertjax.constraints import with_defaults
+from bertjax.data import characters
 from bertjax.data.collate import Specials
-from bertjax.data.pipeline import AnyExamples
+from bertjax.data.format import ExampleSource, ExampleSpec
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
+from bertjax.pretrainer import RandomRows
 from bertjax.tokenizers.special_tokens import end_of_text
+from bertjax.validation import config as validation_config
 
 
 def check(config: ConfigDict) -> None:
-    """Refuses objectives and options of the data that its format does not have.
+    """Raises if an objective or an option does not fit the example format.
 
     Raises:
       UserError: naming the field.
     """
     data, sections = config.data, config.objectives
-    if "sentence_pair" in sections and data.pair == "none":
+    if "pair_label" in batch_keys(config) and data.pair == "none":
         raise UserError(
-            "objective sentence_pair needs labelled pairs: set config.data.pair to next or order"
+            f"objectives {', '.join(sections)} require labelled pairs: got config.data.pair=none, "
+            "expected next or order"
         )
-    if data.format not in whole.FORMATS:
-        _check_no_sentences(data, sections.mlm if "mlm" in sections else {})
+    used = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
+    used |= {f"objectives.{n}.static": f.get("static", False) for n, f in sections.items()}
+    for field, value in used.items():
+        if value and field.rpartition(".")[2] not in build.example_format(config).options:
+            raise UserError(
+                f"config.{field} does not go with format {data.format}, whose examples are not "
+                "made of sentences: leave it at none or False, or choose another format"
+            )
+
+
+def batch_keys(config: ConfigDict) -> dict[str, RandomRows]:
+    """Batch keys of all objectives besides those of the format; see `Objective.batch_keys`."""
+    keys: dict[str, RandomRows] = {}
+    for name, module in validation_config.objective_modules(config).items():
+        keys |= module.batch_keys(with_defaults(module, config.objectives[name]))
+    return keys
 
 
 def max_chars_per_word(model: Mapping[str, Any]) -> int:
-    """How many characters of a word the model of `config.model` reads; 0 if it reads none."""
+    """W, the number of characters per word that the model reads; 0 if it reads tokens."""
     module = catalog.load("models", model["name"]).Model
     return model["max_chars_per_word"] if getattr(module, "reads_characters", False) else 0
 
 
 def examples(
     config: ConfigDict, split: Any, tokenizer: Tokenizer | None, length: int, rows: int = 1
-) -> AnyExamples:
-    """The examples of a split, with all that the model reads.
+) -> ExampleSource:
+    """The examples of a split, with every key that the model and the objectives read.
 
     Args:
       config: Of the run.
-      split: A corpus, or images.
-      tokenizer: Of the run; none for images.
+      split: Of a corpus, or of the images.
+      tokenizer: Of the run; None for images.
       length: Tokens of an example.
-      rows: Rows that continue from step to step, where the format has such.
+      rows: Rows of a global batch, for formats whose rows continue from step to step.
     """
-    if tokenizer is None:
-        return images.ImageExamples(split, config.seed)
-    made = _of_tokens(config, split, tokenizer, length, rows)
-    width = max_chars_per_word(config.model)
-    return (
-        characters.CharacterExamples(made, characters.vocabulary(tokenizer, width))
-        if width
-        else made
-    )
-
-
-def _of_tokens(
-    config: ConfigDict, corpus: Any, tokenizer: Tokenizer, length: int, batch_size: int = 1
-) -> AnyExamples:
-    """The examples of a corpus, in the format that the config asks for."""
-    data = config.data
-    mlm = config.objectives.mlm if "mlm" in config.objectives else {}
-    word_starts = tokenizer.word_starts if build.needs_words(config) else None
-    specials = Specials(
-        tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, build.cls_last(config.model)
-    )
     check(config)
-    if data.format in packed.FORMATS:
-        return packed.TokenWindows(
-            corpus,
-            format=data.format,
-            max_seq_length=length,
-            seed=config.seed,
+    spec = ExampleSpec(split, config.data, config.seed, length, rows)
+    reads_words = "word_starts" in batch_keys(config)
+    if tokenizer is not None:
+        spec = dataclasses.replace(
+            spec,
+            specials=Specials(
+                tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, build.cls_last(config.model)
+            ),
             separator=end_of_text(tokenizer),
-            pad_id=tokenizer.pad_id,
+            word_starts=tokenizer.word_starts if reads_words else None,
+            resegment=not any(f.get("static", False) for f in config.objectives.values()),
         )
-    if data.format in source_targets.FORMATS:
-        return source_targets.SourceTargets(
-            corpus, specials, max_seq_length=length, seed=config.seed
-        )
-    if data.format in streams.FORMATS:
-        return streams.Streams(
-            corpus,
-            specials,
-            format=data.format,
-            max_seq_length=length,
-            batch_size=batch_size,
-            seed=config.seed,
-            word_starts=word_starts,
-        )
-    return whole.Examples(
-        corpus,
-        format=data.format,
-        pair=data.pair,
-        max_seq_length=length,
-        short_seq_prob=data.short_seq_prob,
-        seed=config.seed,
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        pad_id=tokenizer.pad_id,
-        word_starts=word_starts,
-        resegment=not mlm.get("static", False),
-        cls_last=specials.cls_last,
-    )
-
-
-def _check_no_sentences(data: ConfigDict, mlm: Mapping[str, Any]) -> None:
-    """Refuses what the formats of `data/examples.py` know and others do not."""
-    unknown = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
-    unknown["objectives.mlm.static"] = mlm.get("static", False)
-    for field, asked in unknown.items():
-        if asked:
-            raise UserError(
-                f"config.{field} does not go with format {data.format}, whose examples are not "
-                "made of sentences: leave it at none or False, or choose another format"
-            )
+    made = build.example_format(config).examples(spec)
+    width = max_chars_per_word(config.model)
+    if not width:
+        return made
+    return characters.CharacterExamples(made, characters.vocabulary(tokenizer, width))

@@ -1,7 +1,7 @@
-"""Refuse a workdir that contains files of anything but a run.
+"""Refuse a workdir that contains inputs, a corpus, a tokenizer or other files of the user.
 
-`bertjax prepare` and `bertjax tokenizer` refuse every folder that holds something else. A run's may
-hold what schedulers and users put there before it starts: logs, scripts and notes.
+Logs, scripts and notes, which schedulers and users put into a workdir before a run starts, are
+allowed; `bertjax prepare` and `bertjax tokenizer` require an empty folder.
 """
 
 import fnmatch
@@ -20,11 +20,11 @@ _OWN = (
     *("config.json", "metrics.jsonl", "summary.json", "results.json", "result.json"),
     *("failure.json", "table.md", "submission.zip"),
 )
-"""Files that runs, suites and sweeps write into their folder."""
+"""Files that runs and sweeps write into their workdir."""
 
 _ALLOWED = (
     *(".*", "*.log", "*log*.txt", "*.out", "*.err", "stdout*", "stderr*", "nohup*", "slurm-*"),
-    *("*.[oe][0-9]*", "core*", "*.pid"),  # those of PBS and Grid Engine, of crashes, of daemons
+    *("*.[oe][0-9]*", "core*", "*.pid"),  # PBS and Grid Engine, crashes, daemons
     *("*.sh", "*.sbatch", "*.slurm", "*.py", "*.yaml", "*.yml", "*.toml", "*.md"),
 )
 """Hidden files, logs, scripts, configs and notes."""
@@ -33,16 +33,16 @@ _SHOWN = 3
 
 
 def refuse(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Refuses a folder that holds inputs, a corpus, a tokenizer or other files that no run wrote.
+    """Raises if a new workdir contains inputs, a corpus, a tokenizer or other files.
 
-    Folders in it do not count, nor do empty files, to which a shell sends its output.
+    Subfolders and empty files, such as those of a shell's redirection, are allowed.
 
     Args:
-      folder: The folder, which no run has claimed yet; it may be absent.
-      config: The run's.
+      folder: A workdir without a run; may be absent.
+      config: Of the run.
 
     Raises:
-      UserError: it names the files.
+      UserError: naming the files.
     """
     advice = "choose a new or an empty --workdir"
     real = pathlib.Path(os.path.realpath(folder))
@@ -66,7 +66,7 @@ def refuse(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 
 def _inputs(config: Mapping[str, Any]) -> Iterator[pathlib.Path]:
-    """The files of a config's raw text that lie on a disk."""
+    """Local files of the config's raw text."""
     data = config.get("data")
     if not isinstance(data, Mapping):
         return
@@ -79,7 +79,7 @@ def _inputs(config: Mapping[str, Any]) -> Iterator[pathlib.Path]:
 
 
 def _artefact(folder: pathlib.Path) -> str | None:
-    """What `bertjax prepare` or `bertjax tokenizer` made of a folder."""
+    """The kind of artefact that a folder is, "corpus" or "tokenizer", or None."""
     if (folder / METADATA).is_file():
         return "tokenizer"
     finished = (folder / "manifest.json").is_file() and (folder / "tokenizer" / METADATA).is_file()

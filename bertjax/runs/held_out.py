@@ -1,35 +1,40 @@
-"""Held-out evaluation of a pretraining run, and its unigram baseline."""
+"""Held-out evaluation of a pretraining run, its unigram baseline, and the table of both."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from bertjax.corpus.reader import Corpus
-from bertjax.data.pipeline import AnyExamples, evaluation_batches
+from bertjax.data.format import ExampleSource
+from bertjax.data.pipeline import evaluation_batches
 from bertjax.interfaces import Params
+from bertjax.pretrainer import SummaryMetric
 from bertjax.train.evaluate import HELD_OUT, evaluate
 from bertjax.train.sharding import local_rows
 from bertjax.train.trainer import Trainer
+from bertjax.validation import config as validation_config
 
 _LARGEST_EXPONENT = 700
-"""Beyond it a float64 overflows; no model is that bad for long."""
+"""A larger loss would overflow a float64."""
 
 
 def measure(
-    trainer: Trainer, params: Params, examples: AnyExamples, *, batch_size: int, limit: int = 0
+    trainer: Trainer, params: Params, examples: ExampleSource, *, batch_size: int, limit: int = 0
 ) -> dict[str, float]:
-    """Losses and metrics, with the same masks at every call; each name begins with `HELD_OUT`.
+    """Held-out losses and metrics, named `HELD_OUT` + OBJECTIVE/METRIC, with fixed masks.
 
-    The losses of predicted tokens, in nats, have their perplexity beside them.
+    Objectives that predict tokens also have a perplexity, the exponential of their loss in nats.
 
     Args:
       trainer: Of the run.
-      params: What is measured.
-      examples: Held out.
-      batch_size: Examples at a time.
-      limit: Examples that are enough; 0 for all.
+      params: The parameters to evaluate.
+      examples: Held-out examples.
+      batch_size: Examples per batch.
+      limit: Maximum number of examples, rounded up to whole batches; 0 for all.
     """
     rows = local_rows(batch_size, trainer.mesh)
     with evaluation_batches(examples, batch_size=batch_size, rows=rows) as numbered:
@@ -49,17 +54,17 @@ def unigram(
     unk_id: int | None = None,
     softmax_size: int = 0,
 ) -> dict[str, float]:
-    """What a model that knows only how frequent tokens are gets on the held-out text.
+    """Loss, in nats per token, and accuracy of a unigram model on the held-out text.
 
-    Frequencies are those of the training text, with one count added to each token; special tokens
-    are left out. The loss is in nats a token, the accuracy that of always saying the commonest.
+    Probabilities are the token frequencies of the training text with add-one smoothing, without
+    special tokens; the accuracy is that of always predicting the most frequent token.
 
     Args:
-      train: What frequencies are of.
-      held_out: What is said.
+      train: Training split.
+      held_out: Held-out split.
       special_ids: Tokens that are never predicted.
-      unk_id: The unknown word, where that is predicted all the same.
-      softmax_size: Tokens from this one on are predicted as unknown; 0: none.
+      unk_id: The unknown word if it is predicted although it is special.
+      softmax_size: Tokens with this id or above count as unknown; 0 for none.
     """
     size = softmax_size or len(train.token_counts)
     content = np.ones(size, bool)
@@ -71,9 +76,37 @@ def unigram(
             folded[unk_id] += corpus.token_counts[size:].sum()
         return folded[content]
 
-    seen, wanted = counts(train) + 1, counts(held_out)
-    loss = -(wanted * np.log(seen / seen.sum())).sum() / wanted.sum()
+    smoothed, observed = counts(train) + 1, counts(held_out)
+    loss = -(observed * np.log(smoothed / smoothed.sum())).sum() / observed.sum()
     return {
         "unigram_loss": float(loss),
-        "unigram_accuracy": float(wanted[seen.argmax()] / wanted.sum()),
+        "unigram_accuracy": float(observed[smoothed.argmax()] / observed.sum()),
     }
+
+
+def summary_rows(
+    config: ConfigDict, summary: Mapping[str, Any]
+) -> list[tuple[SummaryMetric, float, float | None]]:
+    """The held-out metrics that the objectives of a run summarise: value and baseline of each.
+
+    Args:
+      config: Of the run.
+      summary: Content of its `summary.json`.
+    """
+    rows = []
+    for name, module in validation_config.objective_modules(config).items():
+        own = {
+            key.removeprefix(f"{name}_"): value
+            for key, value in summary.items()
+            if key.startswith(f"{name}_")
+        }
+        for metric in module.summary:
+            if metric.name not in own:
+                continue
+            baseline = metric.baseline
+            if isinstance(baseline, str):
+                baseline = summary.get(baseline)
+            elif baseline is not None:
+                baseline = baseline(own)
+            rows.append((metric, own[metric.name], baseline))
+    return rows

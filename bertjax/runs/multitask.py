@@ -1,4 +1,4 @@
-"""Fine-tuning one encoder on several tasks at once, a head for each (MT-DNN, Liu et al. 2019).
+"""Multi-task fine-tuning: one encoder, a head for each task (MT-DNN, Liu et al. 2019).
 
 The session is that of `runs/finetune.py`; each step takes a batch of one task, and every task is
 scored.
@@ -34,17 +34,17 @@ def is_multitask(recipe: ConfigDict) -> bool:
 
 
 class Tasks:
-    """The examples of several tasks as one `interfaces.Dataset`; splits are named TASK/SPLIT."""
+    """The datasets of several tasks as one `interfaces.Dataset`; splits are named TASK/SPLIT."""
 
     task_fields = MappingProxyType({})
 
     def __init__(self, name: str, parts: Mapping[str, Dataset], seed: int):
-        """Puts them together.
+        """Combines datasets.
 
         Args:
-          name: What to call it.
-          parts: The tasks by name.
-          seed: Of the mixture.
+          name: Of the combination, such as "cola+sst2".
+          parts: The datasets by task.
+          seed: Of the order of tasks.
         """
         self.name, self.parts = name, parts
         mixture = TaskMixture(tuple(part.batches["train"] for part in parts.values()), seed)
@@ -62,7 +62,7 @@ class Tasks:
         }
 
     def score(self, split: str, predictions: np.ndarray) -> dict[str, float]:
-        """Metrics of a split of a task."""
+        """Metrics of a split TASK/SPLIT, as fractions."""
         task, _, own = split.partition("/")
         return self.parts[task].score(own, predictions)
 
@@ -79,24 +79,24 @@ class Tasks:
         return found | {results.SCORE: float(np.mean(list(found.values())))}
 
     def write(self, split: str, predictions: np.ndarray, folder: pathlib.Path) -> None:
-        """The files of a task."""
+        """Writes the prediction files of a split TASK/SPLIT."""
         task, _, own = split.partition("/")
         self.parts[task].write(own, predictions, folder)
 
 
 @dataclasses.dataclass(frozen=True)
 class Job(finetune_job.Job):
-    """What all seeds share.
+    """A multi-task run; see `finetune_job.Job`.
 
     Attributes:
-      heads: Makes each task's head, by its name.
+      heads: Functions that make the heads, by task.
     """
 
     heads: Mapping[str, Callable[[], Any]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def predict_step(self) -> Callable[[str], evaluate.PredictStep]:
-        """What predicts a split: with the head of its task; compiled once for all seeds."""
+        """The compiled prediction step of a split, with the head of its task."""
         steps = {
             task: evaluate.make_predict_step(
                 Pretrainer(build.encoder(self.config.model), {task: head}), self.mesh
@@ -107,7 +107,7 @@ class Job(finetune_job.Job):
 
 
 def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
-    """Reads everything, and checks it before the first step; see `finetune_job.prepare`.
+    """Like `finetune_job.prepare`, for several tasks.
 
     Raises:
       UserError: something is missing or does not fit.
@@ -119,7 +119,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     config = finetune_job.with_origin(recipe, origin)
     tokenizer = load_tokenizer(tokenizer_folder(origin))
     build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))
-    parts = {name: finetune_job.read(alone(config, name), data, tokenizer) for name in names}
+    parts = {name: finetune_job.read(single_task(config, name), data, tokenizer) for name in names}
     dataset = Tasks(recipe.task.dataset, parts, config.seed)
     config = finetune_job.with_numbers(config, dataset)
     heads = {
@@ -142,20 +142,25 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     return job
 
 
-def alone(config: ConfigDict, name: str) -> ConfigDict:
-    """The config of one of the tasks."""
+def single_task(config: ConfigDict, name: str) -> ConfigDict:
+    """The config for one of the tasks."""
     return changed(config, {"task.dataset": name})
 
 
 def _check(recipe: ConfigDict) -> None:
     names = recipe.task.dataset.split(BETWEEN)
     if len(set(names)) < len(names):
-        raise UserError(f"config.task.dataset={recipe.task.dataset}: a task stands there twice")
-    unknown = {"choose_epoch": recipe.choose_epoch != "last", "objectives": "objectives" in recipe}
-    unknown["data.knowledge"] = bool(recipe.data.knowledge)
-    for field, asked in unknown.items():
-        if asked:
+        raise UserError(
+            f"config.task.dataset={recipe.task.dataset}: expected distinct tasks; remove duplicates"
+        )
+    unsupported = {
+        "choose_epoch": recipe.choose_epoch != "last",
+        "objectives": "objectives" in recipe,
+    }
+    unsupported["data.knowledge"] = bool(recipe.data.knowledge)
+    for field, is_set in unsupported.items():
+        if is_set:
             raise UserError(
-                f"config.{field} does not go with several tasks, {recipe.task.dataset}: leave it "
-                "as it is in configs/glue.py"
+                f"config.{field} is not supported for several tasks ({recipe.task.dataset}): leave "
+                "it as in configs/glue.py"
             )

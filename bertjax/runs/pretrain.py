@@ -25,6 +25,7 @@ from bertjax.runs.pretrain_job import Job
 from bertjax.runs.workdir import read_summary, write_summary
 from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
+from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.retention import Keep
 from bertjax.train.evaluate import HELD_OUT
@@ -169,11 +170,10 @@ def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
 
 def _unigram(job: Job) -> dict[str, float]:
     """Loss and accuracy of the unigram baseline on the run's held-out tokens."""
-    parts = job.corpus, job.held_out, job.tokenizer.special_ids
-    if "bidirectional_lm" not in job.config.objectives:
-        return held_out.unigram(*parts)
-    size = job.config.objectives.bidirectional_lm.softmax_size
-    return held_out.unigram(*parts, unk_id=job.tokenizer.unk_id, softmax_size=size)
+    options: dict[str, Any] = {}
+    for make in job.trainer.pretrainer.objectives.values():
+        options |= make().unigram_options()
+    return held_out.unigram(job.corpus, job.held_out, job.tokenizer.special_ids, **options)
 
 
 def _summarise(
@@ -188,7 +188,7 @@ def _summarise(
         summary |= _unigram(job)
     summary |= {
         **costs,
-        "parameters": build.parameter_count(job.trainer.shapes.params),
+        "parameters": trees.num_parameters(job.trainer.shapes.params),
         **{f"{name}_fingerprint": value for name, value in job.provenance.items()},
         "config": json.loads(configs.to_json(job.config)),
     }

@@ -1,7 +1,7 @@
 """Assemble a pretraining run, checked before the first step: tokenizer, corpus, model, trainer.
 
-prepare      config -> Job: text becomes a corpus where it must
-description  Job -> what the user requires to know before it runs
+prepare      config -> Job; raw text is tokenized into a corpus first
+description  Job -> text for the user: data, parameters, mesh, phases
 """
 
 import dataclasses
@@ -18,10 +18,8 @@ from bertjax import config as configs
 from bertjax.constraints import with_defaults
 from bertjax.corpus import cache
 from bertjax.corpus.prepare import Progress
-from bertjax.corpus.reader import Corpus, check_tokenizer, open_corpus, read_manifest
-from bertjax.data import images
-from bertjax.data.images import Images
-from bertjax.data.pipeline import AnyExamples
+from bertjax.corpus.reader import check_tokenizer, open_corpus, read_manifest
+from bertjax.data.format import ExampleSource
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.io import copies
@@ -31,11 +29,12 @@ from bertjax.runs import examples as runs_examples
 from bertjax.runs import teachers as runs_teachers
 from bertjax.runs.workdir import FREE_FIELDS
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
+from bertjax.train.checkpoint import trees
 from bertjax.train.trainer import Trainer
 from bertjax.validation import config as validation_config
 
-_NOT_LEARNED_FROM = (*FREE_FIELDS, "num_train_steps", "data.phases", "data.cache")
-"""Fields that do not make a checkpoint another run's."""
+_WITHOUT_EFFECT = (*FREE_FIELDS, "num_train_steps", "data.phases", "data.cache")
+"""Fields that a resumed checkpoint may differ in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,24 +42,24 @@ class Job:
     """A run before its first step.
 
     Attributes:
-      workdir: Where everything goes, on this machine.
-      name: What the user calls it: the same folder, or one in a bucket, where checkpoints go.
+      workdir: Local folder of the run.
+      name: The workdir as given by the user: the same folder, or a bucket, for checkpoints.
       config: Of the run.
-      tokenizer: Its own copy lies in the workdir; none for images.
-      corpus: The text or the images that are learned from.
-      held_out: Those that are measured on, if there are any.
-      phases: The run's parts, of one shape each.
-      teachers: Whom objectives learn from, by their names.
-      trainer: What is compiled.
-      rows: A host batch: its shapes are those of the last phase.
+      tokenizer: Of the run; None for images. A copy is saved in the workdir.
+      corpus: Training split.
+      held_out: Held-out split, or None.
+      phases: Parts of the run with one batch shape each.
+      teachers: For distillation, by objective.
+      trainer: The compiled steps.
+      rows: A host batch with the shapes of the last phase.
     """
 
     workdir: pathlib.Path
     name: str
     config: ConfigDict
     tokenizer: Tokenizer | None
-    corpus: Corpus | Images
-    held_out: Corpus | Images | None
+    corpus: Any
+    held_out: Any
     phases: list[build.Phase]
     teachers: runs_teachers.Teachers
     trainer: Trainer
@@ -68,15 +67,15 @@ class Job:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Fingerprints of what the run learns from: a checkpoint of others is not its own."""
+        """Fingerprints of data, tokenizer, config and teachers, which a checkpoint must match."""
         return {
             "corpus": self.corpus.fingerprint,
             **({"tokenizer": self.tokenizer.fingerprint} if self.tokenizer else {}),
-            "config": configs.fingerprint(self.config, ignoring=_NOT_LEARNED_FROM),
+            "config": configs.fingerprint(self.config, ignoring=_WITHOUT_EFFECT),
             **runs_teachers.provenance(self.teachers),
         }
 
-    def examples(self, corpus: Corpus | Images, phase: build.Phase) -> AnyExamples:
+    def examples(self, corpus: Any, phase: build.Phase) -> ExampleSource:
         """The examples of a split at the length of a phase."""
         rows = phase.batch_size if corpus is self.corpus else 1
         length = phase.max_seq_length
@@ -89,7 +88,7 @@ def prepare(
     log: Callable[[str], None],
     progress: Callable[[Progress], None] | None = None,
 ) -> Job:
-    """Makes what is missing and checks what is there.
+    """Reads or makes tokenizer and corpus, builds the trainer and checks everything before step 1.
 
     Raises:
       UserError: something is missing or does not fit.
@@ -99,12 +98,12 @@ def prepare(
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
     teachers = runs_teachers.find(config.objectives)
-    tokenizer, corpus, unseen = _learned_from(config, log, progress)
-    _warn_about_best(config, unseen, log)
+    tokenizer, corpus, held_out = _read_data(config, log, progress)
+    _warn_about_best(config, held_out, log)
     _warn_about_predictions(config, phases, log)
-    longest = max(phase.max_seq_length for phase in phases)
+    max_length = max(phase.max_seq_length for phase in phases)
     for teacher in teachers.values():
-        teacher.check(config, tokenizer, longest)
+        teacher.check(config, tokenizer, max_length)
     last = phases[-1]
     examples = runs_examples.examples(config, corpus, tokenizer, last.max_seq_length)
     rows = examples.build(0, np.zeros(1, np.int64))
@@ -121,7 +120,7 @@ def prepare(
         config=config,
         tokenizer=tokenizer,
         corpus=corpus,
-        held_out=unseen,
+        held_out=held_out,
         phases=phases,
         teachers=teachers,
         trainer=trainer,
@@ -130,7 +129,7 @@ def prepare(
 
 
 def _warn_about_best(config: ConfigDict, held_out: Any, log: Callable[[str], None]) -> None:
-    """Logs where `keep_best` cannot do what its name says."""
+    """Warns if `keep_best` has no effect or compares only few checkpoints."""
     if not config.keep_best:
         return
     evals, checkpoints = config.eval_every, config.checkpoint_every
@@ -143,15 +142,15 @@ def _warn_about_best(config: ConfigDict, held_out: Any, log: Callable[[str], Non
     elif evals and checkpoints and checkpoints % evals and evals % checkpoints:
         log(
             f"warning: evaluations every {evals:,} steps and checkpoints every {checkpoints:,}: "
-            f"keep_best compares what has both, every {math.lcm(evals, checkpoints):,} steps; make "
-            "one of them a multiple of the other"
+            f"keep_best compares steps with both, every {math.lcm(evals, checkpoints):,}; make one "
+            "of them a multiple of the other"
         )
 
 
 def _warn_about_predictions(
     config: ConfigDict, phases: Sequence[build.Phase], log: Callable[[str], None]
 ) -> None:
-    """Logs where `max_predictions_per_seq` leaves less masked than `masked_lm_prob`."""
+    """Warns if `max_predictions_per_seq` masks less than `masked_lm_prob`."""
     for name, module in validation_config.objective_modules(config).items():
         fields = with_defaults(module, config.objectives[name])
         limit, share = fields.get("max_predictions_per_seq"), fields.get("masked_lm_prob")
@@ -165,21 +164,19 @@ def _warn_about_predictions(
 
 
 def description(job: Job) -> str:
-    """What is about to run: text, shapes, parameters, mesh, FLOPs."""
+    """Corpus, tokenizer, parameters, mesh, precision, and shapes and FLOPs of each phase."""
     mesh, trainer = job.trainer.mesh, job.trainer
     parameters = trainer.shapes.params
-    parts = ", ".join(
-        f"{name} {build.parameter_count(tree):,}" for name, tree in parameters.items()
-    )
+    parts = ", ".join(f"{name} {trees.num_parameters(tree):,}" for name, tree in parameters.items())
     axes = " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1)
     lines = [
         *_description_of_data(job),
-        f"parameters  {build.parameter_count(parameters):,}: {parts}",
+        f"parameters  {trees.num_parameters(parameters):,}: {parts}",
         f"mesh        {mesh.size} {mesh.devices.flat[0].device_kind} device(s) {axes}".rstrip(),
         f"precision   {build.precision(job.config.model.precision)}",
     ]
     for name, teacher in job.teachers.items():
-        count = build.parameter_count(trainer.frozen[name])
+        count = trees.num_parameters(trainer.frozen[name])
         lines.append(f"teacher     {count:,} of {teacher.origin.checkpoint}, for {name}: frozen")
     for phase in job.phases:
         shape = (phase.batch_size, phase.max_seq_length)
@@ -196,8 +193,8 @@ def description(job: Job) -> str:
 def _description_of_data(job: Job) -> list[str]:
     corpus, held_out = job.corpus, job.held_out
     if job.tokenizer is None:
-        unseen = len(held_out) if held_out else 0
-        return [f"images      {corpus.path}: {len(corpus):,}; held out {unseen:,}"]
+        size = len(held_out) if held_out else 0
+        return [f"images      {corpus.path}: {len(corpus):,}; held out {size:,}"]
     return [
         f"corpus      {corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} "
         f"tokens; held out {held_out.num_documents if held_out else 0:,} documents",
@@ -205,32 +202,28 @@ def _description_of_data(job: Job) -> list[str]:
     ]
 
 
-def _learned_from(
+def _read_data(
     config: ConfigDict, log: Callable[[str], None], progress: Callable[[Progress], None] | None
-) -> tuple[Tokenizer | None, Corpus | Images, Corpus | Images | None]:
-    """The run's tokenizer if it reads text, what it learns from, and what is held out."""
-    if config.data.format == images.FORMAT:
-        data = config.data
-        held_out = {name: data[name] for name in ("validation_input", "validation_fraction")}
-        learned, unseen = images.read(data.input, **held_out)
-        for split in filter(None, (learned, unseen)):
-            images.check_labels(split, config.objectives.image_class.num_labels)
-        return None, learned, unseen
-    tokenizer, path = _text(config, log, progress)
+) -> tuple[Tokenizer | None, Any, Any]:
+    """The tokenizer, None for images, and the training and held-out splits."""
+    example_format = build.example_format(config)
+    if not example_format.reads_text:
+        return None, *example_format.read(config.data, config.objectives)
+    tokenizer, path = _tokenized_corpus(config, log, progress)
     corpus = open_corpus(path)
     check_tokenizer(corpus, tokenizer)
     splits = read_manifest(path)["splits"]
     return tokenizer, corpus, open_corpus(path, "validation") if "validation" in splits else None
 
 
-def _text(
+def _tokenized_corpus(
     config: ConfigDict, log: Callable[[str], None], progress: Callable[[Progress], None] | None
 ) -> tuple[Tokenizer, pathlib.Path]:
-    """The run's tokenizer and the folder of its corpus, both made if need be."""
+    """The run's tokenizer and the folder of its corpus, both made if they do not exist."""
     data = config.data
     if not data.corpus and not data.input:
         raise UserError(
-            "no text: set --config.data.corpus=DIR, a prepared corpus, or "
+            "no training text: set --config.data.corpus=DIR, a prepared corpus, or "
             "--config.data.input='(GLOB,)', raw text"
         )
     if data.corpus:
@@ -240,6 +233,6 @@ def _text(
     else:
         path = cache.get_or_train_tokenizer(data, config.tokenizer, log)
     tokenizer = load_tokenizer(path)
-    # Before the corpus, which may take hours to prepare.
+    # Checked before the corpus is prepared, which may take hours.
     build.check_vocabulary(config, tokenizer, build.extra_ids(config))
     return tokenizer, cache.get_or_prepare_corpus(data, path, tokenizer.fingerprint, log, progress)

@@ -15,10 +15,10 @@ from bertjax.metrics import classification
 from bertjax.train import epochs
 
 SCORE = "dev/score"
-"""The mean of a task's main metrics on the dev split, by which epochs and seeds are compared."""
+"""Mean of a task's main metrics on the dev split; epochs and seeds are compared by it."""
 
 Result = dict[str, Any]
-"""One seed: `{"seed", "epochs", "chosen_epoch", "scores"}`."""
+"""Result of one seed: `{"seed", "epochs", "chosen_epoch", "scores"}`."""
 
 
 def score_epoch(
@@ -30,15 +30,15 @@ def score_epoch(
     before: Sequence[epochs.Epoch],
     folder: pathlib.Path,
 ) -> dict[str, float]:
-    """Scores the dev splits; an epoch that may be chosen writes predictions of all splits.
+    """Scores the dev splits; an epoch that may be chosen also writes predictions of all splits.
 
     Args:
       dataset: The examples.
       config: Of the run.
-      predictions: Predicts a split.
+      predictions: Function from a split to its predictions.
       epoch: Counted from 1.
       before: The epochs before it.
-      folder: Where `predictions/` goes.
+      folder: Of the seed; predictions go to its `predictions/`.
     """
     made = {split: predictions(split) for split in dataset.dev}
     values = _scores(dataset, made)
@@ -63,7 +63,7 @@ def _scores(dataset: Dataset, made: Mapping[str, np.ndarray]) -> dict[str, float
 
 
 def finish(folder: pathlib.Path, config: ConfigDict, evaluated: Sequence[epochs.Epoch]) -> Result:
-    """Chooses the epoch that counts, writes `result.json`, and lets the checkpoints go."""
+    """Chooses an epoch, writes `result.json` and deletes checkpoints that are not to be kept."""
     chosen = epochs.chosen(config.choose_epoch, SCORE, evaluated)
     scores = {name: value for name, value in chosen.items() if name not in ("epoch", "step")}
     result = {
@@ -80,13 +80,13 @@ def finish(folder: pathlib.Path, config: ConfigDict, evaluated: Sequence[epochs.
 
 
 def read(folder: pathlib.Path) -> Result | None:
-    """What a seed came to, if it is finished."""
+    """The result of a seed, None if it is not finished."""
     path = folder / "result.json"
     return read_json(path) if path.exists() else None
 
 
 def spreads(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Median, mean, extremes and deviation over the seeds, of each metric."""
+    """Median, mean, minimum, maximum and standard deviation over seeds of each metric."""
     names = results[0]["scores"]
     return {
         name: classification.summarize([result["scores"][name] for result in results])
@@ -95,7 +95,7 @@ def spreads(results: Sequence[Result]) -> dict[str, dict[str, float]]:
 
 
 def median_seed(results: Sequence[Result]) -> int:
-    """The seed whose dev score is the median; of an even number the lower one of the middle two."""
+    """The seed with the median dev score, or with the lower of the middle two scores."""
     by_score = sorted(results, key=lambda result: (result["scores"][SCORE], result["seed"]))
     return by_score[(len(results) - 1) // 2]["seed"]
 
@@ -111,11 +111,11 @@ def write(
     """Writes `results.json`, `summary.json` and the predictions of the median seed.
 
     Args:
-      workdir: Where to.
+      workdir: Of the run.
       config: Of the run.
-      results: Of the seeds that are finished.
-      facts: What else is to be known of the run: which task it is, and so on.
-      complete: Whether these are all that were asked for.
+      results: Of the finished seeds.
+      facts: Further properties of the run, such as its task.
+      complete: Whether all requested seeds are finished.
     """
     if jax.process_index() != 0:
         return

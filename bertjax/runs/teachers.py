@@ -1,9 +1,9 @@
 """Teachers for distillation: trained models that objectives of a run use.
 
-In a config, an objective's field `teacher` names a run; the objective gets what makes its model,
-and the trainer its parameters, which lie beside the state and not in it: they have no optimizer
-memory, and no checkpoint writes them again. A checkpoint remembers their fingerprint instead, and
-is refused beside another teacher.
+In a config, an objective's field `teacher` names a run. The objective receives a function that
+makes the teacher's module. Its parameters are in Linen's collection "frozen", separate from the
+training state: no gradient, no optimizer state, and not part of checkpoints, which store their
+fingerprint and refuse another teacher.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ from bertjax.train.checkpoint import trees
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """A trained model, found but not yet read.
+    """A trained model whose checkpoint is located but not yet loaded.
 
     Attributes:
-      origin: Where it comes from.
-      of: The objective or task of its own run that it brings along; "" for the encoder alone.
+      origin: Its checkpoint.
+      of: Objective or task of its run whose head is used; "" for the encoder alone.
     """
 
     origin: checkpoint_origin.PretrainedSource
@@ -38,65 +38,63 @@ class Teacher:
 
     @property
     def make(self) -> Callable[[], Pretrainer]:
-        """What makes the model: its encoder keeps hidden states, its objective gives scores."""
+        """A function that makes the module: an encoder that returns hidden states, and the head."""
         run = pretrained.Pretrained(self.origin)
         encoder = run.encoder(output_hidden_states=True)
         objectives = {self.of: run.objective(self.of)} if self.of else {}
         return functools.partial(Pretrainer, encoder, objectives, parent=None)
 
     def read(self) -> PyTree:
-        """Its parameters, as numpy arrays."""
+        """Loads its parameters as numpy arrays."""
         parts = ["encoder", self.of] if self.of else ["encoder"]
         return pretrained.Pretrained(self.origin).params(*parts)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of its parameters."""
+        """SHA-256 of its parameters."""
         return trees.fingerprint(self.read())
 
     def check(self, config: ConfigDict, tokenizer: Tokenizer | None, max_length: int) -> None:
-        """Refuses a teacher that cannot read what the student reads, or knows another task.
+        """Raises if the teacher's vocabulary, maximum length or task does not match the student's.
 
         Args:
           config: Of the student's run.
-          tokenizer: Its tokenizer; None where only the sizes of the vocabularies are compared.
-          max_length: Tokens of its longest sequences.
+          tokenizer: Its tokenizer; None if only vocabulary sizes are compared.
+          max_length: Maximum length of its sequences in tokens.
 
         Raises:
           UserError: naming what differs.
         """
         self._check_tokens(config, tokenizer)
-        room = build.positions(self.origin.config["model"])
-        if max_length > room:
+        limit = build.positions(self.origin.config["model"])
+        if max_length > limit:
             raise UserError(
-                f"the teacher {self.origin.run} reads at most {room} tokens, this run's sequences "
-                f"have {max_length}: shorten them to --config.data.max_seq_length={room}"
+                f"sequences of {max_length} tokens: expected at most {limit}, the maximum of the "
+                f"teacher {self.origin.run}; set --config.data.max_seq_length={limit}"
             )
         tasks = [each["task"] for each in (self.origin.config, config) if "task" in each]
         if len(tasks) == 2 and config.task.name == self.of:
-            theirs, ours = map(_subject, tasks)
-            if theirs != ours:
+            taught, own = map(_subject, tasks)
+            if taught != own:
                 raise UserError(
-                    f"the teacher {self.origin.run} was taught {theirs}, this run learns {ours}: "
-                    f"name one that was fine-tuned on {ours}"
+                    f"the teacher {self.origin.run} is fine-tuned on {taught}, this run on {own}: "
+                    f"name a teacher that is fine-tuned on {own}"
                 )
 
     def _check_tokens(self, config: ConfigDict, tokenizer: Tokenizer | None) -> None:
         models = self.origin.config["model"], config.model
-        theirs, ours = (model.get("vocab_size", 0) for model in models)
+        taught, own = (model.get("vocab_size", 0) for model in models)
         folder = self.origin.run / "tokenizer"
         known = tokenizer is not None and folder.exists()
-        if theirs != ours or (
-            known and load_tokenizer(folder).fingerprint != tokenizer.fingerprint
-        ):
+        if taught != own or (known and load_tokenizer(folder).fingerprint != tokenizer.fingerprint):
             raise UserError(
-                f"the teacher {self.origin.run} reads other tokens ({theirs:,} pieces) than this "
-                f"run ({ours:,}): set --config.tokenizer.path={folder}"
+                f"the teacher {self.origin.run} has another tokenizer ({taught:,} tokens) than "
+                f"this run ({own:,}): set --config.tokenizer.path={folder}"
             )
 
 
 Teachers = Mapping[str, Teacher]
-"""By the objective that asks them."""
+"""By the objective that uses it."""
 
 
 def find(sections: Mapping[str, Mapping[str, Any]]) -> Teachers:
@@ -115,22 +113,25 @@ def find(sections: Mapping[str, Mapping[str, Any]]) -> Teachers:
 
 
 def objectives(
-    sections: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any], teachers: Teachers
+    sections: Mapping[str, Mapping[str, Any]],
+    tokenizer_fields: Mapping[str, Any],
+    teachers: Teachers,
 ) -> dict[str, Callable[[], Any]]:
-    """As `build.objectives`, each with its teacher's model."""
-    taught = {name: {"teacher": teacher.make} for name, teacher in teachers.items()}
+    """Like `build.objectives`, with the teacher's module in each field `teacher`."""
+    modules = {name: {"teacher": teacher.make} for name, teacher in teachers.items()}
     return build.objectives(
-        {name: {**fields, **taught.get(name, {})} for name, fields in sections.items()}, facts
+        {name: {**fields, **modules.get(name, {})} for name, fields in sections.items()},
+        tokenizer_fields,
     )
 
 
 def frozen(teachers: Teachers) -> dict[str, PyTree]:
-    """The teachers' parameters as the objectives expect them in the collection "frozen"."""
+    """Parameters of all teachers, as the objectives read them from the collection "frozen"."""
     return {name: {"teacher": {"params": teacher.read()}} for name, teacher in teachers.items()}
 
 
 def shapes(teachers: Teachers) -> dict[str, PyTree]:
-    """As `frozen`, for a program that is compiled and not run."""
+    """Shapes of `frozen`, for compiling without data."""
 
     def shape(array):
         return jax.ShapeDtypeStruct(array.shape, array.dtype)
@@ -139,14 +140,14 @@ def shapes(teachers: Teachers) -> dict[str, PyTree]:
 
 
 def provenance(teachers: Teachers) -> dict[str, str]:
-    """What the checkpoints of a run remember of its teachers."""
+    """Fingerprints of the teachers, stored in the checkpoints of a run."""
     return {f"teacher_of_{name}": teacher.fingerprint for name, teacher in teachers.items()}
 
 
 def _find(name: str, fields: Mapping[str, Any]) -> Teacher:
     if not fields["teacher"]:
         raise UserError(
-            f"objective {name} has no teacher: set --config.objectives.{name}.teacher=RUN, the "
+            f"objective {name} requires a teacher: set --config.objectives.{name}.teacher=RUN, the "
             "folder of a trained run, RUN@STEP or RUN@best"
         )
     try:
@@ -154,10 +155,12 @@ def _find(name: str, fields: Mapping[str, Any]) -> Teacher:
     except UserError as error:
         raise UserError(f"the teacher of objective {name}: {error}") from None
     if origin.checkpoint is None:
-        raise UserError(f"the teacher of objective {name} is {fields['teacher']}: expected a run")
+        raise UserError(
+            f"the teacher of objective {name}: got {fields['teacher']}, expected a trained run"
+        )
     return Teacher(origin, fields["of"])
 
 
 def _subject(task: Mapping[str, Any]) -> str:
-    """What a task is about: one of several data sets, or the task itself."""
+    """The dataset of a task, or the name of a task that has only one."""
     return task.get("dataset", task["name"])

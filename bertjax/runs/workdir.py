@@ -1,7 +1,7 @@
 """The working directory of a run: its lock, its config, its summary.
 
-`config.json` says which config the folder belongs to; `checkpoints/`, `metrics.jsonl`,
-`tensorboard/` and `summary.json` are what the run writes into it.
+A workdir belongs to the config in its `config.json`; the run writes `checkpoints/`,
+`metrics.jsonl`, `tensorboard/` and `summary.json`.
 """
 
 import errno
@@ -25,18 +25,18 @@ FREE_FIELDS = (
     *("watchdog_minutes", "objectives.*.teacher"),
     *("data.microbatches", "model.remat", "model.unroll"),
 )
-"""Fields that may change between two starts of one run: none of them changes what is learned.
+"""Fields that may change when a run is resumed: none of them changes the result.
 
-A teacher may lie elsewhere; whether it is the same, its fingerprint in the checkpoints says.
+A teacher may be moved: its identity is checked by the fingerprint in the checkpoints.
 """
 
 _TRACES = (
     *("metrics.jsonl", "checkpoints/*", "seed_*/*"),
     *("*/metrics.jsonl", "*/seed_*/*", "*/results.json", "*/*/results.json"),
 )
-"""What a run leaves once it trains, and the runs of a suite or of a sweep below it.
+"""Files of a run, or of the runs of a sweep, that has trained at least one step.
 
-Before that, a folder is not kept from other configs.
+A folder without any of them may be claimed by another config.
 """
 
 LOCK = ".lock"
@@ -48,10 +48,10 @@ _FLOCK = "@hhqqi4x"
 
 
 class Claim:
-    """Holds a folder for one process at a time; ends with `release`, `with`, or the process.
+    """An exclusive lock on a workdir; released by `release`, by `with`, or when the process ends.
 
-    A start that is refused (`UserError` in the `with`) before anything was trained leaves
-    `config.json` as it was: a folder with one counts as a run.
+    After a `UserError` inside the `with` before the first step, `config.json` is restored: a folder
+    that has one counts as a run.
     """
 
     def __init__(self, workdir: pathlib.Path):
@@ -71,7 +71,7 @@ class Claim:
             ) from None
 
     def release(self) -> None:
-        """Lets others claim the folder."""
+        """Releases the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -102,18 +102,17 @@ def claim(
     *,
     free: Sequence[str] = FREE_FIELDS,
 ) -> Claim:
-    """Makes a folder this config's own, or finds that it is, and holds it for this process.
+    """Locks a workdir and writes its `config.json`; use the result in a `with` statement.
 
-    A folder in which nothing was trained yet may become another config's.
-
-    Hold on to what is returned: `with claim(workdir, config): ...`. On several hosts, one claims.
+    A folder without a trained step may be claimed by another config. With several hosts, only one
+    calls this.
 
     Args:
-      workdir: the folder; made where it is absent.
-      config: plain values as they go into `config.json`.
-      free: patterns of dotted fields that may differ from the folder's config. Besides these,
-        `num_train_steps` and `data.phases` may grow: a finished run is extended so. A field that
-        is new and off (false, 0, empty) is no difference: an older version began the run.
+      workdir: The folder; created if absent.
+      config: Plain values for `config.json`.
+      free: Patterns of dotted fields that may differ from the folder's config. Besides these,
+        `num_train_steps` and `data.phases` may grow, which extends a finished run. A new field
+        that is off (false, 0, empty) is no difference: the run was started by an older version.
 
     Raises:
       UserError: the folder belongs to another config, whose fields are named, is in use, or holds
@@ -121,8 +120,8 @@ def claim(
     """
     if "://" in str(workdir):
         raise UserError(
-            f"workdir {str(workdir)!r} is a URL, which only pretrain and finetune take: mount the "
-            f"bucket (gcsfuse does this for gs://) and name the folder in it"
+            f"workdir {str(workdir)!r}: got a URL, which only pretrain and finetune support; mount "
+            f"the bucket (gcsfuse for gs://) and name the folder in it"
         )
     folder = pathlib.Path(workdir)
     if not (folder / LOCK).exists() and not _has_trained(folder):
@@ -139,7 +138,7 @@ def claim(
 
 
 def in_use(workdir: str | os.PathLike) -> bool:
-    """Whether a process holds the folder at this moment, as far as this machine knows."""
+    """Whether a process of this machine holds the lock of a workdir."""
     path = pathlib.Path(workdir) / LOCK
     if not path.exists() or not os.access(path, os.R_OK):
         return False
@@ -153,20 +152,20 @@ def in_use(workdir: str | os.PathLike) -> bool:
 
 
 def _is_locked(path: pathlib.Path) -> bool:
-    """Asks the kernel who would be in the way: unlike taking the lock, that is in nobody's way."""
-    question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    """Whether the file is locked; F_GETLK takes no lock that a starting run could collide with."""
+    query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     with path.open("rb") as file:
-        answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
-    return struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK
+        reply = fcntl.fcntl(file, fcntl.F_GETLK, query)
+    return struct.unpack(_FLOCK, reply)[0] != fcntl.F_UNLCK
 
 
 def write_summary(workdir: str | os.PathLike, summary: Mapping[str, Any]) -> None:
-    """Writes `summary.json`, whole or not at all."""
+    """Writes `summary.json` atomically."""
     write_json(pathlib.Path(workdir) / "summary.json", summary)
 
 
 def read_summary(workdir: str | os.PathLike) -> dict[str, Any] | None:
-    """What `write_summary` wrote, or None."""
+    """Content of `summary.json`, or None."""
     path = pathlib.Path(workdir) / "summary.json"
     return read_json(path) if path.exists() else None
 
@@ -183,7 +182,7 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str
     ]
     if differing:
         shown = [
-            f"{name}: {_text(old, name)} there, {_text(new, name)} here"
+            f"{name}: {_text(old, name)} in the folder, got {_text(new, name)}"
             for name in differing[:_SHOWN_DIFFERENCES]
         ]
         rest = len(differing) - len(shown)
@@ -210,9 +209,9 @@ def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
 
 
 def _prolong(old: list[list[int]], new: list[list[int]]) -> bool:
-    """Whether phases begin with those of before, of which the last may have grown.
+    """Whether `new` starts with the phases of `old`, of which the last may be longer.
 
-    A fourth number, of microbatches, is free.
+    The number of microbatches, the fourth value, may change.
     """
     if not old or len(new) < len(old):
         return False
@@ -222,7 +221,7 @@ def _prolong(old: list[list[int]], new: list[list[int]]) -> bool:
 
 
 def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted name, and the order of the objectives, which counts."""
+    """Values by dotted name, and the order of the objectives, which matters."""
     fields = {}
     for name, value in config.items():
         if isinstance(value, Mapping):

@@ -28,7 +28,7 @@ from bertjax.constraints import (
     integer,
 )
 from bertjax.corpus import text
-from bertjax.data import examples, images, packed, source_targets, streams
+from bertjax.data import examples
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import NAMED
 from bertjax.tokenizers import tokenizer
@@ -37,14 +37,8 @@ from bertjax.train import epochs, optimizer, schedule
 from bertjax.train.checkpoint import retention
 from bertjax.train.sharding import MeshRules, MeshSize
 
-FORMATS = (
-    *examples.FORMATS,
-    *streams.FORMATS,
-    *packed.FORMATS,
-    *source_targets.FORMATS,
-    images.FORMAT,
-)
-"""What `config.data.format` may be."""
+FORMATS = tuple(catalog.names("data/formats"))
+"""Values of `config.data.format`."""
 
 
 class Run:

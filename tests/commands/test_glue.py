@@ -120,7 +120,7 @@ def test_a_folder_keeps_the_encoder_that_it_began_with(suite, data, tmp_path, ca
     words = ("--data", data, "--workdir", tmp_path / "suite", "--tasks", "rte")
     assert cli.main(["glue", "--init", "runs/other", *map(str, words)]) == 2
     said = capsys.readouterr().err
-    assert 'glue.init: "runs/bert" there, "runs/other" here' in said
+    assert 'glue.init: "runs/bert" in the folder, got "runs/other"' in said
     assert said.count("\n") == 1
 
 

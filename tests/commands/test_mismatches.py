@@ -214,7 +214,7 @@ def test_a_run_of_another_kind_is_one_line(typed, tmp_path, verb, run):
 def test_a_teacher_with_another_vocabulary_is_refused_before_anything_is_compiled(typed):
     teacher = "--config.objectives.soft_targets.teacher=HOME/bert"
     line = refused(typed("bench", "--config", config_of("distilbert.py:tiny"), teacher))
-    assert "reads other tokens (31 pieces) than this run (4,096)" in line
+    assert "has another tokenizer (31 tokens) than this run (4,096)" in line
 
 
 OUTPUTS = {

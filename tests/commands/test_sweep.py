@@ -302,7 +302,7 @@ def test_the_folder_of_another_sweep_is_refused(home):
     assert "belongs to another sweep: its run learning_rate=1e-3,seed=0 has started" in said
     home.runs(FOUR)
     said = one_line(home.sweep("--config.optimizer.warmup_steps=3"))
-    assert "sweep.config.optimizer.warmup_steps: 0 there, 3 here" in said
+    assert "sweep.config.optimizer.warmup_steps: 0 in the folder, got 3" in said
     assert (home.workdir / "config.json").read_bytes() == before
     assert len(home.begun) == 4
 
@@ -377,7 +377,7 @@ def test_fine_tuning_is_told_from_its_task(home):
         *("--seeds", "3", "--workdir", str(home.workdir / "one")),
     ]
     said = one_line(home.type(*words, "--init", "runs/other"))
-    assert 'sweep.options.init: "runs/b" there, "runs/other" here' in said
+    assert 'sweep.options.init: "runs/b" in the folder, got "runs/other"' in said
 
 
 def test_a_live_table_shows_those_that_run(home, monkeypatch):

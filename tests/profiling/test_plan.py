@@ -117,7 +117,7 @@ def test_a_step_that_learns_from_a_teacher_wants_one(config):
         config.objectives.soft_targets = {}
     phase, *_ = build.phases(config)
     topology = chips.Topology("", chips.CHIPS["v5e"], 1, jax.devices()[:1])
-    with pytest.raises(UserError, match="objective soft_targets has no teacher"):
+    with pytest.raises(UserError, match="objective soft_targets requires a teacher"):
         profiling_plan.plan_step(config, phase, topology, print)
 
 

@@ -5,8 +5,9 @@ import types
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
-from bertjax.runs.held_out import unigram
+from bertjax.runs.held_out import summary_rows, unigram
 
 TRAIN = types.SimpleNamespace(token_counts=np.array([9, 2, 5, 3, 1, 0]))
 HELD_OUT = types.SimpleNamespace(token_counts=np.array([4, 1, 2, 0, 1, 1]))
@@ -26,3 +27,19 @@ def test_rare_words_are_one_unknown_word():
     wanted = -(3 * math.log(7 / 13) + 2 * math.log(6 / 13)) / 5
     assert found["unigram_loss"] == pytest.approx(wanted)
     assert found["unigram_accuracy"] == 3 / 5
+
+
+def test_rows_of_the_summary_carry_the_baseline_of_each_objective():
+    config = ConfigDict({"objectives": {"mlm": {}, "generator": {}, "rtd": {}, "ponder": {}}})
+    summary = {"mlm_loss": 2.0, "mlm_accuracy": 0.5, "unigram_loss": 3.0, "unigram_accuracy": 0.1}
+    summary |= {"rtd_loss": 0.1, "rtd_accuracy": 0.97, "rtd_found": 0.5, "rtd_replaced": 0.25}
+    rows = {metric.label: (value, base) for metric, value, base in summary_rows(config, summary)}
+    entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    assert rows == {
+        "MLM loss": (2.0, 3.0),
+        "MLM accuracy": (0.5, 0.1),
+        "RTD loss": (0.1, pytest.approx(entropy)),
+        "RTD accuracy": (0.97, 0.75),
+        "replaced found": (0.5, None),
+        "replaced tokens": (0.25, None),
+    }

@@ -107,9 +107,9 @@ def test_two_tasks_are_learned_by_one_encoder(data, pretrained, tmp_path, capsys
 @pytest.mark.parametrize(
     ("tasks", "fields", "message"),
     [
-        ("rte+rte", {}, "a task stands there twice"),
-        ("cola+rte", {"choose_epoch": "best"}, "choose_epoch does not go with several tasks"),
-        ("cola+rte", {}, "has no RTE/"),
+        ("rte+rte", {}, "expected distinct tasks"),
+        ("cola+rte", {"choose_epoch": "best"}, "choose_epoch is not supported for several tasks"),
+        ("cola+rte", {}, "no RTE/ in "),
     ],
 )
 def test_mistakes_are_told(tasks, fields, message, data, pretrained, tmp_path):

@@ -19,7 +19,7 @@ CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.p
         (
             (),
             {"eval_every": 500, "checkpoint_every": 300},
-            "what has both, every 1,500 steps",
+            "steps with both, every 1,500",
         ),
         ((), {"eval_every": 500, "checkpoint_every": 1000}, None),
         ((), {"eval_every": 500, "checkpoint_every": 250}, None),

@@ -81,20 +81,20 @@ def test_what_an_older_version_did_not_know_is_no_difference_while_it_is_off(tmp
     train(tmp_path, CONFIG)
     newer = changed(model=CONFIG["model"] | {"sandwich": False}, restarts=[], slack=0.0, path="")
     claim(tmp_path, newer).release()
-    with pytest.raises(UserError, match=r"restarts: \[\] there, \[\[1e-05, 3\]\] here"):
+    with pytest.raises(UserError, match=r"restarts: \[\] in the folder, got \[\[1e-05, 3\]\]"):
         train(tmp_path, newer | {"restarts": [[1e-5, 3]]})
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"seed": 1}, "seed: 0 there, 1 here"),
-        ({"num_train_steps": 50}, "num_train_steps: 100 there, 50 here"),
-        ({"model": {"name": "bert"}}, "model.hidden_size: 128 there, absent here"),
-        ({"extra": True}, "extra: absent there, true here"),
+        ({"seed": 1}, "seed: 0 in the folder, got 1"),
+        ({"num_train_steps": 50}, "num_train_steps: 100 in the folder, got 50"),
+        ({"model": {"name": "bert"}}, "model.hidden_size: 128 in the folder, got absent"),
+        ({"extra": True}, "extra: absent in the folder, got true"),
         (
             {"objectives": {"sentence_pair": {"weight": 1.0}, "mlm": {"weight": 1.0}}},
-            'objectives, in order: ["mlm", "sentence_pair"] there',
+            'objectives, in order: ["mlm", "sentence_pair"] in the folder',
         ),
     ],
 )
@@ -153,7 +153,7 @@ def test_phases_can_be_prolonged(tmp_path, later, is_the_same_run):
 
 def test_many_differences_are_counted(tmp_path):
     train(tmp_path, {f"field{i}": i for i in range(9)})
-    with pytest.raises(UserError, match="field5: 5 there, absent here; and 3 more"):
+    with pytest.raises(UserError, match="field5: 5 in the folder, got absent; and 3 more"):
         claim(tmp_path, {})
 
 

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from bertjax import pretrainer
 from bertjax.constraints import AnyText, DropoutRate, NonNegativeInt, OneOf, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import heads as layers_heads
@@ -29,7 +30,7 @@ class GlueTasks:
         return next(filter(None, map(known.complaint, names)), None)
 
 
-class Task(nn.Module):
+class Task(pretrainer.Task):
     """Sequence classification or regression (Devlin et al. 2019, section 4.1 and appendix A.3).
 
     Dropout on the pooled output, then a linear layer with one output per class, or one for a
@@ -56,14 +57,9 @@ class Task(nn.Module):
     weight: Weight = 1.0
     task_id: NonNegativeInt = 0
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("accuracy", "max"), ("absolute_error", "min"))  # of classes, of a score
     reads_pooled = True
     pipeline_tag = "text-classification"
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax import pretrainer
 from bertjax.constraints import DropoutRate, OneOf, Weight, integer
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
@@ -20,7 +21,7 @@ from bertjax.tasks.multiple_choice import files as multiple_choice_files
 ChoiceCount = Annotated[int, integer(2)]
 
 
-class Task(nn.Module):
+class Task(pretrainer.Task):
     """Multiple choice (Devlin et al. 2019, section 4.4, SWAG; Liu et al. 2019, section 5.3, RACE).
 
     The score of an option is the dot product of the pooled output with one trained vector. Each row
@@ -43,14 +44,9 @@ class Task(nn.Module):
     mix_layer_norm: bool = False
     weight: Weight = 1.0
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("accuracy", "max"),)
     reads_pooled = True
     pipeline_tag = "multiple-choice"
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bertjax import pretrainer
 from bertjax.constraints import AnyText, DropoutRate, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import heads as layers_heads
@@ -13,7 +14,7 @@ from bertjax.layers.heads import TaskClassifier
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
-class Task(nn.Module):
+class Task(pretrainer.Task):
     """Token classification (Devlin et al. 2019, section 5.3): dropout and a linear layer, no CRF.
 
     `token_labels` are 1 + the class at the first token of a word, and 0 elsewhere.
@@ -30,13 +31,8 @@ class Task(nn.Module):
     mix_layer_norm: bool = False
     weight: Weight = 1.0
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("accuracy", "max"),)
     pipeline_tag = "token-classification"
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bertjax import pretrainer
 from bertjax.constraints import AnyText, DropoutRate, PositiveInt, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import layer_choice
@@ -16,7 +17,7 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 from bertjax.tasks.ner import head as ner_head
 
 
-class Task(nn.Module):
+class Task(pretrainer.Task):
     """Feature-based NER (Devlin et al. 2019, section 5.3): encoder layers, a BiLSTM, a classifier.
 
     The BiLSTM reads all tokens of a sequence; as in `tasks/ner/head.py`, only the first token of
@@ -39,12 +40,7 @@ class Task(nn.Module):
     lstm_dropout: DropoutRate = 0.1
     weight: Weight = 1.0
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = ner_head.Task.metrics
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bertjax import pretrainer
 from bertjax.constraints import PositiveInt, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import heads as layers_heads
@@ -16,7 +17,7 @@ CONTEXT, CLS = 1, 2
 """Values of `answer_places` [B L]: tokens of the context, where an answer may be, and [CLS]."""
 
 
-class Task(nn.Module):
+class Task(pretrainer.Task):
     """Extractive question answering (Devlin et al. 2019, sections 4.2 and 4.3).
 
     A linear layer gives each token a start and an end score. The span of a question without an
@@ -33,13 +34,8 @@ class Task(nn.Module):
     mix_layer_norm: bool = False
     weight: Weight = 1.0
 
-    rewrites_input = False
-    predicts_tokens = False
     metrics = (("exact_span", "max"),)
     pipeline_tag = "question-answering"
-
-    def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        return batch
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

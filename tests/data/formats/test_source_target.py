@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from bertjax import catalog
 from bertjax.corpus import layouts
 from bertjax.corpus import text as corpus_text
 from bertjax.corpus.prepare import prepare
 from bertjax.corpus.reader import open_corpus
 from bertjax.corpus.text import read_documents
 from bertjax.data.collate import Specials
-from bertjax.data.source_targets import SourceTargets
 from bertjax.errors import UserError
 from bertjax.tokenizers import tokenizer
 
@@ -46,7 +46,9 @@ def corpus(tsv, pieces, tmp_path_factory):
 
 def examples(corpus, pieces, length=12):
     specials = Specials(pieces.cls_id, pieces.sep_id, pieces.pad_id)
-    return SourceTargets(corpus, specials, max_seq_length=length, seed=0)
+    return catalog.load("data/formats", "source-target").SourceTargets(
+        corpus, specials, max_seq_length=length, seed=0
+    )
 
 
 def test_both_texts_end_and_are_padded(corpus, pieces):
@@ -107,7 +109,7 @@ def test_documents_are_no_pairs(corpus, pieces, tmp_path):
     path.write_text("One two. Three four. Five six.\n")
     pieces.save(str(tmp_path / "vocab"))
     prepare([str(path)], tmp_path / "vocab", tmp_path / "made", workers=1)
-    with pytest.raises(UserError, match="the corpus holds no pairs: prepare it with --format"):
+    with pytest.raises(UserError, match="the corpus has no pairs: prepare it with --format"):
         examples(open_corpus(tmp_path / "made"), pieces)
     with pytest.raises(UserError, match="python-docs: got text, expected pairs"):
         list(read_documents(["python-docs"], format=corpus_text.FORMAT))

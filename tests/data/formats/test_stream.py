@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bertjax.data.collate import Specials
+from bertjax.data.formats.stream import Streams
 from bertjax.data.pipeline import batches
-from bertjax.data.streams import Streams
 from bertjax.errors import UserError
 
 CLS, SEP, PAD = 9001, 9002, 9000
@@ -17,12 +17,12 @@ def corpus(memory_corpus, varied_documents):
     return memory_corpus(varied_documents(23), record_tokens=50)
 
 
-def make(corpus, batch_size=3, *, format="stream", cls_last=True, seed=5, **fields):
+def make(corpus, batch_size=3, *, num_segments=1, cls_last=True, seed=5, **fields):
     specials = Specials(CLS, SEP, PAD, cls_last)
     return Streams(
         corpus,
         specials,
-        format=format,
+        num_segments=num_segments,
         max_seq_length=L,
         batch_size=batch_size,
         seed=seed,
@@ -37,10 +37,10 @@ def text_of(batch):
     ]
 
 
-@pytest.mark.parametrize("format", ["stream", "stream-pair"])
+@pytest.mark.parametrize("num_segments", [1, 2])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_an_epoch_has_every_token_once(corpus, format, epoch):
-    streams = make(corpus, 1, format=format)
+def test_an_epoch_has_every_token_once(corpus, num_segments, epoch):
+    streams = make(corpus, 1, num_segments=num_segments)
     batch = streams.build(epoch, np.arange(streams.num_examples))
     read = np.concatenate(text_of(batch))
     np.testing.assert_array_equal(np.sort(read), np.arange(corpus.num_tokens))
@@ -80,7 +80,7 @@ def test_pieces_are_full_except_at_the_ends_of_documents(corpus):
 
 @pytest.mark.parametrize("cls_last", [True, False])
 def test_the_layout_of_a_pair(corpus, cls_last):
-    streams = make(corpus, 1, format="stream-pair", cls_last=cls_last)
+    streams = make(corpus, 1, num_segments=2, cls_last=cls_last)
     batch = streams.build(0, np.arange(streams.num_examples))
     names = ("input_ids", "segment_ids", "attention_mask", "memory_mask")
     for ids, segments, mask, text in zip(*map(batch.get, names), strict=True):
@@ -119,13 +119,12 @@ def test_documents_come_in_another_order_in_each_epoch(corpus):
 
 
 def test_what_is_too_small_is_one_line(corpus, memory_corpus):
-    with pytest.raises(UserError, match="fewer than batch_size=999: lower batch_size"):
+    with pytest.raises(UserError, match="expected >= batch_size=999; lower batch_size"):
         make(corpus, 999)
     with pytest.raises(UserError, match="max_seq_length=3 leaves 1 tokens"):
         Streams(
             corpus,
             Specials(CLS, SEP, PAD),
-            format="stream",
             max_seq_length=3,
             batch_size=1,
             seed=0,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data import images
+from bertjax.data.formats import images
 from bertjax.errors import UserError
 
 
@@ -57,4 +57,4 @@ def test_what_is_wrong_is_one_line(file, tmp_path):
         images.read(("a", "b"), validation_input=(), validation_fraction=0)
     learned, _ = read("digits")
     with pytest.raises(UserError, match="labels from 0 to 9, expected 0 to 4"):
-        images.check_labels(learned, 5)
+        images.check_labels(learned, 5, "objectives.image_class.num_labels")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.packed import TokenWindows
+from bertjax.data.formats.packed import TokenWindows
 from bertjax.errors import UserError
 from bertjax.tokenizers import tokenizer
 from bertjax.tokenizers.special_tokens import end_of_text
@@ -24,7 +24,7 @@ def documents(corpus):
 
 
 def make(corpus, **options):
-    fields = {"format": "packed", "max_seq_length": 16, "seed": 0, "separator": SEP, "pad_id": PAD}
+    fields = {"max_seq_length": 16, "seed": 0, "separator": SEP, "pad_id": PAD}
     return TokenWindows(corpus, **fields | options)
 
 
@@ -58,7 +58,7 @@ def test_an_epoch_is_entered_elsewhere_and_in_another_order(corpus):
 
 
 def test_an_example_is_its_own_whatever_is_built_with_it(corpus):
-    windows = make(corpus, format="packed-apart")
+    windows = make(corpus, separate_documents=True)
     whole = windows.build(3, np.arange(windows.num_examples))
     some = windows.build(3, np.array([4, 1]))
     for name, rows in some.items():
@@ -66,7 +66,7 @@ def test_an_example_is_its_own_whatever_is_built_with_it(corpus):
 
 
 def test_documents_that_are_kept_apart_begin_anew_with_their_separator(corpus):
-    windows = make(corpus, format="packed-apart", max_seq_length=40)
+    windows = make(corpus, separate_documents=True, max_seq_length=40)
     batch = windows.build(0, np.arange(windows.num_examples))
     for ids, packed_segment_ids, positions in zip(
         batch["input_ids"], batch["pack_ids"], batch["position_ids"], strict=True
@@ -83,8 +83,8 @@ def test_without_a_separator_documents_follow_directly(corpus, documents):
     windows = make(corpus, separator=None)
     assert windows.num_examples == -(-sum(map(len, documents)) // 15)
     assert (windows.build(0, np.arange(5))["input_ids"] != SEP).all()
-    with pytest.raises(UserError, match="packed-apart needs a tokenizer with"):
-        make(corpus, separator=None, format="packed-apart")
+    with pytest.raises(UserError, match="packed-apart requires a tokenizer with"):
+        make(corpus, separator=None, separate_documents=True)
 
 
 def test_a_corpus_shorter_than_a_window_is_padded(corpus, documents):
@@ -95,7 +95,7 @@ def test_a_corpus_shorter_than_a_window_is_padded(corpus, documents):
 
 
 def test_a_window_of_one_token_is_refused(corpus):
-    with pytest.raises(UserError, match="max_seq_length=1: nothing is predicted"):
+    with pytest.raises(UserError, match="max_seq_length: got 1, expected >= 2"):
         make(corpus, max_seq_length=1)
 
 

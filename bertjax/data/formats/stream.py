@@ -1,9 +1,9 @@
-"""Stream documents from beginning to end: one piece per step in each row of the batch.
+"""Consecutive segments of documents, one per step in each row, for models with a memory.
 
-For models that remember the piece before. Pieces are cut at tokens, not at sentences, and overlap
-nowhere: nothing that is predicted was remembered before. The documents of an epoch, in random
-order, lie end to end, and each row reads its own equal part of them. Which piece comes at which
-step is known without any of the steps before it.
+Segments are cut at tokens, not at sentences, and do not overlap: no predicted token was in the
+memory before (Transformer-XL, XLNet). The documents of an epoch are concatenated in random order,
+and each row reads an equal part of them. The segment of any step is computed in O(log n) without
+the steps before it.
 """
 
 import functools
@@ -12,28 +12,26 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from bertjax.data.collate import Specials, assemble
-from bertjax.data.examples import Corpus, HostBatch
+from bertjax.data.format import Corpus, ExampleSpec, HostBatch
+from bertjax.data.format import Format as BaseFormat
 from bertjax.data.layout import Layout, Places, offsets
 from bertjax.data.random import below, permute, uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import SentenceTable
 from bertjax.errors import UserError
 
-FORMATS = ("stream", "stream-pair")
-"""One segment; or two, divided at a random token, of which the second follows the first."""
-
 
 class Streams:
-    """All pieces of a split of a corpus, for batches of one size.
+    """All segments of a split of a corpus, for one batch size.
 
-    Example r * S + s of an epoch is what row r reads at step s, where an epoch has S steps. A
-    document is cut elsewhere in each epoch: all pieces but its first and its last are full. The
-    few pieces that do not fill another step are left out, others in each epoch.
+    Example r * S + s of an epoch with S steps is the input of row r at step s. Each epoch cuts a
+    document at other positions: all segments but its first and its last are full. Segments that
+    do not fill a whole step are left out, others in each epoch.
 
     Attributes:
-      seed: What the order and the cuts depend on, beside the epoch.
+      seed: Of order and cuts, together with the epoch.
       max_seq_length: L, special tokens included.
-      num_examples: How many there are in an epoch: the same number in each.
+      num_examples: Per epoch, the same number in each.
     """
 
     def __init__(
@@ -41,34 +39,35 @@ class Streams:
         corpus: Corpus,
         specials: Specials,
         *,
-        format: str,
         max_seq_length: int,
         batch_size: int,
         seed: int,
+        num_segments: int = 1,
         word_starts: Bool[np.ndarray, " V"] | None = None,
     ):
-        """Lays the pieces out; no record is read.
+        """Places the segments; reads no record.
 
         Args:
           corpus: One split.
-          specials: What stands around text.
-          format: One of `FORMATS`.
-          max_seq_length: L; shorter pieces are padded.
+          specials: [CLS], [SEP] and padding.
+          max_seq_length: L; shorter segments are padded.
           batch_size: Rows of a global batch.
           seed: Any integer.
-          word_starts: Which tokens begin a word: asks for `word_starts` in the batches.
+          num_segments: 1; or 2, divided at a random token.
+          word_starts: Whether each token of the vocabulary begins a word; adds `word_starts` to
+            batches.
 
         Raises:
-          UserError: these do not go together, or the corpus is too small for them.
+          UserError: the options are incompatible, or the corpus is too small.
         """
         self.seed, self.max_seq_length, self.batch_size = seed, max_seq_length, batch_size
         self._corpus, self._specials, self._word_starts = corpus, specials, word_starts
-        self._paired = format == "stream-pair"
-        self._capacity = max_seq_length - specials.count(2 if self._paired else 1)
+        self._paired = num_segments == 2
+        self._capacity = max_seq_length - specials.count(num_segments)
         if self._capacity < 2:
             raise UserError(
-                f"max_seq_length={max_seq_length} leaves {self._capacity} tokens beside the "
-                f"special ones; {format} needs 2 or more: raise it"
+                f"max_seq_length={max_seq_length} leaves {self._capacity} tokens next to the "
+                "special ones, expected >= 2; raise it"
             )
         self._layout = Layout(corpus)
         self._begin = self._layout.document_begin(np.arange(self._layout.num_documents + 1))
@@ -78,12 +77,12 @@ class Streams:
         self.num_examples = self.steps_per_epoch * batch_size
         if not self.num_examples:
             raise UserError(
-                f"an epoch has {self._pieces.sum()} pieces of {max_seq_length} tokens, fewer than "
-                f"batch_size={batch_size}: lower batch_size or prepare a larger corpus"
+                f"an epoch has {self._pieces.sum()} segments of {max_seq_length} tokens, expected "
+                f">= batch_size={batch_size}; lower batch_size or prepare a larger corpus"
             )
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Which example comes where in an epoch: rows continue with what they read."""
+        """Numbers of the examples at some places of an epoch, so that rows continue their text."""
         step, row = np.divmod(place, self.batch_size)
         return row * self.steps_per_epoch + step
 
@@ -91,8 +90,8 @@ class Streams:
         """Builds examples of an epoch by number.
 
         Returns:
-          What `Examples.build` gives, `memory_mask` (bool [n L]): the tokens of the text, and
-          `is_continuation` (bool [n]): whether the row's step before had the piece before.
+          The keys of `Examples.build`, `memory_mask` (bool [n L]): tokens of the text, and
+          `is_continuation` (bool [n]): whether the row continues its segment of the last step.
         """
         example = np.asarray(example, np.int64)
         document, piece = self._find(epoch, example)
@@ -112,14 +111,14 @@ class Streams:
     def _find(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """The document that each example is of, and which of its pieces it is."""
+        """The document of each example, and the number of its segment in it."""
         documents, begin = self._epoch(epoch)
         at = np.searchsorted(begin, example, side="right") - 1
         return documents[at], example - begin[at]
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - examples live as long as the run
     def _epoch(self, epoch: int) -> tuple[Int[np.ndarray, " D"], Int[np.ndarray, " D_and_1"]]:
-        """The documents in the order of an epoch, and where the pieces of each begin."""
+        """The documents in the order of an epoch, and the number of each one's first segment."""
         numbers = np.arange(self._layout.num_documents)
         documents = permute(numbers, len(numbers), self.seed, "documents", epoch)
         return documents, offsets(self._pieces[documents])
@@ -127,7 +126,7 @@ class Streams:
     def _read(
         self, begin: Int[np.ndarray, " n"], end: Int[np.ndarray, " n"]
     ) -> tuple[SentenceTable, Segment]:
-        """Reads the tokens between some positions of the corpus."""
+        """Reads the tokens between positions of the corpus."""
         skipped, capacity = np.zeros(len(begin), np.int64), np.full(len(begin), self._capacity)
         records = self._layout.record_at(begin), self._layout.record_at(end - 1) + 1
         places = Places(begin[None], skipped, capacity, *records)
@@ -156,3 +155,31 @@ def _between(
 ) -> Segment:
     row = np.arange(len(begin))
     return Segment(row, table.first_from(begin), table.first_from(end), begin, end)
+
+
+class Format(BaseFormat):
+    """See `Streams`."""
+
+    rows_continue = True
+    num_segments = 1
+
+    @classmethod
+    def examples(cls, spec: ExampleSpec) -> Streams:
+        return Streams(
+            spec.split,
+            spec.specials,
+            max_seq_length=spec.max_seq_length,
+            batch_size=spec.batch_size,
+            seed=spec.seed,
+            num_segments=cls.num_segments,
+            word_starts=spec.word_starts,
+        )
+
+    @classmethod
+    def random_batch(cls, model, shape, random) -> HostBatch:
+        batch = super().random_batch(model, shape, random)
+        memory = {
+            "memory_mask": batch["attention_mask"],
+            "is_continuation": np.ones(shape[0], bool),
+        }
+        return batch | memory

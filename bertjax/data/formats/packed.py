@@ -1,71 +1,68 @@
 """Windows of one length over the tokens of all documents, for causal language models.
 
-  packed         documents follow each other, a separator before each; a token sees all before it
-  packed-apart   likewise, but a document sees itself alone, and its positions begin anew
+Documents follow each other with a separator before each, and a token attends to all tokens before
+it in its window; in `packed-apart` a document attends only to itself.
 
-The separator of a document comes before it and is part of it: it is what the document's first token
-is predicted from, and it is predicted from the last token of the document before, which ends there.
-Windows share one token, so that every token is predicted once. Nothing is cut at sentences.
+The separator precedes its document: the document's first token is predicted from it, and it is
+predicted from the last token of the document before. So every token is predicted exactly once, with
+separate documents or not, and no label has to be left out at a boundary. Consecutive windows share
+one token for the same reason. Windows are not aligned with sentences.
 """
 
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.data.examples import Corpus, HostBatch
+from bertjax.data.format import Corpus, ExampleSpec, HostBatch
+from bertjax.data.format import Format as BaseFormat
 from bertjax.data.layout import Layout, Places
 from bertjax.data.random import below, permute, uniforms
 from bertjax.data.sentence_table import SentenceTable
 from bertjax.errors import UserError
 
-APART = "packed-apart"
-FORMATS = ("packed", APART)
-
 
 class TokenWindows:
     """All windows of a split of a corpus.
 
-    The documents lie end to end in a circle, which is entered at another place in each epoch and
-    followed once around.
+    The concatenated documents form a ring; each epoch starts at another random position of it.
 
     Attributes:
-      seed: What the entry and the order depend on, beside the epoch.
+      seed: Of start and order, together with the epoch.
       max_seq_length: L.
-      num_examples: How many there are in an epoch: the same number in each.
+      num_examples: Per epoch, the same number in each.
     """
 
     def __init__(
         self,
         corpus: Corpus,
         *,
-        format: str,
         max_seq_length: int,
         seed: int,
         separator: int | None,
         pad_id: int,
+        separate_documents: bool = False,
     ):
-        """Lays the windows out; no record is read.
+        """Places the windows; reads no record.
 
         Args:
           corpus: One split.
-          format: One of `FORMATS`.
-          max_seq_length: L; only a corpus that is shorter is padded.
+          max_seq_length: L; only a shorter corpus is padded.
           seed: Any integer.
-          separator: The token between documents. Without one they follow each other directly, and
-            cannot be kept apart.
-          pad_id: Fills up.
+          separator: The token between documents, None to concatenate them directly.
+          pad_id: Padding.
+          separate_documents: Whether documents do not attend to each other.
 
         Raises:
-          UserError: these do not go together.
+          UserError: the options are incompatible.
         """
         if max_seq_length < 2:
             raise UserError(
-                f"max_seq_length={max_seq_length}: nothing is predicted in it; expected 2 or more"
+                f"max_seq_length: got {max_seq_length}, expected >= 2; one token predicts nothing"
             )
-        self._apart = format == APART
-        if self._apart and separator is None:
+        self._separate = separate_documents
+        if separate_documents and separator is None:
             raise UserError(
-                "packed-apart needs a tokenizer with [SEP], </s> or <|endoftext|>, which documents "
-                "begin with; this one has none: use packed"
+                "format packed-apart requires a tokenizer with [SEP], </s> or <|endoftext|>: use "
+                "packed, or another tokenizer"
             )
         self.seed, self.max_seq_length = seed, max_seq_length
         self._corpus, self._separator, self._pad_id = corpus, separator, pad_id
@@ -75,7 +72,7 @@ class TokenWindows:
         self.num_examples = -(-self._layout.total // self._stride)
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Which window comes where in an epoch: each once, in random order."""
+        """Numbers of the windows at some places of an epoch: a random permutation."""
         return permute(place, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
@@ -83,14 +80,14 @@ class TokenWindows:
 
         Returns:
           `input_ids` (int32 [n L]), `attention_mask` (bool [n L]), `example_id` (uint32 [n]) and,
-          for documents that are kept apart, `pack_ids` and `position_ids` (int32 [n L]).
+          with separate documents, `pack_ids` and `position_ids` (int32 [n L]).
         """
         example = np.asarray(example, np.int64)
         ids = self._read(self._start(epoch, example))
         there = np.broadcast_to(np.arange(self.max_seq_length) < self._size, ids.shape)
         batch = {"input_ids": ids, "attention_mask": there.copy()}
         batch["example_id"] = example.astype(np.uint32)
-        if self._apart:
+        if self._separate:
             batch |= _documents(ids == self._separator, there)
         return batch
 
@@ -99,7 +96,7 @@ class TokenWindows:
         return entry + example * self._stride
 
     def _read(self, start: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n L"]:
-        """The tokens from some positions on; what none overwrites is a separator."""
+        """Reads windows of tokens; positions that no record fills are separators."""
         layout, end = self._layout, start + self._size
         nothing, capacity = np.zeros(len(start), np.int64), np.full(len(start), self._size)
         records = layout.record_at(start), layout.record_at(end - 1) + 1
@@ -115,7 +112,7 @@ class TokenWindows:
 
 
 def _documents(starts: np.ndarray, there: np.ndarray) -> HostBatch:
-    """Which document of its row each token is of, counted from 1, and where in it."""
+    """Number of each token's document in its row, from 1, and its position in that document."""
     column = np.arange(starts.shape[1])
     begun = np.maximum.accumulate(np.where(starts & there, column, 0), axis=1)
     pack = 1 + np.cumsum(starts & there, axis=1)
@@ -123,3 +120,20 @@ def _documents(starts: np.ndarray, there: np.ndarray) -> HostBatch:
         "pack_ids": np.where(there, pack, 0).astype(np.int32),
         "position_ids": np.where(there, column - begun, 0).astype(np.int32),
     }
+
+
+class Format(BaseFormat):
+    """See `TokenWindows`."""
+
+    separate_documents = False
+
+    @classmethod
+    def examples(cls, spec: ExampleSpec) -> TokenWindows:
+        return TokenWindows(
+            spec.split,
+            max_seq_length=spec.max_seq_length,
+            seed=spec.seed,
+            separator=spec.separator,
+            pad_id=spec.specials.pad_id,
+            separate_documents=cls.separate_documents,
+        )

@@ -3,15 +3,17 @@
 import dataclasses
 import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int, Int32
 
+from bertjax.data.format import ExampleSpec, HostBatch
+from bertjax.data.format import Format as BaseFormat
 from bertjax.data.random import permute
 from bertjax.errors import UserError
 
-FORMAT = "images"
 DIGITS = "digits"
 
 _BRIGHTEST_DIGIT = 16
@@ -19,12 +21,12 @@ _BRIGHTEST_DIGIT = 16
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """One split.
+    """The labelled images of one split.
 
     Attributes:
-      path: Where they are from.
-      pixels: From -1 to 1.
-      labels: Classes from 0 on.
+      path: Of the file.
+      pixels: In [-1, 1].
+      labels: Class indices.
     """
 
     path: str
@@ -36,24 +38,24 @@ class Images:
 
     @property
     def fingerprint(self) -> str:
-        """Tells these images from others."""
+        """SHA-256 of the pixels and labels."""
         digest = hashlib.sha256(repr(self.pixels.shape).encode())
         digest.update(np.ascontiguousarray(self.pixels).data)
         digest.update(np.ascontiguousarray(self.labels).data)
         return digest.hexdigest()
 
     def take(self, rows: Int[np.ndarray, " m"]) -> "Images":
-        """Some of them."""
+        """The images with these numbers."""
         return Images(self.path, self.pixels[rows], self.labels[rows])
 
 
 class ImageExamples:
-    """Images in an order of their own in every epoch.
+    """Images, in another random order in every epoch.
 
     Attributes:
       seed: Of the order.
-      max_seq_length: 1: an image counts as one token.
-      num_examples: How many there are in an epoch.
+      max_seq_length: 1, since an image counts as one token.
+      num_examples: Number of images.
     """
 
     max_seq_length = 1
@@ -62,7 +64,7 @@ class ImageExamples:
         self.seed, self.num_examples, self._images = seed, len(images), images
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Which example comes where in an epoch."""
+        """Numbers of the images at some places of an epoch."""
         return permute(place, self.num_examples, self.seed, "images", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
@@ -78,16 +80,16 @@ class ImageExamples:
 def read(
     inputs: Sequence[str], *, validation_input: Sequence[str], validation_fraction: float
 ) -> tuple[Images, Images | None]:
-    """Reads images to learn from, and others to measure on.
+    """Reads the training and the held-out split.
 
     Args:
-      inputs: One name, `digits` or that of an `.npz`.
-      validation_input: Likewise, or none.
-      validation_fraction: Without it, the share of `inputs` that is not learned from; which images
-        these are does not depend on a seed.
+      inputs: One name, `digits` or the path of an `.npz`.
+      validation_input: The same for the held-out split, or empty.
+      validation_fraction: Held-out share of `inputs` if `validation_input` is empty; independent of
+        any seed.
 
     Raises:
-      UserError: there are no such images.
+      UserError: a file is missing or invalid.
     """
     images = _read_one(inputs)
     if validation_input:
@@ -98,24 +100,14 @@ def read(
     return images.take(mixed[count:]), held_out
 
 
-def check_labels(images: Images, num_labels: int) -> None:
-    """Raises `UserError` unless all labels are classes."""
+def check_labels(images: Images, num_labels: int, field: str) -> None:
+    """Raises `UserError` unless all labels are in 0 to num_labels - 1, the value of a field."""
     low, high = int(images.labels.min()), int(images.labels.max())
     if low < 0 or high >= num_labels:
         raise UserError(
             f"{images.path} has labels from {low} to {high}, expected 0 to {num_labels - 1}: set "
-            f"--config.objectives.image_class.num_labels={high + 1}, or number classes from 0"
+            f"--config.{field}={high + 1}, or number classes from 0"
         )
-
-
-def random(model, batch_size: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """A host batch for a model with random images, all of the first class."""
-    shape = (batch_size, model["image_size"], model["image_size"], model["num_channels"])
-    return {
-        "pixel_values": generator.uniform(-1, 1, shape).astype(np.float32),
-        "labels": np.zeros(batch_size, np.int32),
-        "example_id": np.arange(batch_size, dtype=np.uint32),
-    }
 
 
 def _read_one(inputs: Sequence[str]) -> Images:
@@ -155,3 +147,34 @@ def _npz(path: pathlib.Path) -> Images:
     if pixels.dtype == np.uint8:
         pixels = pixels / 127.5 - 1
     return Images(str(path), pixels.astype(np.float32), labels.astype(np.int32))
+
+
+class Format(BaseFormat):
+    """See `ImageExamples`."""
+
+    reads_text = False
+
+    @staticmethod
+    def examples(spec: ExampleSpec) -> ImageExamples:
+        return ImageExamples(spec.split, spec.seed)
+
+    @staticmethod
+    def read(
+        data: Mapping[str, Any], objectives: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Images, Images | None]:
+        held_out = {name: data[name] for name in ("validation_input", "validation_fraction")}
+        splits = read(data["input"], **held_out)
+        for name, fields in objectives.items():
+            for split in splits if "num_labels" in fields else ():
+                if split is not None:
+                    check_labels(split, fields["num_labels"], f"objectives.{name}.num_labels")
+        return splits
+
+    @classmethod
+    def random_batch(cls, model, shape, random) -> HostBatch:
+        size = shape[0], model["image_size"], model["image_size"], model["num_channels"]
+        return {
+            "pixel_values": random.uniform(-1, 1, size).astype(np.float32),
+            "labels": np.zeros(shape[0], np.int32),
+            "example_id": np.arange(shape[0], dtype=np.uint32),
+        }

@@ -1,42 +1,40 @@
-"""Examples of a corpus of pairs: a source and its target (`corpus/text.py`)."""
+"""Source and target texts for encoder-decoders, from a corpus of pairs (`corpus/text.py`)."""
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.corpus.text import FORMAT
+from bertjax.corpus.layouts import FORMAT
 from bertjax.data.collate import Specials
-from bertjax.data.examples import Corpus, HostBatch
+from bertjax.data.format import Corpus, ExampleSpec, HostBatch
+from bertjax.data.format import Format as BaseFormat
 from bertjax.data.layout import offsets, ranges
 from bertjax.data.random import permute
 from bertjax.errors import UserError
-
-FORMATS = (FORMAT,)
 
 
 class SourceTargets:
     """All pairs of a split of a corpus, at one length.
 
-    Pairs that became nothing, or more than a record holds, are left out.
+    Pairs with an empty text, or with more tokens than a record holds, are left out.
 
     Attributes:
-      seed: What the order depends on, beside the epoch.
-      max_seq_length: L, of sources and of targets, [SEP] included; longer ones lose their ends.
-      num_examples: How many pairs there are.
+      seed: Of the order, together with the epoch.
+      max_seq_length: L of sources and of targets, [SEP] included; longer ones are truncated.
+      num_examples: Number of pairs.
     """
 
     def __init__(self, corpus: Corpus, specials: Specials, *, max_seq_length: int, seed: int):
-        """Finds the pairs; no record is read.
+        """Finds the pairs; reads no record.
 
         Raises:
-          UserError: the tokenizer cannot end a text, nothing would fit, or there is no pair.
+          UserError: the tokenizer has no [SEP], the length is below 2, or there is no pair.
         """
         if specials.sep_id is None:
             raise UserError(
-                f"format {FORMAT} needs a tokenizer with [SEP] or </s>, which ends a text; use "
-                "another tokenizer"
+                f"format {FORMAT} requires a tokenizer with [SEP] or </s>; use another tokenizer"
             )
         if max_seq_length < 2:
-            raise UserError(f"max_seq_length={max_seq_length}: expected 2 or more for {FORMAT}")
+            raise UserError(f"max_seq_length: got {max_seq_length}, expected >= 2 for {FORMAT}")
         self.seed, self.max_seq_length = seed, max_seq_length
         self._corpus, self._specials = corpus, specials
         whole = np.bincount(corpus.document)[corpus.document] == 1
@@ -44,12 +42,12 @@ class SourceTargets:
         self.num_examples = len(self._records)
         if not self.num_examples:
             raise UserError(
-                f"the corpus holds no pairs: prepare it with --format {FORMAT}, or set "
+                f"the corpus has no pairs: prepare it with --format {FORMAT}, or set "
                 f"--config.data.text_format={FORMAT}"
             )
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Which example comes where in an epoch: each once, in random order."""
+        """Numbers of the pairs at some places of an epoch: a random permutation."""
         return permute(place, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
@@ -78,10 +76,25 @@ class SourceTargets:
     def _rows(
         self, values: np.ndarray, begin: Int[np.ndarray, " n"], length: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]:
-        """Texts, each with [SEP] behind it, and where they are."""
+        """Texts followed by [SEP], padded, and their masks."""
         length = np.minimum(length, self.max_seq_length - 1)
         mask = np.arange(self.max_seq_length) < length[:, None] + 1
         ids = np.where(mask, np.int32(self._specials.sep_id), np.int32(self._specials.pad_id))
         at = np.arange(len(begin)) * self.max_seq_length
         ids.reshape(-1)[ranges(at, length)] = values[ranges(begin, length)]
         return ids, mask
+
+
+class Format(BaseFormat):
+    """See `SourceTargets`."""
+
+    @staticmethod
+    def examples(spec: ExampleSpec) -> SourceTargets:
+        return SourceTargets(
+            spec.split, spec.specials, max_seq_length=spec.max_seq_length, seed=spec.seed
+        )
+
+    @classmethod
+    def random_batch(cls, model, shape, random) -> HostBatch:
+        batch = super().random_batch(model, shape, random)
+        return batch | {"target_ids": batch["input_ids"], "target_mask": batch["attention_mask"]}

@@ -1,0 +1,129 @@
+"""Contract of example formats: a split of a corpus becomes numbered training examples.
+
+`config.data.format = "packed"` is the class `Format` of `data/formats/packed.py`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from bertjax.data.collate import Specials
+from bertjax.data.layout import RecordSizes
+from bertjax.data.sentence_table import RecordReader
+
+HostBatch = dict[str, np.ndarray]
+"""Arrays whose first axis is the batch."""
+
+
+class Corpus(RecordSizes, RecordReader, Protocol):
+    """A split of a prepared corpus: the sizes of its records, and their bytes."""
+
+
+class ExampleSource(Protocol):
+    """Numbered examples: example i of an epoch is a pure function of (seed, epoch, i).
+
+    Attributes:
+      seed: Of the examples and their order.
+      max_seq_length: L, special tokens included.
+      num_examples: Per epoch, the same number in each.
+    """
+
+    seed: int
+    max_seq_length: int
+    num_examples: int
+
+    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Numbers of the examples at some places of an epoch."""
+        ...
+
+    def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
+        """Builds examples of an epoch by number."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleSpec:
+    """Arguments of `Format.examples`.
+
+    Attributes:
+      split: A split of a corpus, or of what `Format.read` returns.
+      data: `config.data`.
+      seed: Any integer.
+      max_seq_length: L, special tokens included.
+      batch_size: Rows of a global batch, for formats whose rows continue from step to step.
+      specials: [CLS], [SEP] and padding; None for formats without text.
+      separator: The token between documents, None if the tokenizer has none.
+      word_starts: Whether each token of the vocabulary begins a word; None if no objective reads
+        `word_starts`.
+      resegment: Whether each epoch cuts and pairs the text anew; false for static masks.
+    """
+
+    split: Any
+    data: Mapping[str, Any]
+    seed: int
+    max_seq_length: int
+    batch_size: int = 1
+    specials: Specials | None = None
+    separator: int | None = None
+    word_starts: Bool[np.ndarray, " V"] | None = None
+    resegment: bool = True
+
+
+class Format:
+    """Base class of example formats.
+
+    Attributes:
+      options: Options that the format supports, of those that not every format does: `pair` and
+        `short_seq_prob` of `config.data`, and `static` of objectives.
+      reads_text: Whether examples are made of a tokenized corpus; otherwise `read` reads the data.
+      rows_continue: Whether row r of a batch continues row r of the batch before.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ()
+    reads_text = True
+    rows_continue = False
+
+    @staticmethod
+    def examples(spec: ExampleSpec) -> ExampleSource:
+        """The examples of a split.
+
+        Raises:
+          UserError: the options do not fit each other or the corpus.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def read(
+        data: Mapping[str, Any], objectives: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Any, Any]:
+        """Training and held-out split of a format that does not read text.
+
+        Args:
+          data: `config.data`.
+          objectives: `config.objectives`.
+
+        Raises:
+          UserError: there is no such data, or it does not fit the objectives.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def random_batch(
+        cls, model: Mapping[str, Any], shape: tuple[int, int], random: np.random.Generator
+    ) -> HostBatch:
+        """A batch of random content, for benchmarks and plans without a corpus.
+
+        Args:
+          model: `config.model`.
+          shape: (B, L).
+          random: Generator.
+        """
+        return {
+            "input_ids": random.integers(5, model["vocab_size"], shape, np.int32),
+            "segment_ids": np.zeros(shape, np.int32),
+            "attention_mask": np.ones(shape, bool),
+            "example_id": np.arange(shape[0], dtype=np.uint32),
+        }
