@@ -127,7 +127,7 @@ def test_every_option_of_the_table_is_a_field():
         ("choose", "--init no --input x --shots_from y", "--shots_from has no effect: got 'y'"),
         ("choose", "--init no --input x --seed 2", "--seed has no effect: got 2 with --shots=0"),
         ("prepare", "--input x --tokenizer t --out o --tfds_data_dir d", "--tfds_data_dir has no"),
-        ("tokenizer", "--input x --out o --tfds_data_dir d", "expected tfds:NAME:SPLIT among"),
+        ("tokenizer", "--input x --out o --tfds_data_dir d", "a tfds:NAME:SPLIT among"),
         ("sweep", "--status w --config.seed=3", "--config.seed has no effect: got '3' with"),
         ("sweep", "--status w --config c", "--config has no effect: got 'c' with --status='w'"),
         ("sweep", "--config c --workdir w --json", "--json has no effect: got True with"),
