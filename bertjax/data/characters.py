@@ -1,7 +1,7 @@
-"""Words as rows of character ids, in the format of the released ELMo models.
+"""Encode words as character ids, in the format of the released ELMo models.
 
-A word is its UTF-8 bytes between two characters that mark its ends, padded to W numbers. What marks
-the beginning or the end of a text is a word of one character of its own.
+A word is encoded as its UTF-8 bytes between a start and an end character, padded to W ids. The
+start and the end of a text are encoded as words of one special character.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,19 @@ from jaxtyping import Int, Int16
 from bertjax.errors import UserError
 
 TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING = 256, 257, 258, 259, 260
-"""Beside the 256 bytes; the numbers of bilm-tf's `UnicodeCharsVocabulary`."""
+"""Ids after the 256 bytes, as in bilm-tf's `UnicodeCharsVocabulary`."""
 
 
 def spell(words: Sequence[str], max_chars_per_word: int) -> Int16[np.ndarray, "n W"]:
-    """Rows of characters; of longer words only the beginning."""
+    """Encode words as rows of character ids; a longer word is truncated.
+
+    Args:
+      words: The words.
+      max_chars_per_word: W, with start and end character.
+
+    Raises:
+      UserError: W is less than 3.
+    """
     _check(max_chars_per_word)
     rows = np.full((len(words), max_chars_per_word), PADDING, np.int16)
     rows[:, 0] = WORD_BEGIN
@@ -28,23 +36,23 @@ def spell(words: Sequence[str], max_chars_per_word: int) -> Int16[np.ndarray, "n
     return rows
 
 
-def marked(mark: int, max_chars_per_word: int) -> Int16[np.ndarray, " W"]:
-    """The word that stands for the beginning or the end of a text."""
+def boundary_word(character: int, max_chars_per_word: int) -> Int16[np.ndarray, " W"]:
+    """Encode the start or the end of a text (`TEXT_BEGIN`, `TEXT_END`) as a word."""
     row = np.full(max_chars_per_word, PADDING, np.int16)
-    row[:3] = WORD_BEGIN, mark, WORD_END
+    row[:3] = WORD_BEGIN, character, WORD_END
     return row
 
 
 def vocabulary(tokenizer: Any, max_chars_per_word: int) -> Int16[np.ndarray, "V W"]:
-    """The characters of everything in a tokenizer's vocabulary.
+    """Encode all words of a tokenizer's vocabulary.
 
-    [CLS] and [SEP] are the beginning and the end of a text; padding is none at all.
+    [CLS] and [SEP] are encoded as start and end of a text, [PAD] as padding only.
     """
     rows = spell(tokenizer.pieces(list(range(tokenizer.vocab_size))), max_chars_per_word)
-    marks = {tokenizer.cls_id: TEXT_BEGIN, tokenizer.sep_id: TEXT_END}
-    for identity, mark in marks.items():
+    boundaries = {tokenizer.cls_id: TEXT_BEGIN, tokenizer.sep_id: TEXT_END}
+    for identity, character in boundaries.items():
         if identity is not None:
-            rows[identity] = marked(mark, max_chars_per_word)
+            rows[identity] = boundary_word(character, max_chars_per_word)
     rows[tokenizer.pad_id] = PADDING
     return rows
 
@@ -65,15 +73,20 @@ class CharacterExamples:
         self.num_examples, self.order = examples.num_examples, examples.order
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
-        """What the examples give, and `char_ids` (int16 [n L W])."""
+        """Build the batch of the examples, with `char_ids` (int16 [n L W])."""
         batch = self._examples.build(epoch, example)
         return batch | {"char_ids": self._characters[batch["input_ids"]]}
 
 
-class Spelling:
-    """Spells the tokens of texts, each word that occurs once: also those of no vocabulary.
+class CharacterTable:
+    """A growing table of the character ids of words, including words outside the vocabulary.
 
-    Number 0 is padding, then come the vocabulary and, as they are met, all other words.
+    Each distinct word is encoded once. Row 0 is padding; then follow the vocabulary, and other
+    words in the order of their first occurrence.
+
+    Args:
+      tokenizer: The tokenizer of the vocabulary.
+      max_chars_per_word: W.
     """
 
     def __init__(self, tokenizer: Any, max_chars_per_word: int):
@@ -81,32 +94,32 @@ class Spelling:
         self._known = vocabulary(tokenizer, max_chars_per_word)
         self._unknown: dict[str, int] = {}
 
-    def forget(self) -> None:
-        """Forgets the words of no vocabulary, so that other texts need no memory for these."""
+    def clear_unknown(self) -> None:
+        """Remove the words outside the vocabulary, to bound memory over many texts."""
         self._unknown.clear()
 
-    def numbers(self, texts: Sequence[str]) -> list[list[int]]:
-        """A number for each token of each text."""
-        return [self._of(*self._tokenizer.encode_with_offsets(text), text) for text in texts]
+    def lookup(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenize texts and return the row of each token; adds rows for new words."""
+        return [self._rows(*self._tokenizer.encode_with_offsets(text), text) for text in texts]
 
     @staticmethod
-    def number(identity: int) -> int:
-        """The number of a token of the vocabulary."""
+    def token_row(identity: int) -> int:
+        """Return the row of a token of the vocabulary."""
         return identity + 1
 
     def table(self) -> Int16[np.ndarray, "n W"]:
-        """The characters of every number so far."""
+        """Return the character ids of all rows so far."""
         padding = np.full((1, self._width), PADDING, np.int16)
         return np.concatenate([padding, self._known, spell(list(self._unknown), self._width)])
 
-    def _of(self, ids: list[int], spans: list[tuple[int, int]], text: str) -> list[int]:
+    def _rows(self, ids: list[int], spans: list[tuple[int, int]], text: str) -> list[int]:
         unknown = self._tokenizer.unk_id
         return [
-            self._stranger(text[begin:end]) if identity == unknown else self.number(identity)
+            self._unknown_row(text[begin:end]) if identity == unknown else self.token_row(identity)
             for identity, (begin, end) in zip(ids, spans, strict=True)
         ]
 
-    def _stranger(self, word: str) -> int:
+    def _unknown_row(self, word: str) -> int:
         first = len(self._known) + 1
         return self._unknown.setdefault(word, first + len(self._unknown))
 
@@ -114,6 +127,6 @@ class Spelling:
 def _check(max_chars_per_word: int) -> None:
     if max_chars_per_word < 3:
         raise UserError(
-            f"max_chars_per_word={max_chars_per_word}: expected 3 or more, two of which mark the "
-            f"ends"
+            f"max_chars_per_word: got {max_chars_per_word}, expected an integer >= 3, as two "
+            "characters mark the ends of a word"
         )

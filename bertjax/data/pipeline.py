@@ -1,8 +1,8 @@
 """Input pipeline: the batch of a step is a pure function of (seed, step).
 
 Row r of step s is at position s * batch_size + r of an endless sequence of epochs, each with its
-own order of the examples. Resuming needs no saved state, and a host builds only its own rows, so
-that the global batch is the same on any number of hosts. Threads prefetch batches.
+own order of the examples. Resuming requires no saved state. A host builds only its own rows, and
+the global batch is the same for any number of hosts. Threads prefetch batches.
 """
 
 import collections
@@ -23,9 +23,9 @@ _END = object()
 
 
 def prefetch_items(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items: while one is used, a thread makes the next one.
+    """Prefetch items on a background thread: the next one is made while one is used.
 
-    Two are in memory at a time. What making one raises is raised where it would be asked for.
+    Two items are in memory at a time. Errors of the iterator are raised in the consumer.
     """
     source = iter(items)
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
@@ -43,13 +43,13 @@ _ROWS_PER_JOB = 1024
 
 
 class Phase(NamedTuple):
-    """A part of a run with its own examples and batch size, as 128 tokens first and then 512.
+    """A phase of a run with its own examples and batch size, such as 128 tokens and then 512.
 
     Attributes:
-      steps: How many steps it has; `None` for no end.
-      examples: Where its batches come from.
-      batch_size: Examples in a global batch.
-      rows: Those that this host builds.
+      steps: Number of steps; None for no end.
+      examples: The examples.
+      batch_size: Number of examples of a global batch.
+      rows: Rows of the global batch that this host builds.
     """
 
     steps: int | None
@@ -59,13 +59,13 @@ class Phase(NamedTuple):
 
 
 class Batches(Iterator[tuple[int, HostBatch]]):
-    """Steps and their batches, in order, built ahead by threads.
+    """An iterator over (step, batch) whose batches are built ahead by threads.
 
-    What goes wrong in a thread is raised where the batch would have come. Close it, or use it in a
-    `with` statement, to stop the threads before the end.
+    Errors in a thread are raised in the consumer. Close it, or use it in a `with` statement, to
+    stop the threads before the end.
 
     Attributes:
-      wait_seconds: How long the consumer has waited for batches so far.
+      wait_seconds: Total time that the consumer has waited for batches.
     """
 
     wait_seconds: float
@@ -77,44 +77,44 @@ class Batches(Iterator[tuple[int, HostBatch]]):
         threads: int,
         ahead: int,
     ):
-        """Starts to build.
+        """Start the threads.
 
         Args:
-          jobs: What is done, in order; each gives some steps.
-          threads: How many jobs are done at once.
-          ahead: How many jobs are begun before the consumer asks for them.
+          jobs: Functions that build the batches of some steps, in order.
+          threads: Number of threads.
+          ahead: Number of jobs that are submitted before their batches are needed.
         """
         self.wait_seconds = 0.0
         self._jobs, self._ahead = jobs, ahead
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, "bertjax-batches")
-        self._begun: collections.deque[concurrent.futures.Future] = collections.deque()
+        self._submitted: collections.deque[concurrent.futures.Future] = collections.deque()
         self._ready: collections.deque[tuple[int, HostBatch]] = collections.deque()
-        self._begin()
+        self._submit()
 
     def __next__(self) -> tuple[int, HostBatch]:
         if not self._ready:
-            if not self._begun:
+            if not self._submitted:
                 self.close()
                 raise StopIteration
             started = time.perf_counter()
             try:
-                self._ready.extend(self._begun.popleft().result())
-                self._begin()
+                self._ready.extend(self._submitted.popleft().result())
+                self._submit()
             except BaseException:
                 self.close()
                 raise
             self.wait_seconds += time.perf_counter() - started
         return self._ready.popleft()
 
-    def _begin(self) -> None:
-        while len(self._begun) < self._ahead and (job := next(self._jobs, None)):
-            self._begun.append(self._pool.submit(job))
+    def _submit(self) -> None:
+        while len(self._submitted) < self._ahead and (job := next(self._jobs, None)):
+            self._submitted.append(self._pool.submit(job))
 
     def close(self) -> None:
-        """Stops the threads; jobs that are not begun never are."""
+        """Stop the threads and cancel jobs that have not started."""
         self._jobs = iter(())
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._begun.clear()
+        self._submitted.clear()
         self._ready.clear()
 
     def __enter__(self) -> "Batches":
@@ -134,22 +134,23 @@ def batches(
     prefetch: int = 8,
     threads: int = 2,
 ) -> Batches:
-    """The batches of a run from some step on.
+    """Iterate over the training batches from `start_step` on.
 
     Args:
-      examples: Where they come from.
-      batch_size: Examples in a global batch.
+      examples: The examples.
+      batch_size: Number of examples of a global batch.
       start_step: The first step.
-      num_steps: The step to end before, counted from step 0; `None` for no end.
-      rows: Those of the global batch that this host builds.
-      prefetch: How many batches are built ahead, at least.
-      threads: How many threads build.
+      num_steps: The step before which to end, counted from step 0; None for no end.
+      rows: Rows of the global batch that this host builds; None for all.
+      prefetch: Minimum number of batches that are built ahead.
+      threads: Number of threads that build batches.
 
     Returns:
-      Steps and batches: those of `Examples.build` and `example_weight` (float32 [n], all 1).
+      An iterator over (step, batch). A batch has the arrays of `examples.build`, and
+      `example_weight` (float32 [n], all 1).
 
     Raises:
-      UserError: an epoch has fewer examples than a batch.
+      UserError: An epoch has fewer examples than a batch.
     """
     phase = Phase(num_steps, examples, batch_size, rows)
     return phased_batches([phase], start_step=start_step, prefetch=prefetch, threads=threads)
@@ -158,9 +159,9 @@ def batches(
 def phased_batches(
     phases: Sequence[Phase], *, start_step: int = 0, prefetch: int = 8, threads: int = 2
 ) -> Batches:
-    """The batches of a run of several phases, one after the other, from some step on.
+    """Iterate over the training batches of consecutive phases from `start_step` on.
 
-    Steps count through all phases; the epochs of each phase begin at 0. See `batches`.
+    Steps are counted over all phases; the epochs of each phase start at 0. See `batches`.
     """
     for phase in phases:
         _check_size(phase)
@@ -177,10 +178,10 @@ def evaluation_batches(
     prefetch: int = 8,
     threads: int = 2,
 ) -> Batches:
-    """Every example of epoch 0 exactly once, in an order that mixes documents.
+    """Iterate over every example of epoch 0 exactly once, in a random order.
 
-    So the first batches are a random sample of a split that is too large to go through. The last
-    batch is filled up with examples whose `example_weight` is 0. See `batches`.
+    The first batches are a random sample, for a split that is too large to evaluate as a whole.
+    The last batch is padded with examples whose `example_weight` is 0. See `batches`.
     """
     group = _steps_per_job(batch_size, rows)
     jobs = _evaluation_jobs(examples, batch_size, rows, group)
@@ -188,19 +189,20 @@ def evaluation_batches(
 
 
 def _check_size(phase: Phase) -> None:
-    found = phase.examples.num_examples
-    if found < phase.batch_size:
+    count = phase.examples.num_examples
+    if count < phase.batch_size:
         raise UserError(
-            f"an epoch has {found} examples of {phase.examples.max_seq_length} tokens, fewer than "
-            f"batch_size={phase.batch_size}: lower batch_size or prepare a larger corpus"
+            f"too few examples: got {count} of {phase.examples.max_seq_length} tokens per epoch, "
+            f"expected at least batch_size={phase.batch_size}; lower batch_size or prepare a "
+            "larger corpus"
         )
 
 
 def _steps_per_job(batch_size: int, rows: Rows) -> int:
-    return max(1, _ROWS_PER_JOB // max(1, len(_numbers(batch_size, rows))))
+    return max(1, _ROWS_PER_JOB // max(1, len(_row_indices(batch_size, rows))))
 
 
-def _numbers(batch_size: int, rows: Rows) -> Int[np.ndarray, " n"]:
+def _row_indices(batch_size: int, rows: Rows) -> Int[np.ndarray, " n"]:
     numbers = np.arange(batch_size, dtype=np.int64)
     return numbers if rows is None else numbers[rows]
 
@@ -219,12 +221,12 @@ def _training_jobs(phases: Sequence[Phase], start_step: int) -> Iterator[Callabl
 
 
 def _training_steps(phase: Phase, begin: int, step: int, stop: int) -> list[tuple[int, HostBatch]]:
-    """Builds the batches of steps of a phase that begins at step `begin`."""
-    rows = _numbers(phase.batch_size, phase.rows)
+    """Build the batches of the steps [step, stop) of a phase that starts at step `begin`."""
+    rows = _row_indices(phase.batch_size, phase.rows)
     steps = np.arange(step - begin, stop - begin, dtype=np.int64)[:, None]
     built = _build(phase.examples, (steps * phase.batch_size + rows).reshape(-1))
     built["example_weight"] = np.ones(len(built["example_id"]), np.float32)
-    return _in_steps(built, step, len(rows))
+    return _split_steps(built, step, len(rows))
 
 
 def _evaluation_jobs(
@@ -239,16 +241,16 @@ def _evaluation_jobs(
 def _evaluation_steps(
     examples: ExampleSource, batch_size: int, rows: Rows, step: int, stop: int
 ) -> list[tuple[int, HostBatch]]:
-    numbers = _numbers(batch_size, rows)
+    numbers = _row_indices(batch_size, rows)
     steps = np.arange(step, stop, dtype=np.int64)[:, None]
     position = (steps * batch_size + numbers).reshape(-1)
     built = _build(examples, np.minimum(position, examples.num_examples - 1))
     built["example_weight"] = (position < examples.num_examples).astype(np.float32)
-    return _in_steps(built, step, len(numbers))
+    return _split_steps(built, step, len(numbers))
 
 
 def _build(examples: ExampleSource, position: Int[np.ndarray, " n"]) -> HostBatch:
-    """Builds the examples at places of the endless epochs."""
+    """Build the examples at positions of the endless sequence of epochs."""
     size = examples.num_examples
     epochs, inside = np.divmod(position, size)
     built: HostBatch = {}
@@ -265,8 +267,8 @@ def _build(examples: ExampleSource, position: Int[np.ndarray, " n"]) -> HostBatc
     return built
 
 
-def _in_steps(built: HostBatch, step: int, rows: int) -> list[tuple[int, HostBatch]]:
-    """Takes what was built for some steps at once apart."""
+def _split_steps(built: HostBatch, step: int, rows: int) -> list[tuple[int, HostBatch]]:
+    """Split the examples of several steps into batches."""
     count = len(built["example_id"]) // rows
     return [
         (step + number, {key: values[number * rows :][:rows] for key, values in built.items()})

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int, Int32, Int64
 
-from bertjax.data.characters import Spelling
+from bertjax.data.characters import CharacterTable
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.io import storage
@@ -251,16 +251,16 @@ class TextReader:
                 f"max_seq_length: got {self.max_seq_length}, expected at least one token more than "
                 "the special tokens"
             )
-        spelling = None
+        character_table = None
         if self.max_chars_per_word:
-            spelling = Spelling(self.tokenizer, self.max_chars_per_word)
+            character_table = CharacterTable(self.tokenizer, self.max_chars_per_word)
         texts, first = iter(texts), 0
         while group := list(itertools.islice(texts, self.texts_per_chunk)):
-            yield self._encode_chunk(group, first, source, spelling)
+            yield self._encode_chunk(group, first, source, character_table)
             first += len(group)
 
     def _encode_chunk(
-        self, texts: list[str], first: int, source: str, spelling: Spelling | None
+        self, texts: list[str], first: int, source: str, character_table: CharacterTable | None
     ) -> Chunk:
         encoded = [self.tokenizer.encode_with_offsets(text) for text in texts]
         limit = self.max_text_tokens
@@ -277,8 +277,8 @@ class TextReader:
         tokens = [self._surrounded(ids, *ends) for ids, _ in kept]
         lengths = np.array([len(row) for row in tokens], np.int64)
         columns, tables = {}, {}
-        if spelling is not None:
-            columns["char_ids"], tables["char_ids"] = self._spelled(texts, spelling)
+        if character_table is not None:
+            columns["char_ids"], tables["char_ids"] = self._spelled(texts, character_table)
         pairs = Pairs(
             tokens=_joined(tokens),
             starts=np.cumsum(lengths) - lengths,
@@ -301,16 +301,19 @@ class TextReader:
             num_truncated=sum(len(ids) > limit for ids, _ in encoded),
         )
 
-    def _spelled(self, texts: list[str], spelling: Spelling) -> tuple[np.ndarray, np.ndarray]:
-        spelling.forget()
+    def _spelled(
+        self, texts: list[str], character_table: CharacterTable
+    ) -> tuple[np.ndarray, np.ndarray]:
+        character_table.clear_unknown()
         ends = [
-            None if identity is None else spelling.number(identity)
+            None if identity is None else character_table.token_row(identity)
             for identity in (self.tokenizer.cls_id, self.tokenizer.sep_id)
         ]
         rows = [
-            self._surrounded(row[: self.max_text_tokens], *ends) for row in spelling.numbers(texts)
+            self._surrounded(row[: self.max_text_tokens], *ends)
+            for row in character_table.lookup(texts)
         ]
-        return _joined(rows), spelling.table()
+        return _joined(rows), character_table.table()
 
     def _surrounded(self, ids: list[int], cls: int | None, sep: int | None) -> list[int]:
         cls, sep = ([] if special is None else [special] for special in (cls, sep))

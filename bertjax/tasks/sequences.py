@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64
 
-from bertjax.data.characters import Spelling
+from bertjax.data.characters import CharacterTable
 from bertjax.errors import UserError
 
 
@@ -97,12 +97,15 @@ def encode(
     total = int(lengths.sum())
     columns, tables = {}, {}
     if max_chars_per_word:
-        spelling = Spelling(tokenizer, max_chars_per_word)
-        numbers = [_encode_distinct(spelling.numbers, column) for column in texts]
-        ends = spelling.number(tokenizer.cls_id), spelling.number(tokenizer.sep_id)
+        character_table = CharacterTable(tokenizer, max_chars_per_word)
+        numbers = [_encode_distinct(character_table.lookup, column) for column in texts]
+        ends = (
+            character_table.token_row(tokenizer.cls_id),
+            character_table.token_row(tokenizer.sep_id),
+        )
         char_rows = _concatenate(numbers, kept, *ends, tokenizer.pair_separators, cls_last)
         columns["char_ids"] = np.fromiter(char_rows, np.int32, total)
-        tables["char_ids"] = spelling.table()
+        tables["char_ids"] = character_table.table()
     ends = tokenizer.cls_id, tokenizer.sep_id
     ids = _concatenate(encoded, kept, *ends, tokenizer.pair_separators, cls_last)
     return Pairs(

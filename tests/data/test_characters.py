@@ -1,4 +1,4 @@
-"""Words as characters: by hand, and the same of texts as of a corpus."""
+"""Character ids of words, of a vocabulary and of text."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def words():
     return tokenizer.train(texts, kind="words", vocab_size=9)
 
 
-def test_a_word_by_hand():
+def test_spell_by_hand():
     rows = characters.spell(["ab", "", "ä€", "abcdefgh"], 6)
     assert rows.tolist() == [
         [258, 97, 98, 259, P, P],
@@ -38,7 +38,7 @@ def test_a_tokenizer_of_words(words):
         tokenizer.train(["a"], kind="words", vocab_size=5)
 
 
-def test_a_vocabulary_has_marks(words):
+def test_a_vocabulary_has_boundary_words(words):
     rows = characters.vocabulary(words, 6)
     assert rows[words.cls_id].tolist() == [258, 256, 259, P, P, P]
     assert rows[words.sep_id].tolist() == [258, 257, 259, P, P, P]
@@ -46,16 +46,16 @@ def test_a_vocabulary_has_marks(words):
     assert rows[6].tolist() == [258, *b"cat", 259, P]
 
 
-def test_words_of_no_vocabulary_are_spelled(words):
+def test_words_outside_the_vocabulary_get_rows(words):
     encoded = sequences.encode((["the bird", "dog"],), words, 6, max_chars_per_word=8)
     batch = encoded.rows(np.array([0, 1]), 5)
     assert batch["input_ids"].tolist()[0] == [2, 5, 1, 3, 0]
-    wanted = [characters.marked(256, 8), *characters.spell(["the", "bird"], 8)]
-    wanted += [characters.marked(257, 8), np.full(8, P)]
+    wanted = [characters.boundary_word(256, 8), *characters.spell(["the", "bird"], 8)]
+    wanted += [characters.boundary_word(257, 8), np.full(8, P)]
     np.testing.assert_array_equal(batch["char_ids"][0], wanted)
     np.testing.assert_array_equal(batch["char_ids"][1, 3:], P)
 
 
-def test_too_short_words_are_one_line():
-    with pytest.raises(UserError, match="max_chars_per_word=2: expected 3 or more"):
+def test_too_few_characters_per_word_are_one_line():
+    with pytest.raises(UserError, match="max_chars_per_word: got 2, expected an integer >= 3"):
         characters.spell(["a"], 2)

@@ -19,7 +19,7 @@ ALL_KINDS = [
 
 
 def make(corpus, format, pair="none", **fields):
-    """Examples with special tokens that no position is."""
+    """Examples with special tokens whose ids differ from all positions."""
     fields = {"max_seq_length": 67, "seed": 5, "cls_id": CLS, "sep_id": SEP, "pad_id": PAD} | fields
     return Examples(corpus, format=format, pair=pair, **fields)
 
@@ -29,7 +29,7 @@ def whole_epoch(examples, epoch=0):
 
 
 def segments_of(batch):
-    """Of each example the tokens of its segments, after checks of everything around them."""
+    """The tokens of the segments of each example, after checking all other arrays."""
     found = []
     for ids, segment_ids, mask in zip(
         batch["input_ids"], batch["segment_ids"], batch["attention_mask"], strict=True
@@ -97,7 +97,7 @@ def test_sentence_pairs_by_hand(memory_corpus):
     ]
 
 
-def test_longer_segments_are_cut_first(memory_corpus):
+def test_longer_segments_are_truncated_first(memory_corpus):
     corpus = memory_corpus([[9, 4], [3, 20], [8, 8]])
     examples = make(corpus, "sentence-pair", max_seq_length=3 + 10)
     a, b = zip(*segments_of(whole_epoch(examples)), strict=True)
@@ -132,7 +132,7 @@ def test_an_example_is_a_function_of_seed_epoch_and_number(
 
 
 @pytest.mark.parametrize(("format", "pair"), ALL_KINDS)
-def test_records_are_cut_anywhere_without_a_trace(memory_corpus, varied_documents, format, pair):
+def test_examples_do_not_depend_on_record_boundaries(memory_corpus, varied_documents, format, pair):
     documents = varied_documents(31)
     whole = whole_epoch(make(memory_corpus(documents, record_tokens=10**6), format, pair))
     cut = whole_epoch(make(memory_corpus(documents, record_tokens=53), format, pair))
@@ -149,7 +149,7 @@ def test_an_example_reads_few_records(memory_corpus, varied_documents, format, p
     assert 0 < len(corpus.read_records) <= 12
 
 
-def test_full_sentences_follow_the_stream_around(memory_corpus, varied_documents):
+def test_full_sentences_cover_the_corpus_cyclically(memory_corpus, varied_documents):
     corpus = memory_corpus(varied_documents(23), record_tokens=61)
     spans = corpus.sentence_spans()
     number_at = {begin: number for number, (begin, _, _) in enumerate(spans)}
@@ -172,7 +172,7 @@ def test_full_sentences_follow_the_stream_around(memory_corpus, varied_documents
             assert tokens == [*expected, SEP]
 
 
-def test_doc_sentences_take_what_fits_of_one_document(memory_corpus, varied_documents):
+def test_doc_sentences_fill_windows_from_one_document(memory_corpus, varied_documents):
     corpus = memory_corpus(varied_documents(29), record_tokens=61)
     spans = corpus.sentence_spans()
     number_at = {begin: number for number, (begin, _, _) in enumerate(spans)}
@@ -214,7 +214,7 @@ def test_half_of_the_next_sentences_are_random(memory_corpus, format):
     assert not np.array_equal(labels, whole_epoch(examples, 1)["pair_label"])
 
 
-def test_lone_sentences_always_get_a_random_one(memory_corpus):
+def test_lone_sentences_always_get_a_random_partner(memory_corpus):
     corpus = memory_corpus([[7]] * 20 + [[5] * 30])
     for format in ("segment-pair", "sentence-pair"):
         batch = whole_epoch(make(corpus, format, "next"))
@@ -226,7 +226,7 @@ def test_lone_sentences_always_get_a_random_one(memory_corpus):
         assert all(lone)
 
 
-def test_couples_exchange_their_second_segments(memory_corpus):
+def test_couples_swap_their_second_segments(memory_corpus):
     # 200 documents of one window each: nothing else can be in an example.
     corpus = memory_corpus([[4] * 8] * 200)
     examples = make(corpus, "segment-pair", "next", short_seq_prob=0.0)
@@ -260,7 +260,7 @@ def test_order_swaps_half_of_the_pairs(memory_corpus, varied_documents):
 
 
 @pytest.mark.parametrize("pair", ["next", "none"])
-def test_a_share_of_the_examples_is_short(memory_corpus, pair):
+def test_a_fraction_of_the_examples_is_short(memory_corpus, pair):
     # Sentences of one token end everywhere, so lengths are exactly those aimed at.
     corpus = memory_corpus([[1] * 6400] * 5)
     full = make(corpus, "segment-pair", pair, short_seq_prob=0.0)
@@ -279,7 +279,7 @@ def test_a_share_of_the_examples_is_short(memory_corpus, pair):
     assert short.mean() == pytest.approx(32, abs=5 * 17.6 / np.sqrt(len(short)))
 
 
-def test_the_rest_of_a_short_example_is_another(memory_corpus):
+def test_the_rest_of_a_short_example_is_another_example(memory_corpus):
     corpus = memory_corpus([[1] * 60] * 100)
     examples = make(corpus, "segment-pair", "none", short_seq_prob=1.0)
     assert examples.num_examples == 200
@@ -288,9 +288,7 @@ def test_the_rest_of_a_short_example_is_another(memory_corpus):
 
 
 @pytest.mark.parametrize("format", ["full-sentences", "doc-sentences", "segment-pair"])
-def test_an_epoch_leaves_little_out_and_none_leaves_out_the_same(
-    memory_corpus, varied_documents, format
-):
+def test_epochs_leave_out_few_and_different_tokens(memory_corpus, varied_documents, format):
     documents = [lengths for lengths in varied_documents(150) if len(lengths) > 1]
     corpus = memory_corpus(documents, record_tokens=400)
     examples = make(corpus, format, max_seq_length=131, short_seq_prob=0.0)
@@ -304,7 +302,7 @@ def test_an_epoch_leaves_little_out_and_none_leaves_out_the_same(
     assert (seen == 0).mean() < 0.0005
 
 
-def test_long_sentences_are_cut_not_lost(memory_corpus):
+def test_long_sentences_are_split_not_lost(memory_corpus):
     corpus = memory_corpus([[3, 500, 2], [200]])
     for format in ("full-sentences", "doc-sentences", "segment-pair"):
         ids = whole_epoch(make(corpus, format))["input_ids"]
@@ -322,7 +320,7 @@ def test_frozen_examples_are_the_same_in_every_epoch(memory_corpus, varied_docum
     assert not np.array_equal(first["input_ids"], whole_epoch(anew, 7)["input_ids"])
 
 
-def test_words_start_by_table_and_with_every_sentence(memory_corpus):
+def test_words_start_by_the_vocabulary_and_at_every_sentence(memory_corpus):
     corpus = memory_corpus([[3, 2], [4]])
     table = np.zeros(12, bool)
     table[[1, 9, 10, 11]] = True
@@ -368,7 +366,7 @@ def test_tokenizers_without_special_tokens(memory_corpus):
         ({"format": "sentence-pair", "short_seq_prob": 0.1}, "does not go with sentence-pair"),
     ],
 )
-def test_what_does_not_go_together_is_refused(memory_corpus, fields, message):
+def test_incompatible_options_are_refused(memory_corpus, fields, message):
     corpus = memory_corpus([[3, 4], [5, 6]])
     with pytest.raises(UserError, match=message) as caught:
         make(corpus, **fields)
@@ -382,14 +380,14 @@ def test_too_small_corpora_are_refused(memory_corpus):
         make(memory_corpus([[3], [4]]), "segment-pair", "order")
 
 
-def test_an_index_of_another_corpus_is_noticed(memory_corpus):
+def test_an_index_of_another_corpus_is_refused(memory_corpus):
     corpus = memory_corpus([[3, 4], [5, 6]])
     corpus.tokens = corpus.tokens + 1
     with pytest.raises(UserError, match="shards and index are from different corpora"):
         whole_epoch(make(corpus, "doc-sentences"))
 
 
-def test_previews_are_for_people(memory_corpus):
+def test_preview(memory_corpus):
     examples = make(memory_corpus([[2, 2], [3, 3]]), "sentence-pair", "order", max_seq_length=12)
     shown = examples.preview(5)
     assert [row["example_id"] for row in shown] == [0, 1]

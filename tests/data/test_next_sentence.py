@@ -5,7 +5,7 @@ from bertjax.data.next_sentence import couples, draw_elsewhere
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 100, 1003])
-def test_couples_are_mutual_and_split_alike(size):
+def test_couples_are_mutual_and_split_equally(size):
     everyone = np.arange(size)
     is_random, partner, split = couples(2, everyone, size, seed=1)
     coupled = np.flatnonzero(partner >= 0)
@@ -19,13 +19,13 @@ def test_couples_are_mutual_and_split_alike(size):
     assert is_random.sum() - len(coupled) <= 1
 
 
-def test_couples_are_others_in_each_epoch():
+def test_couples_differ_between_epochs():
     everyone = np.arange(1000)
     first, second = (couples(epoch, everyone, 1000, 1).partner for epoch in (0, 1))
     assert ((first == second) & (first >= 0)).sum() < 20
 
 
-def test_what_is_drawn_is_of_all_other_documents_equally():
+def test_samples_are_uniform_over_all_other_documents():
     examples_of_document = np.array([0, 3, 3, 5, 10])
     example = np.repeat(np.arange(10), 9000)
     document = np.repeat([0, 0, 0, 2, 2, 3, 3, 3, 3, 3], 9000)

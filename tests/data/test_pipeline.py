@@ -55,7 +55,7 @@ def test_an_epoch_has_every_example_once_in_its_own_order(make_examples):
     assert first != sorted(first)
 
 
-def test_batches_hold_what_the_examples_build(make_examples):
+def test_batches_have_the_arrays_of_the_examples(make_examples):
     examples = make_examples()
     size = examples.num_examples
     position = 0
@@ -70,13 +70,13 @@ def test_batches_hold_what_the_examples_build(make_examples):
 
 
 @pytest.mark.parametrize("start", [1, 7, 40, 1003])
-def test_seeking_equals_going_there(make_examples, start):
+def test_seeking_equals_iterating(make_examples, start):
     examples = make_examples(documents=12)
     went = take(batches(examples, batch_size=5), start + 6)[start:]
     assert_same(take(batches(examples, batch_size=5, start_step=start), 6), went)
 
 
-def test_far_steps_are_reached_at_once(make_examples):
+def test_seeking_far_is_immediate(make_examples):
     examples = make_examples()
     reads = examples._corpus.read_records
     ((step, _),) = take(batches(examples, batch_size=5, start_step=10**14, prefetch=1), 1)
@@ -85,7 +85,7 @@ def test_far_steps_are_reached_at_once(make_examples):
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 6])
-def test_hosts_together_have_the_global_batch(make_examples, hosts):
+def test_the_rows_of_all_hosts_are_the_global_batch(make_examples, hosts):
     examples = make_examples()
     whole = take(batches(examples, batch_size=12), 40)
     share = 12 // hosts
@@ -114,7 +114,7 @@ def test_threads_and_prefetch_change_nothing(make_examples):
     assert_same(take(batches(examples, batch_size=11, threads=4, prefetch=500), 200), expected)
 
 
-def test_batches_end_where_they_are_told(make_examples):
+def test_batches_end_after_num_steps(make_examples):
     found = list(batches(make_examples(), batch_size=5, start_step=7, num_steps=10))
     assert [step for step, _ in found] == [7, 8, 9]
     assert list(batches(make_examples(), batch_size=5, start_step=10, num_steps=10)) == []
@@ -133,7 +133,7 @@ def test_phases_follow_each_other(make_examples):
         assert_same(take(phased_batches(phases, start_step=start), 21 - start), found[start:])
 
 
-def test_phases_have_rows_of_their_own(make_examples):
+def test_phases_have_separate_rows(make_examples):
     short, long = make_examples(30), make_examples(90)
     whole = take(phased_batches([Phase(2, short, 8), Phase(2, long, 4)]), 4)
     half = [Phase(2, short, 8, slice(4, 8)), Phase(2, long, 4, slice(2, 4))]
@@ -142,7 +142,7 @@ def test_phases_have_rows_of_their_own(make_examples):
         assert np.array_equal(batch["input_ids"], all_rows["input_ids"][size // 2 :])
 
 
-def test_frozen_examples_come_in_another_order_in_each_epoch(make_examples):
+def test_frozen_examples_have_another_order_in_each_epoch(make_examples):
     examples = make_examples(resegment=False)
     size = examples.num_examples
     found = [b for _, b in take(batches(examples, batch_size=1), 2 * size)]
@@ -172,7 +172,7 @@ def test_evaluation_counts_every_example_once(make_examples, batch_size, hosts):
     assert total == -(-examples.num_examples // batch_size) * batch_size
 
 
-def test_evaluation_is_the_same_every_time(make_examples):
+def test_evaluation_is_deterministic(make_examples):
     examples = make_examples()
     found = [list(evaluation_batches(examples, batch_size=16)) for _ in range(2)]
     assert_same(*found)
@@ -182,11 +182,11 @@ def test_evaluation_is_the_same_every_time(make_examples):
 
 def test_a_corpus_smaller_than_a_batch_is_refused(make_examples):
     examples = make_examples(documents=3)
-    with pytest.raises(UserError, match=r"fewer than batch_size=1000: lower batch_size"):
+    with pytest.raises(UserError, match=r"expected at least batch_size=1000; lower batch_size"):
         batches(examples, batch_size=1000)
 
 
-def test_what_goes_wrong_in_a_thread_is_raised_at_its_batch(make_examples, monkeypatch):
+def test_an_error_in_a_thread_is_raised_at_its_batch(make_examples, monkeypatch):
     examples = make_examples()
     build, failing = examples.build, {"after": 3}
 
@@ -207,7 +207,7 @@ def test_what_goes_wrong_in_a_thread_is_raised_at_its_batch(make_examples, monke
         next(iterator)
 
 
-def test_building_ahead_is_bounded(make_examples, monkeypatch):
+def test_prefetching_is_bounded(make_examples, monkeypatch):
     examples = make_examples()
     monkeypatch.setattr(pipeline, "_ROWS_PER_JOB", 1)
     build, built, enough = examples.build, [], threading.Event()
@@ -247,7 +247,7 @@ def test_closing_stops_the_threads(make_examples, monkeypatch):
     assert list(iterator) == []
 
 
-def test_waiting_is_counted(make_examples, monkeypatch):
+def test_waiting_time_is_measured(make_examples, monkeypatch):
     examples = make_examples()
     build = examples.build
 

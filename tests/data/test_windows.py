@@ -22,13 +22,13 @@ def test_records_and_documents_have_positions(layout):
     assert layout.record_at(positions).tolist() == [0, 0, 1, 2, 5, 6, 7]
 
 
-def test_documents_may_be_kept_apart(memory_corpus):
+def test_documents_can_be_separated(memory_corpus):
     layout = Layout(memory_corpus([[3, 3, 5], [5], [6, 4, 3]], record_tokens=6), separated=True)
     assert layout.record_begin.tolist() == [0, 6, 12, 18, 24, 28, 32]
     assert layout.record_at(np.array([11, 12])).tolist() == [1, 2]
 
 
-def test_windows_are_counted_and_moved_by_hand(layout):
+def test_number_and_shift_of_windows_by_hand(layout):
     # Windows of 8 tokens are 8 - round(0.8 * 29 / 7) = 5 apart and overlap by 3: 14 and 16 tokens
     # take 3 and 4 windows, which may be moved by 0 to 4 and by 3 to 7 tokens.
     windows = DocumentWindows(layout, 8, 0, np.ones(3, bool))
@@ -43,20 +43,20 @@ def test_windows_are_counted_and_moved_by_hand(layout):
     assert {found[4:] for found in starts} == last
 
 
-def test_windows_before_are_followed_within_the_document(layout):
+def test_preceding_windows_are_in_the_same_document(layout):
     windows = DocumentWindows(layout, 8, 0, np.ones(3, bool))
     own = windows.starts(0, np.arange(4, 8))
     assert np.array_equal(own[0], own[-1][[0, 0, 0, 1]])
     assert np.array_equal(own[1], own[-1][[0, 0, 1, 2]])
 
 
-def test_unwanted_documents_have_no_windows(layout):
+def test_excluded_documents_have_no_windows(layout):
     windows = DocumentWindows(layout, 8, 0, np.array([True, False, True]))
     assert windows.examples_of_document.tolist() == [0, 3, 3, 7]
     assert windows.document(np.array([2, 3])).tolist() == [0, 2]
 
 
-def test_a_stream_is_entered_anywhere_and_followed_around(layout):
+def test_a_stream_starts_anywhere_and_is_cyclic(layout):
     windows = StreamWindows(layout, 8, 0)
     assert len(windows) == 6  # 29 tokens, 5 apart
     entries = []
@@ -68,7 +68,7 @@ def test_a_stream_is_entered_anywhere_and_followed_around(layout):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
-def test_short_examples_are_two_parts_of_a_window(memory_corpus, share):
+def test_short_examples_are_the_parts_of_a_window(memory_corpus, share):
     layout = Layout(memory_corpus([[1] * 1000] * 20))
     windows = DocumentWindows(layout, 50, 0, np.ones(20, bool))
     shortened = ShortenedWindows(windows, share)

@@ -39,7 +39,7 @@ def loaded(folder):
 def rows(sentences, width):
     """A batch of sentences, each between its marks."""
     begin, end = characters.TEXT_BEGIN, characters.TEXT_END
-    begin, end = (characters.marked(mark, width)[None] for mark in (begin, end))
+    begin, end = (characters.boundary_word(mark, width)[None] for mark in (begin, end))
     spelled = [
         np.concatenate([begin, characters.spell(sentence.split(), width), end])
         for sentence in sentences
@@ -98,7 +98,7 @@ def test_the_bottom_layer_is_theirs(folder, loaded):
     words = (folder / "vocab_test.txt").read_text(encoding="utf-8").split()
     char_ids = characters.spell(words, model.max_chars_per_word)
     for word, mark in (("<S>", characters.TEXT_BEGIN), ("</S>", characters.TEXT_END)):
-        char_ids[words.index(word)] = characters.marked(mark, model.max_chars_per_word)
+        char_ids[words.index(word)] = characters.boundary_word(mark, model.max_chars_per_word)
     with h5py.File(folder / "elmo_token_embeddings.hdf5") as file:
         wanted = np.asarray(file["embedding"])
     there = jnp.ones((1, len(words)), bool)

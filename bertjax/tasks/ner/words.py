@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 import numpy as np
 from jaxtyping import Int, Int32, Int64, Shaped
 
-from bertjax.data.characters import Spelling
+from bertjax.data.characters import CharacterTable
 from bertjax.errors import UserError
 from bertjax.tasks.ner.conll import Sentence
 from bertjax.tasks.sequences import Pairs, token_budget
@@ -128,12 +128,18 @@ class _Words:
         ends = np.cumsum([0, *(len(known[word]) for word in words)]).tolist()
         if not max_chars_per_word:
             return cls(tokens, ends)
-        spelling = Spelling(tokenizer, max_chars_per_word)
+        character_table = CharacterTable(tokenizer, max_chars_per_word)
         char_rows = _truncate_words(
-            texts, spelling.numbers(list(texts.values())), spelling.number(fallback), max_length
+            texts,
+            character_table.lookup(list(texts.values())),
+            character_table.token_row(fallback),
+            max_length,
         )
-        specials = spelling.number(tokenizer.cls_id), spelling.number(tokenizer.sep_id)
-        return cls(tokens, ends, _concatenate(words, char_rows), spelling.table(), specials)
+        specials = (
+            character_table.token_row(tokenizer.cls_id),
+            character_table.token_row(tokenizer.sep_id),
+        )
+        return cls(tokens, ends, _concatenate(words, char_rows), character_table.table(), specials)
 
 
 def _fallback_token(tokenizer, encoded: dict[str, list[int]]) -> int:

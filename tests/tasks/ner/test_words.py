@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from bertjax.data.characters import marked, spell
+from bertjax.data.characters import boundary_word, spell
 from bertjax.errors import UserError
 from bertjax.tasks import sequences
 from bertjax.tasks.ner import conll as ner_conll
@@ -212,7 +212,7 @@ def test_characters_of_words():
         text, learned, 5, tag_names=TAGS, max_chars_per_word=7, cls_last=True
     )
     batch = rows(encoded, 5)
-    begin, end = marked(256, 7), marked(257, 7)
+    begin, end = boundary_word(256, 7), boundary_word(257, 7)
     see, elks, dogs = spell(["see", "elks", "dogs"], 7)
     empty = np.full(7, 260)
     assert batch["char_ids"].tolist() == [

@@ -8,13 +8,13 @@ MASK = (1 << 64) - 1
 
 
 def plain_mix(word: int) -> int:
-    """SplitMix64 with integers of any size."""
+    """SplitMix64 with Python integers."""
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB & MASK
     return word ^ (word >> 31)
 
 
-def test_words_are_those_of_splitmix():
+def test_random_words_are_those_of_splitmix():
     key = int.from_bytes(hashlib.blake2b(b"7/test", digest_size=8).digest(), "little")
     golden = 0x9E3779B97F4A7C15
     expected = [
@@ -36,7 +36,7 @@ def test_any_integer_is_a_seed():
     assert len(found) == 5
 
 
-def test_uniforms_fill_the_interval_evenly():
+def test_uniforms_are_uniform():
     draws = uniforms(0, "test", 3, np.arange(100_000))
     assert draws.min() >= 0
     assert draws.max() < 1
@@ -55,7 +55,7 @@ def test_purposes_and_counters_are_independent():
     assert np.abs(off_diagonal).max() < 5 / np.sqrt(len(numbers))
 
 
-def test_the_largest_draw_stays_below_its_limit():
+def test_the_largest_uniform_stays_below_the_limit():
     limits = np.array([1, 3, 7, 10**9 + 7, 2**40 + 1])
     assert (below(limits, np.full(5, 1 - 2.0**-53)) == limits - 1).all()
     assert (below(limits, np.zeros(5)) == 0).all()

@@ -1,4 +1,4 @@
-"""One item ahead: the same items, no more than one too many, errors in their place."""
+"""Prefetching items: same items, one ahead, errors in their place."""
 
 import pytest
 
@@ -13,13 +13,13 @@ def made(events: list, fails_at: int = -1):
         yield number
 
 
-def test_the_items_are_the_same():
+def test_prefetching_yields_the_same_items():
     assert list(prefetch_items(made([]))) == [0, 1, 2, 3]
     assert list(prefetch_items([])) == []
     assert list(prefetch_items([None, None])) == [None, None]
 
 
-def test_the_next_one_is_made_while_one_is_used_and_no_more():
+def test_one_item_is_prefetched_and_no_more():
     events = []
     items = prefetch_items(made(events))
     assert events == []
@@ -28,7 +28,7 @@ def test_the_next_one_is_made_while_one_is_used_and_no_more():
     assert events == [0, 1]
 
 
-def test_an_error_comes_where_the_item_would():
+def test_an_error_is_raised_in_place_of_its_item():
     items = prefetch_items(made([], fails_at=2))
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(ValueError, match="2"):
