@@ -137,7 +137,7 @@ def write_shards(
         raise UserError(_server_message(error, pipeline.options)) from error
     if bucket is not None:
         copies.download_files(
-            unfinished, corpus.folder, wanted=lambda name: not name.endswith(SHARD_SUFFIX)
+            unfinished, corpus.folder, include=lambda name: not name.endswith(SHARD_SUFFIX)
         )
     for split, state in corpus.states.items():
         _merge_states(corpus.folder, split, state)
