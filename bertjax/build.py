@@ -1,7 +1,7 @@
 """Build the objects of a run from its config; the only reader of whole configs.
 
-Everything here is checked before anything is compiled: a name that does not exist, a field that a
-module does not have, sizes that do not divide.
+Configs are checked before anything is compiled: names without a file, unknown fields, sizes that do
+not divide.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import catalog
-from bertjax.constraints import fields_of
+from bertjax.constraints import fields_of, with_defaults
 from bertjax.data.format import Format
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Tokenizer
@@ -33,19 +33,16 @@ from bertjax.train.trainer import Trainer, make_trainer
 from bertjax.validation import config as validation_config
 from bertjax.validation import schema
 
-_LABELS = ("name", "size")
-"""Fields of `config.model` that name it and are none of its module's."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
     """A part of a run in which all batches have one shape.
 
     Attributes:
-      steps: How many.
+      steps: Number of optimizer steps.
       max_seq_length: Tokens of a sequence.
       batch_size: Sequences of a step.
-      microbatches: Parts in which a step takes these, one after the other.
+      microbatches: Number of parts of a batch whose gradients are accumulated.
     """
 
     steps: int
@@ -53,37 +50,55 @@ class Phase:
     batch_size: int
     microbatches: int = 1
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, L)."""
+        return self.batch_size, self.max_seq_length
+
 
 def encoder(fields: Mapping[str, Any]) -> Any:
-    """The module that `config.model` describes.
+    """Builds the encoder that `config.model` describes.
 
     Raises:
       UserError: no such model, or a field that it does not have.
     """
-    module = catalog.load("models", fields["name"]).Model
-    values = {name: value for name, value in fields.items() if name not in _LABELS}
-    values |= {"precision": precision(fields["precision"])}
-    if fields["unroll"] == 0:
-        values["unroll"] = fields["num_hidden_layers"] if jax.default_backend() == "cpu" else 1
-    return construct(module, values, "config.model")()
+    values = {name: value for name, value in fields.items() if name not in ("name", "size")}
+    if "precision" in values:
+        values["precision"] = precision(fields)
+    if values.get("unroll") == 0:
+        layers = model_values(fields).get("num_hidden_layers", 1)
+        values["unroll"] = layers if jax.default_backend() == "cpu" else 1
+    return construct(_model(fields), values, "config.model")()
 
 
 def cls_last(fields: Mapping[str, Any]) -> bool:
-    """Whether the model that `config.model` describes reads [CLS] at the end of a sequence."""
-    return getattr(catalog.load("models", fields["name"]).Model, "cls_last", False)
+    """Whether the model that `config.model` describes has [CLS] at the end of a sequence."""
+    return getattr(_model(fields), "cls_last", False)
 
 
 def model_fields(fields: Mapping[str, Any]) -> list[str]:
-    """All fields of the model that `config.model` describes, those it leaves out too."""
-    return list(fields_of(catalog.load("models", fields["name"]).Model))
+    """Names of all fields of the model that `config.model` describes."""
+    return list(fields_of(_model(fields)))
 
 
-def precision(name: str) -> str:
-    """Resolves "auto": what is fastest on this kind of device without harm to the result.
+def model_values(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.model`, and the model's defaults of the fields that it leaves out."""
+    return with_defaults(_model(fields), fields)
+
+
+def _model(fields: Mapping[str, Any]) -> type:
+    return catalog.load("models", fields["name"]).Model
+
+
+def precision(fields: Mapping[str, Any]) -> str:
+    """The precision of the model that `config.model` describes; "auto" is resolved.
+
+    "auto" is the fastest on this kind of device that does not change the results of training.
 
     Raises:
       UserError: an unknown name.
     """
+    name = model_values(fields).get("precision", "float32")
     if name == "auto":
         if jax.default_backend() != "cpu":
             return "bfloat16"
@@ -96,7 +111,7 @@ def precision(name: str) -> str:
 def objectives(
     sections: Mapping[str, Mapping[str, Any]], tokenizer_fields: Mapping[str, Any]
 ) -> dict[str, Callable[[], Any]]:
-    """What makes each objective, by name.
+    """Functions that build the objectives, by name.
 
     Args:
       sections: `config.objectives`: fields by objective.
@@ -108,22 +123,24 @@ def objectives(
     made = {}
     for name, fields in sections.items():
         module = catalog.load("objectives", name).Objective
-        wanted = {
-            field: value for field, value in tokenizer_fields.items() if field in fields_of(module)
-        }
-        made[name] = construct(module, {**wanted, **fields}, f"config.objectives.{name}")
+        known = fields_of(module)
+        shared = {field: value for field, value in tokenizer_fields.items() if field in known}
+        made[name] = construct(module, {**shared, **fields}, f"config.objectives.{name}")
     rewriting = [name for name, make in made.items() if make.func.rewrites_input]
     if len(rewriting) > 1:
-        raise UserError(f"objectives {' and '.join(rewriting)} both rewrite input_ids: keep one")
+        raise UserError(
+            f"config.objectives: got {' and '.join(rewriting)}, which rewrite input_ids, expected "
+            "at most one of these; remove the others"
+        )
     return made
 
 
 def task(section: Mapping[str, Any], **fields: Any) -> Callable[[], Any]:
-    """A function that makes the head of a task.
+    """A function that builds the head of a task.
 
     Args:
       section: `config.task`.
-      fields: Fields of the head, instead of those of the section.
+      fields: Fields of the head, which replace those of the section.
 
     Raises:
       UserError: no such task, or a field that it does not have.
@@ -134,10 +151,10 @@ def task(section: Mapping[str, Any], **fields: Any) -> Callable[[], Any]:
 
 
 def construct(module: type, values: Mapping[str, Any], where: str) -> functools.partial:
-    """`module(**values)`, to be called, once every field is known to be one of the module's.
+    """Binds values to a module's fields and returns the constructor.
 
     Raises:
-      UserError: an unknown field, with the nearest that there is.
+      UserError: an unknown field; the nearest is named.
     """
     known = fields_of(module)
     for name in values:
@@ -147,9 +164,9 @@ def construct(module: type, values: Mapping[str, Any], where: str) -> functools.
 
 
 def tokenizer_fields(config: ConfigDict, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
-    """What objectives may ask of a run and its tokenizer; without one, of a likely one."""
+    """Fields of objectives that follow from the run and its tokenizer, by default WordPiece's."""
     return {
-        "vocab_size": config.model.get("vocab_size", 0),
+        "vocab_size": model_values(config.model).get("vocab_size", 0),
         "mask_id": tokenizer.mask_id if tokenizer else 4,
         "unk_id": tokenizer.unk_id if tokenizer else 1,
         "special_ids": tokenizer.special_ids if tokenizer else (0, 1, 2, 3, 4),
@@ -163,99 +180,86 @@ def phases(config: ConfigDict) -> list[Phase]:
     """The phases of a run; one, unless `config.data.phases` lists several.
 
     Raises:
-      UserError: they do not add up to the run, or exceed the model's positions.
+      UserError: their steps do not sum to those of the run, or sequences exceed the positions.
     """
     data = config.data
     listed = data.phases or ((config.num_train_steps, data.max_seq_length, data.batch_size),)
     for phase in listed:
         if len(phase) not in (3, 4):
             raise UserError(
-                f"config.data.phases has {tuple(phase)}: expected (steps, length, batch_size), or "
+                f"config.data.phases: got {tuple(phase)}, expected (steps, length, batch_size) or "
                 "(steps, length, batch_size, microbatches)"
             )
     found = [Phase(*(*phase, data.microbatches)[:4]) for phase in listed]
     total = sum(phase.steps for phase in found)
     if total != config.num_train_steps:
         raise UserError(
-            f"config.data.phases add up to {total} steps, config.num_train_steps is "
-            f"{config.num_train_steps}: change one, or set --config.data.phases='()'"
+            f"config.data.phases: got {total} steps in total, expected config.num_train_steps="
+            f"{config.num_train_steps}; change one of them, or set --config.data.phases='()'"
         )
-    _check_parts(found)
-    _check_carry(config, found)
+    _check_shapes(config, found)
     max_length = max(phase.max_seq_length for phase in found)
     if max_length > positions(config.model):
         raise UserError(
-            f"sequences of {max_length} tokens exceed config.model.max_position_embeddings="
-            f"{config.model.max_position_embeddings}, which holds {positions(config.model)}: "
+            f"config.data: got sequences of {max_length} tokens, expected at most "
+            f"{positions(config.model)}, the positions of config.model.max_position_embeddings; "
             "shorten them or raise it"
         )
     return found
 
 
 def positions(model: Mapping[str, Any]) -> float:
-    """How long a sequence may be: rows before `position_offset` hold no token.
-
-    Infinity for a model that knows relative positions alone.
-    """
-    if "max_position_embeddings" not in model:
-        return math.inf
-    return model["max_position_embeddings"] - model.get("position_offset", 0)
+    """Maximum length of a sequence; infinity for a model without absolute positions."""
+    values = model_values(model)
+    return values.get("max_position_embeddings", math.inf) - values.get("position_offset", 0)
 
 
 def microbatches(phases: Sequence[Phase]) -> Microbatches:
-    """Parts of a step: one number, or one for each shape of a batch."""
-    numbers = {phase.microbatches for phase in phases}
-    if len(numbers) == 1:
-        return numbers.pop()
-    return {_shape(phase): phase.microbatches for phase in phases}
+    """Number of microbatches of a step: one for all phases, or by (batch size, length)."""
+    numbers = {phase.shape: phase.microbatches for phase in phases}
+    return phases[0].microbatches if len(set(numbers.values())) == 1 else numbers
 
 
-def _shape(phase: Phase) -> tuple[int, int]:
-    return phase.batch_size, phase.max_seq_length
-
-
-def _check_parts(found: Sequence[Phase]) -> None:
-    parts = {_shape(phase): phase.microbatches for phase in found}
-    if any(parts[_shape(phase)] != phase.microbatches for phase in found):
+def _check_shapes(config: ConfigDict, found: Sequence[Phase]) -> None:
+    parts = {phase.shape: phase.microbatches for phase in found}
+    if any(parts[phase.shape] != phase.microbatches for phase in found):
         raise UserError(
-            "config.data.phases of one length and batch size differ in microbatches: give them "
-            "one number"
+            "config.data.phases: got phases of one length and batch size with different numbers of "
+            "microbatches, expected one number; make them equal"
         )
-
-
-def _check_carry(config: ConfigDict, found: Sequence[Phase]) -> None:
-    """Rows of a stream are the rows of a model's memory: there are as many in every phase."""
     sizes = sorted({phase.batch_size for phase in found})
+    # Row i of a batch continues in row i of the next one, with the state of the model.
     if example_format(config).rows_continue and len(sizes) > 1:
         raise UserError(
-            f"config.data.phases have batches of {sizes} rows, but with format "
-            f"{config.data.format} rows continue from step to step: give all phases one batch size"
+            f"config.data.phases: got batch sizes {sizes}, expected one, since with format "
+            f"{config.data.format} rows continue from step to step; make them equal"
         )
 
 
 def extra_ids(config: Mapping[str, Any]) -> int:
-    """How many ids a model has beside its tokenizer's: the sentinels of T5."""
+    """Number of ids of a model after those of its tokenizer: the sentinels of T5."""
     if "objectives" not in config:
         return config.get("init", {}).get("extra_ids", 0)
     return sum(fields.get("num_sentinels", 0) for fields in config["objectives"].values())
 
 
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, extra: int = 0) -> None:
-    """Raises `UserError` unless the model's vocabulary is the tokenizer's, and `extra` ids."""
-    if config.model.vocab_size != tokenizer.vocab_size + extra:
-        beside = f" and {extra} sentinels stand behind them" if extra else ""
+    """Raises `UserError` unless the model's vocabulary is the tokenizer's and `extra` ids."""
+    vocab_size = model_values(config.model)["vocab_size"]
+    if vocab_size != tokenizer.vocab_size + extra:
+        size = tokenizer.vocab_size + extra
+        sentinels = f" and {extra} sentinels" if extra else ""
         raise UserError(
-            f"config.model.vocab_size={config.model.vocab_size}, the tokenizer has "
-            f"{tokenizer.vocab_size} pieces{beside}: set "
-            f"--config.model.vocab_size={tokenizer.vocab_size + extra}"
+            f"config.model.vocab_size: got {vocab_size}, expected {size}, the tokenizer's "
+            f"{tokenizer.vocab_size} tokens{sentinels}; set --config.model.vocab_size={size}"
         )
 
 
 def check(config: ConfigDict) -> None:
-    """Refuses values that cannot be meant, before anything is read, on no device.
+    """Checks all values of a config, before anything is read and without a device.
 
     Raises:
-      UserError: naming the first.
+      UserError: naming the first that is invalid.
     """
     validation_config.check(config)
     if "task" in config:
@@ -267,10 +271,10 @@ def check(config: ConfigDict) -> None:
 
 
 def make_schedule(config: ConfigDict) -> optax.Schedule:
-    """The learning rate of each step of a run, in which every phase may begin anew.
+    """Builds the learning rate schedule of a run, which phases may restart.
 
     Raises:
-      UserError: a rate does not fit, or there are not as many of them as phases.
+      UserError: an invalid learning rate, or a number of restarts that is not that of the phases.
     """
     fields = config.optimizer
     rates, steps = [(fields.learning_rate, fields.warmup_steps)], [config.num_train_steps]
@@ -278,8 +282,8 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
         steps = [phase.steps for phase in phases(config)]
         if [len(restart) for restart in restarts] != [2] * (len(steps) - 1):
             raise UserError(
-                f"config.optimizer.restarts={restarts}: expected (learning_rate, warmup_steps) for "
-                f"each of the {len(steps)} phases of config.data.phases but the first"
+                f"config.optimizer.restarts: got {restarts}, expected (learning_rate, warmup_steps)"
+                f" for each of the {len(steps)} phases of config.data.phases but the first"
             )
         rates += restarts
     made = [
@@ -296,35 +300,37 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """The map from gradient to direction; see `train/optimizer.py`."""
-    fields = config.optimizer
+    """Builds the optimizer of a run; see `train/optimizer.py`."""
+    fields, model = config.optimizer, config.model
+    # The recipe of a fine-tuning has no model yet.
+    layers = model_values(model).get("num_hidden_layers", 0) if "name" in model else 0
     return optimizer.make(
         fields.name,
         max_grad_norm=fields.max_grad_norm,
         layerwise_decay=fields.get("layerwise_decay", 1.0),
-        num_layers=config.model.get("num_hidden_layers", 0),
+        num_layers=layers,
         frozen_parts=("encoder",) if freezes_encoder(config) else (),
         **schema.own_fields(config, "optimizer.name"),
     )
 
 
 def freezes_encoder(config: ConfigDict) -> bool:
-    """Whether a run takes its encoder as it is, and learns what stands on it alone."""
+    """Whether only the modules above the encoder are trained."""
     return config.optimizer.get("freeze_encoder", False)
 
 
 def encode(config: ConfigDict) -> Callable[..., Encoded]:
-    """How a run's encoder reads a batch."""
+    """The function that applies a run's encoder to a batch."""
     return frozen_layers.frozen_features if freezes_encoder(config) else apply_encoder
 
 
 def make_mesh(config: ConfigDict, phases: Sequence[Phase] = ()) -> Mesh:
-    """The mesh of a config, on which the batches of these phases divide.
+    """Builds the mesh of a config, over which the batches of these phases divide.
 
-    Where its devices are the host itself, freed memory stays with this process from here on.
+    On CPU devices this process keeps freed memory from here on.
 
     Raises:
-      UserError: the mesh does not fit the devices, or something does not divide over it.
+      UserError: the mesh does not fit the devices, or a batch does not divide over it.
     """
     mesh = mesh_on(config, jax.devices(), phases)
     if mesh.devices.flat[0].platform == "cpu":
@@ -335,11 +341,7 @@ def make_mesh(config: ConfigDict, phases: Sequence[Phase] = ()) -> Mesh:
 def mesh_on(
     config: ConfigDict, devices: Sequence[jax.Device], phases: Sequence[Phase] = ()
 ) -> Mesh:
-    """The mesh of a config on these devices, which may be only described; see `make_mesh`.
-
-    Raises:
-      UserError: the mesh does not fit the devices, or something does not divide over it.
-    """
+    """`make_mesh` on given devices, which may be descriptions of hardware that is not present."""
     mesh = sharding.make_mesh({axis: config.mesh[axis] for axis in sharding.MESH_AXES}, devices)
     for phase in phases:
         sharding.check_batch_size(phase.batch_size, mesh, phase.microbatches)
@@ -356,7 +358,7 @@ def trainer(
     phases: Sequence[Phase] = (),
     frozen: Mapping[str, PyTree] = NOTHING,
 ) -> Trainer:
-    """Everything that is compiled for a run.
+    """Builds the compiled functions of a run.
 
     Args:
       config: Of the run.
@@ -364,10 +366,10 @@ def trainer(
       mesh: The devices.
       batch: Any host batch.
       phases: Of a pretraining.
-      frozen: Parameters that no step changes, by objective.
+      frozen: Parameters that are not trained, by objective.
 
     Raises:
-      UserError: an array does not divide over the mesh, or `frozen` is not what is expected.
+      UserError: an array does not divide over the mesh, or `frozen` has other shapes.
     """
     return make_trainer(
         pretrainer,

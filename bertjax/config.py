@@ -90,7 +90,7 @@ PRETRAINING = Kind(
     has_task=False,
     fields=(
         "objectives",
-        *("model.name", "model.num_hidden_layers", "model.precision", "model.unroll"),
+        "model.name",
         *("num_train_steps", "checkpoint_every", "eval_every", "eval_examples"),
         *("keep_best", "best_metric", "best_mode"),
         *("data.phases", "data.format", "data.pair", "data.short_seq_prob", "data.input"),
@@ -201,7 +201,8 @@ def from_json(text: str) -> ConfigDict:
 def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     """A copy with other values of some dotted fields, in the same order, locked."""
     copy = from_json(to_json(config))
-    copy.update_from_flattened_dict(changes)
+    with copy.unlocked():
+        copy.update_from_flattened_dict(changes)
     return copy
 
 

@@ -105,7 +105,7 @@ def tokenizer_folder(source: checkpoint_origin.PretrainedSource) -> pathlib.Path
     Raises:
       UserError: the tokenizer is in neither folder, or the model reads images.
     """
-    if "vocab_size" not in source.config["model"]:
+    if "vocab_size" not in build.model_fields(source.config["model"]):
         raise UserError(
             f"{source.run} has a model of images, {source.config['model']['name']}: expected a run "
             "whose model reads text"

@@ -98,7 +98,9 @@ def _roberta(config: ConfigDict, task: str) -> None:
 def _albert(config: ConfigDict, task: str) -> None:
     rate, config.data.batch_size, dropout, epochs, warmup = _ALBERT[task]
     config.num_train_epochs = epochs
-    config.model.hidden_dropout_prob = config.model.attention_probs_dropout_prob = dropout
+    config.model_preferences.update(
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )
     config.optimizer.update(learning_rate=rate, warmup_share=warmup)
     config.data.update(max_seq_length=512, padded_lengths=_LONG)
 
@@ -143,14 +145,11 @@ def finetuning(task: str, recipe: str) -> ConfigDict:
     config.watchdog_minutes = 20.0  # without a step, until the stacks of all threads are told
     config.task = ConfigDict({"name": "glue", "dataset": task, "classifier_dropout": 0.1})
     config.task.pooler_act = "tanh"  # of a pooler that the encoder lacks
-    # Changes to the pretrained model; None: none. Fields that are not here are as they were.
-    config.model = ConfigDict(
-        {
-            "hidden_dropout_prob": 0.1,
-            "attention_probs_dropout_prob": 0.1,
-            "precision": None,
-            "remat": None,
-        }
+    # Changes to the pretrained model, which must have these fields: any of its own may be set.
+    config.model = ConfigDict()
+    # Changes that are made where the pretrained model has the field.
+    config.model_preferences = ConfigDict(
+        {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     )
     config.data = ConfigDict(
         {

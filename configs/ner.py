@@ -59,7 +59,7 @@ def _features(size: str) -> ConfigDict:
     section |= {"lstm_layers": 2, "lstm_size": 768, "lstm_dropout": 0.1}
     config = _tagging(section, size)
     # A frozen encoder has no dropout, whatever these say.
-    config.model.update(hidden_dropout_prob=None, attention_probs_dropout_prob=None)
+    config.model_preferences = ConfigDict()
     config.model.output_hidden_states = True
     config.optimizer.update(learning_rate=1e-3, freeze_encoder=True)
     config.num_train_epochs = 10

@@ -206,8 +206,8 @@ def test_a_slip_is_named(path, override, expected):
 def test_a_change_to_the_pretrained_model_can_be_taken_back(root):
     taken_back = split_overrides(["--config.model.hidden_dropout_prob=none"])[1]
     config = load_config(str(root / "configs" / "glue.py:cola"), taken_back)
-    assert config.model.hidden_dropout_prob is None
-    assert config.model.attention_probs_dropout_prob == 0.1
+    assert config.model.to_dict() == {"hidden_dropout_prob": None}
+    assert config.model_preferences.hidden_dropout_prob == 0.1
 
 
 def test_an_objective_can_be_added_and_taken_out(path):

@@ -37,10 +37,10 @@ def test_a_phase_has_the_microbatches_of_the_run_or_its_own(config):
 @pytest.mark.parametrize(
     ("phases", "said"),
     [
-        (((10, 8),), r"config.data.phases has \(10, 8\): expected \(steps, length, batch_size\)"),
+        (((10, 8),), r"config.data.phases: got \(10, 8\), expected \(steps, length, batch_size\)"),
         (((10, 8, 8, 1, 1),), r"has \(10, 8, 8, 1, 1\): expected"),
-        (((9, 8, 8),), "add up to 9 steps, config.num_train_steps is 10"),
-        (((6, 8, 8, 1), (4, 8, 8, 2)), "of one length and batch size differ in microbatches"),
+        (((9, 8, 8),), "got 9 steps in total, expected config.num_train_steps=10"),
+        (((6, 8, 8, 1), (4, 8, 8, 2)), "of one length and batch size with different"),
     ],
 )
 def test_a_mistake_is_one_line(config, phases, said):

@@ -95,7 +95,7 @@ def measure(config, arguments: argparse.Namespace) -> dict:
     build.check(config)
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
-    precision = build.precision(config.model.precision)
+    precision = build.precision(config.model)
     peak = peak_flops_per_second(jax.devices(), NAMED[precision].operands)
     return {
         "config": arguments.config,

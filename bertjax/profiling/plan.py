@@ -80,10 +80,10 @@ class StepPlan:
 
 def resolve_for_tpu(config: ConfigDict) -> ConfigDict:
     """Returns the config with device-dependent settings (auto) resolved as on a TPU."""
-    changes = {}
-    if config.model.precision == "auto":
+    changes, model = {}, build.model_values(config.model)
+    if model.get("precision") == "auto":
         changes["model.precision"] = "bfloat16"
-    if config.model.unroll == 0:
+    if model.get("unroll") == 0:
         changes["model.unroll"] = 1
     return changed(config, changes)
 
@@ -120,7 +120,8 @@ def plan_step(config: ConfigDict, phase: build.Phase, topology: Topology, log: L
     """
     mesh = build.mesh_on(config, topology.devices, [phase])
     settings = {axis: size for axis, size in mesh.shape.items() if size > 1}
-    settings |= {"remat": config.model.remat, "microbatches": phase.microbatches}
+    remat = build.model_values(config.model).get("remat", "none")
+    settings |= {"remat": remat, "microbatches": phase.microbatches}
     shown = ", ".join(f"{name} {value}" for name, value in settings.items())
     log(f"compiling {phase.batch_size} x {phase.max_seq_length} for {topology.title}: {shown}")
     trainer, host_batch = dummy.build_trainer(config, phase, mesh, teachers.shapes)

@@ -77,10 +77,15 @@ def find_fitting(
 def _memory_changes(config: ConfigDict) -> Iterator[dict[str, Any]]:
     """Yields changes of the config that need less and less memory."""
     yield {}
-    start = _REMAT_POLICIES.index(config.model.remat) + 1
+    sharded = {"mesh.data": 1, "mesh.fsdp": -1}
+    model = build.model_values(config.model)
+    if "remat" not in model:
+        yield sharded
+        return
+    start = _REMAT_POLICIES.index(model["remat"]) + 1
     for policy in _REMAT_POLICIES[start:]:
         yield {"model.remat": policy}
-    yield {"model.remat": "full", "mesh.data": 1, "mesh.fsdp": -1}
+    yield {"model.remat": "full"} | sharded
 
 
 def _with_microbatches(
@@ -212,7 +217,7 @@ def to_overrides(config: ConfigDict, steps: Sequence[StepPlan]) -> list[str]:
     settings = steps[0].settings
     sizes = {axis: settings.get(axis, 1) for axis in MESH_AXES if config.mesh[axis] != -1}
     changes = {f"mesh.{axis}": n for axis, n in sizes.items() if n != config.mesh[axis]}
-    if settings["remat"] != config.model.remat:
+    if settings["remat"] != build.model_values(config.model).get("remat", "none"):
         changes["model.remat"] = settings["remat"]
     planned = {_unsplit(step.phase): step.phase for step in steps}
     before = build.phases(config)

@@ -237,6 +237,9 @@ def describe_left_out(left_out: Mapping[str, Sequence[str]]) -> str:
 def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) -> ConfigDict:
     """The recipe with all fields of the pretrained model; those that the recipe sets override them.
 
+    The model must have the fields of `config.model`; those of `config.model_preferences` apply
+    where it has them. None changes nothing.
+
     Raises:
       UserError: the model has no such field, or not enough positions.
     """
@@ -244,12 +247,18 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
     model = configs.from_json(json.dumps(origin.config["model"]))
     known = build.model_fields(model)
     with config.unlocked(), model.unlocked():
-        for name, value in recipe.model.items():
+        changes = {}
+        if "model_preferences" in config:
+            preferences = config.model_preferences.items()
+            changes = {name: value for name, value in preferences if name in known}
+            del config.model_preferences
+        for name, value in {**changes, **recipe.model}.items():
             if value is None or model.get(name) == value:
                 continue
             if name not in known:
                 raise UserError(
-                    f"the model of {origin.run} has no field {name}: set --config.model.{name}=none"
+                    f"config.model.{name}: got {value!r}, but the model of {origin.run} has no "
+                    f"such field; set --config.model.{name}=none"
                 )
             model[name] = value
         validation_config.check_model(model)
@@ -260,9 +269,8 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
     max_length = build.positions(model)
     if config.data.max_seq_length > max_length:
         raise UserError(
-            f"config.data.max_seq_length={config.data.max_seq_length} exceeds "
-            f"max_position_embeddings={model.max_position_embeddings} of {origin.run}, which holds "
-            f"{max_length} tokens: lower it"
+            f"config.data.max_seq_length: got {config.data.max_seq_length}, expected at most "
+            f"{max_length}, the positions of the model of {origin.run}; lower it"
         )
     return config
 
@@ -279,7 +287,7 @@ def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
         max_seq_length=fields.max_seq_length,
         cls_last=build.cls_last(config.model),
         max_chars_per_word=examples.max_chars_per_word(config.model),
-        takes_positions="max_position_embeddings" in config.model,
+        takes_positions="max_position_embeddings" in build.model_fields(config.model),
         batch_size=fields.batch_size,
         eval_batch_size=fields.eval_batch_size,
         padded_lengths=fields.padded_lengths,

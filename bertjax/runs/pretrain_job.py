@@ -173,7 +173,7 @@ def description(job: Job) -> str:
         *_description_of_data(job),
         f"parameters  {trees.num_parameters(parameters):,}: {parts}",
         f"mesh        {mesh.size} {mesh.devices.flat[0].device_kind} device(s) {axes}".rstrip(),
-        f"precision   {build.precision(job.config.model.precision)}",
+        f"precision   {build.precision(job.config.model)}",
     ]
     for name, teacher in job.teachers.items():
         count = trees.num_parameters(trainer.frozen[name])

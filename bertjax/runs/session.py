@@ -164,5 +164,5 @@ def fit(
 
 def peak_flops(config: ConfigDict, trainer: Trainer) -> float | None:
     """FLOPs per second of all devices at the run's precision; None for unknown devices."""
-    precision = NAMED[build.precision(config.model.precision)]
+    precision = NAMED[build.precision(config.model)]
     return peak_flops_per_second(list(trainer.mesh.devices.flat), precision.operands)

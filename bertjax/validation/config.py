@@ -81,7 +81,8 @@ def held_out_metrics(config: ConfigDict) -> dict[str, str]:
 
 def _sections(config: ConfigDict) -> list[str]:
     """Sections whose fields are values."""
-    return [name for name in schema.SHARED if name in config]
+    unknown = () if "task" in config else ("task", "model_preferences")
+    return [name for name in schema.SHARED if name in config and name not in unknown]
 
 
 def _check_section(config: ConfigDict, section: str) -> None:
@@ -90,10 +91,10 @@ def _check_section(config: ConfigDict, section: str) -> None:
     if section:
         values = dict(_at(config, section))
     else:
-        known = (*schema.SHARED, "objectives", schema.WRITTEN_BY_RUN)
+        known = (*_sections(config), "objectives", schema.WRITTEN_BY_RUN)
         values = {name: value for name, value in config.items() if name not in known}
     check_fields(hints, values, where)
-    if section == "model" and "task" in config:
+    if section in schema.CHANGES and "task" in config:
         return
     classes = schema.declarations(config, section)
     for declared in classes:

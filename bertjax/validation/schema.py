@@ -241,10 +241,13 @@ SHARED = {
     "data": Data,
     "mesh": Mesh,
     "model": Model,
+    "model_preferences": Model,
     "optimizer": Optimizer,
     "task": Task,
 }
 """Fields of a section that are the same for all names in it."""
+CHANGES = ("model", "model_preferences")
+"""Sections of a fine-tuning: changes to a pretrained model, which is not known yet."""
 WRITTEN_BY_RUN = "init"
 """A section of a fine-tuning's config.json."""
 
@@ -280,7 +283,7 @@ def declarations(config: ConfigDict, section: str) -> tuple[type, ...]:
     if finetunes and section == "data":
         chosen(config, "task.name")
         return (catalog.load("tasks", config.task.name, "dataset").DataFields,)
-    if finetunes and section == "model":  # changes to a pretrained model, not known yet
+    if finetunes and section in CHANGES:
         return (*PLUG_INS["model.name"].every().values(), Model)
     own = [chosen(config, field) for field in PLUG_INS if field.startswith(f"{section}.")]
     return (*own, *([SHARED[section]] if section in SHARED else []))
@@ -293,7 +296,7 @@ def hints(config: ConfigDict, section: str) -> dict[str, Any]:
     Changes to a pretrained model may be those of any model; None changes nothing.
     """
     classes = declarations(config, section)
-    if "task" in config and section == "model":
+    if "task" in config and section in CHANGES:
         return _optional_union(classes)
     found: dict[str, Any] = {}
     if section == "optimizer":

@@ -328,7 +328,7 @@ def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
     ("overrides", "message"),
     [
         ({"choose_epoch": "first"}, r"choose_epoch: got 'first', expected one of 'last', 'best'"),
-        ({"data.max_seq_length": 32}, r"max_seq_length=32 exceeds max_position_embeddings=24 of"),
+        ({"data.max_seq_length": 32}, "max_seq_length: got 32, expected at most 24, the positions"),
         ({"num_train_epochs": 0}, r"config.num_train_epochs: got 0, expected an integer >= 1"),
         ({"data.batch_size": 12}, r"batch_size=12 does not divide into data=8"),
         ({"data.eval_batch_size": 9}, r"batch_size=9 does not divide into data=8"),
@@ -382,7 +382,7 @@ def test_a_tokenizer_of_another_size_or_none_is_refused(data, pretrained, tmp_pa
     def bigger(config):
         config["model"]["vocab_size"] += 1
 
-    with pytest.raises(UserError, match=r"the tokenizer has \d+ pieces"):
+    with pytest.raises(UserError, match=r"the tokenizer's \d+ tokens"):
         job_of(data, changed(pretrained, tmp_path / "other", bigger), tmp_path / "w")
     run = changed(pretrained, tmp_path / "without", lambda config: None)
     (run / "tokenizer").unlink()

@@ -46,8 +46,8 @@ def test_processors_with_equal_instruction_sets_have_equal_fingerprints(tmp_path
 def test_auto_precision_is_the_fastest_of_the_device(monkeypatch, backend, has, chosen):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(host, "has_bfloat16_matmul", lambda: has)
-    assert build.precision("auto") == chosen
-    assert build.precision("float32") == "float32"
+    assert build.precision({"name": "bert", "precision": "auto"}) == chosen
+    assert build.precision({"name": "bert", "precision": "float32"}) == "float32"
 
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
