@@ -1,7 +1,7 @@
 """Gradient accumulation over microbatches, with one reduction over the data axis at the end.
 
-Along the mesh's data axis every shard sums up a gradient of its own, and only the sums meet: once a
-step, whatever the number of parts.
+Each shard of the data axis accumulates its own gradient over its microbatches; the sums are
+all-reduced once per step, for any number of microbatches.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from bertjax.train.sharding import DATA, data_shards, named, parts_of
+from bertjax.train.sharding import DATA, axis_names, num_data_shards, num_parts
 
 
 def split_microbatches(batch: Any, parts: int, shards: int) -> Any:
-    """[B ...] becomes [parts shards b ...]; every device keeps the rows that it holds."""
+    """Reshapes [B ...] to [parts shards b ...]; no row moves to another device."""
 
     def one(x):
         x = x.reshape(shards, -1, parts, *x.shape[1:])
@@ -25,14 +25,14 @@ def split_microbatches(batch: Any, parts: int, shards: int) -> Any:
 
 
 def merge_microbatches(parts: Any) -> Any:
-    """[parts shards b ...] becomes [B ...] again."""
+    """Reshapes [parts shards b ...] back to [B ...]."""
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(-1, *x.shape[3:]), parts)
 
 
 def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
-    """Works on the leading axis of `parts`, one part after the other.
+    """Scans a function over the leading axis of `parts`.
 
-    `function(part)` gives what is added up, of each shard, and what is returned for each part.
+    `function(part)` returns a pair: the first is summed over parts, the second is stacked.
     """
     shapes, _ = jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(
@@ -47,14 +47,14 @@ def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
 
 
 def reduce_shards(sums: Any, dtype: jnp.dtype | None = None, placed: Any = None) -> Any:
-    """[shards ...] becomes [...]: what the shards bring together.
+    """Sums [shards ...] to [...] over the data axis: an all-reduce, or a reduce-scatter.
 
     Args:
       sums: Of each shard.
-      dtype: What travels between devices, where another type than that of the sums.
-      placed: How each of [...] is cut, if every device needs a part alone: it is sent no more.
+      dtype: Of the communication, where it differs from that of the sums.
+      placed: `PartitionSpec`s of the results, if each device needs only its shard of them.
     """
-    if placed is None or data_shards() == 1:
+    if placed is None or num_data_shards() == 1:
         return jax.tree.map(lambda x: _summed(x, dtype), sums)
     return jax.tree.map(lambda x, spec: _scattered(x, dtype, spec), sums, placed)
 
@@ -62,19 +62,19 @@ def reduce_shards(sums: Any, dtype: jnp.dtype | None = None, placed: Any = None)
 def _summed(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
     if dtype is None or len(x) == 1:
         return x.sum(0)
-    # `sum` would add up in float32, and send that.
+    # `sum` would accumulate, and communicate, in float32.
     short = jax.lax.reduce(x.astype(dtype), jnp.zeros((), dtype), jax.lax.add, (0,))
     return short.astype(x.dtype)
 
 
 def _scattered(x: jax.Array, dtype: jnp.dtype | None, spec: PartitionSpec) -> jax.Array:
-    """Said by hand: left to itself, the compiler sums all on every device and cuts its part out."""
-    cut = [number for number, axes in enumerate(spec) if DATA in named(axes)]
+    """Reduce-scatter, explicitly: XLA itself would all-reduce and slice."""
+    cut = [number for number, axes in enumerate(spec) if DATA in axis_names(axes)]
     if not cut:
         return _summed(x, dtype)
     before, behind = x.shape[1 : cut[0] + 1], x.shape[cut[0] + 2 :]
-    # A TPU scatters rows; several axes behind the one that is cut it would sum whole, like heads.
-    flat = (-1,) if behind and parts_of(spec[cut[0] + 1 :]) == 1 else behind
+    # The TPU compiler scatters matrices; with several trailing axes, as of heads, it all-reduces.
+    flat = (-1,) if behind and num_parts(spec[cut[0] + 1 :]) == 1 else behind
 
     def own_part(x: jax.Array) -> jax.Array:
         sent = x.astype(dtype or x.dtype).reshape(*before, x.shape[cut[0] + 1], *flat)
@@ -85,12 +85,12 @@ def _scattered(x: jax.Array, dtype: jnp.dtype | None, spec: PartitionSpec) -> ja
     scattered = jax.shard_map(own_part, axis_names={DATA}, **specs)
     if dtype is None:
         return scattered(x)
-    # XLA for CPUs aborts where bfloat16 is scattered on a mesh of several axes.
+    # XLA for CPUs aborts on a bfloat16 reduce-scatter on a mesh of several axes.
     return jax.lax.platform_dependent(x, cpu=lambda x: _summed(x, dtype), default=scattered)
 
 
 def _placed(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-    """Places the first axes; how the others lie is the compiler's to say."""
+    """Constrains the sharding of the first axes; that of the others is left to the compiler."""
     if jax.sharding.get_abstract_mesh().empty:
         return x
     free = [PartitionSpec.UNCONSTRAINED] * (x.ndim - len(axes))

@@ -15,10 +15,10 @@ RULES = {
 
 
 class EvaluateEpochs(Hook):
-    """Evaluates at the end of each epoch and keeps what came out.
+    """Evaluates at the end of each epoch and keeps the metrics.
 
     Args:
-      steps_per_epoch: Steps in which every example is seen once.
+      steps_per_epoch: Steps in which every example is trained on once.
       evaluate: (state, epoch from 1, the epochs before it) -> metrics by name.
     """
 
@@ -33,7 +33,7 @@ class EvaluateEpochs(Hook):
         self.restore(restored)
 
     def restore(self, restored: Mapping[str, Any]) -> None:
-        """Takes up what a checkpoint remembers, also where no step is left to be trained."""
+        """Restores the epochs of a checkpoint, also where no step remains to be trained."""
         self.epochs = [dict(epoch) for epoch in restored.get("epochs", ())]
 
     def due(self, step: int, ending: str | None) -> bool:
@@ -52,14 +52,14 @@ class EvaluateEpochs(Hook):
 def is_chosen_so_far(
     rule: str, metric: str, newest: Values, before: Sequence[Epoch], *, is_last: bool
 ) -> bool:
-    """Whether the rule chooses the newest epoch, as far as is known when it ends."""
+    """Whether the rule would choose the newest epoch among those so far."""
     if rule == "last":
         return is_last
     return all(newest[metric] > epoch[metric] for epoch in before)
 
 
 def chosen(rule: str, metric: str, epochs: Sequence[Epoch]) -> Epoch:
-    """The epoch that counts; of equally good ones the first."""
+    """The epoch that the rule chooses; the first one of equal scores."""
     if rule == "last":
         return epochs[-1]
     return max(epochs, key=lambda epoch: (epoch[metric], -epoch["epoch"]))

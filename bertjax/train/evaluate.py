@@ -1,4 +1,4 @@
-"""Evaluate a state on held-out examples and collect predictions; every example counts once."""
+"""Evaluate a state on held-out examples, and collect predictions, each example exactly once."""
 
 import collections
 from collections.abc import Callable, Iterable, Mapping
@@ -23,8 +23,8 @@ def evaluate(
     """Means over all examples of all batches, by name.
 
     Args:
-      eval_step: Gives sums and weights.
-      params: Of the state to be measured.
+      eval_step: Returns sums and weights.
+      params: Of the state.
       batches: Host batches; the padding of a short last one has `example_weight` 0.
       mesh: Where the batches go.
     """
@@ -32,7 +32,7 @@ def evaluate(
     for batch in batches:
         sums = jax.device_get(eval_step(params, to_global(batch, mesh)))
         for name, (value, weight) in sums.items():
-            # float64 on the host: thousands of batches add up without loss.
+            # float64: sums over thousands of batches stay exact enough.
             totals[name] = totals.get(name, 0) + np.array([value, weight], np.float64)
     return {name: float(value / max(weight, 1e-6)) for name, (value, weight) in totals.items()}
 
@@ -42,7 +42,7 @@ NumberedBatches = Iterable[tuple[Int[np.ndarray, " B"], Mapping[str, np.ndarray]
 
 
 def make_predict_step(pretrainer: Pretrainer, mesh: Mesh) -> PredictStep:
-    """Builds (params, batch) -> the task's predictions, whole on every host; compiled."""
+    """Builds the jitted (params, batch) -> predictions of the task, replicated on every host."""
 
     def predict_step(params: Params, batch: Batch) -> jax.Array:
         return pretrainer.apply({"params": params}, batch, method="predict")
@@ -57,24 +57,24 @@ def predict(
     num_examples: int,
     mesh: Mesh,
 ) -> np.ndarray:
-    """The prediction of each example, by its number; of tokens a row each.
+    """Predicts all examples; returns predictions in the order of the examples' numbers.
 
     Args:
       predict_step: See `make_predict_step`.
       params: Parameters.
       batches: (numbers of the examples of the global batch, negative for padding; this host's
         rows of it).
-      num_examples: How many there are; each must come once.
-      mesh: Where batches go.
+      num_examples: Total number; each must be in exactly one batch.
+      mesh: Where batches are placed.
 
     Raises:
-      ValueError: an example came twice or never.
+      ValueError: an example was missing or repeated.
     """
     numbers, values, in_flight = [], [], collections.deque()
     for batch_numbers, batch in batches:
         numbers.append(batch_numbers)
         in_flight.append(predict_step(params, to_global(batch, mesh)))
-        # Read one batch late, the device works while the next one is built.
+        # Read one batch behind, so that the device computes while the next batch is built.
         if len(in_flight) > 1:
             values.append(np.asarray(in_flight.popleft()))
     values += map(np.asarray, in_flight)
@@ -82,7 +82,7 @@ def predict(
 
 
 def _even(values: list[Num[np.ndarray, "B *more"]]) -> list[Num[np.ndarray, "B *more"]]:
-    """Predictions of tokens as long as those of the longest batch, with -1 behind them."""
+    """Pads token predictions with -1 to the length of the longest batch."""
     if values[0].ndim == 1:
         return values
     max_length = max(rows.shape[1] for rows in values)
@@ -101,5 +101,5 @@ def _in_order(
     real = numbers >= 0
     order = np.argsort(numbers[real], kind="stable")
     if not np.array_equal(numbers[real][order], np.arange(num_examples)):
-        raise ValueError(f"{real.sum()} predictions do not stand for {num_examples} examples")
+        raise ValueError(f"got {real.sum()} predictions, expected one for each of {num_examples}")
     return values[real][order]

@@ -14,15 +14,15 @@ from bertjax.train.sharding import to_global
 
 
 class Feed:
-    """Places batches on a mesh and counts what each is worth.
+    """Places batches on a mesh and counts their tokens and FLOPs.
 
     Args:
       batches: (step, this host's rows of its batch).
-      mesh: Where they go.
+      mesh: Where they are placed.
       flops: FLOPs of the model for a step on a batch of this shape, (B, L).
 
     Attributes:
-      wait_seconds: How long batches took to be built and placed so far.
+      wait_seconds: Total time spent on building and placing batches.
     """
 
     def __init__(
@@ -45,6 +45,6 @@ class Feed:
             start = time.monotonic()
 
     def work(self, step: int) -> Work:
-        """What the batch of a step is worth; asked once for each step."""
+        """Tokens and FLOPs of the batch of a step; called once for each step."""
         shape = self._shapes.pop(step)
         return Work(tokens=math.prod(shape), flops=self._flops(shape))

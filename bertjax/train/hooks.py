@@ -1,7 +1,7 @@
 """Hooks of the training loop, called after every step: evaluation, checkpoints, watchdog.
 
-`Watchdog` prints the stacks of all threads if a step takes too long. The number of programs that
-were compiled, or loaded from JAX's compilation cache, is counted too.
+`Watchdog` prints the stacks of all threads if a step takes too long. Compilations, and loads from
+JAX's compilation cache, are counted to keep their time apart.
 """
 
 import contextlib
@@ -20,20 +20,15 @@ from bertjax.train.checkpoint.manager import Checkpoints
 
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
-_heard = 0
+_num_compilations = 0
 
 
-def count() -> int:
-    """So many until now, those of other threads too."""
-    return _heard
+def _on_event(event: str, seconds: float, **_) -> None:
+    global _num_compilations
+    _num_compilations += event == _EVENT
 
 
-def _hear(event: str, seconds: float, **_) -> None:
-    global _heard
-    _heard += event == _EVENT
-
-
-jax.monitoring.register_event_duration_secs_listener(_hear)
+jax.monitoring.register_event_duration_secs_listener(_on_event)
 
 
 Values = Mapping[str, float]
@@ -41,17 +36,17 @@ Values = Mapping[str, float]
 
 @dataclasses.dataclass
 class Run:
-    """What hooks may know of the run that they serve.
+    """The state of the loop that hooks can read.
 
     Attributes:
-      hooks: all of them, in order.
-      batches: where the batches come from; knows how long getting them has taken.
-      num_train_steps: the step at which the run ends.
-      first_step: steps done when this process began.
-      step: steps begun by now.
-      spent: seconds that hooks took to act, by their names.
-      compile_seconds: time in which steps were compiled.
-      stall_seconds: time spent waiting for batches while no step was running.
+      hooks: All of them, in order.
+      batches: The source of batches, with `wait_seconds`.
+      num_train_steps: The step at which the run ends.
+      first_step: Steps done when this process started.
+      step: Steps dispatched.
+      seconds_by_hook: Time in `on_step`, by name of the hook.
+      compile_seconds: Time of dispatching steps that had to be compiled.
+      stall_seconds: Time spent waiting for batches while no step was running.
     """
 
     hooks: tuple["Hook", ...]
@@ -59,7 +54,7 @@ class Run:
     num_train_steps: int
     first_step: int
     step: int = dataclasses.field(init=False)
-    spent: dict[str, float] = dataclasses.field(default_factory=dict)
+    seconds_by_hook: dict[str, float] = dataclasses.field(default_factory=dict)
     compile_seconds: float = 0.0
     stall_seconds: float = 0.0
 
@@ -67,90 +62,91 @@ class Run:
         self.step = self.first_step
         self._waited = 0.0
 
-    def fetched(self, newest: Mapping[str, jax.Array]) -> None:
-        """Counts the wait for a batch, unless the step that has these metrics is still running.
+    def count_stall(self, newest: Mapping[str, jax.Array]) -> None:
+        """Counts the last wait for a batch, unless the step with these metrics is still running.
 
-        It may have ended at any moment of the wait, which counts whole.
+        The step may have ended at any moment of the wait; the whole wait is counted then.
         """
         before, self._waited = self._waited, self.batches.wait_seconds
         if all(value.is_ready() for value in newest.values()):
             self.stall_seconds += self._waited - before
 
     def record(self, step: int, values: Values) -> None:
-        """Hands measurements to every hook, to be shown, written and kept."""
+        """Passes metrics to `on_record` of every hook."""
         for hook in self.hooks:
-            hook.recorded(step, values)
+            hook.on_record(step, values)
 
-    def restored(self) -> dict[str, Any]:
-        """What the hooks want to find again after a restart."""
+    def hook_states(self) -> dict[str, Any]:
+        """The state dicts of all hooks, by name, as a checkpoint stores them."""
         kept = {hook.name: hook.state_dict() for hook in self.hooks}
         return {name: content for name, content in kept.items() if content}
 
     @property
-    def aside_seconds(self) -> float:
-        """Time that no step was trained in, since hooks acted."""
-        return sum(self.spent.values())
+    def hook_seconds(self) -> float:
+        """Total time in `on_step` of all hooks."""
+        return sum(self.seconds_by_hook.values())
 
     @contextlib.contextmanager
     def timed(self, hook: "Hook") -> Iterator[None]:
-        """Counts the time that a hook takes to act."""
+        """Adds the time of the block to that of a hook."""
         start = time.monotonic()
         yield
-        self.spent[hook.name] = self.spent.get(hook.name, 0.0) + time.monotonic() - start
+        before = self.seconds_by_hook.get(hook.name, 0.0)
+        self.seconds_by_hook[hook.name] = before + time.monotonic() - start
 
     @contextlib.contextmanager
-    def beginning_step(self) -> Iterator[None]:
-        """Counts the time until a step has begun, if it had to be compiled."""
-        compiled, start = count(), time.monotonic()
+    def count_compilation(self) -> Iterator[None]:
+        """Adds the time of the block to `compile_seconds` if a program was compiled in it."""
+        before, start = _num_compilations, time.monotonic()
         yield
-        if count() > compiled:
+        if _num_compilations > before:
             self.compile_seconds += time.monotonic() - start
 
 
 class Hook:
-    """Does nothing: a hook overrides what it needs."""
+    """Base class of hooks; every method does nothing."""
 
     @property
     def name(self) -> str:
-        """Under which name a checkpoint keeps what the hook remembers."""
+        """The key of the hook's state in a checkpoint."""
         return type(self).__name__
 
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
-        """Called before the first step, with what `state_dict` returned at the restored step."""
+        """Called before the first step, with the `state_dict` of the restored step, or {}."""
 
-    def measured(self, step: int, values: Values) -> None:
-        """Called for every step in turn, once its metrics are known."""
+    def on_metrics(self, step: int, values: Values) -> None:
+        """Called for every step in order, once its metrics are available."""
 
-    def recorded(self, step: int, values: Values) -> None:
-        """Called with what another hook, or this one, has to report."""
+    def on_record(self, step: int, values: Values) -> None:
+        """Called with the metrics that any hook records."""
 
     def due(self, step: int, ending: str | None) -> bool:
-        """Whether the hook requires to act on the state after this step.
+        """Whether `on_step` is to be called after this step.
 
         `ending` is "complete" or "interrupted" after the last step of this process, else None.
         """
         return False
 
     def on_step(self, step: int, state: Any) -> None:
-        """Called where `due`, when everything up to this step has been measured."""
+        """Called where `due`, after `on_metrics` of all steps up to this one."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain JSON values to be found again by `begin` after a restart."""
+        """JSON values for the checkpoint, which `on_train_begin` receives after a restart."""
         return {}
 
     def close(self) -> None:
-        """Called at the end, whatever the reason for it."""
+        """Called when the loop ends, for any reason."""
 
 
 class Evaluate(Hook):
-    """Measures the state every `every` steps and at the end of the run.
+    """Evaluates the state every `every` steps and at the end of the run.
 
     Args:
-      every: how often; 0 for the end alone.
-      evaluate: state -> metrics by name; where there are none, nothing is recorded.
+      every: Steps between evaluations; 0 for the end alone.
+      evaluate: state -> metrics by name; empty metrics are not recorded.
 
     Attributes:
-      newest: the last metrics; empty before the first.
+      newest: The last metrics; empty before the first.
     """
 
     def __init__(self, every: int, evaluate: Callable[[Any], Values]):
@@ -173,8 +169,8 @@ class SaveCheckpoints(Hook):
     """Saves the state every `every` steps, at the end, and when the run is interrupted.
 
     Args:
-      every: how often; 0 for the end and interruptions alone.
-      checkpoints: where to; it is closed with the hook.
+      every: Steps between checkpoints; 0 for the end and interruptions alone.
+      checkpoints: Closed with the hook.
     """
 
     def __init__(self, every: int, checkpoints: Checkpoints):
@@ -185,7 +181,7 @@ class SaveCheckpoints(Hook):
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
 
-    def recorded(self, step: int, values: Values) -> None:
+    def on_record(self, step: int, values: Values) -> None:
         if step != self._measured_at:
             self._metrics, self._measured_at = {}, step
         self._metrics.update(values)
@@ -195,20 +191,20 @@ class SaveCheckpoints(Hook):
 
     def on_step(self, step: int, state: Any) -> None:
         metrics = self._metrics if self._measured_at == step else {}
-        self._checkpoints.save(state, step=step, metrics=metrics, hooks=self._run.restored())
+        self._checkpoints.save(state, step=step, metrics=metrics, hooks=self._run.hook_states())
 
     def close(self) -> None:
         self._checkpoints.close()
 
 
 class StopWhenNotFinite(Hook):
-    """Stops a run in which several updates in a row were skipped.
+    """Stops a run after several skipped updates in a row.
 
-    `train_step` leaves the parameters as they are when the loss or the gradient is not finite and
-    reports `skipped` = 1. One such step is bad luck; a row of them is a run that goes nowhere.
+    `train_step` leaves the parameters unchanged when the loss or the gradient is not finite and
+    reports `skipped` = 1.
 
     Args:
-      limit: how many in a row are too many.
+      limit: Number of consecutive skipped updates at which the run stops.
     """
 
     def __init__(self, limit: int):
@@ -218,31 +214,31 @@ class StopWhenNotFinite(Hook):
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._in_a_row = restored.get("in_a_row", 0)
 
-    def measured(self, step: int, values: Values) -> None:
+    def on_metrics(self, step: int, values: Values) -> None:
         self._in_a_row = self._in_a_row + 1 if values.get("skipped") else 0
         if self._in_a_row >= self._limit:
             first = step - self._in_a_row + 1
             raise UserError(
                 f"the loss or its gradient was not finite in steps {first} to {step}, "
-                f"{self._in_a_row} in a row, and none of these updates was made: lower "
-                f"optimizer.learning_rate or lengthen its warmup"
+                f"{self._in_a_row} in a row, whose updates were skipped; lower "
+                f"config.optimizer.learning_rate or raise warmup_steps"
             )
 
     def state_dict(self) -> dict[str, Any]:
         return {"in_a_row": self._in_a_row} if self._in_a_row else {}
 
 
-_LOOKS = 20
+_CHECKS_PER_LIMIT = 20
 
 
 class Watchdog(Hook):
-    """Writes the stacks of all threads to standard error when no step has ended for too long.
+    """Prints the stacks of all threads to standard error when no step has ended for too long.
 
-    Evaluating, saving and compiling count as waiting too. It does so in every process of a job, and
-    again each time that as much time has passed; the run continues.
+    Time of evaluation, checkpoints and compilation counts as well. Every process of a job prints,
+    and repeats it each time the limit has passed again; the run continues.
 
     Args:
-      minutes: How long is too long; 0 for never.
+      minutes: The limit; 0 for none.
     """
 
     def __init__(self, minutes: float):
@@ -254,22 +250,22 @@ class Watchdog(Hook):
         if self._limit > 0:
             threading.Thread(target=self._watch, daemon=True, name="watchdog").start()
 
-    def measured(self, step: int, values: Values) -> None:
+    def on_metrics(self, step: int, values: Values) -> None:
         self._step, self._since = step, time.monotonic()
 
     def close(self) -> None:
         self._closed.set()
 
     def _watch(self) -> None:
-        told = self._since
-        while not self._closed.wait(self._limit / _LOOKS):
+        printed = self._since
+        while not self._closed.wait(self._limit / _CHECKS_PER_LIMIT):
             now = time.monotonic()
-            if now - max(told, self._since) >= self._limit:
-                told = now
+            if now - max(printed, self._since) >= self._limit:
+                printed = now
                 print(
                     f"process {jax.process_index()}: no step has ended for "
                     f"{(now - self._since) / 60:.3g} minutes, the last was step {self._step:,}; "
-                    "what every thread is doing:",
+                    "stacks of all threads:",
                     file=sys.__stderr__,
                     flush=True,
                 )

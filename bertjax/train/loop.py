@@ -1,8 +1,8 @@
 """The training loop of pretraining and fine-tuning, which differ in objectives and hooks.
 
-A device works ahead of this loop: a step's metrics are read a few steps after it was begun, when
-they are there anyway, so that the device never waits for the host. Before a hook sees the state of
-a step, all metrics up to it have been told: what was measured is on disk before a checkpoint is.
+Steps are dispatched asynchronously: the metrics of a step are read a few steps later, so that the
+device never waits for the host. Before a hook gets the state of a step, hooks have got the metrics
+of all steps up to it: metrics are on disk before the checkpoint is.
 """
 
 import collections
@@ -19,10 +19,10 @@ STEPS_IN_FLIGHT = 2
 
 
 class Batches(Protocol):
-    """Yields (steps done before it, batch on the devices), beginning at the state's own step."""
+    """Yields (steps done before it, batch on the devices), from the state's own step on."""
 
     wait_seconds: float
-    """How long the loop has waited for batches so far."""
+    """Total time that the loop has waited for batches."""
 
     def __iter__(self) -> Iterator[tuple[int, Any]]: ...
 
@@ -40,18 +40,17 @@ def train(
     """Trains until `num_train_steps` steps are done, or until it is interrupted.
 
     Args:
-      state: anything with a `step`, the number of steps done. It is given away: `train_step` may
+      state: Anything with a `step`, the number of steps done. It is donated: `train_step` may
         reuse its memory.
-      batches: see `Batches`.
+      batches: See `Batches`.
       train_step: (state, batch) -> (next state, metrics); jitted.
-      hooks: are told of everything in their order: put those that measure before the one that
-        saves.
-      num_train_steps: the step to end at, counted from the beginning of the run.
-      interrupt: asks the loop to stop after a step.
-      restored: what hooks saved in the checkpoint that the state comes from.
+      hooks: Called in this order: those that evaluate must precede the one that saves.
+      num_train_steps: The step to end at, counted from the first step of the run.
+      interrupt: Requests the loop to stop after a step.
+      restored: State dicts of hooks in the checkpoint that the state was restored from.
 
     Returns:
-      The state after the last step. `interrupt.stopped` tells whether more were to come.
+      The state after the last step; `interrupt.stopped` is whether it was interrupted.
     """
     run = Run(tuple(hooks), batches, num_train_steps, first_step=int(state.step))
     interrupt = interrupt or Interrupt()
@@ -61,16 +60,16 @@ def train(
             open_hooks.callback(hook.close)
             hook.on_train_begin(run, state, (restored or {}).get(hook.name, {}))
         for before, batch in batches if run.step < num_train_steps else ():
-            run.fetched(in_flight[-1][1] if in_flight else {})
+            run.count_stall(in_flight[-1][1] if in_flight else {})
             if before != run.step:
-                raise ValueError(f"the batch of step {before} came, expected that of {run.step}")
-            with run.beginning_step():
+                raise ValueError(f"got the batch of step {before}, expected that of {run.step}")
+            with run.count_compilation():
                 state, metrics = train_step(state, batch)
             run.step = before + 1
             in_flight.append((run.step, metrics))
-            ending = _ending(run.step, num_train_steps, interrupt)
+            ending = _reason_to_end(run.step, num_train_steps, interrupt)
             due = [hook for hook in run.hooks if hook.due(run.step, ending)]
-            _tell(run, in_flight, leave=0 if due or ending else STEPS_IN_FLIGHT)
+            _pass_metrics(run, in_flight, leave=0 if due or ending else STEPS_IN_FLIGHT)
             for hook in due:
                 with run.timed(hook):
                     hook.on_step(run.step, state)
@@ -81,17 +80,17 @@ def train(
     return state
 
 
-def _ending(step: int, num_train_steps: int, interrupt: Interrupt) -> str | None:
-    """Why this step is the last one, or None."""
+def _reason_to_end(step: int, num_train_steps: int, interrupt: Interrupt) -> str | None:
+    """The reason why this step is the last one, or None."""
     if step >= num_train_steps:
         return "complete"
     return "interrupted" if interrupt.should_stop() else None
 
 
-def _tell(run: Run, in_flight: collections.deque, *, leave: int) -> None:
-    """Reads the metrics of all but the newest steps and hands them to the hooks."""
+def _pass_metrics(run: Run, in_flight: collections.deque, *, leave: int) -> None:
+    """Reads the metrics of all but the newest steps and passes them to the hooks."""
     while len(in_flight) > leave:
         step, metrics = in_flight.popleft()
         values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
         for hook in run.hooks:
-            hook.measured(step, values)
+            hook.on_metrics(step, values)

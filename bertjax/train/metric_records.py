@@ -1,4 +1,4 @@
-"""Read `metrics.jsonl`, without JAX: a run can be inspected while it trains."""
+"""Read `metrics.jsonl` of a run, also while it trains; without importing JAX."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from bertjax.io.files import read_json
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """The records of a run, oldest first; a line that is cut off is left out."""
+    """Reads the records of a run, oldest first; an incomplete line is skipped."""
     path = pathlib.Path(workdir) / "metrics.jsonl"
     if not path.exists():
         return []
@@ -19,7 +19,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def parsed(line: str) -> dict[str, Any] | None:
-    """One line; None for half of one, or for something else."""
+    """Parses one line; None if it is incomplete or no record."""
     if not line.endswith("\n"):
         return None
     try:
@@ -30,7 +30,7 @@ def parsed(line: str) -> dict[str, Any] | None:
 
 
 def read_seeds(folder: pathlib.Path) -> list[list[dict[str, Any]]]:
-    """The records of each seed of a fine-tuning that has started."""
+    """Reads the records of all seeds of a fine-tuning that have started."""
     return [read_metrics(seed) for seed in sorted(folder.glob("seed_*"))]
 
 

@@ -20,30 +20,30 @@ from bertjax.train.hooks import Hook, Run, Values
 from bertjax.train.metric_records import read_metrics
 
 BACKWARD_PER_FORWARD = 2
-"""Each product of the forward pass has two in the backward pass, one for either operand."""
+"""Each matmul of the forward pass has two in the backward pass, one for either operand."""
 
 
 def training_flops(forward: Callable, *arguments: Any) -> int:
-    """FLOPs of one forward and backward pass; what is frozen has no backward pass.
+    """FLOPs of one forward and backward pass; frozen modules have no backward pass.
 
     Args:
-      forward: what computes the loss. It is traced, not run.
-      *arguments: arrays or `jax.ShapeDtypeStruct`s.
+      forward: The computation of the loss. It is traced, not run.
+      *arguments: Arrays or `jax.ShapeDtypeStruct`s.
     """
-    return _count(_needed(forward, arguments), BACKWARD_PER_FORWARD)
+    return _count(_live_program(forward, arguments), BACKWARD_PER_FORWARD)
 
 
 def flops(function: Callable, *arguments: Any) -> int:
-    """FLOPs of the products in one call of a function, which is traced, not run.
+    """FLOPs of the matmuls in one call of a function, which is traced, not run.
 
     Raises:
-      ValueError: there are products in a loop whose length depends on values.
+      ValueError: there are matmuls in a loop whose length depends on values.
     """
-    return _count(_needed(function, arguments), 0)
+    return _count(_live_program(function, arguments), 0)
 
 
-def _needed(function: Callable, arguments: Sequence[Any]) -> core.Jaxpr:
-    """The program without what nothing of its result needs: a compiler drops that."""
+def _live_program(function: Callable, arguments: Sequence[Any]) -> core.Jaxpr:
+    """The program without dead code, which the compiler drops as well."""
     program = jax.make_jaxpr(function)(*arguments).jaxpr
     needed, _ = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
     return needed
@@ -51,11 +51,12 @@ def _needed(function: Callable, arguments: Sequence[Any]) -> core.Jaxpr:
 
 def _count(program: core.Jaxpr, backward: int) -> int:
     return sum(
-        (1 + backward) * _own(equation) + _inner(equation, backward) for equation in program.eqns
+        (1 + backward) * _equation_flops(equation) + _nested_flops(equation, backward)
+        for equation in program.eqns
     )
 
 
-def _own(equation: core.JaxprEqn) -> int:
+def _equation_flops(equation: core.JaxprEqn) -> int:
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         left = equation.invars[0].aval.shape
@@ -69,8 +70,8 @@ def _own(equation: core.JaxprEqn) -> int:
     return 2 * summed * math.prod(equation.outvars[0].aval.shape)
 
 
-def _inner(equation: core.JaxprEqn, backward: int) -> int:
-    """What the programs inside an equation need: a scan's body, as often as it runs."""
+def _nested_flops(equation: core.JaxprEqn, backward: int) -> int:
+    """FLOPs of the programs inside an equation, such as the body of a scan times its length."""
     name, parameters = equation.primitive.name, equation.params
     if parameters.get("name") == FORWARD:
         backward = 0
@@ -80,13 +81,13 @@ def _inner(equation: core.JaxprEqn, backward: int) -> int:
     if name == "pallas_call":
         return math.prod(parameters["grid_mapping"].grid) * sum(counts)
     if name == "shard_map":
-        # Releases of JAX differ in the name.
+        # The name differs between releases of JAX.
         axes = parameters.get("newly_manual_axes") or parameters["manual_axes"]
         return math.prod(parameters["mesh"].shape[axis] for axis in axes) * sum(counts)
     if name == "cond":
         return max(counts)
     if name == "while" and sum(counts):
-        raise ValueError("products inside a while loop: how often it runs is not known")
+        raise ValueError("matmuls inside a while loop, whose number of iterations is not known")
     return sum(counts)
 
 
@@ -99,25 +100,25 @@ def _programs(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
                 yield item
 
 
-SHARE = "goodput"
-_STEPS, _LOST = f"{SHARE}/steps", f"{SHARE}/lost"
+GOODPUT = "goodput"
+_STEPS, _LOST = f"{GOODPUT}/steps", f"{GOODPUT}/lost"
 _CAUSES = {"Evaluate": "evaluation", "SaveCheckpoints": "checkpoint"}
 
 
 class Goodput(Hook):
-    """Records, when a process ends, the share of its time that went into steps, and the rest.
+    """Records, when a process ends, the share of wall-clock time in training steps.
 
-    Beside `goodput`, the share, stand seconds since the beginning of the run, over all its starts:
-    `goodput/steps`; `goodput/input`, in which no step ran for want of a batch; `goodput/compile`;
-    `goodput/evaluation`; `goodput/checkpoint`, in which the loop waited for one; `goodput/lost`,
-    for steps that had to be taken again, as far as an earlier process wrote about them. The last
-    checkpoint of a process is not yet in it.
+    In addition to `goodput`, the share, it records seconds over all starts of the run:
+    `goodput/steps`; `goodput/input`, waiting for batches while no step ran; `goodput/compile`;
+    `goodput/evaluation`; `goodput/checkpoint`, in which the loop was blocked; `goodput/lost`, of
+    steps that were repeated after a kill, as far as their metrics had been written. The last
+    checkpoint of a process is not included.
 
     Args:
-      workdir: Of the run; put this hook before the one that writes `metrics.jsonl` there.
+      workdir: Of the run. This hook must precede the one that writes `metrics.jsonl` there.
 
     Attributes:
-      newest: What was recorded last; empty before.
+      newest: The last values; empty before the first.
     """
 
     def __init__(self, workdir: str | os.PathLike):
@@ -128,7 +129,7 @@ class Goodput(Hook):
         self._run, self._start = run, time.monotonic()
         self._before = dict(restored)
         if restored or run.first_step == 0:
-            lost = self._told_seconds(run.first_step) - restored.get("seconds", 0.0)
+            lost = self._last_seconds(run.first_step) - restored.get("seconds", 0.0)
             self._before["lost"] = restored.get("lost", 0.0) + max(lost, 0.0)
 
     def due(self, step: int, ending: str | None) -> bool:
@@ -139,18 +140,18 @@ class Goodput(Hook):
         seconds, lost = spent.pop("seconds"), spent.pop("lost")
         steps = seconds - sum(spent.values())
         self.newest = {
-            SHARE: steps / (seconds + lost),
+            GOODPUT: steps / (seconds + lost),
             _STEPS: steps,
-            **{f"{SHARE}/{cause}": value for cause, value in spent.items()},
+            **{f"{GOODPUT}/{cause}": value for cause, value in spent.items()},
             _LOST: lost,
         }
         self._run.record(step, self.newest)
 
     def state_dict(self) -> dict[str, float]:
-        """Seconds by cause, and all of them but those that were lost."""
+        """Seconds by cause, and their sum without those that were lost."""
         now = {"seconds": time.monotonic() - self._start, "lost": 0.0}
         now |= {"input": self._run.stall_seconds, "compile": self._run.compile_seconds}
-        for hook, seconds in self._run.spent.items():
+        for hook, seconds in self._run.seconds_by_hook.items():
             cause = _CAUSES.get(hook, "hooks")
             now[cause] = now.get(cause, 0.0) + seconds
         return {
@@ -158,47 +159,48 @@ class Goodput(Hook):
             for cause in {**self._before, **now}
         }
 
-    def _told_seconds(self, step: int) -> float:
-        """When the run told last of a step after this one, in seconds since its beginning."""
+    def _last_seconds(self, step: int) -> float:
+        """Seconds of the last record of a step after this one."""
         records = read_metrics(self._workdir)
         return max((r.get("seconds") or 0.0 for r in records if r["step"] > step), default=0.0)
 
 
-def text(values: Values) -> str:
-    """As the user reads it: the share, and where the time went."""
-    causes = {name.removeprefix(f"{SHARE}/"): value for name, value in values.items()}
-    share = causes.pop(SHARE)
+def describe_goodput(values: Values) -> str:
+    """One line: the share, and the time of each cause."""
+    causes = {name.removeprefix(f"{GOODPUT}/"): value for name, value in values.items()}
+    share = causes.pop(GOODPUT)
     longest = sorted(causes.items(), key=lambda cause: -cause[1])
     shown = ", ".join(f"{name} {seconds:,.1f} s" for name, seconds in longest if seconds >= 0.05)
     return f"goodput {share:.1%}: {shown}"
 
 
-_AS_THEY_ARE = {"learning_rate"}
-"""Not averaged over the steps since the last report."""
+_NOT_AVERAGED = {"learning_rate"}
+"""Metrics that are not averaged over the steps since the last report."""
 
 
 class Work(NamedTuple):
-    """What one step is worth: tokens that the batch has room for, and FLOPs of the model."""
+    """Tokens of a batch, padding included, and FLOPs of the model for one step."""
 
     tokens: int
     flops: float
 
 
 class Report(Hook):
-    """Sums up the steps since the last report and records the means.
+    """Records means of the metrics since the last report, and the speed of training.
 
-    A mean leaves out skipped steps, whose values are not finite. What is summed up so far goes into
-    checkpoints: a resumed run reports what the uninterrupted one would have.
+    Means exclude skipped steps, whose values are not finite. Sums are part of checkpoints: a
+    resumed run reports the same values as the uninterrupted one.
 
-    Beside the metrics of `train_step` it records `updates_skipped`, `tokens` and `seconds` since
-    the beginning of the run; and, since the last report, `seconds_per_step`, `tokens_per_second`,
-    `model_flops_utilisation` and `input_stall`, the share of the time in which no step ran
-    because its batch was not there. Compilation, evaluation and saving count in `seconds` alone.
+    In addition to the metrics of `train_step` it records `updates_skipped`, `tokens` and `seconds`
+    since the start of the run; and, since the last report, `seconds_per_step`,
+    `tokens_per_second`, `model_flops_utilisation` and `input_stall`, the share of time in which no
+    step ran because its batch was not ready. Compilation, evaluation and saving count in `seconds`
+    alone.
 
     Args:
-      every: steps from one report to the next; the last step of a run is always reported.
-      work: step -> what it is worth; phases of a run may differ.
-      peak_flops_per_second: of all devices; without it there is no utilisation.
+      every: Steps between reports; the last step of a run is always reported.
+      work: step -> tokens and FLOPs, which may differ between phases.
+      peak_flops_per_second: Of all devices; None records no utilisation.
     """
 
     def __init__(
@@ -221,14 +223,14 @@ class Report(Hook):
 
     @property
     def seconds(self) -> float:
-        """Time in the loop since the beginning of the run, over all its starts."""
+        """Time in the loop over all starts of the run."""
         return self._seconds_before + time.monotonic() - self._start
 
-    def measured(self, step: int, values: Values) -> None:
+    def on_metrics(self, step: int, values: Values) -> None:
         work = self._work(step)
         self.tokens += work.tokens
         if self._clock is None:
-            # The first step of a process is compiled: it is no measure of speed.
+            # The first step of a process includes its compilation.
             self._clock = _Clock(self._run)
         else:
             self._clock.add(work)
@@ -252,13 +254,13 @@ class Report(Hook):
             return
         self._steps += 1
         for name, value in values.items():
-            if name not in _AS_THEY_ARE:
+            if name not in _NOT_AVERAGED:
                 self._sums[name] = self._sums.get(name, 0.0) + value
 
     def _means(self, newest: Values) -> dict[str, float]:
         means = {
             name: newest[name]
-            if name in _AS_THEY_ARE
+            if name in _NOT_AVERAGED
             else self._sums.get(name, math.nan) / max(self._steps, 1)
             for name in newest
             if name != "skipped"
@@ -270,7 +272,7 @@ class Report(Hook):
 
 
 class _Clock:
-    """Measures the steps from its making on, without what the run does aside."""
+    """Measures the speed of steps since its construction, without the time of hooks."""
 
     def __init__(self, run: Run):
         self._run = run
@@ -297,4 +299,4 @@ class _Clock:
         return speed
 
     def _now(self) -> float:
-        return time.monotonic() - self._run.aside_seconds
+        return time.monotonic() - self._run.hook_seconds

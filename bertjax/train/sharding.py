@@ -29,14 +29,14 @@ RULES = (
     ("layers", None),
     ("norm", None),
 )
-"""Which mesh axis shards which logical axis, unless `config.mesh.rules` says otherwise."""
+"""The mesh axes that shard each logical axis; `config.mesh.rules` takes precedence."""
 
-MAY_STAY_WHOLE = ("vocab",)
-"""Axes that are replicated where they do not divide: published vocabularies are odd numbers."""
+MAY_BE_REPLICATED = ("vocab",)
+"""Axes that are replicated where they do not divide: published vocabularies have odd sizes."""
 
 
 class MeshRules:
-    """The constraint on `config.mesh.rules`: pairs of a logical axis and what shards it."""
+    """The constraint on `config.mesh.rules`: pairs of a logical axis and its mesh axes."""
 
     def complaint(self, value: Any) -> str | None:
         try:
@@ -44,7 +44,7 @@ class MeshRules:
         except UserError as error:
             return f"expected known names; {error}"
         except (TypeError, ValueError):
-            return "expected pairs of a logical axis and a mesh axis, several of them, or None"
+            return "expected pairs of a logical axis and a mesh axis, a tuple of them, or None"
         return None
 
 
@@ -54,17 +54,17 @@ class MeshSize:
     def complaint(self, value: Any) -> str | None:
         if type(value) is int and (value == -1 or value >= 1):
             return None
-        return "expected an integer >= 1, or -1 for all devices that remain"
+        return "expected an integer >= 1, or -1 for all remaining devices"
 
 
 def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh with the axes data, fsdp, tensor and sequence.
+    """Builds a mesh with the axes data, fsdp, tensor and sequence.
 
-    Where the devices are several slices, which a slower network joins, the first axes whose sizes
-    allow it run across slices, and all others within one: data before fsdp.
+    With several slices, which a slower network connects, the first axes whose sizes allow it span
+    slices, data before fsdp; all others stay within a slice.
 
     Args:
-      sizes: Devices along each axis; at most one axis is -1, which takes all that remain.
+      sizes: Devices along each axis; at most one axis is -1, for all remaining devices.
       devices: All devices of all hosts by default.
 
     Raises:
@@ -74,14 +74,15 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
     shape = [sizes[axis] for axis in MESH_AXES]
     asked = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, shape, strict=True))
     if shape.count(-1) > 1 or any(size == 0 or size < -1 for size in shape):
-        raise UserError(f"config.mesh: {asked}: sizes are at least 1, and one of them may be -1")
+        raise UserError(f"config.mesh: got {asked}, expected sizes >= 1, of which one may be -1")
     fixed = math.prod(size for size in shape if size != -1)
     if -1 in shape and len(devices) % fixed == 0:
         shape[shape.index(-1)] = len(devices) // fixed
     if math.prod(shape) != len(devices):
+        multiple = "a multiple of " if -1 in shape else ""
         raise UserError(
-            f"config.mesh: {asked} needs {'a multiple of ' if -1 in shape else ''}{fixed} devices, "
-            f"{len(devices)} are here: choose sizes whose product is {len(devices)}"
+            f"config.mesh: got {asked}, which needs {multiple}{fixed} devices, found "
+            f"{len(devices)}; choose sizes whose product is {len(devices)}"
         )
     kinds = (AxisType.Auto,) * len(shape)
     slices = _count_slices(devices)
@@ -96,7 +97,7 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
 
 
 def shape_within_slice(mesh: Mesh) -> dict[str, int]:
-    """The sizes of a mesh's axes, of the part of it that is one slice."""
+    """The sizes of a mesh's axes within one slice."""
     shape = [mesh.shape[axis] for axis in MESH_AXES]
     across = _across_slices(shape, _count_slices(mesh.devices.flat))
     parts = zip(MESH_AXES, shape, across, strict=True)
@@ -108,7 +109,7 @@ def _count_slices(devices: Iterable[jax.Device]) -> int:
 
 
 def _across_slices(shape: Sequence[int], slices: int) -> list[int]:
-    """In how many parts, one a slice, each axis is cut."""
+    """The number of slices along each axis."""
     across, left = [], slices
     for size in shape:
         across.append(math.gcd(size, left))
@@ -117,10 +118,10 @@ def _across_slices(shape: Sequence[int], slices: int) -> list[int]:
 
 
 def shardings(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
-    """For every array of a boxed state, where on the mesh it lies.
+    """The sharding of every array of a boxed state.
 
     Args:
-      boxed: Shapes (`jax.eval_shape`) whose parameters still carry the names of their axes.
+      boxed: Shapes (`jax.eval_shape`) with the names of their logical axes.
       mesh: The mesh.
       rules: (logical axis, mesh axis, several of them, or None), in order of precedence.
 
@@ -136,8 +137,8 @@ def shardings(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
         used = [axis for several in axes for axis in several]
         if len(used) > len(set(used)):
             raise UserError(
-                f"config.mesh.rules put two axes of {where}, {tuple(spec)}, on one mesh axis: "
-                "give them different ones, or one of them None"
+                f"config.mesh.rules: got one mesh axis for two axes of {where}, {tuple(spec)}, "
+                "expected different ones; change one of them, or set it to None"
             )
         return NamedSharding(mesh, PartitionSpec(*axes))
 
@@ -149,8 +150,8 @@ def shardings(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
     )
 
 
-def placed_shapes(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
-    """The unboxed shapes of a state, each with its place on the mesh; see `shardings`."""
+def sharded_shapes(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
+    """The unboxed shapes of a state with their shardings; see `shardings`."""
     return jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
         nn.meta.unbox(boxed),
@@ -158,22 +159,22 @@ def placed_shapes(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
     )
 
 
-def spread_over_data(shapes: PyTree) -> PyTree:
-    """The same shapes, each also cut along the data axis where it divides (ZeRO, stage 1).
+def shard_over_data(shapes: PyTree) -> PyTree:
+    """Shards each array over the data axis as well, where it divides (ZeRO, stage 1).
 
-    Every device then updates its part alone: gradients are summed to where they are needed, and
-    the updated parameters brought together (Rajbhandari et al. 2020, section 5.1).
+    Each device then updates only its shard: gradients are reduce-scattered, and updated parameters
+    all-gathered (Rajbhandari et al. 2020, section 5.1).
     """
     return jax.tree.map(_spread, shapes)
 
 
 def _spread(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     mesh, spec = leaf.sharding.mesh, leaf.sharding.spec
-    axes = [named(axes) for axes in (*spec, *[None] * (leaf.ndim - len(spec)))]
+    axes = [axis_names(axes) for axes in (*spec, *[None] * (leaf.ndim - len(spec)))]
     if any(DATA in used for used in axes):
         return leaf
     parts = [math.prod(mesh.shape[axis] for axis in used) for used in axes]
-    # What is whole comes first: a sum that is scattered need not change places then.
+    # Unsharded axes first: a reduce-scatter along them needs no further communication.
     for number in sorted(range(leaf.ndim), key=lambda number: parts[number] > 1):
         if leaf.shape[number] % (parts[number] * mesh.shape[DATA]) == 0:
             axes[number] = (*axes[number], DATA)
@@ -185,10 +186,10 @@ def _spread(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 def on_mesh(
     function: Callable, mesh: Mesh, rules: Sequence[tuple], attention_kernel: str = ""
 ) -> Callable:
-    """Lets the layers in a function that is jitted work for the devices of the mesh.
+    """Wraps a function to be jitted so that its layers are traced for a mesh.
 
-    They place their activations on it, and use the attention kernels of its platform, unless
-    another one is asked for (`layers/attention_kernels.py`).
+    They shard their activations over it, and use the attention kernels of its platform, or
+    `attention_kernel` (`layers/attention_kernels.py`).
     """
     platform = mesh.devices.flat[0].platform
 
@@ -204,19 +205,19 @@ def on_mesh(
     return traced
 
 
-def data_shards() -> int:
-    """In how many parts the mesh that is traced on cuts a batch along its data axis."""
+def num_data_shards() -> int:
+    """Size of the data axis of the mesh in scope."""
     return dict(jax.sharding.get_abstract_mesh().shape).get(DATA, 1)
 
 
-def parts_of(axes: Sequence[str | tuple[str, ...] | None]) -> int:
-    """In how many parts that mesh cuts an array by these entries of a `PartitionSpec`."""
+def num_parts(axes: Sequence[str | tuple[str, ...] | None]) -> int:
+    """Number of shards of an array with these entries of a `PartitionSpec`, on that mesh."""
     sizes = jax.sharding.get_abstract_mesh().shape
-    return math.prod(sizes[axis] for entry in axes for axis in named(entry))
+    return math.prod(sizes[axis] for entry in axes for axis in axis_names(entry))
 
 
-def over_data_shards(function: Callable) -> Callable:
-    """Lets a function of a shard of a batch work on all of [shards ...], each for itself."""
+def vmap_data_shards(function: Callable) -> Callable:
+    """Maps a function of one shard of a batch over [shards ...], each on its own devices."""
 
     def within_shard(shard):
         rules = [(name, _without_data(axes)) for name, axes in nn.get_logical_axis_rules()]
@@ -227,19 +228,19 @@ def over_data_shards(function: Callable) -> Callable:
 
 
 def _without_data(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return tuple(axis for axis in named(axes) if axis != DATA)
+    return tuple(axis for axis in axis_names(axes) if axis != DATA)
 
 
-def named(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The axes of the mesh in one entry of a `PartitionSpec`."""
+def axis_names(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes in one entry of a `PartitionSpec`."""
     return (axes,) if isinstance(axes, str) else tuple(axes or ())
 
 
 def _table(rules: Sequence[tuple]) -> dict[str, tuple[str, ...]]:
-    """The mesh axes of each logical axis: what the first rule that names it says."""
+    """The mesh axes of each logical axis; the first rule with its name applies."""
     table = {}
     for name, axes in rules:
-        axes = named(axes)
+        axes = axis_names(axes)
         _check_known("logical axis", [name], [known for known, _ in RULES])
         _check_known("mesh axis", axes, MESH_AXES)
         table.setdefault(name, axes)
@@ -258,17 +259,17 @@ def _mesh_axes(
     """The mesh axes that shard one axis of an array."""
     if size % math.prod(mesh.shape[axis] for axis in axes) == 0:
         return axes
-    if name in MAY_STAY_WHOLE:
+    if name in MAY_BE_REPLICATED:
         return ()
     parts = " x ".join(f"{axis}={mesh.shape[axis]}" for axis in axes)
     raise UserError(
-        f"{where}: axis {name!r} of size {size} does not divide over {parts}: "
-        "change config.mesh or the size"
+        f"{where}: got size {size} of axis {name!r}, expected a multiple of {parts}; change "
+        "config.mesh or the size"
     )
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Examples lie along the data and fsdp axes."""
+    """The sharding of a batch: examples over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
@@ -279,7 +280,7 @@ def check_batch_size(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None
       UserError: it does not.
     """
     if microbatches < 1:
-        raise UserError(f"microbatches={microbatches}: expected 1 or more")
+        raise UserError(f"microbatches: got {microbatches}, expected an integer >= 1")
     parts = mesh.shape["data"] * mesh.shape["fsdp"] * microbatches
     if batch_size % parts:
         low = batch_size // parts * parts
@@ -306,16 +307,16 @@ def check_length(length: int, mesh: Mesh) -> None:
 
 
 def local_rows(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " n"]:
-    """The rows of the global batch that this host builds: those that its devices hold.
+    """The rows of the global batch that this host builds: those of its devices.
 
-    Hosts along the tensor or sequence axis hold, and build, the same rows.
+    Hosts along the tensor or sequence axis build the same rows.
     """
     held = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     return np.unique(np.concatenate([np.arange(batch_size)[rows] for rows in held]))
 
 
 def to_global(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Global arrays of the batch, of which this host brings its own rows."""
+    """Builds the global arrays of a batch from this host's rows."""
     sharding = batch_sharding(mesh)
     return {
         name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()

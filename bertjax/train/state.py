@@ -15,16 +15,16 @@ from bertjax.pretrainer import Pretrainer
 
 @flax.struct.dataclass
 class TrainState:
-    """The position in the data is the step number; nothing else needs to be restored.
+    """Everything that a step updates; the position in the data follows from the step number.
 
     Attributes:
       step: Optimizer steps done.
       params: Plain nested dict.
-      opt_state: The optimizer's.
-      carry: What a recurrent model hands from batch to batch, else None: a tree of arrays whose
-        first axis is the batch, all zero before the first step.
-      skipped: Updates left out so far because the loss or the gradient was not finite.
-      skipped_in_a_row: How many of them came last, one after the other.
+      opt_state: Of the optimizer.
+      carry: State that a recurrent model passes from batch to batch, or None: a tree of arrays
+        whose first axis is the batch, all zero before the first step.
+      skipped: Number of updates skipped because the loss or the gradient was not finite.
+      skipped_in_a_row: Number of consecutive skipped updates up to now.
     """
 
     step: Int[Array, ""]
@@ -42,14 +42,14 @@ def create(
     seed: int,
     batch_size: int = 1,
 ) -> TrainState:
-    """The state before the first step, with all arrays still boxed in their axis names.
+    """Initialises the state; arrays are boxed with the names of their logical axes.
 
     Args:
       pretrainer: The encoder and its objectives.
-      optimizer: From gradient to direction.
-      batch: One example; its shapes count alone.
+      optimizer: Maps gradients to directions.
+      batch: One example, of which only the shapes matter.
       seed: Of the parameters.
-      batch_size: Examples of a global batch, which a carry has a row for each of.
+      batch_size: Examples of a global batch: rows of a carry.
     """
     variables = pretrainer.init(jax.random.key(seed), batch, train=False)
     params = variables["params"]
@@ -62,12 +62,12 @@ def create(
     return TrainState(zero, params, optimizer.init(params), carry, zero, zero)
 
 
-def frozen_of(pretrainer: Pretrainer, batch: Batch) -> Params:
-    """Parameters that no step changes, boxed: their shapes count, their values are draws."""
+def init_frozen(pretrainer: Pretrainer, batch: Batch) -> Params:
+    """Initialises the frozen parameters, boxed; used for their shapes."""
     variables = pretrainer.init(jax.random.key(0), batch, train=False)
     return variables.get("frozen", {})
 
 
 def unboxed(state: TrainState) -> TrainState:
-    """The same state with plain arrays, without the names of their axes."""
+    """The state with plain arrays, without the names of their axes."""
     return nn.meta.unbox(state)

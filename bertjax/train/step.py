@@ -18,7 +18,7 @@ from bertjax.train.accumulation import (
     split_microbatches,
     sum_over,
 )
-from bertjax.train.sharding import data_shards, over_data_shards
+from bertjax.train.sharding import num_data_shards, vmap_data_shards
 from bertjax.train.state import TrainState
 
 Metrics = dict[str, Array]
@@ -27,11 +27,11 @@ EvalStep = Callable[..., dict[str, Sum]]
 
 NOTHING: Params = {}
 
-TINY = 1e-6
-"""Divides where an objective found nothing to predict."""
+MIN_WEIGHT = 1e-6
+"""Lower bound of a divisor: an objective may have no position to predict in a batch."""
 
 Microbatches = int | Mapping[tuple[int, int], int]
-"""Parts that a batch is worked on in, one after the other; by (B, L) where shapes differ in it."""
+"""Number of microbatches of a step; by (B, L) where it differs between phases."""
 
 _STREAMS = {"masks": 0, "dropout": 1, "evaluation": 2}
 
@@ -44,21 +44,21 @@ def make_train_step(
     seed: int,
     microbatches: Microbatches = 1,
     grad_reduce_in_bf16: bool = False,
-    gradient_placed: Any = None,
+    gradient_specs: Any = None,
 ) -> TrainStep:
     """Builds (state, batch, frozen=) -> (next state, metrics).
 
     Every example has its own keys, `fold_in(fold_in(seed, step), index in the global batch)`: masks
-    and what is dropped are the same on any mesh, any number of hosts and of microbatches.
+    and dropout are the same on any mesh, and for any number of hosts and microbatches.
 
-    A loss is the weighted sum of the objectives' means over the whole batch. With microbatches,
+    The loss is the weighted sum of the objectives' means over the whole batch. With microbatches,
     sums are accumulated and divided by the weights of the whole batch, so the gradient is exact.
 
-    `frozen` holds the parameters that no step changes, such as a teacher's.
+    `frozen` holds parameters that are not trained, such as a teacher's.
 
-    Gradients meet along the data axis in float32, or in bfloat16, which is half of what travels;
-    each device's own sum over its microbatches is float32 in any case. `gradient_placed` says how
-    each is cut, where a device updates no more than its part (ZeRO); by default all get all of it.
+    Gradients are all-reduced over the data axis in float32, or in bfloat16 with half the
+    communication; accumulation over microbatches is in float32 in any case. `gradient_specs` are
+    the `PartitionSpec`s of gradients where a device updates only its shard (ZeRO).
     """
     loss_weights = pretrainer.loss_weights()
 
@@ -70,7 +70,7 @@ def make_train_step(
             )
         weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
         total = sum(
-            loss_weights[name] * value / jnp.maximum(weights[name], TINY)
+            loss_weights[name] * value / jnp.maximum(weights[name], MIN_WEIGHT)
             for name, (value, _) in losses.items()
         )
         sums = _named(losses, metrics) | {"loss": (total, jnp.ones(()) / count)}
@@ -85,12 +85,12 @@ def make_train_step(
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         row_keys = example_keys(seed, state.step, size, "dropout")
         whole = batch, row_keys, state.carry
-        if count == 1 and not grad_reduce_in_bf16 and gradient_placed is None:
+        if count == 1 and not grad_reduce_in_bf16 and gradient_specs is None:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
                 state.params, frozen, whole, dropout, None, 1
             )
         else:
-            shards = data_shards()
+            shards = num_data_shards()
             weights = _whole_weights(pretrainer, state.params, frozen, batch, state.carry)
 
             def part_gradient(part):
@@ -100,9 +100,9 @@ def make_train_step(
                 return (gradient, sums), carry
 
             parts = split_microbatches(whole, count, shards)
-            (gradient, sums), carry = sum_over(over_data_shards(part_gradient), parts)
+            (gradient, sums), carry = sum_over(vmap_data_shards(part_gradient), parts)
             dtype = jnp.bfloat16 if grad_reduce_in_bf16 else None
-            gradient = reduce_shards(gradient, dtype, gradient_placed)
+            gradient = reduce_shards(gradient, dtype, gradient_specs)
             sums = reduce_shards(sums)
             carry = merge_microbatches(carry)
         metrics = {name: mean(total) for name, total in sums.items()}
@@ -114,10 +114,10 @@ def make_train_step(
 
 
 def make_eval_step(pretrainer: Pretrainer, *, seed: int) -> EvalStep:
-    """Builds (params, batch, frozen=) -> sums of losses and metrics, to be added up over batches.
+    """Builds (params, batch, frozen=) -> sums of losses and metrics, to be summed over batches.
 
-    Masks depend on the seed and on `example_id` alone: every evaluation predicts the same tokens.
-    No carry is given: to a recurrent model every example is the beginning of a text.
+    Masks depend on the seed and `example_id` only: every evaluation predicts the same tokens.
+    There is no carry: for a recurrent model every example starts a text.
     """
 
     def eval_step(params: Params, batch: Batch, frozen: Params = NOTHING) -> dict[str, Sum]:
@@ -136,21 +136,21 @@ def example_keys(seed: int, step: Array, batch_size: int, purpose: str = "masks"
 
 
 def evaluation_keys(seed: int, example_id: Array) -> Array:
-    """The same key for an example in every evaluation."""
+    """The key of each example, the same in every evaluation."""
     key = _stream(seed, "evaluation")
     return jax.vmap(lambda index: jax.random.fold_in(key, index))(example_id)
 
 
 def mean(total: Sum) -> Array:
-    """The mean that a weighted sum and its weight stand for; 0 where nothing was weighed."""
+    """The mean of a weighted sum; 0 where the weight is 0."""
     value, weight = total
-    return value / jnp.maximum(weight, TINY)
+    return value / jnp.maximum(weight, MIN_WEIGHT)
 
 
 def _apply(
     pretrainer: Pretrainer, params: Params, frozen: Params, batch: Batch, carry: Any, **options: Any
 ) -> tuple[Any, Any]:
-    """The losses and metrics of a batch, and what is handed on to the next one."""
+    """Computes the losses and metrics of a batch, and the carry for the next one."""
     variables = {"params": params, "frozen": frozen}
     if carry is None:
         return pretrainer.apply(variables, batch, **options), None
@@ -168,9 +168,9 @@ def _whole_weights(
 ) -> dict[str, Array]:
     """Each objective's weight sum over the whole batch.
 
-    Weights do not depend on what the encoder computes, so the compiler drops everything but them.
+    Weights do not depend on the output of the encoder, so the compiler drops its computation.
     """
-    with log_kernel_choice(lambda line: None):  # nor is its attention worked out by anything
+    with log_kernel_choice(lambda line: None):  # no attention runs here: nothing to log
         (losses, _), _ = _apply(pretrainer, params, frozen, batch, carry, train=False)
     return {name: weight for name, (_, weight) in losses.items()}
 
@@ -182,9 +182,9 @@ def _update(
     metrics: Metrics,
     optimizer: optax.GradientTransformation,
 ) -> tuple[TrainState, Metrics]:
-    """The next state; where the loss or the gradient is not finite, only counters move.
+    """Computes the next state; where the loss or gradient is not finite, only counters change.
 
-    The learning rate belongs to the step number, so that a skipped update does not shift it.
+    The learning rate depends on the step number: a skipped update does not shift the schedule.
     """
     gradient_norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(gradient_norm)
@@ -208,5 +208,5 @@ def _update(
 
 
 def _stream(seed: int, purpose: str) -> Array:
-    """Keys for different purposes never meet."""
+    """The base key of a purpose, independent of those of other purposes."""
     return jax.random.fold_in(jax.random.key(seed), _STREAMS[purpose])

@@ -18,7 +18,7 @@ from bertjax.interfaces import Batch, Params, extent
 from bertjax.pretrainer import Pretrainer
 from bertjax.train import report, sharding
 from bertjax.train.checkpoint import origin
-from bertjax.train.state import TrainState, create, frozen_of, unboxed
+from bertjax.train.state import TrainState, create, init_frozen, unboxed
 from bertjax.train.step import (
     NOTHING,
     EvalStep,
@@ -32,17 +32,17 @@ from bertjax.train.step import (
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """What a run is made of once its shapes are known.
+    """The compiled functions of a run and the shapes of its state.
 
     Attributes:
       mesh: The devices.
       pretrainer: The encoder and its objectives.
-      shapes: The state as shapes with shardings, which is what a checkpoint is restored onto.
-      frozen: Parameters that no step changes, on the mesh: no checkpoint holds them.
-      create_state: Makes the first state, on the mesh.
-      train_step: Jitted; gives its state away.
+      shapes: The state as shapes with shardings, the target of restoring a checkpoint.
+      frozen: Parameters that are not trained, on the mesh; not part of checkpoints.
+      create_state: Initialises the state, on the mesh.
+      train_step: Jitted; donates its state.
       eval_step: Jitted.
-      step_options: Of `make_train_step`, with which others compile the step anew.
+      step_options: Arguments of `make_train_step`, for compiling another step.
     """
 
     mesh: Mesh
@@ -56,13 +56,13 @@ class Trainer:
 
     def flops(self, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> int:
         """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
-        (batch_size, length), own = shape, extent(batch)[1]
+        (batch_size, length), own_length = shape, extent(batch)[1]
 
-        def longer(size: int) -> int:
-            return length if size == own else size
+        def resize(size: int) -> int:
+            return length if size == own_length else size
 
         rows = {
-            name: jax.ShapeDtypeStruct((batch_size, *map(longer, values.shape[1:])), values.dtype)
+            name: jax.ShapeDtypeStruct((batch_size, *map(resize, values.shape[1:])), values.dtype)
             for name, values in batch.items()
         }
         rows["example_key"] = jax.eval_shape(lambda: _keys(batch_size))
@@ -79,7 +79,7 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True)
 class BoundStep:
-    """A compiled function together with its last arguments."""
+    """A jitted function with its last arguments bound."""
 
     function: Callable[..., Any]
     arguments: tuple
@@ -88,7 +88,7 @@ class BoundStep:
         return self.function(*arguments, *self.arguments)
 
     def compile(self, *arguments) -> "BoundStep":
-        """The same for arguments of these shapes alone; `function` then tells what it needs."""
+        """Compiles ahead of time for these shapes; `function` then has memory and cost analyses."""
         return BoundStep(self.function.lower(*arguments, *self.arguments).compile(), self.arguments)
 
 
@@ -108,25 +108,25 @@ def make_trainer(
     grad_reduce_in_bf16: bool = False,
     attention_kernel: str = "",
 ) -> Trainer:
-    """Builds everything that is compiled for a run.
+    """Builds the compiled functions of a run.
 
     Args:
       pretrainer: The encoder and its objectives.
-      optimizer: From gradient to direction.
+      optimizer: Maps gradients to directions.
       schedule: Learning rate of each step.
-      batch: Any host batch of the run; only its names, types and ranks count.
+      batch: Any host batch of the run; only its names, types and ranks matter.
       mesh: The devices.
-      rules: Which mesh axis shards which logical axis.
+      rules: The mesh axes of each logical axis.
       seed: Of parameters, masks and dropout.
-      microbatches: Parts that a batch is worked on in.
-      batch_size: Examples of a global batch, for models that carry something from batch to batch.
-      frozen: Parameters that no step changes, as numpy arrays, by objective.
-      shard_optimizer: Whether the optimizer's state is spread over the data axis as well.
-      grad_reduce_in_bf16: Whether gradients meet along the data axis in bfloat16.
-      attention_kernel: "" for what is best on these devices (`layers/attention_kernels.py`).
+      microbatches: Number of microbatches of a step.
+      batch_size: Examples of a global batch, for models with a carry.
+      frozen: Parameters that are not trained, as numpy arrays, by objective.
+      shard_optimizer: Whether the optimizer's state is sharded over the data axis as well.
+      grad_reduce_in_bf16: Whether gradients are all-reduced over the data axis in bfloat16.
+      attention_kernel: "" for the best on these devices (`layers/attention_kernels.py`).
 
     Raises:
-      UserError: an array does not divide over the mesh, or `frozen` is not what is expected.
+      UserError: an array does not divide over the mesh, or `frozen` has other shapes.
     """
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     template["example_key"] = _keys(1)
@@ -134,24 +134,24 @@ def make_trainer(
     def boxed() -> TrainState:
         return create(pretrainer, optimizer, template, seed, batch_size)
 
-    shapes = sharding.placed_shapes(jax.eval_shape(boxed), mesh, rules)
+    shapes = sharding.sharded_shapes(jax.eval_shape(boxed), mesh, rules)
     options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
     if shard_optimizer:
-        shapes, options["gradient_placed"] = _spread(shapes)
+        shapes, options["gradient_specs"] = _spread(shapes)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
-    wanted = jax.eval_shape(lambda: frozen_of(pretrainer, template))
-    frozen = origin.place(frozen, sharding.placed_shapes(wanted, mesh, rules), "teacher")
+    expected = jax.eval_shape(lambda: init_frozen(pretrainer, template))
+    frozen = origin.place(frozen, sharding.sharded_shapes(expected, mesh, rules), "teacher")
     frozen_parts = jax.tree.map(lambda leaf: leaf.sharding, frozen)
 
     def first(frozen: Params) -> TrainState:
         state = unboxed(boxed())
         return state.replace(params=pretrainer.init_params(state.params, frozen))
 
-    jax.eval_shape(first, frozen)  # what does not fit is told now
+    jax.eval_shape(first, frozen)  # raises errors of shapes before anything is compiled
     rows = sharding.batch_sharding(mesh)
     train_step = make_train_step(pretrainer, optimizer, schedule, seed=seed, **options)
 
-    def held(function: Callable, **options: Any) -> BoundStep:
+    def bind(function: Callable, **options: Any) -> BoundStep:
         placed = sharding.on_mesh(function, mesh, rules, attention_kernel)
         return BoundStep(jax.jit(placed, **options), (frozen,))
 
@@ -161,13 +161,13 @@ def make_trainer(
         shapes=shapes,
         frozen=frozen,
         create_state=BoundStep(jax.jit(first, out_shardings=placed), (frozen,)),
-        train_step=held(
+        train_step=bind(
             train_step,
             donate_argnums=0,
             in_shardings=(placed, rows, frozen_parts),
             out_shardings=(placed, None),
         ),
-        eval_step=held(
+        eval_step=bind(
             make_eval_step(pretrainer, seed=seed), in_shardings=(placed.params, rows, frozen_parts)
         ),
         step_options=options,
@@ -175,10 +175,10 @@ def make_trainer(
 
 
 def _spread(shapes: TrainState) -> tuple[TrainState, PyTree]:
-    """The state with its optimizer's part cut along the data axis, and how gradients are, too."""
-    spread = sharding.spread_over_data(shapes.params)
-    gradient_placed = jax.tree.map(lambda leaf: leaf.sharding.spec, spread)
-    return shapes.replace(opt_state=sharding.spread_over_data(shapes.opt_state)), gradient_placed
+    """Shards the optimizer's state over the data axis; also returns the specs of gradients."""
+    spread = sharding.shard_over_data(shapes.params)
+    gradient_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, spread)
+    return shapes.replace(opt_state=sharding.shard_over_data(shapes.opt_state)), gradient_specs
 
 
 def _keys(batch_size: int) -> jax.Array:
@@ -194,13 +194,13 @@ def for_seeds(
     rules: Sequence[tuple],
     attention_kernel: str = "",
 ) -> Callable[[int], Trainer]:
-    """Builds seed -> what `make_trainer` would make of it, compiled for all seeds together.
+    """Builds seed -> trainer, with one compilation for all seeds.
 
     Args:
       trainer: Of any seed.
       optimizer: As the trainer's.
       schedule: As the trainer's.
-      batch: Any host batch; only its names, types and ranks count.
+      batch: Any host batch; only its names, types and ranks matter.
       rules: As the trainer's.
       attention_kernel: As the trainer's.
     """

@@ -1,4 +1,4 @@
-"""Write metrics: to the terminal, to `metrics.jsonl` (one JSON object a line), to TensorBoard."""
+"""Write metrics to the terminal, to `metrics.jsonl` (one JSON object per line), to TensorBoard."""
 
 import datetime
 import json
@@ -21,7 +21,7 @@ _SECONDS_PER_STEP = "seconds_per_step"
 
 
 class Display(Hook):
-    """Shows progress on standard error, on the first host alone."""
+    """Prints progress on standard error, on the first host only."""
 
     def __init__(self):
         self._live = None
@@ -33,20 +33,20 @@ class Display(Hook):
             self._live = _live_line(run)
             self._live.start()
 
-    def measured(self, step: int, values: Values) -> None:
+    def on_metrics(self, step: int, values: Values) -> None:
         if self._live is not None:
             self._live.update(self._live.task_ids[0], completed=step)
 
-    def recorded(self, step: int, values: Values) -> None:
+    def on_record(self, step: int, values: Values) -> None:
         if not self._shown:
             return
         is_training = "loss" in values
-        text = _training(values) if is_training else _aside(values)
+        text = _describe_training(values) if is_training else _describe_other(values)
         if is_training and self._live is not None:
             self._live.update(self._live.task_ids[0], figures=text)
             return
         total = self._run.num_train_steps
-        remaining = _remaining(values, total - step) if is_training else ""
+        remaining = _time_remaining(values, total - step) if is_training else ""
         line = f"step {step:>{len(str(total))}}/{total}  {text}{remaining}"
         if self._live is not None:
             self._live.console.print(line, markup=False, highlight=False)
@@ -78,7 +78,7 @@ def _live_line(run: Run):
     return live
 
 
-def _training(values: Values) -> str:
+def _describe_training(values: Values) -> str:
     parts = [f"loss {values['loss']:.4f}"]
     if "tokens_per_second" in values:
         parts.append(f"{values['tokens_per_second']:,.0f} tokens/s")
@@ -91,13 +91,13 @@ def _training(values: Values) -> str:
     return "  ".join(parts)
 
 
-def _aside(values: Values) -> str:
-    if report.SHARE in values:
-        return report.text(values)
+def _describe_other(values: Values) -> str:
+    if report.GOODPUT in values:
+        return report.describe_goodput(values)
     return "  ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
-def _remaining(values: Values, steps: int) -> str:
+def _time_remaining(values: Values, steps: int) -> str:
     if _SECONDS_PER_STEP not in values or steps <= 0:
         return ""
     seconds = round(values[_SECONDS_PER_STEP] * steps)
@@ -107,9 +107,9 @@ def _remaining(values: Values, steps: int) -> str:
 class MetricsFile(Hook):
     """Appends every record to `metrics.jsonl`.
 
-    A run that was killed may have written about steps that its checkpoint knows nothing of, or half
-    a line: both are removed when it continues, so that every step is told once. What is not finite
-    is null.
+    A killed run may have written records of steps after its last checkpoint, or an incomplete line:
+    both are removed when it resumes, so that every step has one record. Values that are not finite
+    are null.
     """
 
     def __init__(self, workdir: str | os.PathLike):
@@ -121,12 +121,12 @@ class MetricsFile(Hook):
             return
         if self.path.exists():
             lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines(True)
-            kept = [line for line in lines if _told_by(line, run.first_step)]
+            kept = [line for line in lines if _is_kept(line, run.first_step)]
             if kept != lines:
                 write_text(self.path, "".join(kept))
         self._file = self.path.open("a", encoding="utf-8")
 
-    def recorded(self, step: int, values: Values) -> None:
+    def on_record(self, step: int, values: Values) -> None:
         if self._file is None:
             return
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
@@ -137,8 +137,8 @@ class MetricsFile(Hook):
             if not is_disk_full(error):
                 raise
             raise UserError(
-                f"{self.path}: the disk is full at step {step}; free some space and start the "
-                f"same command to continue from the last checkpoint"
+                f"{self.path}: the disk is full at step {step}; free some space and run the same "
+                f"command again to resume from the last checkpoint"
             ) from error
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class MetricsFile(Hook):
             try:
                 file.close()
             except OSError as error:
-                # A line that did not fit was reported when it was written.
+                # The failed write has been reported already.
                 if not is_disk_full(error):
                     raise
 
@@ -162,11 +162,11 @@ class TensorBoard(Hook):
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         if jax.process_index() != 0:
             return
-        # TensorBoard forgets what an earlier start wrote about later steps.
+        # TensorBoard discards records of later steps that an earlier start wrote.
         purge_step = run.first_step + 1 if run.first_step else None
         self._writer = _summary_writer()(str(self._folder), purge_step=purge_step)
 
-    def recorded(self, step: int, values: Values) -> None:
+    def on_record(self, step: int, values: Values) -> None:
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
@@ -177,10 +177,10 @@ class TensorBoard(Hook):
 
 
 def _summary_writer() -> type:
-    """TensorboardX's writer, without PyTorch.
+    """Imports the writer of tensorboardX without PyTorch.
 
-    It imports PyTorch where that is installed, for pictures of graphs: seconds of every start, and
-    hundreds of megabytes, for nothing that scalars need.
+    It imports PyTorch where that is installed, for pictures of graphs: seconds of every start and
+    hundreds of megabytes, which scalars do not need.
     """
     absent = "torch" not in sys.modules
     if absent:
@@ -193,6 +193,6 @@ def _summary_writer() -> type:
     return SummaryWriter
 
 
-def _told_by(line: str, step: int) -> bool:
+def _is_kept(line: str, step: int) -> bool:
     record = parsed(line)
     return record is not None and record["step"] <= step

@@ -14,7 +14,7 @@ from bertjax.train.accumulation import (
     split_microbatches,
     sum_over,
 )
-from bertjax.train.sharding import data_shards, over_data_shards
+from bertjax.train.sharding import num_data_shards, vmap_data_shards
 
 B, D, H = 32, 4, 6
 
@@ -40,8 +40,8 @@ def test_gradients_meet_along_the_data_axis_once_a_step():
         def part_gradient(part):
             return jax.grad(loss)(weights, part), part.sum(axis=1)
 
-        held = split_microbatches(rows, 4, data_shards())
-        gradient, sums = sum_over(over_data_shards(part_gradient), held)
+        held = split_microbatches(rows, 4, num_data_shards())
+        gradient, sums = sum_over(vmap_data_shards(part_gradient), held)
         return gradient.sum(0), merge_microbatches(sums)
 
     over_tensor = NamedSharding(mesh, PartitionSpec(None, "tensor"))

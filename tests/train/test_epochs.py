@@ -12,7 +12,7 @@ class Recorder:
     def __init__(self):
         self.records = []
 
-    def recorded(self, step, values):
+    def on_record(self, step, values):
         self.records.append((step, dict(values)))
 
 

@@ -100,7 +100,7 @@ def test_a_loop_of_unknown_length_is_refused():
     def loop(x):
         return jax.lax.while_loop(lambda a: a.sum() < 9, lambda a: a @ a, x)
 
-    with pytest.raises(ValueError, match="how often it runs is not known"):
+    with pytest.raises(ValueError, match="number of iterations is not known"):
         flops(loop, ones(3, 3))
 
 

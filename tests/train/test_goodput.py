@@ -44,7 +44,7 @@ class SaveCheckpoints(Evaluate):
 
     def on_step(self, step, state):
         if step == 4:
-            self.kept = self._run.restored()
+            self.kept = self._run.hook_states()
         self._turn(3)
 
 
@@ -97,7 +97,7 @@ def test_every_second_has_a_cause(run):
         "lost": 0,
     }
     assert found["goodput"] == pytest.approx(10 / sum(seconds.values()))
-    assert report.text(found) == (
+    assert report.describe_goodput(found) == (
         "goodput 13.7%: compile 40.0 s, evaluation 14.0 s, steps 10.0 s, checkpoint 6.0 s, "
         "input 3.0 s"
     )

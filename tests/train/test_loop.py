@@ -35,7 +35,7 @@ class Diary(Hook):
     def on_train_begin(self, run, state, restored):
         self.entries.append(("begin", run.first_step, dict(restored)))
 
-    def measured(self, step, values):
+    def on_metrics(self, step, values):
         self.entries.append(("measured", step, values["loss"]))
 
     def due(self, step, ending):
@@ -114,7 +114,7 @@ def test_no_more_than_a_few_steps_are_in_flight():
     begun, seen = [], []
 
     class Lag(Hook):
-        def measured(self, step, values):
+        def on_metrics(self, step, values):
             seen.append(len(begun) - step)
 
     def counted(state, batch):
@@ -127,7 +127,7 @@ def test_no_more_than_a_few_steps_are_in_flight():
 
 
 def test_a_batch_of_another_step_is_a_defect():
-    with pytest.raises(ValueError, match="the batch of step 5 came, expected that of 0"):
+    with pytest.raises(ValueError, match="got the batch of step 5, expected that of 0"):
         train(start(), Ones(5, 9), count, [], num_train_steps=9)
     with pytest.raises(ValueError, match="batches ended after step 3 of 9"):
         train(start(), Ones(0, 3), count, [], num_train_steps=9)
@@ -177,7 +177,7 @@ class Records(Hook):
     def __init__(self):
         self.all = []
 
-    def recorded(self, step, values):
+    def on_record(self, step, values):
         self.all.append((step, dict(values)))
 
 
@@ -342,7 +342,7 @@ def test_tensorboard_needs_no_pytorch(tmp_path, command_environment):
         "from bertjax.train.writers import TensorBoard\n"
         "board = TensorBoard(sys.argv[1])\n"
         "board.on_train_begin(types.SimpleNamespace(first_step=0), None, {})\n"
-        "board.recorded(1, {'loss': 2.5})\n"
+        "board.on_record(1, {'loss': 2.5})\n"
         "board.close()\n"
         "assert 'torch' not in sys.modules\n"
         "import torch\n"

@@ -37,9 +37,9 @@ def test_every_example_gets_its_own_prediction(mesh):
 
 def test_an_example_twice_or_never_is_a_defect(mesh):
     step, params = make_predict_step(Echo(), mesh), {"factor": jnp.int32(2)}
-    with pytest.raises(ValueError, match="8 predictions do not stand for 8 examples"):
+    with pytest.raises(ValueError, match="got 8 predictions, expected one for each of 8"):
         predict(step, params, batches([0, 1, 2, 3, 4, 5, 6, 6]), 8, mesh)
-    with pytest.raises(ValueError, match="7 predictions do not stand for 8 examples"):
+    with pytest.raises(ValueError, match="got 7 predictions, expected one for each of 8"):
         predict(step, params, batches([0, 1, 2, 3, 4, 5, 6, -1]), 8, mesh)
 
 

@@ -43,23 +43,23 @@ def test_a_mesh_has_four_axes_and_takes_what_remains():
     [
         (
             {"data": 3, "fsdp": 1, "tensor": 1, "sequence": 1},
-            "config.mesh: data=3, fsdp=1, tensor=1, sequence=1 needs 3 devices, "
-            "8 are here: choose sizes whose product is 8",
+            "config.mesh: got data=3, fsdp=1, tensor=1, sequence=1, which needs 3 "
+            "devices, found 8; choose sizes whose product is 8",
         ),
         (
             {"data": -1, "fsdp": 1, "tensor": 3, "sequence": 1},
-            "config.mesh: data=-1, fsdp=1, tensor=3, sequence=1 needs a multiple of 3 devices, "
-            "8 are here: choose sizes whose product is 8",
+            "config.mesh: got data=-1, fsdp=1, tensor=3, sequence=1, which needs a multiple of 3 "
+            "devices, found 8; choose sizes whose product is 8",
         ),
         (
             {"data": -1, "fsdp": -1, "tensor": 1, "sequence": 1},
-            "config.mesh: data=-1, fsdp=-1, tensor=1, sequence=1: sizes are at least 1, "
-            "and one of them may be -1",
+            "config.mesh: got data=-1, fsdp=-1, tensor=1, sequence=1, expected sizes >= 1, "
+            "of which one may be -1",
         ),
         (
             {"data": 8, "fsdp": 0, "tensor": 1, "sequence": 1},
-            "config.mesh: data=8, fsdp=0, tensor=1, sequence=1: sizes are at least 1, "
-            "and one of them may be -1",
+            "config.mesh: got data=8, fsdp=0, tensor=1, sequence=1, expected sizes >= 1, "
+            "of which one may be -1",
         ),
     ],
 )
@@ -136,8 +136,8 @@ def test_other_axes_must_divide():
             sharding.RULES,
         )
     assert str(error.value) == (
-        "query/kernel: axis 'heads' of size 3 does not divide over tensor=4: "
-        "change config.mesh or the size"
+        "query/kernel: got size 3 of axis 'heads', expected a multiple of tensor=4; change "
+        "config.mesh or the size"
     )
 
 
@@ -156,8 +156,8 @@ def test_rules_that_come_first_win():
         (("mlp", "tensr"), "config.mesh.rules: no mesh axis 'tensr': did you mean 'tensor'?"),
         (
             ("mlp", "fsdp"),
-            "config.mesh.rules put two axes of x, ('embed', 'mlp'), on one mesh axis: "
-            "give them different ones, or one of them None",
+            "config.mesh.rules: got one mesh axis for two axes of x, ('embed', 'mlp'), "
+            "expected different ones; change one of them, or set it to None",
         ),
     ],
 )

@@ -28,11 +28,11 @@ def dog():
 
 
 def test_all_stacks_are_told_again_and_again(dog, capfd):
-    dog.measured(1234, {})
+    dog.on_metrics(1234, {})
     dog._since -= 100 * 60  # as if that had been long ago
     told = waits_in_a_function_of_this_name(dog, capfd, wanted=2)
     assert "process 0: no step has ended for 100 minutes, the last was step 1,234;" in told
-    assert "; what every thread is doing:\n" in told
+    assert "; stacks of all threads:\n" in told
     assert "in waits_in_a_function_of_this_name" in told
     assert told.count("no step has ended") >= 2
 
@@ -41,7 +41,7 @@ def test_steps_that_end_keep_it_quiet(capfd):
     dog = Watchdog(1.0)
     dog.on_train_begin(types.SimpleNamespace(first_step=0), None, {})
     for step in range(1, 30):
-        dog.measured(step, {})
+        dog.on_metrics(step, {})
     dog.close()
     assert capfd.readouterr().err == ""
 
