@@ -37,9 +37,10 @@ Cost: an epoch of MRPC is 115 steps, of SST-2 2,105, of MNLI 12,272.
 
 from ml_collections import ConfigDict
 
+from bertjax.tasks.glue import table
 from configs import common
 
-TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+TASKS = tuple(task.name for task in table.TASKS)
 SIZES_OF_BERT = ("", "small", "tiny")
 RECIPES = (*SIZES_OF_BERT, "roberta", "albert", "electra")
 

@@ -1,0 +1,1 @@
+"""First letter of a text, as a classification task."""
