@@ -40,7 +40,7 @@ from ml_collections import ConfigDict
 from bertjax.tasks.glue import table
 from configs import common
 
-TASKS = tuple(task.name for task in table.TASKS)
+TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 SIZES_OF_BERT = ("", "small", "tiny")
 RECIPES = (*SIZES_OF_BERT, "roberta", "albert", "electra")
 
@@ -78,7 +78,7 @@ def get_config(argument: str) -> ConfigDict:
     """
     tasks, _, recipe = argument.partition(",")
     for task in tasks.split("+"):
-        common.check_argument(task, TASKS)
+        common.check_argument(task, tuple(row.name for row in table.TASKS))
     common.check_argument(recipe, RECIPES)
     if recipe in SIZES_OF_BERT:
         return finetuning(tasks, recipe)
