@@ -86,6 +86,11 @@ def model_values(fields: Mapping[str, Any]) -> dict[str, Any]:
     return with_defaults(_model(fields), fields)
 
 
+def num_hidden_layers(fields: Mapping[str, Any]) -> int:
+    """N, the number of layers of the model; 0 for a model without that field."""
+    return model_values(fields).get("num_hidden_layers", 0)
+
+
 def _model(fields: Mapping[str, Any]) -> type:
     return catalog.load("models", fields["name"]).Model
 
@@ -303,7 +308,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Builds the optimizer of a run; see `train/optimizer.py`."""
     fields, model = config.optimizer, config.model
     # The recipe of a fine-tuning has no model yet.
-    layers = model_values(model).get("num_hidden_layers", 0) if "name" in model else 0
+    layers = num_hidden_layers(model) if "name" in model else 0
     return optimizer.make(
         fields.name,
         max_grad_norm=fields.max_grad_norm,

@@ -184,7 +184,13 @@ class ParamInitializer(Protocol):
 
 
 class Task(Objective):
-    """Base class of task heads: an objective that also predicts; a `Dataset` scores it."""
+    """Base class of task heads: an objective that also predicts; a `Dataset` scores it.
+
+    Attributes:
+      fields_from_data: Fields whose values the dataset determines; no config sets them.
+    """
+
+    fields_from_data: ClassVar[tuple[str, ...]] = ()
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
         """Predictions of every sequence, gathered on the host."""

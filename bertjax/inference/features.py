@@ -80,7 +80,7 @@ def load(
     """
     run = pretrained.load(init)
     model, tokenizer = run.config.model, run.tokenizer
-    indices = _parse_layers(layers, model["num_hidden_layers"])
+    indices = _parse_layers(layers, build.num_hidden_layers(model))
     if pool == "cls" and tokenizer.cls_id is None:
         raise UserError(f"--pool cls: the tokenizer of {run.source.run} has no [CLS]; use mean")
     reader = TextReader(
@@ -178,7 +178,7 @@ def _compile(
     mesh: Mesh,
 ) -> Callable[[Batch], jax.Array]:
     """Compiles the forward pass to features, with parameters replicated over the devices."""
-    last = run.config.model.num_hidden_layers
+    last = build.num_hidden_layers(run.config.model)
     fields = {"output_hidden_states": True} if set(layers) != {last} else {}
     encoder = run.encoder(precision, **fields)
     replicated = NamedSharding(mesh, PartitionSpec())

@@ -218,10 +218,9 @@ def load(init: str, top: int, precision: str = "") -> MaskFiller:
             f"{run.source.run} has no objective mlm: expected a run of a config such as "
             "configs/bert.py, or an imported masked language model"
         )
-    if not 1 <= top <= config.model.vocab_size:
-        raise UserError(
-            f"--top: got {top}, expected 1 to the vocabulary size {config.model.vocab_size:,}"
-        )
+    vocab_size = build.model_values(config.model)["vocab_size"]
+    if not 1 <= top <= vocab_size:
+        raise UserError(f"--top: got {top}, expected 1 to the vocabulary size {vocab_size:,}")
     return MaskFiller(
         Pretrainer(run.encoder(precision), {"mlm": run.objective("mlm", tokenizer)}),
         jax.tree.map(jnp.asarray, run.params("encoder", "mlm")),

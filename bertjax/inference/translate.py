@@ -111,9 +111,10 @@ def load(init: str, *, beams: int, length_penalty: float) -> Translator:
             f"{run.source.run} has no objective seq2seq: expected a run of a config such as "
             "configs/transformer.py"
         )
-    beam.check_width(beams, run.config.model.vocab_size)
+    encoder = run.encoder()
+    beam.check_width(beams, encoder.vocab_size)
     params = jax.tree.map(jnp.asarray, run.params("encoder")["encoder"])
-    return Translator(run.encoder(), params, run.tokenizer, beams, length_penalty)
+    return Translator(encoder, params, run.tokenizer, beams, length_penalty)
 
 
 def count_exact_matches(

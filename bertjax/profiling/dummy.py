@@ -50,10 +50,9 @@ def build_trainer(
 def random_batch(config: ConfigDict, phase: build.Phase) -> dict[str, np.ndarray]:
     """Returns a host batch of random tokens, or images, in the shapes of a phase."""
     random = np.random.default_rng(config.seed)
-    shape = (phase.batch_size, phase.max_seq_length)
-    batch = build.example_format(config).random_batch(config.model, shape, random)
+    model, shape = build.model_values(config.model), (phase.batch_size, phase.max_seq_length)
+    batch = build.example_format(config).random_batch(model, shape, random)
     batch |= {key: make(random, shape) for key, make in examples.batch_keys(config).items()}
-    if "max_chars_per_word" in config.model:
-        width = config.model.max_chars_per_word
+    if width := examples.max_chars_per_word(config.model):
         batch["char_ids"] = random.integers(0, 256, (*shape, width), np.int16)
     return batch

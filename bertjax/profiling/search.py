@@ -202,8 +202,9 @@ def _meshes(config: ConfigDict, num_devices: int) -> Iterator[dict[str, int]]:
     """Yields data parallelism; parameters sharded over 8 or all devices; heads over 2 and 4."""
     for fsdp in dict.fromkeys([1, min(8, num_devices), num_devices]):
         yield {"mesh.data": num_devices // fsdp, "mesh.fsdp": fsdp, "mesh.tensor": 1}
+    num_heads = build.model_values(config.model).get("num_attention_heads", 1)
     for tensor in (2, 4):
-        if num_devices % tensor == 0 and config.model.num_attention_heads % tensor == 0:
+        if num_devices % tensor == 0 and num_heads % tensor == 0:
             yield {"mesh.data": num_devices // tensor, "mesh.fsdp": 1, "mesh.tensor": tensor}
 
 

@@ -51,7 +51,8 @@ def batch_keys(config: ConfigDict) -> dict[str, RandomRows]:
 def max_chars_per_word(model: Mapping[str, Any]) -> int:
     """W, the number of characters per word that the model reads; 0 if it reads tokens."""
     module = catalog.load("models", model["name"]).Model
-    return model["max_chars_per_word"] if getattr(module, "reads_characters", False) else 0
+    reads_characters = getattr(module, "reads_characters", False)
+    return build.model_values(model)["max_chars_per_word"] if reads_characters else 0
 
 
 def examples(

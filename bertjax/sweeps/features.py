@@ -107,7 +107,7 @@ def find_layers(init: str, names: Sequence[str] = ()) -> list[str]:
     Raises:
       UserError: the run does not exist, or has too few layers.
     """
-    num_hidden_layers = origin.resolve(init).config["model"]["num_hidden_layers"]
+    num_hidden_layers = build.num_hidden_layers(origin.resolve(init).config["model"])
     for name in names:
         try:
             layer_choice.check(name, num_hidden_layers)

@@ -116,13 +116,6 @@ CONFIG = (
         "num_train_epochs, optimizer.warmup_share and --init, which decide it in a fine-tuning",
         "set these",
     ),
-    Unread(
-        ("task.labels",),
-        "task.name",
-        lambda name: name in ("ner", "ner_features"),
-        "none, since the data decides them",
-        "leave it out",
-    ),
 )
 """Of overrides of a config."""
 
@@ -141,6 +134,7 @@ def check_overrides(config: "ConfigDict", fields: Collection[str]) -> None:
         *CONFIG,
         *_of_other_plug_ins("optimizer.name"),
         *_of_other_plug_ins("optimizer.schedule"),
+        *_fields_from_data(config),
     )
     names = {*fields, *(rule.other for rule in rules)}
     values = {name: _value(config, name) for name in names}
@@ -160,6 +154,19 @@ def _of_other_plug_ins(field: str) -> Iterator[Unread]:
             lambda chosen, owners=owners: chosen not in owners,
             " or ".join(map(repr, owners)),
             f"set --config.{field}={owners[0]}, or leave it out",
+        )
+
+
+def _fields_from_data(config: "ConfigDict") -> Iterator[Unread]:
+    """The rule for fields of a task whose values its dataset determines."""
+    from bertjax.validation import schema
+
+    if "task" in config:
+        options = tuple(
+            f"task.{name}" for name in schema.chosen(config, "task.name").fields_from_data
+        )
+        yield Unread(
+            options, "task.name", bool, "none, since the data decides them", "leave it out"
         )
 
 

@@ -32,6 +32,7 @@ class Task(pretrainer.Task):
     weight: Weight = 1.0
 
     metrics = (("accuracy", "max"),)
+    fields_from_data = ("labels",)
     pipeline_tag = "token-classification"
 
     def loss(

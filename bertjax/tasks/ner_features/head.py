@@ -41,6 +41,7 @@ class Task(pretrainer.Task):
     weight: Weight = 1.0
 
     metrics = ner_head.Task.metrics
+    fields_from_data = ("labels",)
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

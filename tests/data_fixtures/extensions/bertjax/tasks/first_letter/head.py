@@ -25,6 +25,7 @@ class Task(pretrainer.Task):
 
     reads_pooled = True
     metrics = (("accuracy", "max"),)
+    fields_from_data = ("letters",)
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
