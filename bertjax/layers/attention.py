@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bertjax.layers import attention_kernels
+from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import Dense, Precision
 from bertjax.layers.dropout import Dropout, DropoutMask, scaled
 from bertjax.layers.masks import Mask, window
@@ -87,6 +88,7 @@ class SelfAttention(nn.Module):
       rotary: Rotary position embedding of queries and keys; None for none.
       window: Width w of local attention: query i sees keys j with |i - j| <= w // 2; 0 for global
         attention.
+      kernel: Kernel that computes it (`layers/attention_kernels.py`).
     """
 
     num_heads: int
@@ -97,6 +99,7 @@ class SelfAttention(nn.Module):
     use_bias: bool = True
     rotary: Rotary | None = None
     window: int = 0
+    kernel: KernelName = ""
 
     @nn.compact
     def __call__(
@@ -133,7 +136,8 @@ class SelfAttention(nn.Module):
             self.put_variable("cache", "key", key)
             self.put_variable("cache", "value", value)
         if past is None:
-            context = attend(query, key, value, mask, Dropout(self.dropout_rate), train=train)
+            dropout = Dropout(self.dropout_rate)
+            context = attend(query, key, value, mask, dropout, kernel=self.kernel, train=train)
         else:
             context = attend_with_cache(query, past, (key, value), mask)
         return self._dense((width,), ("heads", "kv", "embed"), contracted=2, name="output")(context)
@@ -177,15 +181,17 @@ def attend(
     mask: Mask,
     dropout: Dropout,
     *,
+    kernel: str = "",
     train: bool,
 ) -> Float[Array, "B L H K"]:
     """softmax(Q K^T / sqrt(K)) V over the tokens that the mask shows (equation 1).
 
     Masked tokens get a weight of exactly zero and pass no gradient.
     """
-    kernel = attention_kernels.find(query, key, mask, dropout.rate if train else 0.0)
-    if kernel is not None:
-        return kernel(query, key, value, mask)
+    rate = dropout.rate if train else 0.0
+    fused = attention_kernels.find(query, key, mask, rate, requested=kernel, train=train)
+    if fused is not None:
+        return fused(query, key, value, mask)
     scores_BHLM = scaled_scores(query, key)
     kept = dropout.kept(scores_BHLM.shape, train=train)
     return masked_softmax_attention(scores_BHLM, mask.array(), kept, value)
@@ -234,12 +240,14 @@ class CrossAttention(nn.Module):
       dropout_rate: Dropout of the attention weights.
       initializer_range: Standard deviation of all kernels at the start.
       precision: Types of operands and results; the softmax is float32.
+      kernel: Kernel that computes it (`layers/attention_kernels.py`).
     """
 
     num_heads: int
     dropout_rate: float = 0.1
     initializer_range: float = 0.02
     precision: Precision = Precision()
+    kernel: KernelName = ""
 
     @nn.compact
     def read(self, memory: Float[Array, "B M D"]) -> KeysValues:
@@ -257,7 +265,9 @@ class CrossAttention(nn.Module):
     ) -> Float[Array, "B L D"]:
         """What the queries of `x` find."""
         query, dropout = self._project(x, "query"), Dropout(self.dropout_rate)
-        context = attend(query, memory.key, memory.value, mask, dropout, train=train)
+        context = attend(
+            query, memory.key, memory.value, mask, dropout, kernel=self.kernel, train=train
+        )
         return self._dense((x.shape[-1],), ("heads", "kv", "embed"), "output", 2)(context)
 
     def _project(self, x: Float[Array, "B M D"], name: str) -> Float[Array, "B M H K"]:

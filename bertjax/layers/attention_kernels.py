@@ -8,9 +8,9 @@ Which one is used follows from what is computed where; the rule is `choose`.
 """
 
 import contextlib
-import contextvars
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Annotated
@@ -23,6 +23,8 @@ from jaxtyping import Array, Float, Int
 from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
 from bertjax.layers.masks import Mask
+
+LOGGER = logging.getLogger(__name__)
 
 KERNELS = {"splash": "tpu", "cudnn": "gpu"}
 """Each kernel and the platform that it is for."""
@@ -130,35 +132,32 @@ def _missing(kernel: str, case: AttentionSpec) -> str:
     return ""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Setting:
-    platform: str
-    asked: str
-
-
-_setting: contextvars.ContextVar[_Setting | None] = contextvars.ContextVar("kernel", default=None)
-_told: contextvars.ContextVar[Callable[[str], None] | None]
-_told = contextvars.ContextVar("told", default=None)
-
-
-@contextlib.contextmanager
-def kernel_scope(platform: str, asked: str = "") -> Iterator[None]:
-    """Lets what is traced meanwhile use the kernels of a platform; elsewhere none is used."""
-    token = _setting.set(_Setting(platform, asked))
-    try:
-        yield
-    finally:
-        _setting.reset(token)
+def with_kernel(encoder: nn.Module, kernel: str) -> nn.Module:
+    """The same encoder with this `attention_kernel`; unchanged if it has no such field."""
+    if not kernel or not hasattr(encoder, "attention_kernel"):
+        return encoder
+    return encoder.clone(attention_kernel=kernel)
 
 
 @contextlib.contextmanager
 def log_kernel_choice(log: Callable[[str], None]) -> Iterator[None]:
-    """Says once of each kind of attention that is traced meanwhile what computes it, and why."""
-    token = _told.set(functools.cache(log))
+    """Passes what this module logs to a function, every different line once.
+
+    Lines are logged where a training step is traced: what computes its attention, and why.
+    """
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log_once(record.getMessage())
+
+    log_once, handler, level = functools.cache(log), Handler(), LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
     try:
         yield
     finally:
-        _told.reset(token)
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
 
 
 def find(
@@ -166,15 +165,32 @@ def find(
     key: Float[Array, "B M H K"],
     mask: Mask,
     dropout: float,
+    *,
+    requested: str = "",
+    train: bool,
 ) -> Attend | None:
-    """The kernel for an attention, from queries, keys, values and mask to what is seen; or None."""
-    setting = _setting.get()
-    if setting is None:
-        return None
+    """The kernel of an attention, a function of queries, keys, values and mask; None for xla.
+
+    The platform is that of the mesh that is traced on. Without a mesh a kernel must be requested:
+    nothing tells whether the arrays lie on several devices, which a kernel cannot be split over.
+
+    Args:
+      query: Q.
+      key: K.
+      mask: Which keys a query sees.
+      dropout: Dropout rate of the weights; 0 in evaluation.
+      requested: As in `choose`.
+      train: Whether the choice is logged.
+    """
     mesh = jax.sharding.get_abstract_mesh()
+    platform = mesh.abstract_device.platform if mesh.abstract_device else ""
+    if not platform:
+        if requested in ("", XLA):
+            return None
+        platform = jax.default_backend()
     (length,) = nn.logical_to_mesh_axes(("length",))
-    case = AttentionSpec(
-        platform=setting.platform,
+    spec = AttentionSpec(
+        platform=platform,
         queries=query.shape[1],
         keys=key.shape[1],
         head_width=query.shape[-1],
@@ -183,21 +199,15 @@ def find(
         pairs=mask.pairs is not None,
         cut=length is not None and _parts(length, mesh) > 1,
     )
-    kernel, reason = choose(case, setting.asked)
-    _tell(case, kernel, reason)
+    kernel, reason = choose(spec, requested)
+    if train:
+        tokens = f" of {spec.queries} tokens" if platform in KERNELS.values() else ""
+        LOGGER.info("attention%s: %s: %s", tokens, kernel, reason)
     if kernel == XLA:
         return None
     if kernel == "cudnn":
         return cudnn
-    return functools.partial(splash, interpret=setting.platform == "cpu")
-
-
-def _tell(case: AttentionSpec, kernel: str, reason: str) -> None:
-    log = _told.get()
-    if log is None:
-        return
-    of = "" if case.platform not in KERNELS.values() else f" of {case.queries} tokens"
-    log(f"attention{of}: {kernel}: {reason}")
+    return functools.partial(splash, interpret=platform == "cpu")
 
 
 def _parts(axes: str | tuple[str, ...], mesh: jax.sharding.AbstractMesh) -> int:

@@ -5,11 +5,9 @@ cipher once an element and keeps 16 of its 64 bits; on TPUs the cipher then take
 attention, and on CPUs it is a loop through memory.
 """
 
-import contextlib
-import contextvars
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -18,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Bool, Float, Key, UInt16, UInt32
 
 from bertjax.errors import UserError
@@ -105,20 +104,72 @@ def _rotated(x: UInt32[Array, "*shape"], distance: int) -> UInt32[Array, "*shape
 
 _LEVELS = 1 << 16
 
-_row_keys: contextvars.ContextVar[Array | None] = contextvars.ContextVar("row_keys", default=None)
 
+def per_example_key(key: Key[Array, ""], example_keys: Key[Array, " B"]) -> Key[Array, ""]:
+    """A key for the "dropout" stream of `apply` that carries a key of every example.
 
-@contextlib.contextmanager
-def per_example_rngs(keys: Key[Array, " B"]) -> Iterator[None]:
-    """Lets each row of the batch that is traced meanwhile draw from a key of its own.
-
-    What is dropped then depends neither on the mesh nor on the parts that a batch is cut into.
+    Linen splits it and folds data into it as it would do with `key`, which tells the dropouts of a
+    model apart; `example_keys` stay as they are. `Dropout` combines both, so that the mask of an
+    example depends neither on the mesh nor on the microbatch that the example is part of.
     """
-    token = _row_keys.set(keys)
-    try:
-        yield
-    finally:
-        _row_keys.reset(token)
+    words = jax.random.key_data(key)
+    impl = _per_example_impl(jax.random.key_impl(key), words.size, len(example_keys))
+    words = jnp.concatenate([words, jax.random.key_data(example_keys).reshape(-1)])
+    return jax.random.wrap_key_data(words, impl=impl)
+
+
+def split_per_example_key(
+    key: Key[Array, ""],
+) -> tuple[Key[Array, ""], Key[Array, " B"] | None]:
+    """The two arguments of `per_example_key`; (key, None) for any other key."""
+    impl = jax.random.key_impl(key)
+    if impl not in _PER_EXAMPLE:
+        return key, None
+    base, size = _PER_EXAMPLE[impl]
+    words = jax.random.key_data(key)
+    return tuple(
+        jax.random.wrap_key_data(part, impl=base)
+        for part in (words[:size], words[size:].reshape(-1, size))
+    )
+
+
+_PER_EXAMPLE: dict[Hashable, tuple[Hashable, int]] = {}
+"""Implementations of `per_example_key`, each with that of the keys in it and their word count."""
+
+
+@functools.cache
+def _per_example_impl(base: Hashable, size: int, num_examples: int) -> Hashable:
+    """A PRNG implementation whose keys are a key of `base`, followed by those of the examples."""
+
+    def with_base(function):
+        """Applies a function to the first key alone; those of the examples follow every result."""
+
+        def changed(words: UInt32[Array, " W"], argument) -> UInt32[Array, "*shape W"]:
+            key = jax.random.wrap_key_data(words[:size], impl=base)
+            new = jax.random.key_data(function(key, argument))
+            rest = jnp.broadcast_to(words[size:], (*new.shape[:-1], words.size - size))
+            return jnp.concatenate([new, rest], axis=-1)
+
+        return changed
+
+    def random_bits(words: UInt32[Array, " W"], width: int, shape: tuple[int, ...]) -> Array:
+        key = jax.random.wrap_key_data(words[:size], impl=base)
+        return jax.random.bits(key, shape, jnp.dtype(f"uint{width}"))
+
+    def seed(_):
+        raise TypeError("a key of every example is made by per_example_key, not from a seed")
+
+    impl = define_prng_impl(
+        key_shape=(size * (1 + num_examples),),
+        seed=seed,
+        split=with_base(jax.random.split),
+        random_bits=random_bits,
+        fold_in=with_base(jax.random.fold_in),
+        name=f"{base} with keys of {num_examples} examples",
+        tag="per-example",
+    )
+    _PER_EXAMPLE[impl] = base, size
+    return impl
 
 
 class DropoutMask(NamedTuple):
@@ -171,13 +222,13 @@ class Dropout(nn.Module):
         return DropoutMask(self._bits(shape) >= threshold, _LEVELS / (_LEVELS - threshold))
 
     def _bits(self, shape: tuple[int, ...]) -> UInt16[Array, "..."]:
-        own, rows = self.make_rng("dropout"), _row_keys.get()
-        if rows is None or not self.by_rows:
-            return bits16(own, shape)
-        own = jax.random.bits(own, (), jnp.uint32)
+        key, example_keys = split_per_example_key(self.make_rng("dropout"))
+        if example_keys is None or not self.by_rows:
+            return bits16(key, shape)
+        module = jax.random.bits(key, (), jnp.uint32)
 
-        def of_row(key):
-            each = (shape[0] // len(rows), *shape[1:])
-            return bits16(jax.random.fold_in(key, own), each)
+        def of_example(key):
+            rows = (shape[0] // len(example_keys), *shape[1:])
+            return bits16(jax.random.fold_in(key, module), rows)
 
-        return jax.vmap(of_row)(rows).reshape(shape)
+        return jax.vmap(of_example)(example_keys).reshape(shape)

@@ -22,6 +22,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
+from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import (
     ActivationName,
@@ -124,6 +125,7 @@ class Model(nn.Module):
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
+      attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
     vocab_size: PositiveInt = 30522
@@ -146,6 +148,7 @@ class Model(nn.Module):
     precision: PrecisionName = "float32"
     remat: RematPolicy = "none"
     unroll: PositiveInt = 1
+    attention_kernel: KernelName = ""
 
     relations = (
         EQUAL_HEADS,
@@ -239,6 +242,7 @@ class Model(nn.Module):
             self.attention_probs_dropout_prob,
             self.initializer_range,
             precision,
+            kernel=self.attention_kernel,
             **options,
         )
 

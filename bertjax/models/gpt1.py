@@ -7,6 +7,7 @@ from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, c
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
+from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
 from bertjax.layers.embeddings import Embedding, PositionInitializer, position_initializer
@@ -39,6 +40,7 @@ class Model(nn.Module):
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
+      attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
     vocab_size: PositiveInt = 40478
@@ -58,6 +60,7 @@ class Model(nn.Module):
     precision: PrecisionName = "float32"
     remat: RematPolicy = "none"
     unroll: PositiveInt = 1
+    attention_kernel: KernelName = ""
 
     relations = (EQUAL_HEADS,)
 
@@ -72,7 +75,11 @@ class Model(nn.Module):
         table = (self.hidden_size, (None, "embed"), positions, precision)
         self.position_embeddings = Embedding(self.max_position_embeddings, *table)
         attention = SelfAttention(
-            self.num_attention_heads, self.attention_probs_dropout_prob, deviation, precision
+            self.num_attention_heads,
+            self.attention_probs_dropout_prob,
+            deviation,
+            precision,
+            kernel=self.attention_kernel,
         )
         feed_forward = FeedForward(self.intermediate_size, self.hidden_act, deviation, precision)
         self.layers = Stack(

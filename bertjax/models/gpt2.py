@@ -12,6 +12,7 @@ from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, c
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
+from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PreNormBlock
 from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
 from bertjax.layers.embeddings import (
@@ -51,6 +52,7 @@ class Model(nn.Module):
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
+      attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
     vocab_size: PositiveInt = 50257
@@ -70,6 +72,7 @@ class Model(nn.Module):
     precision: PrecisionName = "float32"
     remat: RematPolicy = "none"
     unroll: PositiveInt = 1
+    attention_kernel: KernelName = ""
 
     relations = (EQUAL_HEADS,)
 
@@ -90,6 +93,7 @@ class Model(nn.Module):
             deviation,
             precision,
             residual,
+            kernel=self.attention_kernel,
         )
         feed_forward = FeedForward(
             self.intermediate_size, self.hidden_act, deviation, precision, residual

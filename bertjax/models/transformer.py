@@ -18,6 +18,7 @@ from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, c
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.attention import CrossAttention, KeysValues, SelfAttention
+from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import DecoderBlock, FeedForward, LayerCache, PostNormBlock, Source
 from bertjax.layers.dense import ActivationName, Precision, PrecisionName, named, truncated_normal
 from bertjax.layers.dropout import Dropout
@@ -62,6 +63,7 @@ class Model(nn.Module):
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       remat: What the backward pass computes again (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
+      attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
     vocab_size: PositiveInt = 37000
@@ -78,6 +80,7 @@ class Model(nn.Module):
     precision: PrecisionName = "float32"
     remat: RematPolicy = "none"
     unroll: PositiveInt = 1
+    attention_kernel: KernelName = ""
 
     relations = (EQUAL_HEADS,)
 
@@ -184,7 +187,7 @@ class Model(nn.Module):
         return [layer(number) for number in range(self.num_hidden_layers)]
 
     def _encoder_block(self, precision: Precision) -> PostNormBlock:
-        attention = SelfAttention(*self._attention_fields(precision))
+        attention = SelfAttention(*self._attention_fields(precision), kernel=self.attention_kernel)
         return PostNormBlock(
             attention,
             self._feed_forward(precision),
@@ -195,8 +198,8 @@ class Model(nn.Module):
     def _decoder_block(self, precision: Precision, **options) -> DecoderBlock:
         fields = self._attention_fields(precision)
         return DecoderBlock(
-            CrossAttention(*fields, **options),
-            CrossAttention(*fields, **options),
+            CrossAttention(*fields, self.attention_kernel, **options),
+            CrossAttention(*fields, self.attention_kernel, **options),
             self._feed_forward(precision, **options),
             self.hidden_dropout_prob,
             self.layer_norm_eps,

@@ -17,6 +17,7 @@ from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.adaptive_computation import AdaptiveComputation
 from bertjax.layers.attention import SelfAttention
+from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
 from bertjax.layers.dropout import Dropout
@@ -44,6 +45,7 @@ class Model(nn.Module):
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each step.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
       unroll: Steps compiled in one piece.
+      attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
     vocab_size: PositiveInt = 32000
@@ -60,6 +62,7 @@ class Model(nn.Module):
     output_hidden_states: bool = False
     precision: PrecisionName = "float32"
     unroll: PositiveInt = 1
+    attention_kernel: KernelName = ""
 
     relations = (EQUAL_HEADS,)
 
@@ -77,6 +80,7 @@ class Model(nn.Module):
             self.attention_probs_dropout_prob,
             self.initializer_range,
             precision,
+            kernel=self.attention_kernel,
         )
         feed_forward = FeedForward(
             self.intermediate_size, self.hidden_act, self.initializer_range, precision

@@ -35,7 +35,7 @@ def build_trainer(
     Raises:
       UserError: a teacher is incompatible with the config.
     """
-    teachers = runs_teachers.find(config.objectives)
+    teachers = runs_teachers.find(config.objectives, config.mesh.attention_kernel)
     for teacher in teachers.values():
         teacher.check(config, None, phase.max_seq_length)
     objectives = runs_teachers.objectives(

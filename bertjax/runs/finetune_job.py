@@ -87,7 +87,6 @@ class Job:
             build.make_schedule(self.config),
             self.example_batch,
             rules=(*self.config.mesh.rules, *RULES),
-            attention_kernel=self.config.mesh.attention_kernel,
         )
 
     @functools.cached_property
@@ -157,7 +156,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
     dataset = read(config, data, tokenizer)
     config = with_numbers(config, dataset)
     sections = config.objectives if "objectives" in config else {}
-    teachers = runs_teachers.find(sections)
+    teachers = runs_teachers.find(sections, config.mesh.attention_kernel)
     for teacher in teachers.values():
         teacher.check(config, tokenizer, config.data.max_seq_length)
     more = runs_teachers.objectives(sections, build.tokenizer_fields(config, tokenizer), teachers)

@@ -97,7 +97,7 @@ def prepare(
     runs_examples.check(config)
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
-    teachers = runs_teachers.find(config.objectives)
+    teachers = runs_teachers.find(config.objectives, config.mesh.attention_kernel)
     tokenizer, corpus, held_out = _read_data(config, log, progress)
     _warn_about_best(config, held_out, log)
     _warn_about_predictions(config, phases, log)

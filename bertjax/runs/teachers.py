@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from bertjax import build, catalog, pretrained
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
+from bertjax.layers.attention_kernels import with_kernel
 from bertjax.pretrainer import Pretrainer
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
@@ -31,16 +32,18 @@ class Teacher:
     Attributes:
       origin: Its checkpoint.
       of: Objective or task of its run whose head is used; "" for the encoder alone.
+      attention_kernel: Kernel of its attention (`layers/attention_kernels.py`).
     """
 
     origin: checkpoint_origin.PretrainedSource
     of: str
+    attention_kernel: str = ""
 
     @property
     def make(self) -> Callable[[], Pretrainer]:
         """A function that makes the module: an encoder that returns hidden states, and the head."""
         run = pretrained.Pretrained(self.origin)
-        encoder = run.encoder(output_hidden_states=True)
+        encoder = with_kernel(run.encoder(output_hidden_states=True), self.attention_kernel)
         objectives = {self.of: run.objective(self.of)} if self.of else {}
         return functools.partial(Pretrainer, encoder, objectives, parent=None)
 
@@ -97,8 +100,12 @@ Teachers = Mapping[str, Teacher]
 """By the objective that uses it."""
 
 
-def find(sections: Mapping[str, Mapping[str, Any]]) -> Teachers:
+def find(sections: Mapping[str, Mapping[str, Any]], attention_kernel: str = "") -> Teachers:
     """The teachers that `config.objectives` names.
+
+    Args:
+      sections: `config.objectives`.
+      attention_kernel: Kernel of their attention (`layers/attention_kernels.py`).
 
     Raises:
       UserError: one is missing, or is no trained run.
@@ -108,7 +115,8 @@ def find(sections: Mapping[str, Mapping[str, Any]]) -> Teachers:
         module = catalog.load("objectives", name).Objective
         if "teacher" in {field.name for field in dataclasses.fields(module)}:
             of = getattr(module, "of", "")
-            found[name] = _find(name, {"teacher": "", "of": of, **fields})
+            teacher = _find(name, {"teacher": "", "of": of, **fields})
+            found[name] = dataclasses.replace(teacher, attention_kernel=attention_kernel)
     return found
 
 

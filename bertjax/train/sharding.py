@@ -13,7 +13,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int, PyTree
 
 from bertjax.errors import UserError, nearest
-from bertjax.layers import attention_kernels
 
 DATA = "data"
 MESH_AXES = (DATA, "fsdp", "tensor", "sequence")
@@ -183,22 +182,17 @@ def _spread(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return leaf
 
 
-def on_mesh(
-    function: Callable, mesh: Mesh, rules: Sequence[tuple], attention_kernel: str = ""
-) -> Callable:
+def on_mesh(function: Callable, mesh: Mesh, rules: Sequence[tuple]) -> Callable:
     """Wraps a function to be jitted so that its layers are traced for a mesh.
 
-    They shard their activations over it, and use the attention kernels of its platform, or
-    `attention_kernel` (`layers/attention_kernels.py`).
+    They shard their activations over it, and use the attention kernels of its platform.
     """
-    platform = mesh.devices.flat[0].platform
 
     @functools.wraps(function)
     def traced(*arguments):
         with (
             jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
             nn.logical_axis_rules(rules),
-            attention_kernels.kernel_scope(platform, attention_kernel),
         ):
             return function(*arguments)
 

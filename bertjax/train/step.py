@@ -9,8 +9,7 @@ import optax
 from jaxtyping import Array
 
 from bertjax.interfaces import Batch, Params, extent
-from bertjax.layers.attention_kernels import log_kernel_choice
-from bertjax.layers.dropout import per_example_rngs
+from bertjax.layers.dropout import per_example_key
 from bertjax.pretrainer import Pretrainer, Sum
 from bertjax.train.accumulation import (
     merge_microbatches,
@@ -63,11 +62,11 @@ def make_train_step(
     loss_weights = pretrainer.loss_weights()
 
     def loss(params, frozen, part, dropout, whole_weights, count):
-        rows, row_keys, carry = part
-        with per_example_rngs(row_keys):
-            (losses, metrics), carry = _apply(
-                pretrainer, params, frozen, rows, carry, train=True, rngs={"dropout": dropout}
-            )
+        rows, dropout_keys, carry = part
+        rngs = {"dropout": per_example_key(dropout, dropout_keys)}
+        (losses, metrics), carry = _apply(
+            pretrainer, params, frozen, rows, carry, train=True, rngs=rngs
+        )
         weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
         total = sum(
             loss_weights[name] * value / jnp.maximum(weights[name], MIN_WEIGHT)
@@ -83,8 +82,8 @@ def make_train_step(
         count = microbatches if isinstance(microbatches, int) else microbatches[size, length]
         batch = {**batch, "example_key": example_keys(seed, state.step, size)}
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
-        row_keys = example_keys(seed, state.step, size, "dropout")
-        whole = batch, row_keys, state.carry
+        dropout_keys = example_keys(seed, state.step, size, "dropout")
+        whole = batch, dropout_keys, state.carry
         if count == 1 and not grad_reduce_in_bf16 and gradient_specs is None:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
                 state.params, frozen, whole, dropout, None, 1
@@ -170,8 +169,7 @@ def _whole_weights(
 
     Weights do not depend on the output of the encoder, so the compiler drops its computation.
     """
-    with log_kernel_choice(lambda line: None):  # no attention runs here: nothing to log
-        (losses, _), _ = _apply(pretrainer, params, frozen, batch, carry, train=False)
+    (losses, _), _ = _apply(pretrainer, params, frozen, batch, carry, train=False)
     return {name: weight for name, (_, weight) in losses.items()}
 
 

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from bertjax.interfaces import Batch, Params, extent
+from bertjax.layers.attention_kernels import with_kernel
 from bertjax.pretrainer import Pretrainer
 from bertjax.train import report, sharding
 from bertjax.train.checkpoint import origin
@@ -123,11 +124,13 @@ def make_trainer(
       frozen: Parameters that are not trained, as numpy arrays, by objective.
       shard_optimizer: Whether the optimizer's state is sharded over the data axis as well.
       grad_reduce_in_bf16: Whether gradients are all-reduced over the data axis in bfloat16.
-      attention_kernel: "" for the best on these devices (`layers/attention_kernels.py`).
+      attention_kernel: Kernel of the encoder's attention, in place of the one that its field names
+        (`layers/attention_kernels.py`); "" for that one.
 
     Raises:
       UserError: an array does not divide over the mesh, or `frozen` has other shapes.
     """
+    pretrainer = pretrainer.clone(encoder=with_kernel(pretrainer.encoder, attention_kernel))
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     template["example_key"] = _keys(1)
 
@@ -152,7 +155,7 @@ def make_trainer(
     train_step = make_train_step(pretrainer, optimizer, schedule, seed=seed, **options)
 
     def bind(function: Callable, **options: Any) -> BoundStep:
-        placed = sharding.on_mesh(function, mesh, rules, attention_kernel)
+        placed = sharding.on_mesh(function, mesh, rules)
         return BoundStep(jax.jit(placed, **options), (frozen,))
 
     return Trainer(
@@ -192,7 +195,6 @@ def for_seeds(
     batch: Mapping[str, np.ndarray],
     *,
     rules: Sequence[tuple],
-    attention_kernel: str = "",
 ) -> Callable[[int], Trainer]:
     """Builds seed -> trainer, with one compilation for all seeds.
 
@@ -202,7 +204,6 @@ def for_seeds(
       schedule: As the trainer's.
       batch: Any host batch; only its names, types and ranks matter.
       rules: As the trainer's.
-      attention_kernel: As the trainer's.
     """
     template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     template["example_key"] = jax.random.split(jax.random.key(0), 1)
@@ -224,7 +225,7 @@ def for_seeds(
 
     compiled_create = jax.jit(create_state, out_shardings=placed)
     compiled_step = jax.jit(
-        sharding.on_mesh(train_step, trainer.mesh, rules, attention_kernel),
+        sharding.on_mesh(train_step, trainer.mesh, rules),
         donate_argnums=0,
         in_shardings=(placed, rows, None, frozen_parts),
         out_shardings=(placed, None),

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax import config as configs
 from bertjax.huggingface import importing
-from bertjax.layers.dropout import per_example_rngs
+from bertjax.layers.dropout import per_example_key
 from bertjax.pretrainer import apply_encoder
 from bertjax.runs import finetune_job
 from bertjax.train.checkpoint import origin, trees
@@ -176,9 +176,8 @@ def test_dropout_spreads_the_score_as_in_pytorch(root, run, released, glue, tmp_
     @jax.jit
     def sampled(params, batch):
         keys = jax.random.split(jax.random.key(2), rows)
-        with per_example_rngs(keys):
-            rngs = {"dropout": jax.random.key(3)}
-            return job.pretrainer.apply({"params": params}, batch, method=scores, rngs=rngs)
+        rngs = {"dropout": per_example_key(jax.random.key(3), keys)}
+        return job.pretrainer.apply({"params": params}, batch, method=scores, rngs=rngs)
 
     found = np.asarray(sampled(state.params, jax.tree.map(jnp.asarray, batch)))
     # Of 2,048 rows a standard deviation has a relative error of 1.6%, on either side.

@@ -12,16 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from bertjax.errors import UserError
 from bertjax.layers import attention_kernels, masks
-from bertjax.layers.attention import attend
+from bertjax.layers.attention import SelfAttention, attend
 from bertjax.layers.attention_kernels import (
     AttentionSpec,
     choose,
     find,
-    kernel_scope,
     log_kernel_choice,
     splash,
 )
@@ -217,17 +216,30 @@ def test_hidden_tokens_change_nothing_and_get_no_gradient(arrays, random):
         assert np.all(np.asarray(gradient)[~shown] == 0)
 
 
-def test_layers_use_what_the_mesh_has_and_say_so_once(arrays):
+def described_mesh(platform, **axes):
+    """A mesh of devices that are only described."""
+    device = dataclasses.replace(
+        jax.make_mesh((1,), ("data",)).abstract_mesh.abstract_device, platform=platform
+    )
+    types = (AxisType.Auto,) * len(axes)
+    return AbstractMesh((*axes.values(),), (*axes,), axis_types=types, abstract_device=device)
+
+
+def test_the_choice_follows_from_the_mesh_and_is_logged_once(arrays):
+    def chosen(dropout, requested="", train=True):
+        return find(*arrays[:2], MASKS["padding"], dropout, requested=requested, train=train)
+
     lines = []
     with log_kernel_choice(lines.append):
-        assert find(*arrays[:2], MASKS["padding"], 0.1) is None
-        assert lines == []
-        for asked in ("", "splash", "splash"):
-            with kernel_scope("cpu", asked):
-                kernel = find(*arrays[:2], MASKS["padding"], 0.0)
-                assert (kernel is None) == (asked == "")
-        with kernel_scope("tpu"):
-            assert find(*arrays[:2], MASKS["padding"], 0.1) is None
+        assert chosen(0.1) is None
+        with jax.sharding.use_abstract_mesh(described_mesh("cpu", data=1)):
+            for requested in ("", "splash", "splash"):
+                assert (chosen(0.0, requested) is None) == (requested == "")
+        with jax.sharding.use_abstract_mesh(described_mesh("tpu", data=1)):
+            assert chosen(0.1) is None
+            assert chosen(0.0, train=False) is not None
+    with jax.sharding.use_abstract_mesh(described_mesh("tpu", data=1)):
+        chosen(0.0)
     assert lines == [
         "attention: xla: no kernel is for cpu",
         "attention: splash: as asked",
@@ -235,16 +247,28 @@ def test_layers_use_what_the_mesh_has_and_say_so_once(arrays):
     ]
 
 
+def test_without_a_mesh_a_kernel_must_be_requested(arrays):
+    x, mask = arrays[0].reshape(B, L, H * K)[:1], masks.padding(jnp.ones((1, L), bool))
+    params = SelfAttention(H, 0.0).init(jax.random.key(0), x, mask, train=False)
+
+    def program(kernel):
+        module = SelfAttention(H, 0.0, kernel=kernel)
+        return str(jax.make_jaxpr(lambda x: module.apply(params, x, mask, train=True))(x))
+
+    programs = {kernel: program(kernel) for kernel in ("", "xla", "splash")}
+    assert "pallas_call" not in programs[""] + programs["xla"]
+    assert "pallas_call" in programs["splash"]
+
+
 def test_a_cut_sequence_is_seen(arrays):
-    mesh = jax.make_mesh((2, 4), ("data", "sequence"), axis_types=(AxisType.Auto,) * 2)
     lines = []
     with (
         log_kernel_choice(lines.append),
-        kernel_scope("tpu", "splash"),
-        jax.sharding.use_abstract_mesh(mesh.abstract_mesh),
+        jax.sharding.use_abstract_mesh(described_mesh("tpu", data=2, sequence=4)),
         nn.logical_axis_rules([("length", "sequence")]),
     ):
-        assert find(*arrays[:2], MASKS["padding"], 0.0) is None
+        found = find(*arrays[:2], MASKS["padding"], 0.0, requested="splash", train=True)
+    assert found is None
     assert "sequences are cut over devices, splash requires them whole" in lines[0]
 
 

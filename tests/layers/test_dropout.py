@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.layers.dropout import Dropout, per_example_rngs
+from bertjax.layers.dropout import Dropout, per_example_key, split_per_example_key
 
 
 def drop(rate, x, key=0, train=True):
@@ -52,8 +52,8 @@ class Twice(nn.Module):
 
 
 def drop_by_rows(keys):
-    with per_example_rngs(keys):
-        return Twice().apply({}, jnp.ones((len(keys), 101)), rngs={"dropout": jax.random.key(7)})
+    rngs = {"dropout": per_example_key(jax.random.key(7), keys)}
+    return Twice().apply({}, jnp.ones((len(keys), 101)), rngs=rngs)
 
 
 def test_each_dropout_of_a_row_draws_anew_and_so_does_each_row():
@@ -80,3 +80,43 @@ def test_an_impossible_rate(rate):
         UserError, match=f"dropout of {rate} came, expected at least 0 and less than"
     ):
         drop(rate, jnp.ones(3))
+
+
+def test_a_per_example_key_goes_through_scan_remat_jit_and_vmap():
+    """Every layer of a stack has the masks that its own key and those of the examples give."""
+
+    class Layer(nn.Module):
+        @nn.compact
+        def __call__(self, x, _):
+            return x, Dropout(0.5)(x, train=True)
+
+    class Layers(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            layer = nn.remat(Layer)
+            split = {"params": False, "dropout": True}
+            return nn.scan(layer, split_rngs=split, length=5)(name="layer")(x, None)[1]
+
+    key, keys = jax.random.key(3), jax.random.split(jax.random.key(4), 6)
+    x = jnp.ones((6, 41))
+
+    def masks(x, keys):
+        return Layers().apply({}, x, rngs={"dropout": per_example_key(key, keys)})
+
+    whole = jax.jit(masks)(x, keys)
+    assert len({tuple(row.tolist()) for row in np.asarray(whole).reshape(-1, 41)}) == 5 * 6
+    parts = jax.vmap(masks)(x.reshape(2, 3, 41), keys.reshape(2, 3))
+    np.testing.assert_array_equal(jnp.concatenate(parts, axis=1), whole)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_a_per_example_key_is_split_as_its_first_key(impl):
+    key, keys = jax.random.key(5, impl=impl), jax.random.split(jax.random.key(6, impl=impl), 3)
+    both = per_example_key(key, keys)
+    changed = jax.random.fold_in(jax.random.split(both, (2, 3))[1, 2], 7)
+    first, examples = split_per_example_key(changed)
+    wanted = jax.random.fold_in(jax.random.split(key, (2, 3))[1, 2], 7)
+    np.testing.assert_array_equal(jax.random.key_data(first), jax.random.key_data(wanted))
+    np.testing.assert_array_equal(jax.random.key_data(examples), jax.random.key_data(keys))
+    np.testing.assert_array_equal(jax.random.uniform(both, (5,)), jax.random.uniform(key, (5,)))
+    assert split_per_example_key(key) == (key, None)
