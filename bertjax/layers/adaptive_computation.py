@@ -18,14 +18,14 @@ from bertjax.layers.masks import Mask
 
 @flax.struct.dataclass
 class ACTState:
-    """What is known of each token between two steps.
+    """State of each token between two steps.
 
     Attributes:
-      state: What the block reads, for all other tokens too; it stays once a token has halted.
-      output: Of the states so far, weighted.
-      halting: The sum of the halting probabilities so far.
-      remainder: What was left to 1 when the token halted.
-      steps: How many were taken.
+      state: Input of the block, unchanged once a token has halted.
+      output: Weighted sum of the states so far.
+      halting: Sum of the halting probabilities so far.
+      remainder: 1 minus that sum before the token halted.
+      steps: Number of steps.
     """
 
     state: Float[Array, "B L D"]
@@ -36,14 +36,14 @@ class ACTState:
 
 
 class AdaptiveComputation(nn.Module):
-    """Applies `block` up to `max_steps` times with signals of time and position.
+    """Applies a block up to `max_steps` times, with embeddings of time and position.
 
     Attributes:
       block: A module that maps (x, mask, train=) to the next x.
       max_steps: T.
-      threshold: A token halts once its probabilities add up to more; 0: none ever does, and all
-        have T steps.
-      halting_bias: The bias of the halting unit at first.
+      threshold: A token halts once the sum of its halting probabilities exceeds it; 0: all tokens
+        take T steps.
+      halting_bias: Initial bias of the halting unit.
       unroll: Steps compiled in one piece.
     """
 
@@ -64,7 +64,7 @@ class AdaptiveComputation(nn.Module):
             given = thoughts.state + signal
             state = module.block(given, mask, train=train)
             probability = module.probability(given) if module.threshold else None
-            thoughts = advanced(thoughts, state, probability, module.threshold)
+            thoughts = advance(thoughts, state, probability, module.threshold)
             return thoughts, thoughts.state
 
         scan = nn.scan(
@@ -81,18 +81,18 @@ class AdaptiveComputation(nn.Module):
 
     @nn.compact
     def probability(self, given: Float[Array, "B L D"]) -> Float[Array, "B L"]:
-        """How likely each token is to halt, from what its block reads."""
+        """Halting probability of each token, from the input of the block."""
         dense = Dense((1,), ("embed", None), bias_start=self.halting_bias, name="halting")
         return jax.nn.sigmoid(dense(given.astype(jnp.float32)))[..., 0]
 
 
-def advanced(
+def advance(
     before: ACTState,
     state: Float[Array, "B L D"],
     probability: Float[Array, "B L"] | None,
     threshold: float,
 ) -> ACTState:
-    """One step on, for the tokens that have not halted; without probabilities none does."""
+    """The state after a step of the tokens that have not halted; without probabilities, of all."""
     if probability is None:
         return before.replace(state=state, output=state, steps=before.steps + 1)
     running = before.halting < 1
@@ -111,6 +111,6 @@ def advanced(
 
 
 def signals_of(steps: int, length: int, width: int) -> Float[np.ndarray, "T L D"]:
-    """Sinusoids of the time added to those of the position, both from 1 on (section 2.1)."""
+    """Sinusoidal embeddings of time plus those of position, both from 1 on (section 2.1)."""
     times, places = (sinusoids_at(1 + np.arange(n), width) for n in (steps, length))
     return times[:, None] + places

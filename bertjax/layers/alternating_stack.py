@@ -32,7 +32,7 @@ class AlternatingStack(nn.Module):
       num_layers: N.
       remat: What the backward pass rematerialises (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`), in whole cycles and at least one.
-      keep_hidden_states: Whether every layer's output is returned as well.
+      keep_hidden_states: Whether the output of every layer is returned too.
     """
 
     blocks: tuple[nn.Module, ...]

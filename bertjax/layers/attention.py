@@ -31,9 +31,9 @@ def masked_softmax_attention(
     kept: DropoutMask | None,
     value: Float[Array, "B M H K"],
 ) -> Float[Array, "B L H K"]:
-    """softmax(scores) of what the mask shows, after dropout, times the values.
+    """Softmax over the unmasked scores, with dropout, times the values.
 
-    Masked tokens get a weight of exactly zero and pass no gradient, also where all are hidden.
+    Masked keys have a weight of exactly zero and receive no gradient, even if all keys are masked.
     """
     where, times = kept or (None, 1.0)
     return _attended(times, scores, mask, where, value)
@@ -72,7 +72,7 @@ _attended.defvjp(_forward, _backward)
 
 
 Past = tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]
-"""Keys and values of tokens that were read before."""
+"""Cached keys and values of earlier tokens."""
 
 
 class SelfAttention(nn.Module):
@@ -184,9 +184,19 @@ def attend(
     kernel: str = "",
     train: bool,
 ) -> Float[Array, "B L H K"]:
-    """softmax(Q K^T / sqrt(K)) V over the tokens that the mask shows (equation 1).
+    """Scaled dot-product attention, softmax(Q K^T / sqrt(K)) V (equation 1).
 
-    Masked tokens get a weight of exactly zero and pass no gradient.
+    Masked keys have a weight of exactly zero and receive no gradient. Must be called inside a
+    compact method, which owns the random stream of the dropout.
+
+    Args:
+      query: Q.
+      key: K.
+      value: V.
+      mask: Which keys a query sees.
+      dropout: Dropout of the weights.
+      kernel: Kernel that computes it (`layers/attention_kernels.py`).
+      train: Whether dropout is applied.
     """
     rate = dropout.rate if train else 0.0
     fused = attention_kernels.find(query, key, mask, rate, requested=kernel, train=train)
@@ -203,9 +213,9 @@ def attend_with_cache(
     own: tuple[Float[Array, "B L H K"], Float[Array, "B L H K"]],
     mask: Mask,
 ) -> Float[Array, "B L H K"]:
-    """`attend`, where keys and values lie in two places: M counts the past's, then their own.
+    """Attention to cached keys and values and to those of the new tokens; M counts the past first.
 
-    They are not put together: the past is long, and one token more is not worth a copy of it.
+    They are not concatenated, which would copy the whole cache for every new token.
     """
     scores_BHLM = jnp.concatenate([scaled_scores(query, key) for key, _ in (past, own)], axis=-1)
     scores_BHLM = jnp.where(mask.array(), scores_BHLM, jnp.finfo(jnp.float32).min)
@@ -226,7 +236,7 @@ def scaled_scores(
 
 
 class KeysValues(NamedTuple):
-    """What attention reads of a sequence."""
+    """Keys and values of a sequence."""
 
     key: Float[Array, "*lead M H K"]
     value: Float[Array, "*lead M H K"]
@@ -238,7 +248,7 @@ class CrossAttention(nn.Module):
     Attributes:
       num_heads: H; divides the hidden width.
       dropout_rate: Dropout of the attention weights.
-      initializer_range: Standard deviation of all kernels at the start.
+      initializer_range: Initial standard deviation of all kernels.
       precision: Types of operands and results; the softmax is float32.
       kernel: Kernel that computes it (`layers/attention_kernels.py`).
     """
@@ -263,7 +273,7 @@ class CrossAttention(nn.Module):
         *,
         train: bool,
     ) -> Float[Array, "B L D"]:
-        """What the queries of `x` find."""
+        """Attends from `x` to a memory."""
         query, dropout = self._project(x, "query"), Dropout(self.dropout_rate)
         context = attend(
             query, memory.key, memory.value, mask, dropout, kernel=self.kernel, train=train

@@ -1,10 +1,10 @@
 """Fused attention kernels, which never materialise the weights [B H L M] (Dao et al. 2022).
 
 splash  JAX's kernel for TPUs, in Pallas; on CPUs it is interpreted, which is for tests
-cudnn   NVIDIA's for GPUs
-xla     none of them: the products and the softmax of `layers/attention.py`
+cudnn   NVIDIA's kernel for GPUs
+xla     no fused kernel: the matmuls and the softmax of `layers/attention.py`
 
-Which one is used follows from what is computed where; the rule is `choose`.
+`choose` selects one from the platform and the properties of an attention.
 """
 
 import contextlib
@@ -27,21 +27,22 @@ from bertjax.layers.masks import Mask
 LOGGER = logging.getLogger(__name__)
 
 KERNELS = {"splash": "tpu", "cudnn": "gpu"}
-"""Each kernel and the platform that it is for."""
+"""The platform of each kernel."""
 
 XLA = "xla"
 
 KernelName = Annotated[str, OneOf(("", XLA, *KERNELS))]
-"""Empty for the kernel that suits the platform."""
+"""A kernel; "" for the kernel of the platform where it pays off."""
 
 MIN_KERNEL_LENGTH = 256
-"""Queries from which on a kernel is taken: below, the weights are small, and starts of it many.
+"""Fewest queries for which a kernel is chosen by default: with fewer the weights are small.
 
-Of compiled steps of BERT-base, not of a device: `experiments/LOG.md`, 2026-11-23.
+Estimated from compiled steps of BERT-base, not measured on a device: `experiments/LOG.md`,
+2026-11-23.
 """
 
 _LANES = 128
-"""A TPU reads keys in so many columns; blocks are multiples of it."""
+"""Width of a TPU's vector registers; block sizes are multiples of it."""
 _LARGEST_BLOCK = 512
 _WIDEST_HEAD = 128
 
@@ -50,17 +51,17 @@ Attend = Callable[[Array, Array, Array, Mask], Array]
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSpec:
-    """What is known of an attention before it is compiled.
+    """Static properties of an attention, known before compilation.
 
     Attributes:
-      platform: "tpu", "gpu" or "cpu": of the mesh.
+      platform: Platform of the mesh: "tpu", "gpu" or "cpu".
       queries: L.
       keys: M.
       head_width: K.
-      dtype: Of queries, keys and values.
-      dropout: Of the weights; 0 where nothing is trained.
-      pairs: Whether a query sees keys that follow from no rule which a kernel knows.
-      cut: Whether sequences are cut over several devices.
+      dtype: Type of queries, keys and values.
+      dropout: Dropout rate of the weights; 0 in evaluation.
+      pairs: Whether the mask has an arbitrary matrix of query and key pairs.
+      sharded: Whether sequences are sharded over several devices.
     """
 
     platform: str
@@ -70,65 +71,69 @@ class AttentionSpec:
     dtype: str
     dropout: float = 0.0
     pairs: bool = False
-    cut: bool = False
+    sharded: bool = False
 
 
-def choose(case: AttentionSpec, asked: str = "") -> tuple[str, str]:
-    """A kernel, or "xla", and the reason.
+def choose(spec: AttentionSpec, requested: str = "") -> tuple[str, str]:
+    """Selects a kernel; returns its name, or "xla", and the reason.
 
     Args:
-      case: What is computed, and where.
-      asked: "" for the kernel of the platform where it is worth it; its name for wherever it can
-        be; "xla" for none.
+      spec: Properties of the attention.
+      requested: "" for the kernel of the platform where it pays off; a kernel's name to use it
+        wherever it supports the attention; "xla" for none.
 
     Raises:
-      UserError: there is no such kernel, or none for this platform.
+      UserError: an unknown kernel, or a kernel of another platform.
     """
-    if asked == XLA:
-        return XLA, "as asked"
-    if asked:
-        _check(asked, case.platform)
-    kernel = asked or {where: name for name, where in KERNELS.items()}.get(case.platform)
+    if requested == XLA:
+        return XLA, "requested"
+    if requested:
+        _check(requested, spec.platform)
+    kernel = requested or {where: name for name, where in KERNELS.items()}.get(spec.platform)
     if kernel is None:
-        return XLA, f"no kernel is for {case.platform}"
-    missing = _missing(kernel, case)
-    if missing:
-        return XLA, missing
-    if not asked and case.queries < MIN_KERNEL_LENGTH:
-        return XLA, f"{kernel} is for {MIN_KERNEL_LENGTH} tokens or more"
-    return kernel, "as asked" if asked else "no weights in memory"
+        return XLA, f"there is no kernel for {spec.platform}"
+    unsupported = _unsupported(kernel, spec)
+    if unsupported:
+        return XLA, unsupported
+    if not requested and spec.queries < MIN_KERNEL_LENGTH:
+        return XLA, f"{kernel} is used for {MIN_KERNEL_LENGTH} tokens or more"
+    return kernel, "requested" if requested else "no attention weights in memory"
 
 
-def _check(asked: str, platform: str) -> None:
-    if asked not in KERNELS:
+def _check(requested: str, platform: str) -> None:
+    if requested not in KERNELS:
         known = [XLA, *KERNELS]
-        raise UserError(f"config.mesh.attention_kernel={asked!r}: {nearest(asked, known)}")
-    interpreted = asked == "splash" and platform == "cpu"
-    if KERNELS[asked] != platform and not interpreted:
         raise UserError(
-            f"config.mesh.attention_kernel={asked!r} is for {KERNELS[asked]}, the mesh is of "
-            f"{platform}: leave it empty, and the kernel for {platform} is found where there is one"
+            f"unknown config.mesh.attention_kernel: got {requested!r}; {nearest(requested, known)}"
+        )
+    interpreted = requested == "splash" and platform == "cpu"
+    if KERNELS[requested] != platform and not interpreted:
+        raise UserError(
+            f"config.mesh.attention_kernel: got {requested!r}, a kernel for {KERNELS[requested]}, "
+            f"expected one for {platform}, the platform of the mesh; leave it empty for the default"
         )
 
 
-def _missing(kernel: str, case: AttentionSpec) -> str:
-    """What a kernel cannot do of a case; empty where it can do all."""
-    if case.dropout:
-        return f"{kernel} draws no dropout, {case.dropout} of the weights are dropped"
-    if case.cut:
-        return f"sequences are cut over devices, {kernel} requires them whole"
+def _unsupported(kernel: str, spec: AttentionSpec) -> str:
+    """Why a kernel does not support an attention; "" if it does."""
+    if spec.dropout:
+        return f"{kernel} does not support dropout of the weights, got {spec.dropout}"
+    if spec.sharded:
+        return f"{kernel} does not support sequences that are sharded over devices"
     if kernel == "cudnn":
-        if case.dtype not in ("bfloat16", "float16"):
-            return f"cudnn is for bfloat16 and float16, not {case.dtype}"
-        if case.head_width % 8 or case.head_width > _WIDEST_HEAD:
-            return f"cudnn requires heads of 8, 16, ... {_WIDEST_HEAD}, not {case.head_width}"
-        if case.queries % 2 or case.keys % 2:
-            return f"cudnn requires even lengths, not {case.queries} and {case.keys}"
+        if spec.dtype not in ("bfloat16", "float16"):
+            return f"cudnn requires bfloat16 or float16, got {spec.dtype}"
+        if spec.head_width % 8 or spec.head_width > _WIDEST_HEAD:
+            return (
+                f"cudnn requires a head width of 8, 16, ... {_WIDEST_HEAD}, got {spec.head_width}"
+            )
+        if spec.queries % 2 or spec.keys % 2:
+            return f"cudnn requires even lengths, got {spec.queries} and {spec.keys}"
         return ""
-    if case.pairs:
-        return "splash is for padding, packs and causal masks, not for any pairs of tokens"
-    if case.queries % _LANES or case.keys % _LANES:
-        return f"splash requires multiples of {_LANES} tokens, not {case.queries} and {case.keys}"
+    if spec.pairs:
+        return "splash supports padding, packed, causal and local masks, not arbitrary matrices"
+    if spec.queries % _LANES or spec.keys % _LANES:
+        return f"splash requires multiples of {_LANES} tokens, got {spec.queries} and {spec.keys}"
     return ""
 
 
@@ -197,7 +202,7 @@ def find(
         dtype=query.dtype.name,
         dropout=dropout,
         pairs=mask.pairs is not None,
-        cut=length is not None and _parts(length, mesh) > 1,
+        sharded=length is not None and _parts(length, mesh) > 1,
     )
     kernel, reason = choose(spec, requested)
     if train:
@@ -221,7 +226,7 @@ def cudnn(
     value: Float[Array, "B M H K"],
     mask: Mask,
 ) -> Float[Array, "B L H K"]:
-    """`attend` without dropout, by cuDNN, which the compiler knows how to place on a mesh."""
+    """`attend` without dropout, by cuDNN, which XLA partitions over a mesh."""
     shown = mask.array()
     shown = jnp.broadcast_to(shown, (*shown.shape[:2], query.shape[1], key.shape[1]))
     return jax.nn.dot_product_attention(query, key, value, mask=shown, implementation="cudnn")
@@ -237,14 +242,14 @@ def splash(
 ) -> Float[Array, "B L H K"]:
     """`attend` without dropout, by Pallas: each device works on its own rows and heads.
 
-    Where a row shows no key at all, zeros come out, and no gradient goes in.
+    A query that sees no key has an output of zero and no gradient.
 
     Args:
       query: Q.
       key: K.
       value: V.
-      mask: Without pairs of its own.
-      interpret: Whether the kernel is interpreted, slowly, on a device that is no TPU.
+      mask: A mask without `pairs`.
+      interpret: Whether the kernel is interpreted, slowly, on a device that is not a TPU.
     """
     attend = functools.partial(
         _splash_on_a_device, causal=bool(mask.causal), window=mask.window, interpret=interpret
@@ -252,11 +257,11 @@ def splash(
     if not jax.sharding.get_abstract_mesh().empty:
         heads = nn.logical_to_mesh_axes(("batch", None, "heads", None))
         rows = nn.logical_to_mesh_axes(("batch", None))
-        # A compiler that cuts arrays over devices by itself cannot cut a kernel.
+        # XLA cannot partition a Pallas kernel by itself.
         specs = (heads, heads, heads, rows, rows)
         attend = jax.shard_map(attend, in_specs=specs, out_specs=heads, check_vma=False)
     found = attend(query, key, value, *_segments(mask, *query.shape[:2], key.shape[1]))
-    # The kernel's backward pass is wrong by a factor of M where nothing is seen.
+    # The kernel's backward pass is wrong by a factor of M for queries that see no key.
     sees = mask.array().any(axis=(1, 3))[:, :, None, None]
     return jnp.where(sees, found, 0)
 
@@ -264,15 +269,15 @@ def splash(
 def _segments(
     mask: Mask, batch: int, queries: int, keys: int
 ) -> tuple[Int[Array, "B L"], Int[Array, "B M"]]:
-    """A mask as splash knows it: a query sees the keys of its own segment. Hidden keys have 0."""
+    """The mask as segment ids: a query sees the keys of its segment; masked keys have 0."""
     of_queries, of_keys = jnp.ones((2, batch, 1), jnp.int32)
     if mask.packed_segment_ids is not None:
         of_queries, of_keys = (
             jnp.where(mask.packed_segment_ids == 0, -1, mask.packed_segment_ids),
             mask.packed_segment_ids,
         )
-    if mask.there is not None:
-        of_keys = jnp.where(mask.there, of_keys, 0)
+    if mask.key_mask is not None:
+        of_keys = jnp.where(mask.key_mask, of_keys, 0)
     return jnp.broadcast_to(of_queries, (batch, queries)), jnp.broadcast_to(of_keys, (batch, keys))
 
 
@@ -313,7 +318,7 @@ def _splash_on_a_device(
 
 
 def _block_sizes(kind: type, queries: int, keys: int):
-    """One kernel for the whole backward pass, and blocks that are as large as they may be."""
+    """The largest possible blocks, and one fused kernel for the whole backward pass."""
     of_queries, of_keys = _block(queries), _block(keys)
     return kind(
         block_q=of_queries,

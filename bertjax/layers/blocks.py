@@ -21,14 +21,16 @@ from bertjax.layers.relative_attention import Streams, Views
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a nonlinearity between (Vaswani et al. 2017, section 3.3).
+    """Position-wise feed-forward net: two linear maps with an activation between.
+
+    Vaswani et al. 2017, section 3.3.
 
     Attributes:
       intermediate_size: F, the width between the two maps.
       hidden_act: Name of the nonlinearity.
-      initializer_range: Standard deviation of both kernels at the start.
+      initializer_range: Initial standard deviation of both kernels.
       precision: Types of operands and results.
-      output_range: Standard deviation of the second kernel instead; 0 for the same.
+      output_range: Initial standard deviation of the second kernel; 0 for `initializer_range`.
       use_bias: Whether the linear maps have biases.
       gated: Whether a third map of the input, without activation, multiplies the activations: a
         gated linear unit, GeGLU with GELU (Shazeer 2020, section 2).
@@ -75,9 +77,9 @@ class PostNormBlock(nn.Module):
     """LayerNorm after each residual sum, as published for the Transformer and BERT.
 
     Attributes:
-      attention: The attention of this block.
-      feed_forward: The feed-forward net of this block.
-      dropout_rate: Dropout of both outputs before they are added.
+      attention: Self-attention.
+      feed_forward: Feed-forward net.
+      dropout_rate: Dropout of both outputs before the residual sums.
       layer_norm_eps: Epsilon of both LayerNorms.
       norm_bias: Whether the LayerNorms have biases.
     """
@@ -96,7 +98,7 @@ class PostNormBlock(nn.Module):
         *past: PyTree,
         train: bool,
     ) -> Float[Array, "B L D"]:
-        """`past`, where there is one, is what the attention knows of earlier tokens."""
+        """Applies the block; `past`, if given, is passed to the attention."""
         dropout = Dropout(self.dropout_rate)
         attended = dropout(self.attention(x, mask, *past, train=train), train=train)
         x = LayerNorm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x + attended)
@@ -105,12 +107,12 @@ class PostNormBlock(nn.Module):
 
 
 class Source(NamedTuple):
-    """What all blocks of a decoder read.
+    """Inputs that all blocks of a decoder share.
 
     Attributes:
-      visible: Which of its own tokens a token sees.
-      memory: What the encoder made of the source.
-      mask: Which tokens of the source are there.
+      visible: Mask of self-attention.
+      memory: Output of the encoder.
+      mask: Padding mask of the source.
     """
 
     visible: Mask
@@ -119,7 +121,7 @@ class Source(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-    """What a block keeps from token to token: of its own past, and of the source."""
+    """Cached keys and values of a block: of earlier target tokens, and of the source."""
 
     past: KeysValues
     source: KeysValues
@@ -129,10 +131,10 @@ class DecoderBlock(nn.Module):
     """LayerNorm after each of three residual sums (Vaswani et al. 2017, section 3.1).
 
     Attributes:
-      attention: To the own past.
-      cross_attention: To the source.
-      feed_forward: The feed-forward net.
-      dropout_rate: Dropout of the three outputs before they are added.
+      attention: Causal self-attention.
+      cross_attention: Attention to the source.
+      feed_forward: Feed-forward net.
+      dropout_rate: Dropout of the three outputs before the residual sums.
       layer_norm_eps: Epsilon of the three LayerNorms.
     """
 
@@ -146,12 +148,12 @@ class DecoderBlock(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], source: Source, *, train: bool
     ) -> Float[Array, "B T D"]:
-        """All tokens at once."""
+        """Applies the block to all target tokens at once."""
         kept = LayerCache(self.attention.read(x), self.read(source.memory))
         return self._answer(x, kept, source.visible, source.mask, train=train)
 
     def read(self, memory: Float[Array, "B M D"]) -> KeysValues:
-        """What is kept of the source."""
+        """Keys and values of the source."""
         return self.cross_attention.read(memory)
 
     @nn.compact
@@ -163,7 +165,7 @@ class DecoderBlock(nn.Module):
         visible: Mask,
         mask: Mask,
     ) -> tuple[Float[Array, "B 1 D"], KeysValues]:
-        """The next token, which is kept at place `at`; returns the past with it."""
+        """Applies the block to one token and writes its keys and values to the cache at `at`."""
         new = self.attention.read(x)
         past = KeysValues(
             *(
@@ -189,12 +191,12 @@ class DecoderBlock(nn.Module):
 class PreNormBlock(nn.Module):
     """LayerNorm at the input of attention and feed-forward net (Radford et al. 2019, section 2.3).
 
-    The output of the last block is not normalised: whoever stacks these adds a LayerNorm.
+    The output of the last block is not normalised: a model adds a final LayerNorm.
 
     Attributes:
-      attention: The attention of this block.
-      feed_forward: The feed-forward net of this block.
-      dropout_rate: Dropout of both outputs before they are added.
+      attention: Self-attention.
+      feed_forward: Feed-forward net.
+      dropout_rate: Dropout of both outputs before the residual sums.
       layer_norm_eps: Epsilon of both LayerNorms.
       norm_bias: Whether the LayerNorms have biases.
       norm_attention: Whether the input of attention is normalised; the first block of ModernBERT
@@ -216,7 +218,7 @@ class PreNormBlock(nn.Module):
         *past: PyTree,
         train: bool,
     ) -> Float[Array, "B L D"]:
-        """`past`, where there is one, is what the attention knows of earlier tokens."""
+        """Applies the block; `past`, if given, is passed to the attention."""
         dropout = Dropout(self.dropout_rate)
         normal = x
         if self.norm_attention:
@@ -233,7 +235,7 @@ class DroppingFeedForward(nn.Module):
       intermediate_size: F, the width between the two maps.
       hidden_act: Name of the nonlinearity.
       dropout_rate: Dropout after the nonlinearity.
-      initializer_range: Standard deviation of both kernels at the start.
+      initializer_range: Initial standard deviation of both kernels.
       precision: Types of operands and results.
     """
 
@@ -260,12 +262,12 @@ class DroppingFeedForward(nn.Module):
 
 
 class StreamBlock(nn.Module):
-    """All streams through the same weights, with LayerNorm after each residual sum.
+    """XLNet's block: all streams through the same weights, LayerNorm after each residual sum.
 
     Attributes:
       attention: A `RelativeAttention`.
-      feed_forward: The feed-forward net of this block.
-      dropout_rate: Dropout of both outputs before they are added.
+      feed_forward: Feed-forward net.
+      dropout_rate: Dropout of both outputs before the residual sums.
       layer_norm_eps: Epsilon of both LayerNorms.
     """
 

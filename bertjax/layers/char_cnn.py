@@ -1,7 +1,6 @@
 """Character CNN for words: convolutions, max-pooling over characters, highway layers.
 
-Kim et al. 2016, as ELMo uses it (Peters et al. 2018, section 3.4). A word needs no place in any
-vocabulary.
+Kim et al. 2016, as ELMo uses it (Peters et al. 2018, section 3.4). It has no vocabulary of words.
 """
 
 import math
@@ -17,7 +16,7 @@ NUM_CHARACTERS = 261
 """256 bytes; beginning and end of a sentence and of a word; padding (`data/characters.py`)."""
 
 _UNIFORM = 0.05 / math.sqrt(3)
-"""Deviation of the published start of the filters, uniform from -0.05 to 0.05."""
+"""Standard deviation of the published initialiser of the filters, uniform in [-0.05, 0.05]."""
 
 
 def _between(limit: float):
@@ -28,11 +27,11 @@ def _between(limit: float):
 
 
 class Convolution(nn.Module):
-    """One width of filters over the characters of a word, and the largest value of each.
+    """Convolution over the characters of a word with max-pooling, for filters of one width.
 
     Attributes:
-      width: Characters that a filter reads.
-      features: Filters.
+      width: Width of a filter in characters.
+      features: Number of filters.
       precision: Types of operands and results.
     """
 
@@ -55,7 +54,7 @@ class Convolution(nn.Module):
 
 
 class Highway(nn.Module):
-    """A gate between a layer and its input (Srivastava et al. 2015); closed at first.
+    """Highway layer (Srivastava et al. 2015), whose gate is initially closed.
 
     Attributes:
       precision: Types of operands and results.
@@ -82,14 +81,14 @@ class Highway(nn.Module):
 
 
 class CharacterCNN(nn.Module):
-    """A vector of each word.
+    """Computes a vector for each word from its characters.
 
     Attributes:
       features: Width of the vectors.
       filters: (width, number) of each kind of filter.
-      char_embedding_size: Width of the vector of a character.
+      char_embedding_size: Width of the character embeddings.
       num_highway_layers: Highway layers between filters and projection.
-      hidden_act: Activation of the filters; one that grows with its input.
+      hidden_act: Activation of the filters; must be monotonic, since it is applied after pooling.
       precision: Types of operands and results.
     """
 
@@ -108,7 +107,7 @@ class CharacterCNN(nn.Module):
             (NUM_CHARACTERS, self.char_embedding_size),
         )
         words = char_ids.reshape(-1, char_ids.shape[-1])
-        x = self._looked_up(table, words)
+        x = self._look_up(table, words)
         found = [
             Convolution(width, number, self.precision, name=f"filters_{index}")(x)
             for index, (width, number) in enumerate(self.filters)
@@ -125,10 +124,8 @@ class CharacterCNN(nn.Module):
         )
         return project(x).reshape(*char_ids.shape[:-1], self.features)
 
-    def _looked_up(
-        self, table: Float[Array, "C E"], ids: Int[Array, "n W"]
-    ) -> Float[Array, "n W E"]:
-        """Rows of a small table: as a product, whose gradient is a product, not a scatter."""
+    def _look_up(self, table: Float[Array, "C E"], ids: Int[Array, "n W"]) -> Float[Array, "n W E"]:
+        """Looks up a small table by a matmul, whose gradient is a matmul and not a scatter."""
         chosen = jax.nn.one_hot(ids.reshape(-1), NUM_CHARACTERS, dtype=self.precision.operands)
         rows = contract("nc,ce->ne", chosen, table, self.precision)
         return rows.reshape(*ids.shape, table.shape[-1])

@@ -36,9 +36,9 @@ def _elementwise(function: Activation) -> Activation:
 
 @_elementwise
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The normal distribution function of x, times x: exact (Hendrycks & Gimpel 2016, section 2).
+    """Exact GELU, x times the normal distribution function of x (Hendrycks & Gimpel 2016, 2).
 
-    By the error function, as BERT has it; JAX's own takes the complement of it, which keeps more
+    Uses the error function, as BERT does; `jax.nn.gelu` uses its complement, which keeps more
     digits where the result is nearly zero, at twice the cost.
     """
     return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
@@ -46,7 +46,7 @@ def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @_elementwise
 def gelu_new(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same with a tanh in place of the error function, as in GPT-2 and ALBERT."""
+    """GELU approximated by tanh, as in GPT-2 and ALBERT."""
     return jax.nn.gelu(x, approximate=True)
 
 
@@ -65,12 +65,12 @@ ACTIVATIONS |= {
     "gelu_fast": gelu_new,
     "swish": ACTIVATIONS["silu"],
 }
-"""Other names of the same functions in transformers, which a config keeps as it has them."""
+"""Aliases of the same functions in transformers."""
 
 
 ActivationName = Annotated[str, OneOf(ACTIVATIONS)]
 HeadActivationName = Annotated[str, OneOf(("", *ACTIVATIONS))]
-"""Of a prediction head; "" for the encoder's."""
+"""Activation of a prediction head; "" for the encoder's."""
 
 
 def activation(name: str) -> Activation:
@@ -86,11 +86,11 @@ def activation(name: str) -> Activation:
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """Types of computation.
+    """Dtypes of computation.
 
     Attributes:
-      operands: What matrix products read.
-      activations: What they give, and what flows between layers.
+      operands: Dtype of matmul operands.
+      activations: Dtype of matmul results and of the activations between layers.
     """
 
     operands: str = "float32"
@@ -122,7 +122,7 @@ def named(name: str) -> Precision:
 def contract(
     subscripts: str, x: Float[Array, "..."], y: Float[Array, "..."], precision: Precision
 ) -> Float[Array, "..."]:
-    """`einsum(subscripts, x, y)` in the types of `precision`.
+    """Einsum in the dtypes of a precision.
 
     Every index must appear in two of the three terms, so that the gradients are contractions too.
     """
@@ -150,7 +150,7 @@ def _mixed_forward(subscripts, precision, x, y):
 
 
 def _mixed_backward(subscripts, precision, operands, gradient):
-    """Without this rule the gradient's products would be promoted to float32 operands."""
+    """Gradient of `_mixed`; by default its matmuls would be promoted to float32 operands."""
     x, y = operands
     inputs, output = subscripts.split("->")
     left, right = inputs.split(",")
@@ -168,10 +168,10 @@ Initializer = Callable[..., Array]
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """BERT's initialiser: a normal of this deviation, cut at two deviations.
+    """BERT's initialiser: a normal distribution truncated at two standard deviations.
 
-    The deviation is that of the uncut normal, as in the published code; jax's own initialiser
-    rescales the cut one.
+    `stddev` is that of the distribution before truncation, as in the published code; the
+    initialiser of jax rescales the truncated one.
     """
 
     def initialize(key: Array, shape: tuple[int, ...], dtype=jnp.float32) -> Array:
@@ -181,16 +181,16 @@ def truncated_normal(stddev: float) -> Initializer:
 
 
 class Dense(nn.Module):
-    """`x @ kernel + bias` over the last `contracted` axes of x.
+    """Linear layer, `x @ kernel + bias` over the last `contracted` axes of x.
 
     Attributes:
-      features: Output axes, such as (heads, kv) for the queries of attention.
+      features: Sizes of the output axes, such as (H, K) for the queries of attention.
       axes: Logical names of the kernel's axes: the contracted ones, then those of `features`.
       contracted: How many trailing axes of the input are summed over.
       use_bias: Whether a bias of shape `features` is added.
       initializer_range: Standard deviation of the kernel's initialiser.
-      initializer: What makes one of a deviation.
-      bias_start: What every element of the bias is at first.
+      initializer: Maps a standard deviation to an initialiser.
+      bias_start: Initial value of the bias.
       precision: Types of operands and results.
     """
 
@@ -207,7 +207,7 @@ class Dense(nn.Module):
     def __call__(
         self, x: Float[Array, "..."], after: Callable[[Array], Array] | None = None
     ) -> Float[Array, "..."]:
-        """Maps x, or `after(x)`, which is computed again for the gradient: x alone is kept."""
+        """Maps x, or `after(x)`, which is rematerialised: the only residual is x."""
         lead, summed = x.shape[: -self.contracted], x.shape[-self.contracted :]
         initializer = self.initializer(self.initializer_range)
         kernel = self.param(
@@ -216,7 +216,7 @@ class Dense(nn.Module):
             (*summed, *self.features),
         )
         width = math.prod(summed)
-        # Several contracted or output axes are folded into one: a plain matrix product is fastest.
+        # Several contracted or output axes are folded into one: a plain matmul is fastest.
         operands = x.reshape(-1, width), kernel.reshape(width, -1)
         if after is None:
             y = contract("ni,io->no", *operands, self.precision)
@@ -246,7 +246,7 @@ def _product_forward(after, precision, x, kernel):
 
 
 def _product_backward(after, precision, remembered, gradient):
-    # Not `jax.checkpoint`: a policy of `Stack` that keeps products would not see this one.
+    # Not `jax.checkpoint`: a remat policy of `Stack` that saves matmuls would not see this one.
     _, pull_back = jax.vjp(lambda x, y: contract("ni,io->no", after(x), y, precision), *remembered)
     return pull_back(gradient)
 

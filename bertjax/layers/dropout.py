@@ -1,7 +1,7 @@
-"""Dropout from 16 random bits an element, in half the time of the usual 32.
+"""Dropout with 16 random bits per element, in half the time of the usual 32.
 
-One block of Threefry gives the bits of four elements and can be sharded. `jax.random.bits` runs the
-cipher once an element and keeps 16 of its 64 bits; on TPUs the cipher then takes longer than
+One Threefry block gives the bits of four elements and can be sharded. `jax.random.bits` runs the
+cipher once per element and keeps 16 of its 64 bits; on TPUs the cipher then takes longer than
 attention, and on CPUs it is a loop through memory.
 """
 
@@ -26,14 +26,14 @@ _PARITY = np.uint32(0x1BD11BDA)
 _GROUPS_OF_ROUNDS = 5
 _PARTS = 4
 _COUNTED = 2**32
-"""Blocks that one word can count; of more the upper word would not be zero."""
+"""Number of blocks that one word can index; beyond it the upper word would not be zero."""
 
 
 def bits16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
-    """16 random bits for each element.
+    """Samples 16 random bits for each element.
 
-    The last axis is cut in four parts; what has the same place in each of them shares a block: the
-    low and the high half of its first word, then of its second.
+    The last axis is divided into four parts. The four elements at one index of the parts share a
+    block: the low and the high half of its first word, then of its second.
     """
     if not shape:
         return bits16(key, (1,))[0]
@@ -50,7 +50,7 @@ def bits16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _in_parts(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
-    """Every block once: where one pass over memory can leave several arrays."""
+    """Computes every block once, for compilers that write several arrays in one pass."""
     counts = _counts(blocks)
     first, second = threefry2x32(key, jnp.zeros_like(counts), counts)
     halves = first, first >> 16, second, second >> 16
@@ -59,7 +59,7 @@ def _in_parts(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array,
 
 @functools.partial(jax.jit, static_argnums=0)
 def _one_by_one(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
-    """For each element its block anew: where a pass over memory leaves one array."""
+    """Computes the block of every element anew, for compilers that write one array per pass."""
     shape = (*blocks[:-1], _PARTS, blocks[-1])
     part = lax.broadcasted_iota(jnp.uint32, shape, len(blocks) - 1)
     counts = lax.broadcast_in_dim(_counts(blocks), shape, (*range(len(blocks) - 1), len(blocks)))
@@ -69,13 +69,13 @@ def _one_by_one(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Arra
 
 
 def _called(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
-    # A function that XLA calls: else it merges a copy of all rounds with each reader of the bits.
+    # Not inlined: XLA would fuse a copy of all rounds into every consumer of the bits.
     with set_xla_metadata(inlineable="false"):
         return _one_by_one(blocks, key)
 
 
 def _counts(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
-    """The number of each element, axis by axis: a mesh can take its part of it."""
+    """The index of each element in row-major order, as a sum over axes, which can be sharded."""
     counts, apart = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
         counts = counts + lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(apart)
@@ -173,18 +173,18 @@ def _per_example_impl(base: Hashable, size: int, num_examples: int) -> Hashable:
 
 
 class DropoutMask(NamedTuple):
-    """Which elements of an array stay, and what they are multiplied by."""
+    """A sampled mask: which elements are kept, and the factor that scales them."""
 
     where: Bool[Array, "*shape"]
     times: float
 
 
 def scaled(x: Float[Array, "*shape"], kept: DropoutMask | None) -> Float[Array, "*shape"]:
-    """What stays of x, larger, and zeros; x where all of it stays."""
+    """Applies a dropout mask; None keeps all elements."""
     return x if kept is None else _scaled(x, *kept)
 
 
-# For the gradient, nothing but the choice is kept: not zeros in the shape of x.
+# The mask is the only residual: without the checkpoint, autodiff would also keep zeros like x.
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
 def _scaled(
     x: Float[Array, "*shape"], where: Bool[Array, "*shape"], times: float
@@ -193,12 +193,12 @@ def _scaled(
 
 
 class Dropout(nn.Module):
-    """Zeroes a share of the elements and scales up the others (Srivastava et al. 2014).
+    """Dropout: zeroes random elements and scales up the others (Srivastava et al. 2014).
 
     Attributes:
       rate: Share of elements that are zeroed, to a precision of 2**-16.
-      by_rows: Whether the first axis holds the rows of the batch, or of each row several in turn;
-        else all rows share the array.
+      by_rows: Whether the first axis is the batch, or holds several rows of each example in turn;
+        otherwise all examples share the array.
     """
 
     rate: float
@@ -209,14 +209,14 @@ class Dropout(nn.Module):
 
     @nn.compact
     def kept(self, shape: tuple[int, ...], *, train: bool) -> DropoutMask | None:
-        """Draws which elements of an array stay, and how much larger they get; None for all.
+        """Samples the mask of an array; None keeps all elements.
 
         Raises:
-          UserError: the rate is none.
+          UserError: the rate is out of range.
         """
         threshold = round(self.rate * _LEVELS)
         if not 0 <= threshold < _LEVELS:
-            raise UserError(f"a dropout of {self.rate} came, expected at least 0 and less than 1")
+            raise UserError(f"dropout rate: got {self.rate}, expected a number in [0, 1)")
         if not train or threshold == 0:
             return None
         return DropoutMask(self._bits(shape) >= threshold, _LEVELS / (_LEVELS - threshold))

@@ -22,13 +22,13 @@ from bertjax.layers.dense import Axes, Initializer, Precision, contract, truncat
 
 
 class Embedding(nn.Module):
-    """A table of vectors, read by row or used as the output layer of a language model.
+    """Embedding table, which can also be the tied output layer of a language model.
 
     Attributes:
       num_embeddings: Rows, such as the vocabulary size.
       features: Width of a vector.
       axes: Logical names of the two axes of the table.
-      initializer: Makes the table at the start.
+      initializer: Initialiser of the table.
       precision: Types of operands and results.
     """
 
@@ -46,20 +46,20 @@ class Embedding(nn.Module):
         )
 
     def __call__(self, ids: Int[Array, "*lead"]) -> Float[Array, "*lead E"]:
-        # Reading from a table whose width is sharded would shard the width of all vectors, and then
-        # move every one of them to its example's device: the table is brought together instead.
+        # A lookup in a table whose width is sharded would shard the width of all vectors, and then
+        # move every vector to its example's device: an all-gather of the table is cheaper.
         table = nn.with_logical_constraint(self.embedding, (PartitionSpec.UNCONSTRAINED, None))
         return jnp.take(table, ids, axis=0).astype(self.precision.activations)
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
-        """Products of `hidden` with every row of the table."""
+        """Logits: the dot product of `hidden` with every row of the table."""
         flat = hidden.reshape(-1, self.features)
         scores = contract("ne,ve->nv", flat, self.embedding, self.precision)
         return scores.reshape(*hidden.shape[:-1], self.num_embeddings)
 
 
 class LayerNorm(nn.Module):
-    """Normalises the last axis to mean 0 and variance 1, then scales and shifts (Ba et al. 2016).
+    """Layer normalisation over the last axis (Ba et al. 2016).
 
     Attributes:
       epsilon: Added to the variance; BERT publishes 1e-12.
@@ -80,7 +80,7 @@ class LayerNorm(nn.Module):
         return _normalised(x, scale, bias, self.epsilon)
 
 
-# For the gradient, what flows in is kept alone: float32 would take twice the room, and thrice.
+# The input is the only residual: float32 intermediates would take twice the memory of bfloat16.
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
 def _normalised(
     x: Float[Array, "*lead D"],
@@ -100,25 +100,26 @@ _LONGEST_WAVE = 10_000.0
 
 
 def sinusoids(length: int, width: int) -> Float[np.ndarray, "L D"]:
-    """Sines, then cosines, of frequencies from 1 down to 1/10,000 (Vaswani et al. 2017, 3.5).
+    """Sinusoidal position embeddings, sines then cosines (Vaswani et al. 2017, section 3.5).
 
-    The signal of a position k further on is a rotation of the signal here, the same everywhere.
+    Frequencies go from 1 down to 1/10,000; a shift by k positions rotates every pair by an angle
+    that does not depend on the position.
     """
     return sinusoids_at(np.arange(length), width)
 
 
 def sinusoids_at(positions: Int[np.ndarray, " L"], width: int) -> Float[np.ndarray, "L D"]:
-    """The signals of any positions, negative ones too, or of distances between them."""
+    """Sinusoidal embeddings of given positions or distances, which may be negative."""
     frequencies = _LONGEST_WAVE ** (-np.arange(0, width, 2) / width)
     angles = positions[:, None] * frequencies
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width].astype(np.float32)
 
 
 def sinusoidal(stddev: float) -> Initializer:
-    """Starts a table of learned positions as sinusoids of an amplitude of twice `stddev`.
+    """Initialises learned position embeddings as sinusoids of amplitude `2 * stddev`.
 
-    A short run then need not find out first which positions are neighbours. The signal is as strong
-    as words of deviation `stddev`, and half as strong again: experiments/LOG.md, 2026-11-21.
+    Short runs profit from knowing which positions are neighbours. They are about 1.5 times
+    as large as word embeddings of deviation `stddev`: experiments/LOG.md, 2026-11-21.
     """
 
     def initialize(key: Array, shape: tuple[int, int], dtype=jnp.float32) -> Array:
@@ -136,10 +137,10 @@ PositionInitializer = Annotated[str, OneOf(INITIALIZERS)]
 
 
 def position_initializer(name: str, stddev: float) -> Initializer:
-    """How a table of learned positions starts: "normal" as published, or "sinusoidal".
+    """Initialiser of learned positions: "normal" as published, or "sinusoidal".
 
     Raises:
-      UserError: there is no such start.
+      UserError: an unknown name.
     """
     if name not in INITIALIZERS:
         raise UserError(f"position_initializer={name!r}: {nearest(name, INITIALIZERS)}")

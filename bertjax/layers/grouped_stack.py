@@ -42,7 +42,7 @@ class GroupedStack(nn.Module):
       blocks_per_group: I, blocks that one layer applies.
       remat: What the backward pass rematerialises (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
-      keep_hidden_states: Whether every layer's output is returned as well.
+      keep_hidden_states: Whether the output of every layer is returned too.
     """
 
     block: nn.Module

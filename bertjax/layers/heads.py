@@ -28,7 +28,7 @@ class Pooler(nn.Module):
     """tanh of a linear map of the first token (Devlin et al. 2019; `pooled_output`).
 
     Attributes:
-      initializer_range: Standard deviation of the kernel at the start.
+      initializer_range: Initial standard deviation of the kernel.
       precision: Types of operands and results.
       hidden_act: Name of the activation.
     """
@@ -50,19 +50,19 @@ class Pooler(nn.Module):
 
 
 def last_token(sequence: Float[Array, "B L D"], there: Bool[Array, "B L"]) -> Float[Array, "B D"]:
-    """The vector of the last token that is there, which has seen all others of its text."""
+    """The vector of the last token before the padding, which has attended to the whole text."""
     last = there.shape[1] - 1 - jnp.argmax(there[:, ::-1], axis=1)
     return jnp.take_along_axis(sequence, last[:, None, None], axis=1)[:, 0]
 
 
 class PredictionTransform(nn.Module):
-    """The map between an encoder's output and the word embeddings: dense, activation, LayerNorm.
+    """Transform of a prediction head: dense, activation, LayerNorm.
 
     Attributes:
       features: Width of the word embeddings.
       hidden_act: Name of the activation.
       layer_norm_eps: Epsilon of the LayerNorm.
-      initializer_range: Standard deviation of the kernel at the start.
+      initializer_range: Initial standard deviation of the kernel.
       precision: Types of operands and results.
     """
 
@@ -89,9 +89,9 @@ class Classifier(nn.Module):
     """A linear map to a few classes, in float32.
 
     Attributes:
-      num_labels: Classes.
-      initializer_range: Standard deviation of the kernel at the start.
-      initializer: What makes an initialiser of a deviation.
+      num_labels: C.
+      initializer_range: Initial standard deviation of the kernel.
+      initializer: Maps a standard deviation to an initialiser.
     """
 
     num_labels: int
@@ -111,22 +111,21 @@ class Classifier(nn.Module):
 
 
 class TaskClassifier(Classifier):
-    """What fine-tuning puts on a trained encoder.
+    """Classifier of a fine-tuning task, initialised from a normal distribution.
 
-    Its deviation is that of the config. A normal cut at two deviations has 0.88 of it, and how
-    large a head begins decides how fast a short fine-tuning gets on.
+    A distribution truncated at two standard deviations has 0.88 of the stddev, and the initial
+    scale of a head decides how fast a short fine-tuning converges.
     """
 
     initializer: Callable[[float], Initializer] = nn.initializers.normal
 
 
 class ScalarMix(nn.Module):
-    """gamma times the sum of layers with softmax-normalised weights, all alike at first.
+    """Scalar mix: gamma times the sum of layers with softmax-normalised weights, initially equal.
 
     Attributes:
-      layer_norm: Whether the vectors of each layer are normalised first. They are one by one
-        (published: with the mean and variance of the whole batch), so that no token of another
-        example counts.
+      layer_norm: Whether the vectors of each layer are normalised first: one by one, so that they
+        do not depend on other examples (published: with mean and variance of the whole batch).
     """
 
     layer_norm: bool = False
@@ -144,11 +143,11 @@ class ScalarMix(nn.Module):
 
 
 def token_output(encoded: Encoded, *, mix_layer_norm: bool) -> Float[Array, "B L D"]:
-    """The last layer, or the weighted sum of all of an encoder that was made for that.
+    """The last layer, or the scalar mix of all layers if the encoder returns `layers`.
 
     Args:
-      encoded: An encoder's output.
-      mix_layer_norm: Whether layers that are weighed are normalised (`layers/heads.py`).
+      encoded: Output of an encoder.
+      mix_layer_norm: As `ScalarMix.layer_norm`.
     """
     if encoded.layers is None:
         return encoded.sequence
@@ -158,15 +157,15 @@ def token_output(encoded: Encoded, *, mix_layer_norm: bool) -> Float[Array, "B L
 def pooled_output(
     encoder: Encoder, encoded: Encoded, batch: Batch, *, pooler_act: str, mix_layer_norm: bool
 ) -> Float[Array, "B D"]:
-    """What the encoder was taught to pool, or a new pooler's output.
+    """The pretrained pooler's output, or that of a new pooler.
 
-    The new pooler reads the first token, [CLS] where that comes last, or the mean over all tokens
-    where layers are weighed.
+    A new pooler is applied to the first token, to `cls_state` if there is one, or to the mean over
+    all tokens of a scalar mix.
 
     Args:
-      encoder: Whose output it is.
-      encoded: Its output.
-      batch: What it read.
+      encoder: The encoder.
+      encoded: Its output for the batch.
+      batch: The batch.
       pooler_act: Activation of a new pooler: tanh as in RoBERTa's classification head.
       mix_layer_norm: As in `token_output`.
     """

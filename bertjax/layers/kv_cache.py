@@ -1,9 +1,8 @@
 """Key-value cache of causal decoding: `prefill` reads prompts, `decode` the following tokens.
 
-Tokens lie in columns. All rows of a batch take a column at the same time, and rows without a token
-leave it empty, so that prompts of different lengths end in the same column and a new column is
-written in place, in one piece, for all layers. Reading a text at once or in parts gives the same
-vectors.
+The cache has one column per decoding step for all rows of a batch; rows without a token leave it
+empty. So prompts of different lengths end in the same column, and one update in place writes the
+new column of all layers. Encoding a text at once or in parts gives the same vectors.
 """
 
 import flax.linen as nn
@@ -22,13 +21,13 @@ from bertjax.layers.stack import Stack
 
 @flax.struct.dataclass
 class Cache:
-    """What was read.
+    """Keys and values of all layers for the tokens so far.
 
     Attributes:
-      keys: Of every layer and column.
-      values: Likewise.
+      keys: Keys of every layer and column.
+      values: Values of every layer and column.
       there: Which columns hold a token of a row.
-      end: How many columns are taken, by whatever row.
+      end: Number of columns in use.
     """
 
     keys: Float[Array, "N B T H K"]
@@ -37,12 +36,12 @@ class Cache:
     end: Int[Array, ""]
 
     def positions(self, there: Bool[Array, "B L"]) -> Int[Array, "B L"]:
-        """The positions of tokens that follow, counted in each row by its own tokens."""
+        """Positions of new tokens: the number of tokens before them in their row."""
         before = self.there.sum(axis=1, keepdims=True)
         return before + token_positions(there)
 
     def mask(self, mask: Mask) -> Mask:
-        """What tokens that follow see: all that is here, and of each other what `mask` shows."""
+        """Mask of new tokens: they see all cached tokens, and each other according to `mask`."""
         among = mask.array()[:, 0]
         here = jnp.broadcast_to(self.there[:, None], (*among.shape[:2], self.there.shape[1]))
         return visible_matrix(jnp.concatenate([here, among], axis=-1))
@@ -53,7 +52,7 @@ class Cache:
         values: Float[Array, "N B L H K"],
         there: Bool[Array, "B L"],
     ) -> "Cache":
-        """The cache with further columns, for which there must be max_new_tokens."""
+        """The cache with new columns, for which `max_new_tokens` must leave space."""
         put = jax.lax.dynamic_update_slice_in_dim
         return Cache(
             put(self.keys, keys, self.end, axis=2),
@@ -63,7 +62,7 @@ class Cache:
         )
 
     def take(self, rows: Int[Array, " S"]) -> "Cache":
-        """The cache of other rows: of some, of some twice, in another order."""
+        """Gathers rows of the cache, in any order and with repetitions, as beam search does."""
         return Cache(
             jnp.take(self.keys, rows, axis=1),
             jnp.take(self.values, rows, axis=1),
@@ -78,7 +77,7 @@ def init_cache(
     there: Bool[Array, "B L"],
     max_new_tokens: int,
 ) -> Cache:
-    """A cache of some columns, with max_new_tokens for more."""
+    """A cache of the given columns, with space for `max_new_tokens` more."""
     behind = (0, max_new_tokens)
     around = ((0, 0), (0, 0), behind, (0, 0), (0, 0))
     end = jnp.int32(there.shape[1])
@@ -87,17 +86,17 @@ def init_cache(
 
 
 def token_positions(there: Bool[Array, "B L"]) -> Int[Array, "B L"]:
-    """The position of every token among those of its row that are there; else 0."""
+    """The position of every token among the real tokens of its row; 0 for padding."""
     return jnp.where(there, jnp.cumsum(there, axis=1) - 1, 0)
 
 
 class Reader(nn.Module):
-    """Embeddings of words and places, and a stack of blocks under a causal mask.
+    """Causal language model without head: embeddings and a stack of blocks.
 
     Attributes:
-      words: The word embeddings.
-      places: The position embeddings.
-      layers: Blocks that take a past (`layers/attention.py`).
+      words: Word embeddings.
+      places: Position embeddings.
+      layers: Blocks that accept a past (`layers/attention.py`).
       dropout_rate: Dropout of the embeddings.
     """
 
@@ -112,10 +111,10 @@ class Reader(nn.Module):
     def __call__(
         self, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"], PyTree]:
-        """Reads whole texts.
+        """Encodes whole texts.
 
         Returns:
-          The last layer's output, the embeddings, and of all layers the outputs if they are kept.
+          The last layer's output, the embeddings, and the outputs of all layers if they are kept.
         """
         length = batch["input_ids"].shape[1]
         positions = batch.get("position_ids", jnp.arange(length)[None])
@@ -125,7 +124,7 @@ class Reader(nn.Module):
         return sequence, embedded, states
 
     def prefill(self, batch: Batch, max_new_tokens: int) -> tuple[Float[Array, "B L D"], Cache]:
-        """Reads prompts, padded anywhere, and makes a cache for `max_new_tokens` more tokens."""
+        """Encodes prompts, padded anywhere; returns a cache for `max_new_tokens` more tokens."""
         there = batch["attention_mask"]
         positions = token_positions(there)
         sequence, _ = self.layers(
@@ -134,7 +133,7 @@ class Reader(nn.Module):
         return sequence, init_cache(*self._made(), there, max_new_tokens)
 
     def decode(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
-        """Reads what follows, given what was read; needs `mutable=["cache"]`, as `begin` does."""
+        """Encodes the next tokens with a cache; like `prefill`, needs `mutable=["cache"]`."""
         there = batch["attention_mask"]
         embedded = self._embedded(batch, cache.positions(there), train=False)
         past = (cache.keys, cache.values)
@@ -147,7 +146,7 @@ class Reader(nn.Module):
         return self.dropout(x, train=train)
 
     def _made(self) -> tuple[Float[Array, "N B L H K"], Float[Array, "N B L H K"]]:
-        """The keys and values that the layers have just left."""
+        """The keys and values that the layers have written to the collection "cache"."""
         left = self.layers.variables["cache"]["block"]["attention"]
         return left["key"], left["value"]
 

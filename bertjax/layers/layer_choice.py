@@ -1,7 +1,6 @@
 """Features of a frozen encoder, and the choice of its layers (Devlin et al. 2019, table 7).
 
-A frozen module is applied and never trained: a teacher inside a model, or an encoder that gives
-features.
+A frozen module is applied without gradients: a teacher within a model, or a feature extractor.
 """
 
 import dataclasses
@@ -22,25 +21,25 @@ from bertjax.layers.heads import ScalarMix
 from bertjax.pretrainer import Encoded, Encoder, Pretrainer
 
 FORWARD = "frozen_forward"
-"""Name of the inner program, by which those who count FLOPs know it."""
+"""Name of the inner jitted function, by which FLOP counts recognise it."""
 
 
 Teacher = Annotated[Callable[[], Pretrainer], Text()]
-"""Makes a teacher; in a config, the text that names its run."""
+"""A function that makes a teacher; in a config, the name of its run."""
 
 
 class Frozen(nn.Module):
-    """Its parameters lie in the collection "frozen": no gradient, optimizer or checkpoint sees it.
+    """Module without gradient: its parameters are in the collection "frozen", which is not trained.
 
     Attributes:
-      make: Makes the module; it belongs to nobody (`parent=None`).
+      make: Makes the module, with `parent=None`.
     """
 
     make: Callable[[], nn.Module]
 
     @nn.compact
     def __call__(self, method: Callable, *arguments: Any) -> PyTree:
-        """`method(module, *arguments)`."""
+        """Returns `method(module, *arguments)`."""
         module = self.make()
 
         def draw() -> PyTree:
@@ -55,10 +54,10 @@ class Frozen(nn.Module):
 
 
 def frozen_features(encoder: Encoder, batch: Batch, *, train: bool) -> Encoded:
-    """What an encoder makes of a batch, without dropout, and so that no gradient flows to it.
+    """Encodes a batch without dropout and without gradient; see `pretrainer.Pretrainer.encode`.
 
-    See `pretrainer.Pretrainer.encode`. Unlike a teacher's, its parameters lie where an encoder's
-    lie, so that its checkpoints are whole models; the optimizer has to leave them out.
+    Unlike a teacher's, the parameters are among those of the run, so that checkpoints are complete
+    models; the optimizer must not update them.
     """
 
     def forward(encoder: Encoder, batch: Batch) -> Encoded:
@@ -73,21 +72,21 @@ States = Sequence[Float[Array, "B L D"]]
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Some layers that follow each other, and how they become one vector for each token.
+    """A range of layers, and how their vectors are combined.
 
     Attributes:
-      first: The first of them: 0 is what the first layer reads, -1 the last layer.
-      behind: The one behind the last of them; None for the end.
-      join: Makes one of several.
+      first: The first layer: 0 for the embeddings, -1 for the last layer.
+      stop: The layer after the last one; None for the end.
+      join: Combines the layers.
     """
 
     first: int
-    behind: int | None
+    stop: int | None
     join: Callable[[States], Float[Array, "B L E"]]
 
     @property
     def least(self) -> int:
-        """How many layers an encoder needs to have, its embeddings apart."""
+        """Fewest layers that an encoder must have, without the embeddings."""
         return abs(self.first)
 
 
@@ -120,43 +119,45 @@ LayerChoice = Annotated[str, OneOf(CHOICES)]
 
 
 def of_encoder(num_hidden_layers: int) -> list[str]:
-    """The names for which an encoder has enough layers."""
+    """Names of the choices for which an encoder has enough layers."""
     return [name for name, choice in CHOICES.items() if choice.least <= num_hidden_layers]
 
 
 def check(name: str, num_hidden_layers: int) -> None:
-    """Refuses a name that there is not, or for which an encoder has too few layers.
+    """Checks that a choice exists and the encoder has enough layers for it.
 
     Raises:
-      UserError: naming what there is.
+      UserError: with the possible names.
     """
     if name not in CHOICES:
         raise UserError(f"no layers {name!r}: {nearest(name, CHOICES)}")
     if num_hidden_layers < CHOICES[name].least:
         raise UserError(
-            f"layers {name!r} are of an encoder with {CHOICES[name].least} or more, this one has "
-            f"{num_hidden_layers}: choose among {', '.join(of_encoder(num_hidden_layers))}"
+            f"too few layers for {name!r}: got {num_hidden_layers}, expected "
+            f"{CHOICES[name].least} or more; choose among "
+            f"{', '.join(of_encoder(num_hidden_layers))}"
         )
 
 
 def chosen_features(encoded: Encoded, name: str) -> Float[Array, "B L E"]:
-    """What the chosen layers know of each token.
+    """The vector of each token from a choice of layers.
 
-    The weights of a weighted sum, `mix`, become part of the module that calls.
+    The weights of a weighted sum, `mix`, belong to the calling module.
 
     Args:
-      encoded: The output of an encoder that keeps its hidden states.
+      encoded: Output of an encoder with `output_hidden_states`.
       name: One of `CHOICES`.
 
     Raises:
-      UserError: see `check`; or hidden states were not kept.
+      UserError: as `check`; or there are no hidden states.
     """
     if encoded.hidden_states is None:
         raise UserError(
-            "features are made of all layers: set --config.model.output_hidden_states=true"
+            "features require the outputs of all layers; set "
+            "--config.model.output_hidden_states=true"
         )
     check(name, len(encoded.hidden_states) - 1)
     # The last layer is what tasks read: with a final LayerNorm, where the model has one.
     states = (*encoded.hidden_states[:-1], encoded.sequence)
     choice = CHOICES[name]
-    return choice.join(states[choice.first : choice.behind])
+    return choice.join(states[choice.first : choice.stop])

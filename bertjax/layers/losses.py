@@ -27,7 +27,7 @@ def cross_entropy(
 def sigmoid_cross_entropy(
     logits: Float[Array, "*lead"], labels: Bool[Array, "*lead"], weights: Float[Array, "*lead"]
 ) -> Float[Array, ""]:
-    """Weighted sum of -log of the probability given to a yes or no, in nats."""
+    """Weighted sum of the binary cross entropy, in nats."""
     logits = logits.astype(jnp.float32)
     return jnp.sum(weights * jax.nn.softplus(jnp.where(labels, -logits, logits)))
 
@@ -51,24 +51,24 @@ def divergence(
 def correct(
     logits: Float[Array, "*lead C"], labels: Int[Array, "*lead"], weights: Float[Array, "*lead"]
 ) -> Float[Array, ""]:
-    """Weighted count of the examples whose highest score is the label's."""
+    """Weighted number of examples whose label has the highest score."""
     return jnp.sum(weights * (logits.argmax(axis=-1) == labels))
 
 
 Score = Callable[..., Float[Array, "B P V"]]
-"""(module, hidden [B P D], *shared) -> scores of the vocabulary, in float32."""
+"""(module, hidden [B P D], *shared) -> logits over the vocabulary, in float32."""
 
 _PARTS = 8
-"""As few of the positions meet the vocabulary at once as with masked tokens, which are 15%."""
+"""Default number of chunks: a chunk is about as large as the 15% of masked tokens."""
 
 
 class LabelScores(NamedTuple):
-    """Scores of the label at each position.
+    """Log probability of the label at each position.
 
     Attributes:
       log_probs: Log probability of the label, in nats.
-      hits: Whether no token is more likely.
-      mean: The mean log probability of the whole vocabulary, which smoothed labels are made of.
+      hits: Whether the label has the highest score.
+      mean: Mean log probability over the vocabulary, for label smoothing.
     """
 
     log_probs: Float[Array, "B L"]
@@ -84,15 +84,15 @@ def chunked_softmax(
     positions: int,
     *shared: Array,
 ) -> LabelScores:
-    """What the vectors say of the labels.
+    """Computes log probabilities of labels in chunks of positions, never [B L V] at once.
 
     Args:
-      module: Whose parameters `score` reads.
-      score: From vectors to scores.
-      hidden: What predicts.
-      labels: What is to be predicted.
-      positions: Of each example, so many are worked on at a time; 0 for an eighth, rounded up.
-      shared: Arrays that `score` gets besides.
+      module: Module whose parameters `score` uses.
+      score: Maps vectors to logits.
+      hidden: Input of `score`.
+      labels: The labels.
+      positions: Positions of each example per chunk; 0 for an eighth of them, rounded up.
+      shared: Further arguments of `score`.
     """
 
     def piece(module: nn.Module, nothing: None, part: tuple, *shared: Array) -> tuple[None, tuple]:
@@ -117,7 +117,7 @@ def chunked_softmax(
 
 
 def _parted(rows: Array, size: int) -> Array:
-    """[B L ...] becomes [parts B size ...], filled up with zeros."""
+    """Reshapes [B L ...] to [parts B size ...], padded with zeros."""
     missing = -rows.shape[1] % size
     rows = jnp.pad(rows, ((0, 0), (0, missing)) + ((0, 0),) * (rows.ndim - 2))
     return rows.reshape(len(rows), -1, size, *rows.shape[2:]).swapaxes(0, 1)

@@ -27,11 +27,11 @@ DIRECTIONS = ("forward", "backward")
 
 @flax.struct.dataclass
 class State:
-    """What an LSTM knows between two tokens; leading axes may count layers and directions.
+    """Recurrent state; leading axes may count layers and directions.
 
     Attributes:
-      cell: The inner state.
-      hidden: The last output.
+      cell: Cell state.
+      hidden: Hidden state, which is the output of the last token.
     """
 
     cell: Float[Array, "*lead F"]
@@ -41,11 +41,11 @@ class State:
 def advance(
     cell: Float[Array, "B F"], gates: Float[Array, "B 4 F"]
 ) -> tuple[Float[Array, "B F"], Float[Array, "B F"]]:
-    """The next inner state, and how much of each of its numbers is shown.
+    """One LSTM step; returns the next cell state and the output gate.
 
     Args:
-      cell: The inner state before.
-      gates: In the order of TensorFlow's LSTMCell: admit, candidate, forget, emit.
+      cell: Cell state.
+      gates: In the order of TensorFlow's LSTMCell: input gate, candidate, forget and output gate.
     """
     admit, candidate, forget, emit = (gates[:, index] for index in range(4))
     cell = jax.nn.sigmoid(forget + FORGET_BIAS) * cell
@@ -61,14 +61,14 @@ def over_text(
     reverse: bool = False,
     unroll: int = 1,
 ) -> tuple[Float[Array, "B L P"], State]:
-    """The outputs of all tokens, 0 where there is none, and the state after the last one read.
+    """Scans a recurrence over a text; returns the outputs, 0 at padding, and the last state.
 
     Args:
-      advance: A state and what a token brings, to the next state.
-      state: Before the first token.
-      gates: What the tokens bring.
-      there: Which tokens there are.
-      reverse: Whether the last token is read first.
+      advance: Maps a state and the gates of a token to the next state.
+      state: Initial state.
+      gates: Contribution of the inputs to the gates.
+      there: Padding mask.
+      reverse: Whether the recurrence runs from the last token to the first.
       unroll: Steps compiled in one piece.
     """
 
@@ -84,16 +84,16 @@ def over_text(
 
 
 class ProjectedLSTM(nn.Module):
-    """One layer in one direction.
+    """LSTM with a projection of the output, one layer in one direction (Sak et al. 2014).
 
     Attributes:
-      cells: F, width of the inner state.
-      features: P, width of the output, which a linear map makes of it.
-      reverse: Whether it reads from the last token to the first.
-      cell_clip: Largest magnitude of the inner state; 0 for no limit.
+      cells: F, width of the cell state.
+      features: P, width of the projected output.
+      reverse: Whether it runs from the last token to the first.
+      cell_clip: Largest magnitude of the cell state; 0 for no limit.
       proj_clip: Largest magnitude of the output; 0 for no limit.
       unroll: Steps compiled in one piece.
-      precision: Types of operands and results; the inner state is float32.
+      precision: Types of operands and results; the cell state is float32.
     """
 
     cells: int
@@ -108,9 +108,9 @@ class ProjectedLSTM(nn.Module):
     def __call__(
         self, x: Float[Array, "B L E"], there: Bool[Array, "B L"], state: State
     ) -> tuple[Float[Array, "B L P"], State]:
-        """Returns the outputs, 0 where no token is, and the state after the last one."""
+        """Returns the outputs, 0 at padding, and the last state."""
         deviation = math.sqrt(2 / (x.shape[-1] + self.features + 4 * self.cells))
-        # What comes from the input needs no loop: one product for all tokens.
+        # The contribution of the inputs does not depend on the state: one matmul for all tokens.
         gates = Dense(
             (4, self.cells),
             ("embed", None, "mlp"),
@@ -152,7 +152,7 @@ def _clip(x: Float[Array, "..."], limit: float) -> Float[Array, "..."]:
 
 
 class BidirectionalStack(nn.Module):
-    """Layers in both directions, which never meet; all but the first add their input.
+    """ELMo's LSTM layers: independent directions, residual connections from the second layer on.
 
     Attributes:
       num_layers: N.
@@ -183,9 +183,9 @@ class BidirectionalStack(nn.Module):
         """Returns each layer's output, forward then backward, and the states after the last token.
 
         Args:
-          x: What both directions read.
-          there: Which tokens there are; padding is at the end.
-          state: Of the N layers and two directions, [B N 2 ...], before the first token.
+          x: Input of both directions.
+          there: Padding mask; padding is at the end.
+          state: Initial state of the N layers and two directions, [B N 2 ...].
           train: Whether dropout is applied.
         """
         inputs, outputs, after = [x, x], [], []
@@ -218,16 +218,16 @@ class BidirectionalStack(nn.Module):
 
 
 class CarriedState(nn.Module):
-    """The state of a stack after a batch, for rows of the next one that continue.
+    """State of an LSTM stack that is carried to the next batch, for rows that continue a text.
 
-    It is a carry (`pretrainer.py`): variables of the collection "carry", whose first axis is the
-    batch. Without that collection every row begins its text.
+    It is held in variables of the collection "carry", whose first axis is the batch. Without that
+    collection every row starts from a zero state.
 
     Attributes:
       num_layers: N.
       cells: F.
       features: P.
-      dtype: Of the outputs.
+      dtype: Dtype of the outputs.
     """
 
     num_layers: int
@@ -237,7 +237,7 @@ class CarriedState(nn.Module):
 
     @nn.compact
     def __call__(self, rows: int) -> tuple[nn.Variable, nn.Variable]:
-        """The two variables: inner states [B N 2 F] and outputs [B N 2 P]."""
+        """The two variables: cell states [B N 2 F] and outputs [B N 2 P]."""
         axes = ("batch", "layers", None, None)
         boxed = nn.with_logical_partitioning(nn.initializers.zeros, axes)
 
@@ -248,14 +248,14 @@ class CarriedState(nn.Module):
         return zeros("cell", self.cells, "float32"), zeros("hidden", self.features, self.dtype)
 
     @nn.nowrap
-    def wanted(self, batch) -> bool:
-        """Whether this call hands anything on."""
+    def is_carried(self, batch) -> bool:
+        """Whether the state is carried from batch to batch."""
         given = self.is_initializing() or self.has_variable("carry", "cell")
         return "is_continuation" in batch and given
 
     def recall(self, batch, rows: int) -> State:
-        """The state that each row continues with, which is zero at the beginning of a text."""
-        if not self.wanted(batch):
+        """The initial state of each row, which is zero at the beginning of a text."""
+        if not self.is_carried(batch):
             lead = (rows, self.num_layers, 2)
             return State(
                 jnp.zeros((*lead, self.cells)), jnp.zeros((*lead, self.features), self.dtype)
@@ -265,8 +265,8 @@ class CarriedState(nn.Module):
         return State(cell, hidden)
 
     def keep(self, batch, state: State) -> None:
-        """Hands the state on; no gradient will flow to it."""
-        if not self.wanted(batch) or self.is_initializing():
+        """Stores the state for the next batch, without gradient."""
+        if not self.is_carried(batch) or self.is_initializing():
             return
         cell, hidden = self(len(state.cell))
         cell.value = lax.stop_gradient(state.cell)
@@ -274,11 +274,11 @@ class CarriedState(nn.Module):
 
 
 class LSTM(nn.Module):
-    """One layer in one direction; the backward one begins at the last token that is there.
+    """LSTM, one layer in one direction; the backward direction starts before the padding.
 
     Attributes:
       cells: F, width of the state and of the output.
-      reverse: Whether it reads from the last token to the first.
+      reverse: Whether it runs from the last token to the first.
       precision: Types of operands and results; the state is float32.
     """
 
@@ -290,9 +290,9 @@ class LSTM(nn.Module):
     def __call__(
         self, x: Float[Array, "B L E"], there: Bool[Array, "B L"]
     ) -> Float[Array, "B L F"]:
-        """Returns the outputs, 0 where no token is."""
+        """Returns the outputs, 0 at padding."""
         axes = ("embed", None, "mlp")
-        # Glorot's over the one kernel that TensorFlow's LSTMCell has for input and state.
+        # Glorot's rule for the single kernel of input and state in TensorFlow's LSTMCell.
         deviation = math.sqrt(2 / (x.shape[-1] + 5 * self.cells))
         gates = Dense(
             (4, self.cells),
@@ -317,10 +317,10 @@ class LSTM(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """Layers in both directions, each of which reads both directions of the one below.
+    """Bidirectional LSTM: each layer reads both directions of the layer below.
 
     Attributes:
-      num_layers: How many; with none, what comes in goes out.
+      num_layers: N; 0 for the identity.
       cells: F, width of each direction.
       dropout_rate: Dropout of the input of every layer.
       precision: Types of operands and results.
@@ -338,7 +338,7 @@ class BiLSTM(nn.Module):
         """Returns the last layer's output, forward then backward: G is 2 F."""
         if self.num_layers < 0 or self.cells < 1:
             raise UserError(
-                f"a BiLSTM of {self.num_layers} layers of {self.cells} cells: expected 0 or more "
+                f"BiLSTM: got {self.num_layers} layers of {self.cells} cells, expected 0 or more "
                 "layers of 1 or more cells"
             )
         for layer in range(self.num_layers):

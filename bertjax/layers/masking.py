@@ -1,11 +1,11 @@
 """Sample the masked tokens of masked language models (Devlin et al. 2019, section 3.1).
 
-Every function takes one random key an example and runs inside the jitted step.
+Every function takes one random key per example and runs inside the jitted step.
 
 N-grams and spans: a text is divided into groups of consecutive words with sampled lengths, anew for
-every key, and whole groups are chosen. The lengths of what is masked have the sampled distribution,
-groups never overlap, and words are equally likely to be masked, except in the group that the budget
-cuts.
+every key, and whole groups are chosen. So masked groups have the sampled length distribution and
+never overlap, and all words are equally likely to be masked, except in the group that the budget
+truncates.
 """
 
 import jax
@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 
 def prediction_budget(maskable: Bool[Array, "B L"], share: float, limit: int) -> Int[Array, "B"]:
-    """How many tokens to predict: `share` of those that may be, at least 1, at most `limit`.
+    """Number of tokens to predict: `share` of the maskable ones, at least 1 and at most `limit`.
 
-    An example in which nothing may be masked gets 0.
+    It is 0 for an example without maskable tokens.
     """
     available = maskable.sum(axis=-1)
     # Rounded in float64, as BERT's code does: 0.15 * 190 is a tie there, and none in float32.
@@ -29,13 +29,13 @@ def prediction_budget(maskable: Bool[Array, "B L"], share: float, limit: int) ->
 def choose_tokens(
     keys: Key[Array, "B"], maskable: Bool[Array, "B L"], budget: Int[Array, "B"], limit: int
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
-    """Chooses `budget` different maskable tokens of each example, all equally likely.
+    """Samples `budget` maskable tokens of each example without replacement, all equally likely.
 
     Returns:
-      `limit` positions an example, and weights: 1 for the first `budget` of them, else 0.
+      `limit` positions per example, and weights: 1 for the first `budget` of them, else 0.
     """
     scores = jax.vmap(lambda key: jax.random.bits(key, maskable.shape[-1:], jnp.uint32))(keys)
-    # One bit is given up so that whatever may not be masked comes last.
+    # One bit is dropped so that tokens that are not maskable come last.
     ranking = jnp.where(maskable, scores >> 1, jnp.uint32(1 << 31))
     return first(ranking, budget, limit)
 
@@ -49,9 +49,9 @@ def choose_words(
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
     """Chooses whole words in random order until exactly `budget` tokens are chosen.
 
-    Anything that lies together may be a word, such as the n-grams of `word_groups.py`. A word that
-    would exceed the budget is passed over, as in BERT's whole-word masking. Only where no remaining
-    word fits is one cut, so that the number of predictions is exact.
+    `word_starts` may mark any groups, such as n-grams. A word that would exceed the budget is
+    skipped, as in BERT's whole-word masking. A word is truncated only if no remaining word fits, so
+    that the number of predictions is exact.
 
     Returns:
       Positions and weights, as `choose_tokens`.
@@ -93,10 +93,10 @@ def first(
 def random_tokens(
     key: Key[Array, ""], shape: tuple[int, ...], vocab_size: int, special_ids: tuple[int, ...]
 ) -> Int[Array, "..."]:
-    """Draws ids of the vocabulary, all equally likely but the special ones, which never come."""
+    """Samples token ids uniformly from the vocabulary without special tokens."""
     special = np.unique(np.asarray(special_ids, np.int32))
     draw = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
-    # The n-th special id, from 0 on, is stepped over by every draw that reaches it less n.
+    # A sample moves up by one for each special id, the n-th of them (from 0), that is <= it + n.
     return draw + (draw[..., None] >= special - np.arange(len(special))).sum(-1)
 
 
@@ -113,12 +113,11 @@ def hide(
     mask_share: float = 0.8,
     random_share: float = 0.1,
 ) -> Int[Array, "B L"]:
-    """Replaces chosen tokens: by [MASK], by a random token that is not special, or not at all.
+    """Replaces chosen tokens by [MASK] or a random token, or leaves them unchanged.
 
-    Which of the three is sampled for each token or, where `groups` are given, for each group:
-    tokens of one number below L. Random tokens are sampled one by one.
-
-    BERT's own code draws special tokens too, where they are 5 of 30,522; RoBERTa's does not.
+    The choice is sampled per token or, with `groups`, per group: tokens with the same number below
+    L. Random tokens are sampled independently. They are never special tokens, as in RoBERTa's code;
+    BERT's code samples these too, 5 of 30,522.
     """
     if groups is None:
         groups = jnp.broadcast_to(jnp.arange(positions.shape[1]), positions.shape)
@@ -141,8 +140,8 @@ def replace(
     weights: Float[Array, "B P"],
     tokens: Int[Array, "B P"],
 ) -> Int[Array, "B L"]:
-    """Puts tokens in the given positions, but for those of weight zero."""
-    # Padding predictions point outside, where scatter drops them.
+    """Writes tokens at the given positions, except those of weight zero."""
+    # Positions of padding predictions are out of bounds, where a scatter drops them.
     positions = jnp.where(weights > 0, positions, input_ids.shape[1])
     return jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))(
         input_ids, positions, tokens
@@ -150,21 +149,21 @@ def replace(
 
 
 def sample(keys: Key[Array, "B"], logits: Float[Array, "B P V"]) -> Int[Array, "B P"]:
-    """Draws tokens from softmax(logits): the highest score once Gumbel noise is added to each."""
+    """Samples tokens from softmax(logits), by the Gumbel-max trick."""
     noise = jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:], jnp.float32))(keys)
     return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
 
 
 def ngram_lengths(max_length: int = 3) -> Float[np.ndarray, " n"]:
-    """ALBERT's lengths, 1 to 3 words with p(n) proportional to 1/n (Lan et al. 2020, 4.1)."""
+    """Length distribution of ALBERT's n-grams: p(n) proportional to 1/n (Lan et al. 2020, 4.1)."""
     shares = 1 / np.arange(1, max_length + 1)
     return shares / shares.sum()
 
 
 def span_lengths(max_length: int = 10, success: float = 0.2) -> Float[np.ndarray, " n"]:
-    """SpanBERT's lengths, geometric and clipped at 10 words (Joshi et al. 2020, section 3.1).
+    """Length distribution of SpanBERT's spans: geometric, up to 10 words (Joshi et al. 2020, 3.1).
 
-    Longer draws are thrown away, as the mean of 3.8 shows; 10 does not collect them.
+    Longer samples are rejected, as the published mean of 3.8 shows, not clipped to 10.
     """
     shares = success * (1 - success) ** np.arange(max_length)
     return shares / shares.sum()
@@ -176,18 +175,18 @@ def group_words(
     word_starts: Bool[Array, "B L"],
     lengths: Float[np.ndarray, " n"],
 ) -> Bool[Array, "B L"]:
-    """Cuts each text into groups of 1 to n words.
+    """Divides each text into groups of 1 to n words.
 
-    A group ends before a token that may not be masked, such as a separator, whatever was drawn.
+    A group ends before a token that is not maskable, such as a separator, whatever its length.
 
     Args:
       keys: One for each example.
       maskable: Which tokens may be masked.
       word_starts: Which tokens begin a word.
-      lengths: The probability of a group of 1, 2 ... n words.
+      lengths: Probability of a group of 1, 2 ... n words.
 
     Returns:
-      Where groups begin.
+      Which tokens begin a group.
     """
 
     def one(key, maskable, starts):
@@ -210,8 +209,7 @@ def choose_ngrams(
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
     """Chooses n-grams of whole words until exactly `budget` tokens are chosen.
 
-    Positions and weights are as `corruption.choose_words` gives them, and so is what happens to an
-    n-gram that would exceed the budget.
+    Results and the treatment of n-grams that would exceed the budget are as in `choose_words`.
     """
     cutting, choosing = jax.vmap(jax.random.split, out_axes=1)(keys)
     groups = group_words(cutting, maskable, word_starts, ngram_lengths())
@@ -227,11 +225,11 @@ def choose_spans(
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"], Int[Array, "B P 2"]]:
     """Chooses spans of whole words until exactly `budget` tokens are chosen.
 
-    The last span is cut where the budget ends, as in SpanBERT's code.
+    The last span is truncated at the budget, as in SpanBERT's code.
 
     Returns:
-      Positions and weights, as `corruption.choose_tokens`, and the first and last position of the
-      span that each chosen token is part of.
+      Positions and weights, as `choose_tokens`, and the first and last position of the span of each
+      chosen token.
     """
     length = maskable.shape[1]
     cutting, choosing = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -246,7 +244,7 @@ def choose_spans(
 def _bounds(
     positions: Int[Array, "B P"], weights: Float[Array, "B P"], group: Int[Array, "B L"]
 ) -> Int[Array, "B P 2"]:
-    """The first and last chosen position of every chosen position's group; 0 for padding."""
+    """The first and last chosen position in the group of every chosen one; 0 for padding."""
     own = jnp.take_along_axis(group, positions, axis=1)
     chosen = weights > 0
     together = (own[:, :, None] == own[:, None, :]) & chosen[:, :, None] & chosen[:, None, :]

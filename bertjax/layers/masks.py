@@ -1,7 +1,7 @@
-"""Attention masks, all built here. True means: may be attended to.
+"""Attention masks, combined with `&`. True means: may be attended to.
 
-A mask says what it is made of, for a kernel of attention need not read what it can work out; masks
-are combined with `&`.
+A `Mask` keeps its components apart, so that an attention kernel can compute the mask instead of
+reading an array.
 """
 
 import functools
@@ -15,41 +15,45 @@ from jaxtyping import Array, Bool, Float, Int
 
 @flax.struct.dataclass
 class Mask:
-    """Which keys a query sees: those that all of these show; what is None hides nothing.
+    """The conjunction of several masks; None masks nothing.
 
     Attributes:
-      there: Which keys are there.
-      packed_segment_ids: Whose neighbours a token sees: those of its own number; 0 is padding.
-      pairs: Which query sees which key, whatever it follows from.
-      causal: The length of a sequence whose tokens see none that come later; 0 for no such rule.
+      key_mask: Which keys any query may attend to.
+      packed_segment_ids: Tokens attend to tokens of the same id; 0 is padding.
+      pairs: Which query may attend to which key.
+      causal: Length of a sequence of which query i sees keys j <= i; 0 for no causal mask.
       window: (length of the sequence, w) where query i sees keys j with |i - j| <= w // 2; or None.
     """
 
-    there: Bool[Array, "#B M"] | None = None
+    key_mask: Bool[Array, "#B M"] | None = None
     packed_segment_ids: Int[Array, "B L"] | None = None
     pairs: Bool[Array, "#B L M"] | None = None
     causal: int = flax.struct.field(pytree_node=False, default=0)
     window: tuple[int, int] | None = flax.struct.field(pytree_node=False, default=None)
 
     def __and__(self, other: "Mask") -> "Mask":
-        """What both show; of packs, one of them may speak.
+        """Combines two masks, of which at most one may have packed segments.
 
         Raises:
-          ValueError: both have packs, or lengths or windows differ.
+          ValueError: both have packed segments, or lengths or windows differ.
         """
         if self.packed_segment_ids is not None and other.packed_segment_ids is not None:
-            raise ValueError("two masks with packs: put the packs of both into one array")
+            raise ValueError(
+                "masks cannot be combined: both have packed_segment_ids; use one array for both"
+            )
         lengths = {self.causal, other.causal} - {0}
         if len(lengths) > 1:
-            raise ValueError(f"causal masks of {self.causal} and of {other.causal} tokens")
+            raise ValueError(
+                f"causal masks of different lengths: got {self.causal} and {other.causal}"
+            )
         packed_segment_ids = (
             other.packed_segment_ids if self.packed_segment_ids is None else self.packed_segment_ids
         )
         if self.window and other.window and self.window != other.window:
-            raise ValueError(f"masks with different windows: {self.window} and {other.window}")
-        there, pairs = _both(self.there, other.there), _both(self.pairs, other.pairs)
+            raise ValueError(f"masks with different windows: got {self.window} and {other.window}")
+        key_mask, pairs = _both(self.key_mask, other.key_mask), _both(self.pairs, other.pairs)
         return Mask(
-            there,
+            key_mask,
             packed_segment_ids,
             pairs,
             max(self.causal, other.causal),
@@ -57,10 +61,10 @@ class Mask:
         )
 
     def array(self) -> Bool[Array, "#B 1 #L M"]:
-        """The mask written out, with one row for all queries where these see the same keys."""
+        """The mask as an array, with one row if all queries see the same keys."""
         shown = []
-        if self.there is not None:
-            shown.append(self.there[:, None, :])
+        if self.key_mask is not None:
+            shown.append(self.key_mask[:, None, :])
         if self.packed_segment_ids is not None:
             same = self.packed_segment_ids[:, :, None] == self.packed_segment_ids[:, None, :]
             shown.append(same & (self.packed_segment_ids[:, None, :] != 0))
@@ -82,22 +86,22 @@ def _both(one: Array | None, other: Array | None) -> Array | None:
 
 
 def padding(tokens: Bool[Array, "#B M"]) -> Mask:
-    """Every query sees the tokens that are there."""
-    return Mask(there=tokens)
+    """Padding mask: every query sees all real tokens."""
+    return Mask(key_mask=tokens)
 
 
 def visible_matrix(pairs: Bool[Array, "#B L M"]) -> Mask:
-    """Query l sees token m where `pairs[:, l, m]` (K-BERT, section 3.3)."""
+    """Arbitrary mask: query l sees token m where `pairs[:, l, m]` (K-BERT, section 3.3)."""
     return Mask(pairs=pairs)
 
 
 def packed(pack_ids: Int[Array, "B L"]) -> Mask:
-    """Neighbours packed into one row see only themselves; pack 0 is padding."""
+    """Block-diagonal mask of texts packed into one row; id 0 is padding."""
     return Mask(packed_segment_ids=pack_ids)
 
 
 def causal(length: int) -> Mask:
-    """Query l sees the tokens up to itself (Vaswani et al. 2017, section 3.2.3)."""
+    """Causal mask: query l sees tokens m <= l (Vaswani et al. 2017, section 3.2.3)."""
     return Mask(causal=length)
 
 
@@ -113,10 +117,10 @@ def window(length: int, width: int) -> Mask:
 
 
 def prefix(first: Bool[Array, "B L"]) -> Bool[Array, "B L L"]:
-    """A prefix sees itself whole, the rest sees it and what came before (Dong et al. 2019, 3.3).
+    """Prefix-LM mask: bidirectional within the prefix, causal after it (Dong et al. 2019, 3.3).
 
     Args:
-      first: Which tokens are of the prefix; they stand before all others.
+      first: Which tokens belong to the prefix, at the beginning of the row.
     """
     return first[:, None, :] | jnp.tri(first.shape[1], dtype=bool)
 
@@ -124,12 +128,12 @@ def prefix(first: Bool[Array, "B L"]) -> Bool[Array, "B L L"]:
 def unified(
     kind: Int[Array, " B"], there: Bool[Array, "B L"], segments: Int[Array, "B L"]
 ) -> Bool[Array, "B L L"]:
-    """Who sees whom in each of the ways of a unified language model (Dong et al. 2019, 2.3).
+    """Masks of a unified language model, one of four kinds per example (Dong et al. 2019, 2.3).
 
     Args:
-      kind: Of each example: 0 bidirectional, 1 from left to right, 2 from right to left, 3 from
-        the first segment to the second.
-      there: Which tokens are there.
+      kind: 0 bidirectional, 1 left-to-right, 2 right-to-left, 3 sequence-to-sequence: from the
+        first segment to the second.
+      there: Padding mask.
       segments: 0 for the first segment, 1 for the second.
     """
     before = jnp.tri(there.shape[1], dtype=bool)[None]
@@ -140,29 +144,27 @@ def unified(
 
 
 def padding_mask(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
-    """Which tokens are there: those that any query may attend to."""
+    """Which tokens are not padding: those that any query may attend to."""
     return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask
 
 
 def mean(
     sequence: Float[Array, "B L D"], attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]
 ) -> Float[Array, "B D"]:
-    """The mean of the vectors of all tokens that are there."""
+    """The mean of the vectors of all tokens that are not padding."""
     there = padding_mask(attention_mask)[..., None]
     total = jnp.where(there, sequence, 0).sum(axis=1)
     return total / jnp.maximum(there.sum(axis=1), 1)
 
 
 def sentence_trees(branches: Int[Array, "B L"], entities: Int[Array, "B L"]) -> Mask:
-    """The visible matrices of texts with knowledge in them (K-BERT, section 3.3).
+    """Visible matrices of sentence trees (K-BERT, section 3.3).
+
+    Tokens of one branch see each other; so do the tokens of a branch and those of its entity.
 
     Args:
-      branches: The branch that a token is of; 0 for the text itself, the trunk.
+      branches: The branch of each token; 0 for the text itself, the trunk.
       entities: The entity that a token of the trunk belongs to, or that its branch is about; or 0.
-
-    Returns:
-      Tokens of one branch see each other, and so do those of the trunk; those of a branch and of
-      its entity see each other besides.
     """
 
     def equal(ids):
@@ -175,20 +177,20 @@ def sentence_trees(branches: Int[Array, "B L"], entities: Int[Array, "B L"]) -> 
 
 
 def ordered(order: Int[Array, "B L"]) -> tuple[Bool[Array, "B 1 L L"], Bool[Array, "1 1 L L"]]:
-    """Who sees whom where tokens are predicted one after the other (Yang et al. 2019, section 2.2).
+    """Masks of a factorisation order (Yang et al. 2019, section 2.2).
 
     Args:
-      order: When a token is predicted; -1 for those that all others see.
+      order: Position of each token in the order; -1 for tokens that all queries see.
 
     Returns:
-      Query l sees token m that comes before it in this order; and query l sees itself.
+      The mask of tokens that precede the query in the order, and the mask of the query itself.
     """
     queries, keys = order[:, None, :, None], order[:, None, None, :]
     return (keys < 0) | (keys < queries), jnp.eye(order.shape[1], dtype=bool)[None, None]
 
 
 def from_batch(batch: Mapping[str, Array]) -> Mask:
-    """The mask that a batch asks for: `attention_mask` (rank 2 or 3), `pack_ids`, `branch_ids`."""
+    """The mask of a batch, from `attention_mask` (rank 2 or 3), `pack_ids` and `branch_ids`."""
     mask = jnp.asarray(batch["attention_mask"])
     mask = padding(mask) if mask.ndim == 2 else visible_matrix(mask)
     if "pack_ids" in batch:

@@ -1,9 +1,9 @@
 """Segment recurrence (Dai et al. 2019, section 3.2) and prediction orders of permutation LMs.
 
-The memory is a carry (`pretrainer.py`): variables of the collection "carry", whose first axis is
-the batch. Without that collection every row begins its text.
+The memory is held in variables of the collection "carry", whose first axis is the batch. Without
+that collection every row starts with an empty memory.
 
-The functions for permutation language models (Yang et al. 2019) take one random key an example and
+The functions for permutation language models (Yang et al. 2019) take one random key per example and
 run inside the jitted step.
 """
 
@@ -22,11 +22,11 @@ from bertjax.layers.masking import first
 
 @flax.struct.dataclass
 class MemoryState:
-    """What is remembered at the beginning of a step; None where there is no memory.
+    """Memory at the beginning of a step; None without memory.
 
     Attributes:
-      states: What every layer was given.
-      there: Which of the T places hold a token of the text that a row continues with.
+      states: Inputs of every layer.
+      there: Which of the T positions hold a token of the text that a row continues.
     """
 
     states: Float[Array, "N B T D"] | None = None
@@ -34,11 +34,11 @@ class MemoryState:
 
 
 class Memory(nn.Module):
-    """The last `length` remembered tokens of every row, the newest one last.
+    """Memory of the last `length` tokens of every row, the newest last.
 
     Attributes:
       length: T.
-      dtype: Of the states.
+      dtype: Dtype of the states.
     """
 
     length: int
@@ -46,7 +46,7 @@ class Memory(nn.Module):
 
     @nn.compact
     def __call__(self, rows: int, layers: int, width: int) -> tuple[nn.Variable, nn.Variable]:
-        """The two variables: states [B N T D], and which places are filled [B T]."""
+        """The two variables: states [B N T D], and which positions are filled [B T]."""
 
         def zeros(*shape, dtype):
             axes = ("batch", "layers", None, None) if len(shape) == 4 else ("batch", None)
@@ -58,14 +58,14 @@ class Memory(nn.Module):
         return self.variable("carry", "states", states), self.variable("carry", "filled", filled)
 
     @nn.nowrap
-    def wanted(self, batch: Mapping[str, Array]) -> bool:
-        """Whether this call remembers."""
+    def is_carried(self, batch: Mapping[str, Array]) -> bool:
+        """Whether the memory is carried from batch to batch."""
         given = self.is_initializing() or self.has_variable("carry", "states")
         return self.length > 0 and "memory_mask" in batch and given
 
     def recall(self, batch: Mapping[str, Array], layers: int, width: int) -> MemoryState:
-        """What is remembered of the text that each row of the batch continues with."""
-        if not self.wanted(batch):
+        """The memory of the text that each row of the batch continues."""
+        if not self.is_carried(batch):
             return MemoryState()
         states, filled = self(len(batch["input_ids"]), layers, width)
         there = filled.value & batch["is_continuation"][:, None]
@@ -74,11 +74,11 @@ class Memory(nn.Module):
     def keep(
         self, batch: Mapping[str, Array], recall: MemoryState, states: Float[Array, "N B L D"]
     ):
-        """Remembers what each layer was given now; no gradient will flow to it."""
+        """Stores the inputs of each layer for the next batch, without gradient."""
         if recall.states is None or self.is_initializing():
             return
         there = jnp.concatenate([recall.there, batch["memory_mask"]], axis=1)
-        # Places that hold nothing come first, so that distances count tokens of the text alone.
+        # Empty positions come first, so that distances count only tokens of the text.
         kept = jnp.argsort(there, axis=1, stable=True)[:, -self.length :]
         both = jnp.concatenate([recall.states, states.astype(self.dtype)], axis=2)
         taken = jnp.take_along_axis(both, kept[None, :, :, None], axis=2)
@@ -87,9 +87,9 @@ class Memory(nn.Module):
         variables[1].value = jnp.take_along_axis(there, kept, axis=1)
 
 
-# Of numpy: an array of JAX would start the device as soon as this file is imported.
+# numpy, since an array of JAX would initialise the device when this file is imported.
 _FILLING, _NEVER = np.uint32(1 << 30), np.uint32(1 << 31)
-"""Ranks from which on a token is in no span, and may not be chosen at all."""
+"""Lowest ranks of tokens outside all spans, and of tokens that must not be chosen."""
 
 
 def choose_spans(
@@ -102,16 +102,16 @@ def choose_spans(
     context: float,
     max_length: int,
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
-    """Chooses spans of 1 to `max_length` words, each somewhere within a context of its own.
+    """Samples spans of 1 to `max_length` words, each at a random offset within its own context.
 
-    A length n is sampled with probability proportional to 1/n, and the span lies at random within
-    `context` times as many tokens as it has (section 3.1). Contexts follow each other from the
-    first token on. Then exactly `budget` tokens are taken: spans in random order, the last one cut
-    if need be, or single random tokens where spans are too few. The published code instead stops at
-    the budget from the left, so that it predicts the ends of texts of long words less often.
+    A length n is sampled with probability proportional to 1/n; the context is `context` times as
+    long as the span (section 3.1). Contexts follow each other from the first token on. Then exactly
+    `budget` tokens are chosen: spans in random order, the last one truncated if necessary, or
+    single random tokens if there are too few spans. The published code instead stops at the budget
+    from the left, so that it predicts the ends of texts of long words less often.
 
     Returns:
-      `limit` positions an example, and weights: 1 for the first `budget` of them, else 0.
+      `limit` positions per example, and weights: 1 for the first `budget` of them, else 0.
     """
     length = maskable.shape[-1]
     shares = 1 / np.arange(1, max_length + 1)
@@ -147,17 +147,17 @@ def choose_spans(
     return first(jax.vmap(rank_one)(keys, maskable, word_starts), budget, limit)
 
 
-def draw_order(
+def sample_order(
     keys: Key[Array, "B"],
     positions: Int[Array, "B P"],
     weights: Float[Array, "B P"],
     special: Bool[Array, "B L"],
 ) -> Int[Array, "B L"]:
-    """A random order of the predicted tokens and the special ones; -1 for all others.
+    """Samples an order of the predicted and the special tokens; -1 for all others.
 
-    Only the last part of a factorisation order is predicted (section 2.3), and what comes before
-    may see itself whole. Special tokens take part in the order without being predicted, as in the
-    published code: so they learn to gather predicted tokens as well.
+    Only the last part of a factorisation order is predicted (section 2.3), and attention within the
+    first part is bidirectional. Special tokens are part of the order without being predicted, as in
+    the published code, so that they attend to predicted tokens too.
     """
     length = special.shape[-1]
     at = jnp.where(weights > 0, positions, length)

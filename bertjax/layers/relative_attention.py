@@ -24,12 +24,12 @@ Streams = tuple[Array, ...]
 
 @flax.struct.dataclass
 class View:
-    """What the queries of one stream see of the M keys, memory included.
+    """Relation of the queries of one stream to the M keys, memory included.
 
     Attributes:
       mask: Whether a query sees a key.
-      other_segment: Whether a key is of another segment than the query.
-      positions: Where each query stands in the sequence; None: query i at position i.
+      other_segment: Whether a key belongs to another segment than the query.
+      positions: Position of each query in the sequence; None: query i at position i.
     """
 
     mask: Bool[Array, "B 1 Q M"]
@@ -39,11 +39,11 @@ class View:
 
 @flax.struct.dataclass
 class Views:
-    """What all layers share.
+    """Inputs that all layers share.
 
     Attributes:
-      streams: The view of each stream.
-      distances: Signals of the distances from M down to 1 - L between a query and a key.
+      streams: View of each stream.
+      distances: Embeddings of the distances from M down to 1 - L between a query and a key.
     """
 
     streams: tuple[View, ...]
@@ -51,30 +51,30 @@ class Views:
 
 
 def distance_signals(length: int, keys: int, width: int, clamp: int) -> Float[np.ndarray, "R D"]:
-    """Sinusoids of all distances that `length` queries at the end of `keys` tokens can have.
+    """Sinusoidal embeddings of the distances between `length` queries and `keys` keys.
 
     Args:
       length: L.
-      keys: M: L, and the memory before it.
+      keys: M, L plus the length of the memory.
       width: D.
-      clamp: Longer distances count as this one; 0 for no limit.
+      clamp: Longest distance, to which longer ones are clipped; 0 for no limit.
     """
     distances = np.arange(keys, -length, -1)
     return sinusoids_at(np.clip(distances, -clamp, clamp) if clamp else distances, width)
 
 
 class RelativeAttention(nn.Module):
-    """Attention of each stream to the content stream and the memory before it.
+    """Relative attention of each stream to the content stream and the memory before it.
 
-    A score is the sum of three products with the query, each with a bias of its own in place of an
-    absolute position: with the key, with the signal of the distance, and with one of two vectors
-    for "same segment" and "another segment". Where nothing is seen the result is the bias-free
-    image of zero, so that masked tokens never count.
+    A score is the sum of three dot products with the query, each with its own bias in place of an
+    absolute position: with the key, with the embedding of the distance, and with one of two vectors
+    for "same segment" and "other segment". There are no other biases, so that the output is zero
+    for a query that sees no key.
 
     Attributes:
       num_heads: H; divides the hidden width.
       dropout_rate: Dropout of the attention weights.
-      initializer_range: Standard deviation of all kernels, biases and encodings at the start.
+      initializer_range: Initial standard deviation of all kernels, biases and encodings.
       precision: Types of operands and results; the softmax is float32.
     """
 
@@ -134,15 +134,15 @@ class RelativeAttention(nn.Module):
 def by_distance(
     query: Float[Array, "B Q H K"], signal: Float[Array, "R H K"], view: View, keys: int
 ) -> Float[Array, "B H Q M"]:
-    """Products of queries with the signals of their distances to the keys.
+    """Dot products of queries with the embeddings of their distances to the keys.
 
-    Distances fall from key to key and rise from query to query. So a row of products with all
-    signals holds the expected ones side by side, beginning one further left for the next query.
+    Distances fall from key to key and rise from query to query: a row of products with all
+    distances contains those of its keys side by side, one further left for the next query.
     """
     products_BHQR = jnp.einsum("bqhk,rhk->bhqr", query, signal)
     batch, heads, queries, distances = products_BHQR.shape
     if view.positions is None:
-        # Read with rows one shorter, every row begins one further left than the one before it.
+        # Reshaped to rows that are one shorter, every row begins one further left than the last.
         shifted = products_BHQR.reshape(batch, heads, distances, queries)[:, :, 1:]
         return shifted.reshape(batch, heads, queries, distances - 1)[..., :keys]
     begins = distances - keys - view.positions
@@ -159,7 +159,7 @@ def by_segment(
     segments: Float[Array, "2 H K"],
     other: Bool[Array, "B Q M"],
 ) -> Float[Array, "B H Q M"]:
-    """Products of queries with the encoding of "same segment" or "another segment"."""
+    """Dot products of queries with the encoding of "same segment" or "other segment"."""
     biased, segments = query + bias.astype(query.dtype), segments.astype(query.dtype)
     same_BHQ, other_BHQ = jnp.einsum("bqhk,shk->sbhq", biased, segments)
     return jnp.where(other[:, None], other_BHQ[..., None], same_BHQ[..., None])

@@ -1,6 +1,6 @@
 """Sample spans of a text, each replaced by one token (Raffel et al. 2020; Lewis et al. 2020).
 
-Every function takes one random key an example and works on the device, inside the jitted step.
+Every function takes one random key per example and runs inside the jitted step.
 """
 
 from typing import NamedTuple
@@ -12,19 +12,19 @@ from jaxtyping import Array, Bool, Int, Key
 
 
 class Text(NamedTuple):
-    """What of each row is text: all but a special token at its beginning, and one at its end."""
+    """Bounds of each row's text, without a special token at its beginning and one at its end."""
 
     begin: Int[Array, " B"]
     size: Int[Array, " B"]
 
 
 class Spans(NamedTuple):
-    """Spans in the order of the text, of which no two touch.
+    """Spans in the order of the text, never adjacent.
 
     Attributes:
-      begin: The place of the first token; of a span without tokens, the place before which it is.
-      size: How many tokens it has.
-      there: The others are padding.
+      begin: Position of the first token; of an empty span, the position that it precedes.
+      size: Number of tokens.
+      there: False for padding.
     """
 
     begin: Int[Array, "B S"]
@@ -35,7 +35,7 @@ class Spans(NamedTuple):
 def text_of(
     ids: Int[Array, "B L"], there: Bool[Array, "B L"], special_ids: tuple[int, ...]
 ) -> Text:
-    """Where each row's text is; special tokens within it, such as separators, are part of it."""
+    """Finds the text of each row; special tokens within it, such as separators, are part of it."""
     special = jnp.isin(ids, jnp.asarray(special_ids, ids.dtype))
     length = there.sum(axis=1)
     last = jnp.take_along_axis(special, jnp.maximum(length - 1, 0)[:, None], axis=1)[:, 0]
@@ -45,7 +45,7 @@ def text_of(
 
 def share_of(size: Int[Array, " B"], share: float, max_length: int) -> Int[Array, " B"]:
     """`share` of each size, rounded, at least 1 and at most all of it."""
-    # In float64: in float32 a product such as 0.15 * 190 is a tie, and is none.
+    # In float64: 0.15 * 190 is a tie there, and none in float32.
     wanted = np.round(share * np.arange(max_length + 1)).clip(1)
     return jnp.minimum(jnp.asarray(wanted, jnp.int32)[size], size)
 
@@ -53,11 +53,11 @@ def share_of(size: Int[Array, " B"], share: float, max_length: int) -> Int[Array
 def random_spans(
     keys: Key[Array, "B"], text: Text, max_length: int, *, share: float, mean: float
 ) -> Spans:
-    """Spans that a text alternates with, as T5 draws them (`random_spans_noise_mask`).
+    """Samples spans as T5 does (`random_spans_noise_mask`).
 
-    Exactly `share` of the text is in spans, of which there is one for every `mean` tokens of them;
-    all ways to cut both into so many parts are equally likely. The text begins with what is in no
-    span, and ends with a span. A text of one token has none.
+    Exactly `share` of the text is in spans of `mean` tokens on average; all partitions of the
+    tokens in spans, and of those between, are equally likely. The text begins outside a span and
+    ends with one. A text of one token has none.
     """
     covered = jnp.minimum(share_of(text.size, share, max_length), text.size - 1)
     covered = jnp.maximum(covered, 0)
@@ -72,17 +72,17 @@ def random_spans(
 
 
 def most_spans(max_length: int, share: float, mean: float) -> int:
-    """How many spans a text of this length has in `random_spans`."""
+    """Number of spans that `random_spans` samples in a text of this length."""
     return max(round(np.round(share * max_length) / mean), 1)
 
 
 def poisson_spans(
     keys: Key[Array, "B"], text: Text, max_length: int, *, share: float, mean: float
 ) -> Spans:
-    """Spans of Poisson lengths at random places, as BART draws them (Lewis et al. 2020, 2.2).
+    """Samples spans of Poisson lengths at random positions, as BART does (Lewis et al. 2020, 2.2).
 
-    Exactly `share` of the text is in spans: the last one is cut where this is reached. There are
-    spans without a token, but never more spans than tokens in them. All places are equally likely.
+    Exactly `share` of the text is in spans: the last one is truncated. Spans may be empty, but
+    there are never more spans than tokens in them. All positions are equally likely.
     """
     covered = share_of(text.size, share, max_length)
     gaps = text.size - covered + 1
@@ -106,7 +106,7 @@ def poisson_spans(
     return Spans(begin, sizes, there)
 
 
-def replaced(
+def replace_spans(
     ids: Int[Array, "B L"],
     there: Bool[Array, "B L"],
     spans: Spans,
@@ -114,12 +114,12 @@ def replaced(
     length: int,
     pad_id: int,
 ) -> tuple[Int[Array, "B R"], Bool[Array, "B R"]]:
-    """The text with one token in place of each span, in `length` places, and where it is."""
+    """Replaces each span by one token; returns `length` tokens and their padding mask."""
     kept = there & ~_inside(spans, ids.shape[1])
     return _merged(ids, kept, spans, tokens, length, pad_id)
 
 
-def gathered(
+def gather_spans(
     ids: Int[Array, "B L"],
     spans: Spans,
     tokens: Int[Array, "B S"],
@@ -127,7 +127,7 @@ def gathered(
     length: int,
     pad_id: int,
 ) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
-    """The spans, one after the other, each behind its token, and an end; and where they are."""
+    """Concatenates the spans, each after its token, and an end token; also the padding mask."""
     row, mask = _merged(ids, _inside(spans, ids.shape[1]), spans, tokens, length, pad_id)
     size = mask.sum(axis=1, keepdims=True)
     row = jnp.where(jnp.arange(length) == size, end_id, row)
@@ -135,7 +135,7 @@ def gathered(
 
 
 def _merged(ids, kept, spans, tokens, length, pad_id):
-    """The kept tokens, and before those that each span begins with, the span's own."""
+    """The kept tokens, with the token of each span inserted where the span begins."""
 
     def one(ids, kept, begin, there, tokens):
         at = jnp.where(there, begin, len(ids))
@@ -165,7 +165,7 @@ def _inside(spans: Spans, length: int) -> Bool[Array, "B L"]:
 def _parts(
     keys: Key[Array, "B"], total: Int[Array, " B"], count: Int[Array, " B"], max_length: int
 ) -> Int[Array, "B L"]:
-    """Sizes of `count` parts, none of them empty, of `total` things in a row."""
+    """Samples a partition of `total` items into `count` non-empty parts; returns their sizes."""
     cuts = _choose(keys, total - 1, count - 1, max_length)
     number = jnp.cumsum(jnp.pad(cuts, ((0, 0), (1, 0)))[:, :-1], axis=1)
     there = jnp.arange(max_length) < total[:, None]
@@ -175,7 +175,7 @@ def _parts(
 def _choose(
     keys: Key[Array, "B"], size: Int[Array, " B"], count: Int[Array, " B"], max_length: int
 ) -> Bool[Array, "B L"]:
-    """Chooses `count` of the first `size` places, all of them equally likely."""
+    """Samples `count` of the first `size` positions without replacement."""
     scores = jax.vmap(lambda key: jax.random.bits(key, (max_length,), jnp.uint32))(keys)
     ranking = jnp.where(jnp.arange(max_length) < size[:, None], scores >> 1, jnp.uint32(1 << 31))
     order = jnp.argsort(jnp.argsort(ranking, axis=1), axis=1)

@@ -29,15 +29,14 @@ class Stack(nn.Module):
     """Applies `block` `num_layers` times, each time with its own parameters.
 
     Attributes:
-      block: A module that maps (x, mask, train=) to the next x; or, where each layer has something
-        of its own to read, (x, mask, that, train=).
+      block: A module that maps (x, mask, train=) to the next x; (x, mask, own, train=) if layers
+        have inputs of their own.
       num_layers: N.
-      remat: What the backward pass computes again instead of keeping: "none", "full" (all of a
-        block), "dots" (all but matrix products), "dots_with_no_batch_dims" (all but products with
-        parameters).
+      remat: Rematerialisation in the backward pass: "none", "full" (everything), "dots" (all but
+        matmuls), "dots_with_no_batch_dims" (all but matmuls with parameters).
       unroll: Layers compiled in one piece. 1 compiles fastest, and remat saves most memory with it;
         N runs fastest on CPUs.
-      keep_hidden_states: Whether every layer's output is returned as well.
+      keep_hidden_states: Whether the output of every layer is returned too.
     """
 
     block: nn.Module
@@ -52,10 +51,10 @@ class Stack(nn.Module):
         """Returns the last output and, on request, all outputs with a leading layer axis.
 
         Args:
-          x: What flows through: a sequence [B L D], or a tuple of streams of which it is the first.
-          mask: What all layers read.
+          x: A sequence [B L D], or a tuple of streams of which it is the first.
+          mask: Passed to all layers.
           train: Whether dropout is applied.
-          each: What one layer reads, for all of them: arrays with a leading layer axis.
+          each: Inputs of single layers, with a leading layer axis.
         """
 
         def layer(stack: "Stack", x: PyTree, own: PyTree) -> tuple[PyTree, PyTree]:
@@ -67,8 +66,8 @@ class Stack(nn.Module):
                 f"no remat policy {self.remat!r}: {nearest(self.remat, REMAT_POLICIES)}"
             )
         if self.remat != "none":
-            # Without a loop between them, the compiler would merge what is computed again with
-            # what was computed first, and keep it after all.
+            # Without a loop in between, common subexpression elimination would undo the
+            # rematerialisation.
             layer = nn.remat(
                 layer,
                 policy=REMAT_POLICIES[self.remat],
@@ -79,7 +78,7 @@ class Stack(nn.Module):
             variable_axes={"params": 0, "cache": 0},
             split_rngs={"params": True, "dropout": True},
             length=self.num_layers,
-            # Initialising runs once: there a loop, which compiles faster, is better.
+            # Initialisation runs once, and a loop compiles faster.
             unroll=1 if self.is_initializing() else min(self.unroll, self.num_layers),
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
@@ -87,7 +86,7 @@ class Stack(nn.Module):
 
 
 def _placed(x: PyTree) -> PyTree:
-    """Sequences lie along the mesh's sequence axis; further streams, being short, do not."""
+    """Shards a sequence over the mesh's sequence axis; further streams are short and are not."""
     if not isinstance(x, tuple):
         return nn.with_logical_constraint(x, ("batch", "length", None))
     first, *others = x
@@ -98,18 +97,18 @@ Parameters = Mapping[str, Any]
 
 
 class SharedStack(nn.Module):
-    """Applies `layer` `num_layers` times; the parts that are named in `shared` have one copy.
+    """Applies `layer` `num_layers` times; all layers share the parameters of submodules `shared`.
 
-    One copy of a part lies under `shared`, the copies of the others under `block` with a leading
-    layer axis, as in `Stack`. Layers differ in dropout whatever they share.
+    Shared parameters are under `shared`, all others under `block` with a leading layer axis, as in
+    `Stack`. Every layer has its own dropout masks.
 
     Attributes:
       layer: A module that maps (x, mask, train=) to the next x.
       num_layers: N.
       shared: Names of submodules of `layer`.
-      remat: What the backward pass computes again (`layers/stack.py`).
+      remat: As in `Stack`.
       unroll: Layers compiled in one piece (`layers/stack.py`).
-      keep_hidden_states: Whether every layer's output is returned as well.
+      keep_hidden_states: Whether the output of every layer is returned too.
     """
 
     layer: nn.Module
@@ -140,13 +139,13 @@ class SharedStack(nn.Module):
 
         unroll = min(self.unroll, self.num_layers)
         if self.remat != "none":
-            # As in `Stack`: between unrolled layers nothing may be merged.
+            # As in `Stack`: unrolled layers need protection from common subexpression elimination.
             policy = REMAT_POLICIES[self.remat]
             apply = jax.checkpoint(apply, policy=policy, prevent_cse=unroll >= self.num_layers)
         return lax.scan(apply, x, (own, dropout), length=self.num_layers, unroll=unroll)
 
     def _parameters(self, x: Array, mask: PyTree) -> tuple[Parameters, Parameters]:
-        """One copy of what is shared, and N copies of the rest."""
+        """The shared parameters, and those of each layer [N, ...]."""
 
         def fresh(key: Array) -> Parameters:
             return self.layer.init(key, x, mask, train=False)["params"]

@@ -1,4 +1,4 @@
-"""Teacher forcing: the decoder reads the true tokens so far and predicts the next one."""
+"""Teacher forcing: the decoder reads the target so far and predicts its next token."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -9,19 +9,19 @@ from bertjax.layers import losses
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 LENGTHS = 16
-"""Lengths that a corruption makes are multiples of this, so that they divide over a mesh."""
+"""Lengths of corrupted sequences are multiples of this, so that they divide over a mesh."""
 
 _OF_THE_SOURCE = ("segment_ids", "position_ids", "word_starts", "memory_mask", "is_continuation")
-"""What is known of each token of the text, and not of what is left of it."""
+"""Batch keys per token of the text, which a corrupted source does not have."""
 
 
-def rounded_up(length: int) -> int:
+def round_up(length: int) -> int:
     """The next multiple of `LENGTHS`."""
     return -(-length // LENGTHS) * LENGTHS
 
 
 def shift_right(target_ids: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
-    """What has been read when each target is predicted: a start token and the targets before."""
+    """Decoder inputs: the targets shifted right by one, after a start token."""
     return jnp.pad(target_ids, ((0, 0), (1, 0)), constant_values=start_id)[:, :-1]
 
 
@@ -33,7 +33,7 @@ def replace_source(
     target_mask: Bool[Array, "B T"],
     start_id: int,
 ) -> Batch:
-    """The batch with another source, and the tokens to predict."""
+    """The batch with a corrupted source and the targets to predict."""
     kept = {name: rows for name, rows in batch.items() if name not in _OF_THE_SOURCE}
     return {
         **kept,
@@ -46,7 +46,7 @@ def replace_source(
 
 
 METRICS = (("accuracy", "max"), ("text_loss", "min"))
-"""What `loss` reports besides the loss, and the better direction of each."""
+"""Metrics of `loss`, and the better direction of each."""
 
 
 def loss(
@@ -57,20 +57,20 @@ def loss(
     text: Bool[Array, "B T"],
     label_smoothing: float = 0.0,
 ) -> tuple[Array, Array, dict[str, Sum]]:
-    """Cross entropy of the targets, of which a few at a time meet the vocabulary.
+    """Cross entropy of the targets, computed for a few positions at a time.
 
     Args:
-      encoder: Scores the vocabulary.
-      encoded: Of the batch.
-      batch: With its targets.
-      text: Which of them are tokens of the text: `text_loss` is theirs, in nats, for comparison
-        with what word frequencies give.
+      encoder: Computes logits.
+      encoded: Its output for the batch.
+      batch: A batch with targets.
+      text: Which targets are tokens of the text: `text_loss` is their cross entropy in nats, for
+        comparison with a unigram baseline.
       label_smoothing: Share of each label that is spread over the vocabulary (Szegedy et al. 2016,
         section 7).
     """
     if encoded.decoded is None:
         raise UserError(
-            "an objective that says something needs a model with a decoder: set "
+            "an objective with targets requires a model with a decoder; set "
             "--config.model.name=transformer"
         )
     labels, there = batch["target_ids"], batch["target_mask"]
@@ -90,17 +90,17 @@ def _scores(encoder: Encoder, hidden: Float[Array, "B T D"]) -> Float[Array, "B 
 
 
 def is_text(target_ids: Int[Array, "B T"], special_ids: tuple[int, ...]) -> Bool[Array, "B T"]:
-    """Which targets are none of the special tokens."""
+    """Which targets are not special tokens."""
     return ~jnp.isin(target_ids, jnp.asarray(special_ids, target_ids.dtype))
 
 
 def smoothed_share(label_smoothing: float, *, train: bool) -> float:
-    """Smoothing is for learning: what is measured is the plain cross entropy."""
+    """Label smoothing in training; 0 in evaluation, which measures plain cross entropy."""
     if not 0 <= label_smoothing < 1:
         raise UserError(f"label_smoothing={label_smoothing}: expected at least 0 and less than 1")
     return label_smoothing if train else 0.0
 
 
 def length_mask(lengths: Int[Array, " B"], length: int) -> Bool[Array, "B L"]:
-    """The first so many of `length` places."""
+    """Padding mask of rows with the given numbers of tokens."""
     return jnp.arange(length) < lengths[:, None]

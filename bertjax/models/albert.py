@@ -1,8 +1,8 @@
 """ALBERT's encoder (Lan et al. 2020): BERT with factorised embeddings and shared layers.
 
-Words, positions and segments have vectors of E numbers, which one linear map widens to D (section
-3.1, factorised embeddings); all layers, or their attention or feed-forward halves, are one and the
-same (cross-layer parameter sharing).
+Word, position and segment embeddings have width E and are projected to D (section 3.1, factorised
+embeddings); all layers, or their attention or feed-forward halves, share parameters (cross-layer
+parameter sharing).
 """
 
 from typing import Annotated
@@ -53,33 +53,33 @@ SharingName = Annotated[str, OneOf(SHARING)]
 
 
 class Model(nn.Module):
-    """Fields are the words of the published `albert_config.json`; the defaults are base's.
+    """ALBERT encoder, with the fields of `albert_config.json`; the defaults are ALBERT-base's.
 
     Attributes:
       vocab_size: V.
-      embedding_size: E; where it equals `hidden_size`, nothing is widened.
+      embedding_size: E; if it equals `hidden_size`, there is no projection.
       hidden_size: D.
       num_hidden_layers: N.
       num_attention_heads: H; divides `hidden_size`.
       intermediate_size: F.
-      hidden_act: Activation of the feed-forward nets and the prediction head. What the published
-        code calls gelu is its tanh approximation.
+      hidden_act: Activation of the feed-forward nets and the prediction head. The published code
+        calls the tanh approximation of GELU "gelu".
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.
       max_position_embeddings: Longest sequence.
       type_vocab_size: Number of segment kinds.
       num_pooler_layers: 1, or 0 for a model without one: `Encoded.pooled` is None then.
-      initializer_range: Standard deviation of all kernels and tables at the start.
+      initializer_range: Initial standard deviation of all kernels and tables.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
-      sharing: Which parts all layers have in common: a name in `SHARING` (tables 3 and 4).
+      sharing: Which submodules all layers share: a name in `SHARING` (tables 3 and 4).
       num_hidden_groups: G, groups into which the layers are divided: all layers of a group share
         all parameters; must be 0 unless `sharing` is "all". 0 uses `sharing` alone.
       inner_group_num: I, blocks that each layer applies one after the other, which makes N I blocks
         in all; 0 for 1.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
-      remat: What the backward pass computes again (`layers/stack.py`).
+      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
@@ -175,7 +175,7 @@ class Model(nn.Module):
         return Encoded(sequence, pooled, hidden_states)
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
-        """Scores of the vocabulary: products with the word embeddings."""
+        """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(hidden)
 
     def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:

@@ -1,7 +1,7 @@
 """BERT's encoder (Devlin et al. 2019): embeddings, a stack of post-norm blocks, a pooler.
 
 RoBERTa, SpanBERT, K-BERT, DistilBERT, TinyBERT and both towers of ELECTRA are this module with
-other numbers.
+other hyperparameters.
 """
 
 import flax.linen as nn
@@ -46,10 +46,10 @@ from bertjax.pretrainer import Encoded
 
 
 def check_length(length: int, max_position_embeddings: int, position_offset: int = 0) -> None:
-    """Refuses sequences that are longer than there are positions.
+    """Checks that a sequence does not exceed the position embeddings.
 
     Raises:
-      UserError: naming the fields.
+      UserError: it does.
     """
     if position_offset + length > max_position_embeddings:
         unused = f" less position_offset={position_offset}" if position_offset else ""
@@ -91,7 +91,7 @@ class Embeddings(nn.Module):
         if self.segments is not None:
             segment_ids = batch.get("segment_ids", jnp.zeros_like(input_ids))
             if self.segments.num_embeddings == 1:
-                # RoBERTa tells two segments apart by the separator between them alone.
+                # With one segment embedding, as in RoBERTa, only separators mark the segments.
                 segment_ids = jnp.zeros_like(segment_ids)
             x = x + self.segments(segment_ids)
         x = LayerNorm(self.layer_norm_eps, name="norm")(x)
@@ -99,7 +99,7 @@ class Embeddings(nn.Module):
 
 
 class Model(nn.Module):
-    """Fields are the words of the published `bert_config.json`; the defaults are BERT-base's.
+    """BERT encoder, with the fields of `bert_config.json`; the defaults are those of BERT-base.
 
     Attributes:
       vocab_size: V.
@@ -110,20 +110,21 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets and the prediction head.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.
-      max_position_embeddings: Rows of the position table: `position_offset` and longest sequence.
-      type_vocab_size: Number of segment kinds; with 1, all segments are of this kind; 0 as in
-        DistilBERT: segments are not told apart.
-      embedding_size: E, the width of words, positions and segments, which a linear map brings to D
-        as in ELECTRA-small; 0 stands for D, without a map.
+      max_position_embeddings: Rows of the position table: `position_offset` plus the longest
+        sequence.
+      type_vocab_size: Number of segment embeddings; 1: all segments share it; 0: no segment
+        embeddings, as in DistilBERT.
+      embedding_size: E, the width of word, position and segment embeddings, projected to D as in
+        ELECTRA-small; 0 for D, without a projection.
       num_pooler_layers: 1, or 0 as in ELECTRA and DistilBERT: `Encoded.pooled` is None then.
-      initializer_range: Standard deviation of all kernels and tables at the start.
+      initializer_range: Initial standard deviation of all kernels and tables.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`), which
-        short runs profit from; positions are learned either way.
-      position_offset: Row of the first position; RoBERTa leaves 2 rows before it unused.
+        helps short runs; positions are learned either way.
+      position_offset: Row of the first position; 2 in RoBERTa, whose first rows are unused.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
-      remat: What the backward pass computes again (`layers/stack.py`).
+      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
@@ -161,7 +162,7 @@ class Model(nn.Module):
     )
 
     def __post_init__(self):
-        # Before the module is settled: from then on its fields are what heads read.
+        # Before the module is frozen: heads read the field.
         self.embedding_size = self.embedding_size or self.hidden_size
         super().__post_init__()
 
@@ -202,13 +203,13 @@ class Model(nn.Module):
         return self.encode(self.embed(batch, train=train), batch, train=train)
 
     def embed(self, batch: Batch, *, train: bool) -> Float[Array, "B L E"]:
-        """Vectors of the tokens in their places: what the first layer, or its map, reads."""
+        """Embeddings of the tokens, [B L E], before the projection to D."""
         length = batch["input_ids"].shape[1]
         check_length(length, self.max_position_embeddings, self.position_offset)
         return self.embeddings(batch, train=train)
 
     def encode(self, embedded: Float[Array, "B L E"], batch: Batch, *, train: bool) -> Encoded:
-        """What the layers make of embedded tokens, which another model may have embedded."""
+        """Encodes embedded tokens, which may come from another model."""
         if embedded.shape[-1] != self.hidden_size:
             embedded = self.embeddings_project(embedded)
         sequence, states = self.layers(embedded, masks.from_batch(batch), train=train)
@@ -219,9 +220,9 @@ class Model(nn.Module):
     def attention_scores(
         self, hidden: Float[Array, "B L D"], layer: int, batch: Batch
     ) -> Float[Array, "B H L L"]:
-        """What a layer that reads `hidden` takes the softmax of; 0 where the mask hides.
+        """Attention scores of a layer with input `hidden`, before the softmax; 0 where masked.
 
-        It is computed anew: keeping it in the forward pass would keep it of every layer.
+        They are recomputed: returning them from the forward pass would keep those of every layer.
         """
         stacked = nn.meta.unbox(self.layers.variables["params"]["block"]["attention"])
         own = {"params": jax.tree.map(lambda leaf: leaf[layer], stacked)}
@@ -229,7 +230,7 @@ class Model(nn.Module):
         return attention.apply(own, hidden, masks.from_batch(batch), method="scores")
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
-        """Scores of the vocabulary: products with the word embeddings."""
+        """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(hidden)
 
     def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:

@@ -34,27 +34,27 @@ Filters = Annotated[tuple[tuple[PositiveInt, PositiveInt], ...], NotEmpty()]
 
 
 class Model(nn.Module):
-    """Defaults are those of the released model of 93.6 million parameters.
+    """ELMo; the defaults are those of the released model of 93.6 million parameters.
 
     Attributes:
-      vocab_size: V, the words that the tokenizer knows; the model itself reads any word.
+      vocab_size: V, words of the tokenizer, which are predicted; the model reads any word.
       hidden_size: D, both directions together (`projection_dim` of the released options, twice).
       num_hidden_layers: N, LSTMs in each direction (`n_layers`).
-      intermediate_size: F, inner state of an LSTM (`dim`).
+      intermediate_size: F, width of the cell state of an LSTM (`dim`).
       filters: (width, number) of each kind of character filter.
-      char_embedding_size: Width of the vector of a character.
+      char_embedding_size: Width of the character embeddings.
       num_highway_layers: Highway layers above the filters (`n_highway`).
-      max_chars_per_word: W, characters of a word with its two ends; more are not read.
+      max_chars_per_word: W, characters of a word with its two markers; longer words are truncated.
       hidden_act: Activation of the filters.
       hidden_dropout_prob: Dropout of the input of each LSTM and of the output.
-      cell_clip: Largest magnitude of an inner state; 0 for no limit.
+      cell_clip: Largest magnitude of a cell state; 0 for no limit.
       proj_clip: Largest magnitude of an LSTM's output; 0 for no limit.
       without_skip_connections: Whether layers after the first leave out the residual connection
         from their input (`use_skip_connections` of the released options, negated).
-      initializer_range: Standard deviation of what tasks put on top; the model starts as published.
+      initializer_range: Initial standard deviation of heads; the model is initialised as published.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: words, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
-      unroll: Tokens that the compiled recurrence reads in one piece.
+      unroll: Steps of the recurrence compiled in one piece.
     """
 
     vocab_size: PositiveInt = 793471
@@ -142,17 +142,13 @@ class Model(nn.Module):
         )
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """There are no word embeddings to be shared.
-
-        Raises:
-          UserError: always.
-        """
+        """Raises `UserError`: there are no word embeddings to share."""
         raise UserError(
-            "model elmo reads characters and has no word embeddings to predict words with: "
-            "pretrain it with objective bidirectional_lm"
+            "model elmo reads characters and has no word embeddings for tied logits; pretrain it "
+            "with objective bidirectional_lm"
         )
 
     @property
     def embedding_size(self) -> int:
-        """Width of a word's vector."""
+        """Width of the word vectors."""
         return self.hidden_size // 2

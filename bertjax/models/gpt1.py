@@ -19,7 +19,7 @@ from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
-    """Fields are BERT's words for what GPT's config names otherwise; the defaults are GPT's.
+    """GPT decoder, with fields named as BERT's; the defaults are those of GPT.
 
     Attributes:
       vocab_size: V.
@@ -30,15 +30,15 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of the two outputs of each block (`resid_pdrop`), and of the
         embeddings.
-      embd_pdrop: Dropout of the embeddings instead; None for the same.
+      embd_pdrop: Dropout of the embeddings; None for `hidden_dropout_prob`.
       attention_probs_dropout_prob: Dropout of the attention weights.
       max_position_embeddings: Longest sequence.
-      initializer_range: Standard deviation of all kernels and tables at the start.
+      initializer_range: Initial standard deviation of all kernels and tables.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
-      remat: What the backward pass computes again (`layers/stack.py`).
+      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
@@ -104,15 +104,15 @@ class Model(nn.Module):
         return Encoded(sequence, hidden_states=hidden_states, cls_state=summary)
 
     def prefill(self, batch: Batch, max_new_tokens: int) -> tuple[Float[Array, "B L D"], Cache]:
-        """Reads the beginnings of texts; what follows is read with the cache."""
+        """Encodes prompts; returns vectors and a key-value cache for `max_new_tokens` more."""
         return self.reader.prefill(batch, max_new_tokens)
 
     def decode(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
-        """Reads what follows."""
+        """Encodes the next tokens with a key-value cache."""
         return self.reader.decode(batch, cache)
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Scores of the vocabulary: products with the word embeddings."""
+        """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(hidden)
 
     @property

@@ -1,6 +1,6 @@
 """GPT-2 (Radford et al. 2019): a causal stack of pre-norm blocks.
 
-GPT-3 (Brown et al. 2020) is this module with other numbers.
+GPT-3 (Brown et al. 2020) is this module with other hyperparameters.
 """
 
 import math
@@ -29,7 +29,7 @@ from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
-    """Fields are BERT's words for what GPT-2's config names otherwise; defaults are the 124M's.
+    """GPT-2 decoder, with fields named as BERT's; the defaults are those of the 124M model.
 
     Attributes:
       vocab_size: V.
@@ -40,17 +40,17 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of the two outputs of each block (`resid_pdrop`), and of the
         embeddings.
-      embd_pdrop: Dropout of the embeddings instead; None for the same.
+      embd_pdrop: Dropout of the embeddings; None for `hidden_dropout_prob`.
       attention_probs_dropout_prob: Dropout of the attention weights.
       max_position_embeddings: Longest sequence.
-      initializer_range: Standard deviation of kernels and tables at the start; of the kernels that
+      initializer_range: Initial standard deviation of kernels and tables; of the kernels that
         end on the residual path it is this over sqrt(2 N) (section 2.3).
       position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,
         before the last LayerNorm.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
-      remat: What the backward pass computes again (`layers/stack.py`).
+      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
@@ -122,17 +122,17 @@ class Model(nn.Module):
         return Encoded(sequence, hidden_states=hidden_states, cls_state=summary)
 
     def prefill(self, batch: Batch, max_new_tokens: int) -> tuple[Float[Array, "B L D"], Cache]:
-        """Reads the beginnings of texts; what follows is read with the cache."""
+        """Encodes prompts; returns vectors and a key-value cache for `max_new_tokens` more."""
         sequence, cache = self.reader.prefill(batch, max_new_tokens)
         return self.norm(sequence), cache
 
     def decode(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
-        """Reads what follows."""
+        """Encodes the next tokens with a key-value cache."""
         sequence, cache = self.reader.decode(batch, cache)
         return self.norm(sequence), cache
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Scores of the vocabulary: products with the word embeddings."""
+        """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(hidden)
 
     @property

@@ -1,8 +1,8 @@
 """Transformer (Vaswani et al. 2017): an encoder, and a decoder that attends to it.
 
-One table of embeddings serves source, target and output (section 3.4). A batch without
-`decoder_input_ids` is read by the decoder too: so a task gets the vector of the last token, which
-has seen all, as in BART (Lewis et al. 2020, section 3.1).
+Source, target and output layer share one embedding table (section 3.4). Without
+`decoder_input_ids`, the decoder reads the source too, and tasks use the vector of its last token,
+as in BART (Lewis et al. 2020, section 3.1).
 """
 
 import functools
@@ -30,12 +30,12 @@ from bertjax.pretrainer import Encoded
 
 
 class DecoderState(NamedTuple):
-    """What a decoder keeps from token to token.
+    """State of autoregressive decoding.
 
     Attributes:
-      kept: Of each layer.
-      mask: Which tokens of the source are there.
-      length: How many tokens have been said.
+      kept: Cache of each layer.
+      mask: Padding mask of the source.
+      length: Number of decoded tokens.
     """
 
     kept: tuple[LayerCache, ...]
@@ -44,7 +44,7 @@ class DecoderState(NamedTuple):
 
 
 class Model(nn.Module):
-    """Fields are BERT's words for those of table 3; the defaults are the base model's.
+    """Transformer encoder-decoder, with fields named as BERT's; the defaults are the base model's.
 
     Attributes:
       vocab_size: V.
@@ -55,13 +55,13 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of embeddings and of the outputs of attention and feed-forward.
       attention_probs_dropout_prob: Dropout of the attention weights.
-      initializer_range: Standard deviation of all kernels and of the table at the start; D ** -0.5
-        is what Glorot's rule gives square kernels, and the published start of the table.
+      initializer_range: Initial standard deviation of all kernels and of the table; D ** -0.5
+        is Glorot's for square kernels, and the published value for the table.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer
         of the encoder.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
-      remat: What the backward pass computes again (`layers/stack.py`).
+      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
@@ -125,7 +125,7 @@ class Model(nn.Module):
         )
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Scores of the vocabulary: products with the word embeddings."""
+        """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(hidden)
 
     @property
@@ -134,7 +134,7 @@ class Model(nn.Module):
         return self.hidden_size
 
     def begin(self, batch: Batch, length: int) -> DecoderState:
-        """Reads the source of `step`, for targets of up to `length` tokens."""
+        """Encodes the source; returns the state for decoding up to `length` tokens."""
         embedded = self._embed(batch["input_ids"], train=False)
         memory, _ = self.layers(embedded, masks.from_batch(batch), train=False)
         size, heads = len(memory), self.num_attention_heads
@@ -149,7 +149,7 @@ class Model(nn.Module):
     def step(
         self, said: DecoderState, tokens: Int[Array, " B"]
     ) -> tuple[Float[Array, "B V"], DecoderState]:
-        """Scores of what follows once one more token has been said."""
+        """Decodes one step: appends a token to each row and returns logits of the next."""
         at, max_length = said.length[0], said.kept[0].past.key.shape[1]
         visible = masks.padding((jnp.arange(max_length) <= at)[None])
         x = self._embed(tokens[:, None], at[None, None], max_length, train=False)
@@ -168,7 +168,7 @@ class Model(nn.Module):
         *,
         train: bool,
     ) -> Float[Array, "B L D"]:
-        """Words, as strong as their table is wide, and positions (sections 3.4 and 3.5)."""
+        """Word embeddings, scaled by sqrt(D), plus positions (sections 3.4 and 3.5)."""
         words = self.word_embeddings(ids) * self.hidden_size**0.5
         max_length = ids.shape[1] if positions is None else max_length
         signals = jnp.asarray(sinusoids(max_length, self.hidden_size), words.dtype)
@@ -176,7 +176,7 @@ class Model(nn.Module):
         return self.dropout(words + signals, train=train)
 
     def _decoder_blocks(self) -> list[Callable]:
-        """Each layer of the decoder as a function: one token needs no loop over a stack."""
+        """Each layer of the decoder as a function; a single token needs no scan over layers."""
         block = self._decoder_block(named(self.precision), parent=None)
         stacked = nn.meta.unbox(self.decoder_layers.variables["params"]["block"])
 

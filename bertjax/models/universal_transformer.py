@@ -27,20 +27,20 @@ from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
-    """Fields are BERT's words where the paper has no other; the defaults are its base model's.
+    """Universal Transformer encoder, with fields named as BERT's; defaults of the base model.
 
     Attributes:
       vocab_size: V.
       hidden_size: D.
-      num_hidden_layers: T, how often the block is applied at most.
+      num_hidden_layers: T, the largest number of steps.
       num_attention_heads: H; divides `hidden_size`.
       intermediate_size: F.
       hidden_act: Activation of the feed-forward net.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of the block.
       attention_probs_dropout_prob: Dropout of the attention weights.
-      halting_threshold: A token halts once its halting probabilities add up to more; 0: every token
-        has T steps.
-      initializer_range: Standard deviation of all kernels at the start.
+      halting_threshold: A token halts once the sum of its halting probabilities exceeds it; 0: all
+        tokens take T steps.
+      initializer_range: Initial standard deviation of all kernels.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each step.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
@@ -69,7 +69,7 @@ class Model(nn.Module):
     def setup(self):
         check_module(self)
         precision = named(self.precision)
-        # Scaled up as they are read, words are as strong as the signals that are added to them.
+        # Scaled by sqrt(D) when read, words are as large as the position embeddings added to them.
         start = truncated_normal(self.hidden_size**-0.5)
         self.word_embeddings = Embedding(
             self.vocab_size, self.hidden_size, ("vocab", "embed"), start, precision
@@ -103,7 +103,7 @@ class Model(nn.Module):
         )
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Scores of the vocabulary: products with the word embeddings."""
+        """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(hidden)
 
     @property

@@ -28,12 +28,12 @@ from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
-    """Fields are the words of the published config; the defaults are ViT-Base's.
+    """Vision Transformer, with the fields of the published config; the defaults are ViT-Base's.
 
     Attributes:
-      image_size: Pixels of either side.
-      patch_size: Pixels of either side of a patch; divides `image_size`.
-      num_channels: Numbers of a pixel.
+      image_size: Height and width in pixels.
+      patch_size: Height and width of a patch; divides `image_size`.
+      num_channels: Channels of a pixel.
       hidden_size: D.
       num_hidden_layers: N.
       num_attention_heads: H; divides `hidden_size`.
@@ -41,13 +41,13 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.
-      num_pooler_layers: 0: classes are read from the first token, as published; 1 as in the
+      num_pooler_layers: 0: heads read the first token, as published; 1: a pooler, as in the
         `ViTModel` of transformers.
-      initializer_range: Standard deviation of all kernels and tables at the start.
+      initializer_range: Initial standard deviation of all kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
-      remat: What the backward pass computes again (`layers/stack.py`).
+      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
@@ -104,20 +104,16 @@ class Model(nn.Module):
         return Encoded(sequence, pooled, None if states is None else (embedded, *states))
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """There are no words.
-
-        Raises:
-          UserError: always.
-        """
-        raise UserError("model vit reads images and has no words to predict: use image_class")
+        """Raises `UserError`: there is no vocabulary."""
+        raise UserError("model vit has no vocabulary to predict tokens of; use image_class")
 
     @property
     def embedding_size(self) -> int:
-        """Width of a patch's vector."""
+        """Width of the patch embeddings."""
         return self.hidden_size
 
     def _embedded(self, images: Float[Array, "B Y X C"]) -> Float[Array, "B L D"]:
-        """The class token, then the patches row by row, each with its position."""
+        """Embeddings of the class token and of the patches, row by row, with positions."""
         project = Dense(
             (self.hidden_size,),
             (None, "embed"),
@@ -139,10 +135,10 @@ class Model(nn.Module):
     def _patches(self, images: Float[Array, "B Y X C"]) -> Float[Array, "B L E"]:
         wanted = (self.image_size, self.image_size, self.num_channels)
         if images.shape[1:] != wanted:
-            came = " x ".join(map(str, images.shape[1:3]))
+            size = " x ".join(map(str, images.shape[1:3]))
             raise UserError(
-                f"images of {came} pixels with {images.shape[3]} channels came, expected "
-                f"{self.image_size} x {self.image_size} with {self.num_channels}: resize them, or "
+                f"images: got {size} pixels with {images.shape[3]} channels, expected "
+                f"{self.image_size} x {self.image_size} with {self.num_channels}; resize them, or "
                 "set config.model.image_size and num_channels"
             )
         side, size = self.image_size // self.patch_size, self.patch_size

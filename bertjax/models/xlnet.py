@@ -1,9 +1,9 @@
 """XLNet (Yang et al. 2019): relative positions and segments, two streams, a memory.
 
-As an encoder it is one stream. Where a batch says in which order tokens are predicted
-(`prediction_order`), a second stream starts at the predicted positions from a learned vector and
-never sees the token that stands there. With a `memory_mask` in the batch, every
-layer also attends to its inputs of the batch before, for rows that continue it (`is_continuation`).
+As an encoder it has one stream. With a factorisation order in the batch (`prediction_order`), a
+second stream starts at the predicted positions from a learned vector and never attends to the token
+there. With a `memory_mask` in the batch, every layer also attends to its inputs in the previous
+batch, for rows that continue it (`is_continuation`).
 """
 
 import flax.linen as nn
@@ -33,7 +33,7 @@ from bertjax.pretrainer import Encoded
 
 
 class Model(nn.Module):
-    """Fields are BERT's words for what XLNet's config names otherwise; defaults are XLNet-base's.
+    """XLNet, with fields named as BERT's; the defaults are those of XLNet-base.
 
     Attributes:
       vocab_size: V.
@@ -42,15 +42,16 @@ class Model(nn.Module):
       num_attention_heads: H; divides `hidden_size`.
       intermediate_size: F.
       hidden_act: Activation of the feed-forward nets.
-      hidden_dropout_prob: Dropout of embeddings, distance signals, outputs and feed-forward nets.
+      hidden_dropout_prob: Dropout of embeddings, of distance embeddings, outputs and feed-forward
+        nets.
       attention_probs_dropout_prob: Dropout of the attention weights.
-      mem_len: T, tokens that are remembered where a batch asks for it.
-      clamp_len: Longer distances count as this one; 0 for no limit.
-      initializer_range: Standard deviation of all kernels and tables at the start.
+      mem_len: T, length of the memory for batches with a `memory_mask`.
+      clamp_len: Longest distance, to which longer ones are clipped; 0 for no limit.
+      initializer_range: Initial standard deviation of all kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
       precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
-      remat: What the backward pass computes again (`layers/stack.py`).
+      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
@@ -130,7 +131,7 @@ class Model(nn.Module):
         )
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Scores of the vocabulary: products with the word embeddings."""
+        """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(hidden)
 
     @property
@@ -146,13 +147,13 @@ class Model(nn.Module):
         *,
         train: bool,
     ) -> Views:
-        """What the streams see: real tokens, unless their order hides them; and the memory."""
+        """Masks and segments of the streams, from padding, factorisation order and memory."""
         size, length = batch["input_ids"].shape
         seen_BQL = jnp.broadcast_to(masks.from_batch(batch).array(), (size, 1, length, length))
         segments = batch.get("segment_ids", jnp.zeros((size, length), jnp.int32))
         if there is None:
             there = jnp.zeros((size, 0), bool)
-        # Remembered tokens count as the first segment, as in the published code.
+        # Tokens of the memory belong to the first segment, as in the published code.
         key_segments = jnp.pad(segments, ((0, 0), (there.shape[1], 0)))
 
         def view(seen, query_segments, positions=None):

@@ -1,4 +1,4 @@
-"""Bidirectional language model (Peters et al. 2018, section 3.1): both directions at every word."""
+"""Bidirectional language model (Peters et al. 2018, section 3.1): a forward and a backward LM."""
 
 import functools
 from typing import Any
@@ -20,16 +20,16 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 class Objective(pretrainer.Objective):
     """Predicts each word from those before it, and from those after it, with one softmax.
 
-    The vector of a token must be the one of its forward direction, then that of its backward one.
-    The softmax is exact (published: 8,192 sampled words), and a rare word is predicted as unknown.
+    The vector of a token must be that of the forward direction, then that of the backward one. The
+    softmax is exact (published: 8,192 sampled words); rare words are predicted as unknown.
 
     Attributes:
-      special_ids: Tokens that are never predicted, but for the unknown word.
+      special_ids: Tokens that are never predicted, except the unknown word.
       unk_id: The unknown word.
       weight: Share in the total loss.
-      softmax_size: Words that are predicted, the first of the vocabulary; all others are read by
-        their characters and predicted as unknown. 0 stands for the whole vocabulary.
-      positions_at_a_time: Of each example, so many meet the vocabulary together.
+      softmax_size: Size of the softmax over the first words of the vocabulary; all others are
+        predicted as unknown. 0 for the whole vocabulary.
+      positions_at_a_time: Positions of each example whose logits are computed at a time.
     """
 
     special_ids: tuple[TokenId, ...]
@@ -90,7 +90,7 @@ class Objective(pretrainer.Objective):
     def _hidden(
         self, sequence: Float[Array, "B L D"], width: int
     ) -> dict[str, Float[Array, "B L P"]]:
-        """For each token, what is known of it from the left and from the right."""
+        """The vector that predicts each token, from its left and from its right context."""
         edge = jnp.zeros_like(sequence[:, :1, :width])
         return {
             "forward": jnp.concatenate([edge, sequence[:, :-1, :width]], axis=1),
@@ -107,13 +107,13 @@ class Objective(pretrainer.Objective):
     def _size(self, encoder: Encoder) -> int:
         if self.softmax_size > encoder.vocab_size:
             raise UserError(
-                f"softmax_size={self.softmax_size} exceeds the vocabulary of {encoder.vocab_size} "
-                "words: lower it, or 0 for all"
+                f"softmax_size: got {self.softmax_size}, expected at most {encoder.vocab_size}, "
+                "the size of the vocabulary; lower it, or set it to 0 for all words"
             )
         if self.softmax_size and self.unk_id is None:
             raise UserError(
-                f"softmax_size={self.softmax_size} needs a tokenizer with an unknown word: set it "
-                "to 0"
+                f"softmax_size={self.softmax_size} requires a tokenizer with an unknown word; set "
+                "it to 0"
             )
         return self.softmax_size or encoder.vocab_size
 
@@ -130,7 +130,7 @@ def _scores(
     *,
     precision: Precision,
 ) -> Float[Array, "B L V"]:
-    """Products with the vector of each word."""
+    """Logits: dot products with the vector of each word."""
     flat = hidden.reshape(-1, hidden.shape[-1])
     scores = contract("nd,vd->nv", flat, table, precision).astype(jnp.float32) + bias
     return scores.reshape(*hidden.shape[:-1], -1)

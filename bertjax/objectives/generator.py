@@ -1,7 +1,7 @@
 """ELECTRA's generator (Clark et al. 2020, section 3.1): samples replacements of masked tokens.
 
-It shares the embeddings of the encoder, which `rtd` trains to find what was filled in, and is left
-behind when that is fine-tuned.
+It shares the embeddings of the encoder, which `rtd` trains to detect the replacements, and is not
+part of a fine-tuned model.
 """
 
 import dataclasses
@@ -31,13 +31,13 @@ from bertjax.objectives import mlm
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 _SAMPLING = 1 << 16
-"""Number of the key that samples: far from 0, 1, ..., the keys that `jax.random.split` makes."""
+"""Folded into the key for sampling: far from 0, 1, ..., the keys that `jax.random.split` makes."""
 
 
 class Objective(pretrainer.Objective):
-    """Hides tokens as `mlm` does, predicts them, and puts samples of what it predicts there.
+    """Masks tokens as `mlm` does, predicts them, and replaces them by samples.
 
-    No gradient flows through the sampling: the generator learns by maximum likelihood alone.
+    No gradient flows through the sampling: the generator is trained by maximum likelihood.
 
     Attributes:
       mask_id: The [MASK] token.
@@ -47,10 +47,10 @@ class Objective(pretrainer.Objective):
       size: Width, feed-forward width and heads as fractions of the encoder's (section 3.2); the
         number of layers is the encoder's.
       masked_lm_prob: Share of the tokens to replace.
-      max_predictions_per_seq: P; 0 stands for `masked_lm_prob` of the sequence length, rounded up.
-      mask_share: Share of the chosen tokens that the generator sees as [MASK]. It sees the others
-        as they are; 0.85 is the published code's.
-      hidden_act: Activation of the head; empty for the encoder's (`objectives/mlm.py`).
+      max_predictions_per_seq: P; 0 for `masked_lm_prob` of the sequence length, rounded up.
+      mask_share: Share of the chosen tokens that become [MASK] in the generator's input; the others
+        are unchanged. 0.85 in the published code.
+      hidden_act: Activation of the head; "" for the encoder's (`objectives/mlm.py`).
     """
 
     mask_id: TokenId
@@ -67,7 +67,7 @@ class Objective(pretrainer.Objective):
         Relation(
             ("size", "hidden_size", "num_attention_heads"),
             lambda size, width, heads: _divides(*_shape(size, width, heads)),
-            "a share of both that leaves a width which divides into the heads",
+            "a share of both for which the width is divisible by the number of heads",
             lambda size, width, heads: f"choose another size, such as {1 / heads:.4g}",
         ),
     )
@@ -78,7 +78,7 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Replaces tokens by samples; what they were stays as `original_ids`."""
+        """Replaces tokens by samples; the batch keeps the original ones as `original_ids`."""
         original_ids = batch["input_ids"]
         hiding = mlm.Objective(
             self.mask_id,
@@ -116,11 +116,11 @@ class Objective(pretrainer.Objective):
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def _small(self, encoder: Encoder) -> nn.Module:
-        """The encoder's own kind of model, narrower; its embeddings are never made."""
+        """A narrower model of the encoder's class; its own embeddings are never initialised."""
         if not hasattr(encoder, "encode"):
             raise UserError(
-                "objective generator shares embeddings with the encoder, which this model cannot: "
-                "set config.model.name to bert"
+                "objective generator requires a model whose embeddings it can share; set "
+                "config.model.name to bert"
             )
         fields = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
         fields |= narrower(fields, self.size)
@@ -128,7 +128,7 @@ class Objective(pretrainer.Objective):
 
 
 def _shape(size: float, hidden_size: int, num_attention_heads: int) -> tuple[int, int]:
-    """The generator's width and heads."""
+    """Hidden size and number of heads of the generator."""
     return round(size * hidden_size), max(round(size * num_attention_heads), 1)
 
 
@@ -137,10 +137,10 @@ def _divides(width: int, heads: int) -> bool:
 
 
 def narrower(fields: Mapping[str, Any], size: float) -> dict[str, int]:
-    """The fields of an encoder that a generator of this `size` has otherwise.
+    """The fields in which a generator of this `size` differs from its encoder.
 
     Raises:
-      UserError: the width does not divide into the heads.
+      UserError: the width is not divisible by the number of heads.
     """
     width, heads = _shape(size, fields["hidden_size"], fields["num_attention_heads"])
     if not _divides(width, heads):

@@ -1,6 +1,6 @@
-"""Cosine loss on hidden states (Sanh et al. 2019, section 2): student and teacher.
+"""Cosine embedding loss between hidden states of student and teacher (Sanh et al. 2019, section 2).
 
-The teacher is that of `soft_targets`, which reads the batch once for both.
+The teacher is that of `soft_targets`, whose forward pass serves both objectives.
 """
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(pretrainer.Objective):
-    """Aligns the last hidden states of all tokens with the teacher's, whatever their length.
+    """Aligns the direction of the last hidden states of all tokens with the teacher's.
 
     Attributes:
       weight: Share in the total loss.
@@ -28,21 +28,21 @@ class Objective(pretrainer.Objective):
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "teacher_sequence" not in batch:
             raise UserError(
-                "objective hidden_cosine compares with a teacher: put soft_targets before it in "
+                "objective hidden_cosine requires a teacher; put soft_targets before it in "
                 "config.objectives"
             )
         if batch["teacher_sequence"].shape[-1] != encoder.hidden_size:
             raise UserError(
-                f"objective hidden_cosine: the student's hidden_size={encoder.hidden_size} is not "
-                f"the teacher's {batch['teacher_sequence'].shape[-1]}: make them equal, or leave "
-                "hidden_cosine out"
+                f"objective hidden_cosine: got a student of hidden_size={encoder.hidden_size}, "
+                f"expected the teacher's {batch['teacher_sequence'].shape[-1]}; make them equal, "
+                "or remove hidden_cosine"
             )
         return batch
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """1 - cosine, over all tokens that are there."""
+        """1 - cosine, over all tokens that are not padding."""
         own, teacher = (
             states.astype(jnp.float32) for states in (encoded.sequence, batch["teacher_sequence"])
         )

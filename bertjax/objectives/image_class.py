@@ -13,7 +13,7 @@ from bertjax.pretrainer import Encoded, Encoder, Sum, SummaryMetric
 
 
 class Objective(pretrainer.Objective):
-    """A linear map of the first token, or of what a pooler makes of it.
+    """Linear classifier of the first token, or of the pooled output.
 
     Attributes:
       num_labels: C.

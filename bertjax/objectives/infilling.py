@@ -11,18 +11,18 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(pretrainer.Objective):
-    """Each span, even one without tokens, becomes one [MASK]; the target is the whole text.
+    """Replaces each span, also an empty one, by one [MASK]; the target is the whole text.
 
     Spans are sampled inside the jitted step, anew in every step.
 
     Attributes:
       mask_id: The [MASK] token.
-      pad_id: Fills up what is left of a text.
-      sep_id: What the decoder reads first, as in the published code.
-      special_ids: Tokens that are no text.
+      pad_id: Padding token.
+      sep_id: Start token of the decoder, as in the published code.
+      special_ids: Tokens that are not part of the text.
       weight: Share in the total loss.
       masked_share: Share of the text that is in spans.
-      mean_span_length: Of the Poisson distribution that the spans' lengths are sampled from.
+      mean_span_length: Mean of the Poisson distribution of span lengths.
     """
 
     mask_id: TokenId
@@ -39,7 +39,7 @@ class Objective(pretrainer.Objective):
     summary = pretrainer.token_summary("text", "text_loss")
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Hides spans; a batch that has its targets already passes unchanged."""
+        """Masks spans; a batch with targets is returned unchanged."""
         if "target_ids" in batch:
             return batch
         ids, there = batch["input_ids"], batch["attention_mask"]
@@ -47,7 +47,7 @@ class Objective(pretrainer.Objective):
         text = spans.text_of(ids, there, self.special_ids)
         drawn = spans.poisson_spans(batch["example_key"], text, ids.shape[1], **shares)
         masks = jnp.full(drawn.begin.shape, self.mask_id, ids.dtype)
-        source = spans.replaced(ids, there, drawn, masks, ids.shape[1], self.pad_id)
+        source = spans.replace_spans(ids, there, drawn, masks, ids.shape[1], self.pad_id)
         return teacher_forcing.replace_source(batch, *source, ids, there, self.sep_id)
 
     def loss(

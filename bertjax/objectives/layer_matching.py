@@ -18,13 +18,13 @@ class Objective(pretrainer.Objective):
     """Matches embeddings, hidden states and attention scores with those of chosen teacher layers.
 
     The student needs as many heads as the teacher, but not its width: learned linear maps, one for
-    the embeddings and one for all hidden states, lie between (equations 8 and 9).
+    the embeddings and one for all hidden states, project it (equations 8 and 9).
 
     Attributes:
       teacher: Makes the teacher; in a config, RUN, RUN@STEP or RUN@best.
       weight: Share in the total loss.
-      layer_map: For each layer of the student the teacher's, counted from 1; () spreads them
-        uniformly, g(m) = m * N_teacher / N_student (section 4.1).
+      layer_map: The teacher's layer for each of the student's, counted from 1; () for the uniform
+        mapping g(m) = m * N_teacher / N_student (section 4.1).
     """
 
     teacher: Teacher
@@ -40,12 +40,12 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """The teacher reads the batch."""
-        _check_tells_scores("student", encoder)
+        """Adds hidden states and attention scores of the teacher to the batch."""
+        _check_has_scores("student", encoder)
 
         def forward(model: Pretrainer, batch: Batch) -> tuple[Array, Array]:
             teacher = model.encoder
-            _check_tells_scores("teacher", teacher)
+            _check_has_scores("teacher", teacher)
             states = teacher(batch, train=False).hidden_states
             chosen = self._layers(encoder.num_hidden_layers, teacher.num_hidden_layers)
             scores = [teacher.attention_scores(states[m - 1], m - 1, batch) for m in chosen]
@@ -57,11 +57,11 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Mean squared errors, summed over layers: a mean over all that stands for a token."""
+        """Mean squared errors of each token, summed over layers."""
         states, teacher = encoded.hidden_states, batch["teacher_states"]
         if states is None:
             raise UserError(
-                "objective layer_matching compares hidden states: set "
+                "objective layer_matching requires hidden states; set "
                 "config.model.output_hidden_states to true"
             )
         example_weight = batch.get("example_weight", jnp.ones(len(states[0])))
@@ -97,13 +97,13 @@ class Objective(pretrainer.Objective):
     def _attention_error(
         self, encoder: Encoder, states: tuple[Array, ...], batch: Batch
     ) -> Float[Array, "B L"]:
-        """Of each query the mean over heads and keys that are there, summed over layers."""
+        """Mean over heads and unmasked keys for each query, summed over layers."""
         teacher = batch["teacher_attention"]
         if teacher.shape[2] != encoder.num_attention_heads:
             raise UserError(
-                f"objective layer_matching compares attention head by head: the student has "
-                f"num_attention_heads={encoder.num_attention_heads}, the teacher "
-                f"{teacher.shape[2]}: make them equal"
+                f"objective layer_matching: got a student of "
+                f"num_attention_heads={encoder.num_attention_heads}, expected the teacher's "
+                f"{teacher.shape[2]}; make them equal"
             )
         shown = masks.from_batch(batch).array()
         keys = jnp.broadcast_to(shown, teacher[0, :, :1].shape).sum((1, 3))
@@ -115,24 +115,23 @@ class Objective(pretrainer.Objective):
         return total
 
     def _layers(self, student: int, teacher: int) -> tuple[int, ...]:
-        """Which of the teacher's layers, counted from 1, each of the student's learns from."""
+        """The teacher's layer, counted from 1, for each of the student's."""
         chosen = self.layer_map
         if not chosen and teacher % student == 0:
             chosen = tuple(range(teacher // student, teacher + 1, teacher // student))
         if len(chosen) != student or not all(1 <= layer <= teacher for layer in chosen):
             raise UserError(
-                f"objective layer_matching: layer_map={self.layer_map} of a student of {student} "
-                f"layers and a teacher of {teacher}: name a layer from 1 to {teacher} for each of "
-                "the student's"
+                f"objective layer_matching: got layer_map={self.layer_map}, expected {student} "
+                f"layers of the teacher, one for each of the student's, from 1 to {teacher}"
             )
         return chosen
 
 
-def _check_tells_scores(whose: str, encoder: Encoder) -> None:
+def _check_has_scores(whose: str, encoder: Encoder) -> None:
     if not hasattr(encoder, "attention_scores"):
         raise UserError(
-            f"objective layer_matching compares attention scores, which the model of the {whose} "
-            "does not tell: it needs one whose config.model.name is bert"
+            f"objective layer_matching: the model of the {whose} does not return attention scores; "
+            "use one whose config.model.name is bert"
         )
 
 

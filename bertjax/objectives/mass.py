@@ -15,19 +15,19 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(pretrainer.Objective):
-    """One fragment of the text is hidden from the encoder, and is all that the decoder sees.
+    """Masks one fragment in the input of the encoder; the decoder predicts it.
 
-    The fragment is sampled inside the jitted step, anew in every step. The decoder is told where in
-    the text the fragment stands, and begins with [MASK] (section 3.2).
+    The fragment is sampled inside the jitted step, anew in every step. The decoder has the
+    positions of the fragment in the text and starts with [MASK] (section 3.2).
 
     Attributes:
       mask_id: The [MASK] token.
-      special_ids: Tokens that are no text.
-      vocab_size: V, of which random replacements are sampled.
+      special_ids: Tokens that are not part of the text.
+      vocab_size: V, from which random replacements are sampled.
       weight: Share in the total loss.
-      fragment_share: Share of the text that is the fragment (section 4.1).
+      fragment_share: Length of the fragment as a share of the text (section 4.1).
       mask_share: Share of the fragment's tokens that become [MASK].
-      random_share: Share of them that become a random token; the rest stays.
+      random_share: Share of them that become a random token; the rest is unchanged.
     """
 
     mask_id: TokenId
@@ -45,7 +45,7 @@ class Objective(pretrainer.Objective):
     summary = pretrainer.token_summary("MASS", "text_loss")
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Hides a fragment; a batch that has its targets already passes unchanged."""
+        """Masks a fragment; a batch with targets is returned unchanged."""
         if "target_ids" in batch:
             return batch
         ids, there = batch["input_ids"], batch["attention_mask"]
@@ -55,7 +55,7 @@ class Objective(pretrainer.Objective):
         size = spans.share_of(text.size, self.fragment_share, max_length)
         draws = jax.vmap(jax.random.uniform)(placing)
         begin = text.begin + (draws * (text.size - size + 1)).astype(jnp.int32)
-        length = teacher_forcing.rounded_up(math.ceil(self.fragment_share * max_length))
+        length = teacher_forcing.round_up(math.ceil(self.fragment_share * max_length))
         length = min(length, max_length)
         places = jnp.minimum(begin[:, None] + jnp.arange(length), max_length - 1)
         target_mask = teacher_forcing.length_mask(size, length)

@@ -37,7 +37,7 @@ MASKING = {
     "ngram": layers_masking.choose_ngrams,
     "span": layers_masking.choose_spans,
 }
-"""What chooses groups of tokens, by the name that a config gives the masking."""
+"""Functions that choose groups of tokens, by the name of the masking."""
 
 MaskingName = Annotated[str, OneOf(MASKING)]
 
@@ -50,23 +50,23 @@ SHARES_OF_MASKED = Relation(
 
 
 class Objective(pretrainer.Objective):
-    """Hides tokens inside the jitted step, anew in every step, and predicts them.
+    """Masks tokens inside the jitted step, anew in every step, and predicts them.
 
     Attributes:
       mask_id: The [MASK] token.
-      special_ids: Tokens that are never predicted, and never drawn as a replacement.
-      vocab_size: V, of which random replacements are sampled.
+      special_ids: Tokens that are never predicted and never sampled as a replacement.
+      vocab_size: V, from which random replacements are sampled.
       seed: Seed of static masks.
       weight: Share in the total loss.
       masked_lm_prob: Share of the tokens to predict.
-      max_predictions_per_seq: P; 0 stands for `masked_lm_prob` of the sequence length, rounded up.
+      max_predictions_per_seq: P; 0 for `masked_lm_prob` of the sequence length, rounded up.
       mask_share: Share of the chosen tokens that become [MASK].
-      random_share: Share of the chosen tokens that become a random token; the rest stays.
-      masking: What is chosen: "token"; "word", BERT's whole words; "ngram", ALBERT's 1 to 3 words;
-        "span", SpanBERT's up to 10 words, of which all are treated alike.
-      static: Whether an example has one mask for all epochs, as if masked in preprocessing, instead
-        of a new one in each step (RoBERTa, section 4.1, compares the two).
-      hidden_act: Activation of the head; empty for the encoder's. Heads of RoBERTa and of ELECTRA's
+      random_share: Share of the chosen tokens that become a random token; the rest is unchanged.
+      masking: Unit of masking: "token"; "word", BERT's whole words; "ngram", ALBERT's 1 to 3 words;
+        "span", SpanBERT's up to 10 words, which are replaced alike.
+      static: Whether an example has one mask in all epochs, as if masked in preprocessing, instead
+        of a new one in each step (compared by RoBERTa, section 4.1).
+      hidden_act: Activation of the head; "" for the encoder's. Heads of RoBERTa and of ELECTRA's
         generator are always "gelu" in transformers.
     """
 
@@ -98,7 +98,7 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the masked tokens; only they meet the vocabulary."""
+        """Cross entropy of the masked tokens; logits are computed for these alone."""
         logits_BPV, weights = self.scores(encoder, encoded, batch, train=train)
         labels = batch["mlm_labels"]
         weight_sum = weights.sum()
@@ -108,7 +108,7 @@ class Objective(pretrainer.Objective):
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B P V"], Float[Array, "B P"]]:
-        """Scores of the vocabulary for each prediction, and how much that counts."""
+        """Logits and weight of each prediction."""
         logits_BPV = self.logits(encoder, encoded.sequence, batch["mlm_positions"])
         return logits_BPV, batch["mlm_weights"]
 
@@ -116,7 +116,7 @@ class Objective(pretrainer.Objective):
     def logits(
         self, encoder: Encoder, sequence: Float[Array, "B L D"], positions: Int[Array, "B P"]
     ) -> Float[Array, "B P V"]:
-        """Scores of the vocabulary at the given positions."""
+        """Logits over the vocabulary at the given positions."""
         hidden_BPD = jnp.take_along_axis(sequence, positions[..., None], axis=1)
         transform = PredictionTransform(
             encoder.embedding_size,
@@ -131,7 +131,7 @@ class Objective(pretrainer.Objective):
         return encoder.attend(transform(hidden_BPD)).astype(jnp.float32) + bias
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Chooses and hides tokens; a batch that has its predictions already passes unchanged."""
+        """Chooses and masks tokens; a batch with predictions is returned unchanged."""
         if "mlm_positions" in batch:
             return batch
         input_ids = batch["input_ids"]
@@ -167,7 +167,7 @@ class Objective(pretrainer.Objective):
         )
 
     def _choose(self, keys: Array, batch: Batch) -> tuple[Array, ...]:
-        """Positions, weights and, of spans, their ends."""
+        """Positions, weights and the bounds of spans."""
         check_value(MaskingName, self.masking, "masking")
         maskable = self.maskable(batch)
         length = maskable.shape[1]
@@ -177,13 +177,11 @@ class Objective(pretrainer.Objective):
         if self.masking == "token":
             return layers_masking.choose_tokens(keys, maskable, budget, limit)
         if "word_starts" not in batch:
-            raise UserError(
-                f"masking={self.masking!r} needs word_starts in the batch: prepare them in data"
-            )
+            raise UserError(f"masking={self.masking!r} requires word_starts in the batch")
         return MASKING[self.masking](keys, maskable, batch["word_starts"], budget, limit)
 
     def maskable(self, batch: Batch) -> Bool[Array, "B L"]:
-        """Tokens that are there and are not special."""
+        """Which tokens are neither padding nor special."""
         input_ids = batch["input_ids"]
         special = jnp.isin(input_ids, jnp.asarray(self.special_ids, input_ids.dtype))
         return masks.padding_mask(batch["attention_mask"]) & ~special

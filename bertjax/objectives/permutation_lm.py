@@ -23,17 +23,17 @@ AtLeastOne = Annotated[float, Number(1.0)]
 class Objective(pretrainer.Objective):
     """Predicts some tokens, each from those that are not predicted and those predicted before it.
 
-    Nothing is hidden by [MASK]: which tokens see which is sampled inside the jitted step, anew in
-    every step, and a model with two streams keeps to it.
+    No token is replaced by [MASK]: a factorisation order is sampled inside the jitted step, anew in
+    every step, and masks the attention of a model with two streams.
 
     Attributes:
       special_ids: Tokens that are never predicted.
       weight: Share in the total loss.
-      partial_prediction: K: one token out of so many is predicted, and a span has so many times
-        its own length of context.
-      max_predictions_per_seq: P; 0 stands for the sequence length over K, rounded up.
-      longest_span: Words of the longest span.
-      whole_word: Whether spans are of whole words, as published, instead of tokens.
+      partial_prediction: K: one of K tokens is predicted, and the context of a span is K times as
+        long as the span.
+      max_predictions_per_seq: P; 0 for the sequence length over K, rounded up.
+      longest_span: Length of the longest span in words.
+      whole_word: Whether spans consist of whole words, as published, instead of tokens.
     """
 
     special_ids: tuple[TokenId, ...]
@@ -43,7 +43,7 @@ class Objective(pretrainer.Objective):
     longest_span: PositiveInt = 5
     whole_word: bool = True
 
-    rewrites_input = True  # the predictions of a batch are its own: no other objective may choose
+    rewrites_input = True  # it chooses the predictions: no other objective of a run may
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
     pipeline_tag = "text-generation"
@@ -54,7 +54,7 @@ class Objective(pretrainer.Objective):
         return {"word_starts": random_word_starts} if fields["whole_word"] else {}
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Draws targets and their order; a batch that has them already passes unchanged."""
+        """Samples targets and their order; a batch with an order is returned unchanged."""
         if "prediction_order" in batch:
             return batch
         input_ids, there = batch["input_ids"], batch["attention_mask"]
@@ -64,7 +64,7 @@ class Objective(pretrainer.Objective):
         example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
         return {
             **batch,
-            "prediction_order": memory.draw_order(ordering, positions, weights, there & special),
+            "prediction_order": memory.sample_order(ordering, positions, weights, there & special),
             "mlm_positions": positions,
             "mlm_labels": jnp.take_along_axis(input_ids, positions, axis=1),
             "mlm_weights": weights * example_weight[:, None],
@@ -73,10 +73,10 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the predicted tokens; only they meet the vocabulary."""
+        """Cross entropy of the predicted tokens; logits are computed for these alone."""
         if encoded.queries is None:
             raise UserError(
-                "objective permutation_lm needs a model with a second stream: set "
+                "objective permutation_lm requires a model with a query stream; set "
                 "--config.model.name=xlnet"
             )
         logits_BPV = self.logits(encoder, encoded.queries)
@@ -87,7 +87,7 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def logits(self, encoder: Encoder, hidden: Float[Array, "B P D"]) -> Float[Array, "B P V"]:
-        """Scores of the vocabulary."""
+        """Logits over the vocabulary."""
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("bias", zeros, (encoder.vocab_size,))
         return encoder.attend(hidden).astype(jnp.float32) + bias
@@ -96,7 +96,7 @@ class Objective(pretrainer.Objective):
         length, share = maskable.shape[1], 1 / self.partial_prediction
         limit = min(self.max_predictions_per_seq or math.ceil(share * length), length)
         if self.whole_word and "word_starts" not in batch:
-            raise UserError("whole_word=True needs word_starts in the batch: prepare them in data")
+            raise UserError("whole_word=True requires word_starts in the batch")
         starts = batch["word_starts"] if self.whole_word else jnp.ones_like(maskable)
         return memory.choose_spans(
             keys,

@@ -12,10 +12,10 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(pretrainer.Objective):
-    """The mean over all tokens of the steps that each took, and of what was left when it halted.
+    """The mean over all tokens of the number of steps plus the remainder.
 
     Attributes:
-      weight: Share in the total loss: what a step costs.
+      weight: Share in the total loss, the cost of a step.
     """
 
     weight: Weight = 0.01
@@ -23,10 +23,10 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Steps, of the tokens that are there."""
+        """Steps of all tokens that are not padding."""
         if encoded.ponder is None:
             raise UserError(
-                "objective ponder needs a model that halts: set "
+                "objective ponder requires a model with adaptive computation time; set "
                 "--config.model.name=universal_transformer"
             )
         there = masks.padding_mask(batch["attention_mask"])

@@ -29,9 +29,9 @@ def _majority(metrics: Mapping[str, float]) -> float:
 
 
 class Objective(pretrainer.Objective):
-    """Tells replaced tokens from original ones, in every place of the text.
+    """Classifies every token of the text as original or replaced.
 
-    A sample that happens to be the original token counts as original.
+    A sample that equals the original token is labelled original.
 
     Attributes:
       weight: Share in the total loss; 50 in section 3.1.
@@ -51,7 +51,7 @@ class Objective(pretrainer.Objective):
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "original_ids" not in batch:
             raise UserError(
-                "objective rtd finds what a generator replaced: put generator before it in "
+                "objective rtd requires replaced tokens; put generator before it in "
                 "config.objectives"
             )
         return batch
@@ -59,7 +59,7 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy over all tokens; metrics tell how many were replaced, and found."""
+        """Binary cross entropy over all tokens; metrics are the shares replaced and detected."""
         logits_BL = self.logits(encoder, encoded.sequence)
         replaced = batch["input_ids"] != batch["original_ids"]
         example_weight = batch.get("example_weight", jnp.ones(len(replaced)))
@@ -74,7 +74,7 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def logits(self, encoder: Encoder, sequence: Float[Array, "B L D"]) -> Float[Array, "B L"]:
-        """Positive for what looks replaced."""
+        """Logits of "replaced"."""
         dense = Dense(
             (encoder.hidden_size,),
             ("embed", None),

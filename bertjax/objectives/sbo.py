@@ -16,14 +16,14 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(pretrainer.Objective):
-    """Predicts each token of a span from the tokens before and after the span, and its place in it.
+    """Predicts each token of a span from both neighbours of the span and its position in it.
 
-    The spans are those that the objective `mlm` hides with `masking="span"`. A span that begins or
-    ends the sequence lacks a neighbour and is left out, as are places beyond `num_positions`.
+    The spans are those that the objective `mlm` masks with `masking="span"`. Spans at either end of
+    the sequence lack a neighbour and are not predicted, nor are positions beyond `num_positions`.
 
     Attributes:
       weight: Share in the total loss.
-      num_positions: Places in a span that have an embedding.
+      num_positions: Number of position embeddings.
       position_embedding_size: Width of these embeddings (section 4.3: 200).
     """
 
@@ -43,7 +43,7 @@ class Objective(pretrainer.Objective):
         """Cross entropy of the masked tokens that have two neighbours."""
         if "mlm_spans" not in batch:
             raise UserError(
-                "objective sbo needs hidden spans: put mlm before it, with "
+                "objective sbo requires masked spans; put mlm before it, with "
                 "--config.objectives.mlm.masking=span"
             )
         before, after = batch["mlm_spans"][..., 0] - 1, batch["mlm_spans"][..., 1] + 1
@@ -63,7 +63,7 @@ class Objective(pretrainer.Objective):
         after: Int[Array, "B P"],
         place: Int[Array, "B P"],
     ) -> Float[Array, "B P V"]:
-        """Scores of the vocabulary: two layers over both neighbours and the place in the span."""
+        """Logits: two layers over both neighbours and the position in the span."""
         precision = named(encoder.precision)
         table = Embedding(
             self.num_positions,
@@ -100,7 +100,7 @@ class Objective(pretrainer.Objective):
         after: Int[Array, "B P"],
         place: Int[Array, "B P"],
     ) -> Float[Array, "B P"]:
-        """1 where both neighbours are there and the place has an embedding."""
+        """1 where both neighbours exist and the position has an embedding."""
         seen = masks.padding_mask(batch["attention_mask"])
         length = seen.shape[1]
         follows = jnp.take_along_axis(seen, after.clip(0, length - 1), axis=1) & (after < length)

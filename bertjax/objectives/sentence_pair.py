@@ -1,7 +1,6 @@
 """Pair classification: next sentence prediction (BERT) or sentence order prediction (ALBERT).
 
-Which of the two it is was decided where examples were made (`data.pair`): both are two classes of
-the pooled output.
+The examples decide which of the two it is (`data.pair`): both classify the pooled output.
 """
 
 from collections.abc import Mapping
@@ -52,5 +51,5 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def logits(self, encoder: Encoder, encoded: Encoded) -> Float[Array, "B C"]:
-        """Scores of the two labels."""
+        """Logits of the two labels."""
         return Classifier(2, encoder.initializer_range, name="classifier")(encoded.pooled)

@@ -11,14 +11,14 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
 class Objective(pretrainer.Objective):
-    """Teacher forcing: each token of the target is predicted from the true ones before it.
+    """Teacher forcing: predicts each token of the target from the true ones before it.
 
     Attributes:
-      pad_id: What the decoder reads first.
-      special_ids: Tokens that are no text.
+      pad_id: Start token of the decoder.
+      special_ids: Tokens that are not part of the text.
       weight: Share in the total loss.
-      label_smoothing: Share of each label that is spread over the vocabulary (section 5.4). Held
-        out, the loss is measured without it.
+      label_smoothing: Share of each label that is spread over the vocabulary (section 5.4); 0 in
+        evaluation.
     """
 
     pad_id: TokenId
@@ -33,7 +33,7 @@ class Objective(pretrainer.Objective):
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "target_ids" not in batch:
             raise UserError(
-                "objective seq2seq needs sources and targets: set --config.data.format and "
+                "objective seq2seq requires sources and targets; set --config.data.format and "
                 "--config.data.text_format to source-target"
             )
         said = teacher_forcing.shift_right(batch["target_ids"], self.pad_id)
@@ -42,7 +42,7 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the target, its end included."""
+        """Cross entropy of the target, including its end token."""
         return teacher_forcing.loss(
             encoder,
             encoded,

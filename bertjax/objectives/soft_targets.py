@@ -22,17 +22,17 @@ from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Scored, Sum, Summar
 
 
 class Objective(pretrainer.Objective):
-    """Compares the scores of another objective of the run with those of its teacher.
+    """Cross entropy between the logits of another objective of the run and the teacher's.
 
     Attributes:
       teacher: Makes the teacher, which has the objective `of` too; in a config, RUN, RUN@STEP or
         RUN@best.
-      of: The objective, or the task, whose scores are compared; it stands before this one.
-      weight: Share in the total loss; 5 in DistilBERT's published code, beside 2 for `mlm`.
-      temperature: What scores of both are divided by; 2 there, 1 for TinyBERT. A single score, as
-        of a regression, is compared by its squared error instead.
-      begin_from_teacher: Whether the student begins as a part of the teacher: its tables, the head
-        of `of`, and layers spread evenly from the first to the last.
+      of: The objective or task whose logits are compared; it comes before this one in the config.
+      weight: Share in the total loss; 5 in DistilBERT's published code, next to 2 for `mlm`.
+      temperature: Softmax temperature of both; 2 there, 1 for TinyBERT. A single score, as of a
+        regression, is compared by its squared error instead.
+      begin_from_teacher: Whether the student is initialised from the teacher: embeddings, the head
+        of `of`, and layers at even distances from the first to the last.
     """
 
     teacher: Teacher
@@ -46,7 +46,7 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """The teacher reads the batch as the student will."""
+        """Adds the teacher's hidden states and logits to the batch."""
         self._student()
 
         def forward(model: Pretrainer, batch: Batch) -> tuple[Array, Array]:
@@ -60,7 +60,7 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Divergence from the teacher's distribution; how often both would say the same."""
+        """Divergence from the teacher's distribution, and how often both predict the same."""
         logits, weights = self._student().scores(encoder, encoded, batch, train=train)
         wanted, weight_sum = batch["teacher_scores"], weights.sum()
         if wanted.shape[-1] == 1:
@@ -72,7 +72,7 @@ class Objective(pretrainer.Objective):
 
     @nn.nowrap
     def init_params(self, params: Params, frozen: Params) -> Params:
-        """Sanh et al. 2019, section 3: the student takes one layer out of two."""
+        """Initialises the student from the teacher's layers (Sanh et al. 2019, section 3)."""
         if not self.begin_from_teacher:
             return params
         teacher = frozen["teacher"]["params"]
@@ -86,18 +86,18 @@ class Objective(pretrainer.Objective):
         return {**params, "encoder": encoder, self.of: head}
 
     def _student(self) -> Scored:
-        """The run's own objective that `of` names."""
+        """The objective of this run that `of` names."""
         names = self.parent.objectives
         if self.of not in itertools.takewhile(lambda name: name != self.name, names):
             raise UserError(
-                f"objective {self.name} compares the scores of {self.of!r}: put that before it; "
-                f"this run has {', '.join(names)}"
+                f"objective {self.name} requires {self.of!r} before it in config.objectives: got "
+                f"{', '.join(names)}"
             )
         return getattr(self.parent, self.of)
 
 
 def _spread(layers: Params, teacher: Params) -> Params:
-    """Of a deeper stack the first layer, the last, and evenly those between."""
+    """Layers of a deeper stack at even distances, including the first and the last."""
     count, deep = (len(jax.tree.leaves(tree)[0]) for tree in (layers, teacher))
     chosen = np.round(np.linspace(0, deep - 1, count)).astype(int)
     return _same(layers, jax.tree.map(lambda leaf: leaf[chosen], teacher), "encoder/layers")
@@ -109,7 +109,7 @@ def _same(own: Params, taken: Params, where: str) -> Params:
 
     if shapes(own) != shapes(taken):
         raise UserError(
-            f"the student cannot begin as a part of its teacher: {where} has other shapes there; "
-            "use a teacher of the same width, or set begin_from_teacher to false"
+            f"cannot initialise the student from its teacher: shape mismatch at {where}; use a "
+            "teacher of the same width, or set begin_from_teacher to false"
         )
     return taken

@@ -16,20 +16,20 @@ SpanLength = Annotated[float, Number(1.0)]
 
 
 class Objective(pretrainer.Objective):
-    """Each span of the text becomes a sentinel; the target is every sentinel with its span behind.
+    """Replaces each span of the text by a sentinel; the target is each sentinel and its span.
 
     Spans are sampled inside the jitted step, anew in every step. Sentinels are the last ids of the
-    vocabulary, behind the tokenizer's own, the first one last, as T5's `<extra_id_0>` is.
+    vocabulary, after those of the tokenizer, in descending order, as T5's `<extra_id_0>`.
 
     Attributes:
-      pad_id: What the decoder reads first.
-      sep_id: Ends a target.
-      special_ids: Tokens that are no text.
-      vocab_size: V, sentinels included.
+      pad_id: Start token of the decoder.
+      sep_id: End token of a target.
+      special_ids: Tokens that are not part of the text.
+      vocab_size: V, including sentinels.
       weight: Share in the total loss.
-      num_sentinels: Ids that the model's vocabulary has beside the tokenizer's.
-      noise_density: Share of the text that is cut out.
-      mean_noise_span_length: Tokens of a span, on average.
+      num_sentinels: Number of ids after those of the tokenizer.
+      noise_density: Share of the text that is in spans.
+      mean_noise_span_length: Mean length of a span in tokens.
     """
 
     pad_id: TokenId
@@ -47,7 +47,7 @@ class Objective(pretrainer.Objective):
     summary = pretrainer.token_summary("span", "text_loss")
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Cuts spans out; a batch that has its targets already passes unchanged."""
+        """Replaces spans by sentinels; a batch with targets is returned unchanged."""
         if "target_ids" in batch:
             return batch
         ids, there = batch["input_ids"], batch["attention_mask"]
@@ -58,18 +58,18 @@ class Objective(pretrainer.Objective):
         count = drawn.begin.shape[1]
         self._check(count)
         sentinels = jnp.broadcast_to(self.vocab_size - 1 - jnp.arange(count), drawn.begin.shape)
-        # Up to two special tokens of a full row are no text.
+        # Up to two special tokens of a full row are not part of the text.
         left = max_length - round(self.noise_density * (max_length - 2)) + count
-        left = min(teacher_forcing.rounded_up(left), max_length)
-        source = spans.replaced(ids, there, drawn, sentinels, left, self.pad_id)
-        length = teacher_forcing.rounded_up(round(self.noise_density * max_length) + count + 1)
-        target = spans.gathered(ids, drawn, sentinels, self.sep_id, length, self.pad_id)
+        left = min(teacher_forcing.round_up(left), max_length)
+        source = spans.replace_spans(ids, there, drawn, sentinels, left, self.pad_id)
+        length = teacher_forcing.round_up(round(self.noise_density * max_length) + count + 1)
+        target = spans.gather_spans(ids, drawn, sentinels, self.sep_id, length, self.pad_id)
         return teacher_forcing.replace_source(batch, *source, *target, self.pad_id)
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the target, sentinels and end included."""
+        """Cross entropy of the target, including sentinels and the end token."""
         target_ids = batch["target_ids"]
         text = teacher_forcing.is_text(target_ids, self.special_ids)
         text = text & (target_ids < self.vocab_size - self.num_sentinels)
@@ -78,6 +78,6 @@ class Objective(pretrainer.Objective):
     def _check(self, count: int) -> None:
         if count > self.num_sentinels:
             raise UserError(
-                f"{count} spans need as many sentinels, num_sentinels={self.num_sentinels}: raise "
-                "it and config.model.vocab_size by the same number, or shorten the text"
+                f"num_sentinels: got {self.num_sentinels}, expected at least {count}, one for each "
+                "span; raise it and config.model.vocab_size by the same number, or shorten the text"
             )

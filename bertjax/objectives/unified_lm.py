@@ -28,25 +28,25 @@ from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum
 
 KINDS = ("bidirectional", "left_to_right", "right_to_left", "seq2seq")
 NUM_SEGMENTS = 6
-"""Two for each of the first and last kind, one for the others."""
+"""Two for bidirectional and seq2seq examples each, one for each of the other kinds."""
 
 
 class Objective(pretrainer.Objective):
-    """Predicts masked tokens from what each example's kind, drawn in the step, lets them see.
+    """Predicts masked tokens with an attention mask of a kind that is sampled for each example.
 
-    All tokens (bidirectional), those on one side, or of two segments the first whole and of the
-    second what came before (section 2.3). Segments have numbers of their own for each kind, six
-    in all, so that the model knows which it is, as in the published code.
+    Kinds are bidirectional, left-to-right, right-to-left and sequence-to-sequence: bidirectional in
+    the first segment, causal in the second (section 2.3). Each kind has segment ids of its own, six
+    in all, as in the published code.
 
     Attributes:
       mask_id: The [MASK] token.
-      special_ids: Tokens that are never predicted, and never drawn as a replacement.
-      vocab_size: V, of which random replacements are sampled.
+      special_ids: Tokens that are never predicted and never sampled as a replacement.
+      vocab_size: V, from which random replacements are sampled.
       weight: Share in the total loss.
-      shares: How likely each of `KINDS` is (section 2.3).
+      shares: Probability of each of `KINDS`, up to a common factor (section 2.3).
       masked_lm_prob: Share of the tokens to predict.
-      max_predictions_per_seq: P; 0 stands for `masked_lm_prob` of the sequence length, rounded up.
-      masking: What is hidden together; see `objectives/mlm.py`.
+      max_predictions_per_seq: P; 0 for `masked_lm_prob` of the sequence length, rounded up.
+      masking: Unit of masking; see `objectives/mlm.py`.
     """
 
     mask_id: TokenId
@@ -95,17 +95,17 @@ class Objective(pretrainer.Objective):
         )
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Draws what is seen and what is hidden; a batch that has both passes unchanged."""
+        """Samples kinds and masks tokens; a batch with `lm_kind` is returned unchanged."""
         if "lm_kind" in batch:
             return batch
         known = getattr(encoder, "type_vocab_size", 0)
         if known < NUM_SEGMENTS:
             raise UserError(
-                f"objective unified_lm numbers {NUM_SEGMENTS} kinds of segments, the model has "
-                f"{known}: set --config.model.type_vocab_size={NUM_SEGMENTS}"
+                f"objective unified_lm: got a model with {known} segment ids, expected "
+                f"{NUM_SEGMENTS}; set --config.model.type_vocab_size={NUM_SEGMENTS}"
             )
         drawing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
-        kind = self._draw(drawing)
+        kind = self._sample_kinds(drawing)
         hidden = self.mlm.prepare(encoder, {**batch, "example_key": hiding}, train=train)
         there, segments = batch["attention_mask"], batch["segment_ids"]
         number = jnp.asarray([0, 2, 3, 4])[kind][:, None]
@@ -121,7 +121,7 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the masked tokens, of all kinds and of each."""
+        """Cross entropy of the masked tokens; metrics for each kind."""
         logits_BPV, weights = self.mlm.scores(encoder, encoded, batch, train=train)
         labels, weight_sum = batch["mlm_labels"], weights.sum()
         metrics = {"accuracy": (losses.correct(logits_BPV, labels, weights), weight_sum)}
@@ -130,7 +130,7 @@ class Objective(pretrainer.Objective):
             metrics[f"{name}_loss"] = losses.cross_entropy(logits_BPV, labels, own), own.sum()
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, metrics
 
-    def _draw(self, keys: Array) -> Int[Array, " B"]:
+    def _sample_kinds(self, keys: Array) -> Int[Array, " B"]:
         limits = np.cumsum(np.asarray(self.shares) / sum(self.shares))[:-1].astype(np.float32)
         draws = jax.vmap(jax.random.uniform)(keys)
         return jnp.sum(draws[:, None] >= limits, axis=1)

@@ -80,7 +80,7 @@ def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, random):
 def test_values_in_hidden_tokens_change_nothing(random):
     query, key, value = (random(B, L, H, K) for _ in range(3))
     mask = KINDS["padding"]
-    loud = jnp.where(mask.there[:, :, None, None], 0.0, 1e4)
+    loud = jnp.where(mask.key_mask[:, :, None, None], 0.0, 1e4)
     np.testing.assert_array_equal(
         Attend().apply({}, query, key + loud, value + loud, mask),
         Attend().apply({}, query, key, value, mask),
@@ -174,7 +174,7 @@ def test_rotary_attention_does_not_change_when_all_positions_are_shifted(random,
     got = module.apply(params, jnp.roll(x, 2, axis=1), later, train=False)[:, 2:]
     wanted = module.apply(params, x, mask, train=False)[:, :4]
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
-    seen = masks.padding(mask.there[:, :4])
+    seen = masks.padding(mask.key_mask[:, :4])
     reversed_order = module.apply(params, x[:, 3::-1], seen, train=False)
     assert np.abs(reversed_order[:, ::-1] - wanted).max() > 0.1
 

@@ -35,32 +35,50 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
 @pytest.mark.parametrize(
     ("case", "changes", "asked", "kernel", "reason"),
     [
-        (TPU, {}, "", "splash", "no weights in memory"),
-        (TPU, {"dtype": "float32"}, "", "splash", "no weights in memory"),
-        (TPU, {"queries": 128}, "", "xla", "splash is for 256 tokens or more"),
-        (TPU, {"queries": 128}, "splash", "splash", "as asked"),
+        (TPU, {}, "", "splash", "no attention weights in memory"),
+        (TPU, {"dtype": "float32"}, "", "splash", "no attention weights in memory"),
+        (TPU, {"queries": 128}, "", "xla", "splash is used for 256 tokens or more"),
+        (TPU, {"queries": 128}, "splash", "splash", "requested"),
         (
             TPU,
             {"queries": 500},
             "splash",
             "xla",
-            "splash requires multiples of 128 tokens, not 500",
+            "splash requires multiples of 128 tokens, got 500",
         ),
-        (TPU, {"keys": 700}, "", "xla", "multiples of 128 tokens, not 512 and 700"),
-        (TPU, {"dropout": 0.1}, "", "xla", "splash draws no dropout, 0.1 of the weights"),
-        (TPU, {"pairs": True}, "", "xla", "padding, packs and causal masks, not for any pairs"),
-        (TPU, {"cut": True}, "", "xla", "sequences are cut over devices"),
-        (TPU, {}, "xla", "xla", "as asked"),
-        (GPU, {}, "", "cudnn", "no weights in memory"),
-        (GPU, {"pairs": True}, "", "cudnn", "no weights in memory"),
-        (GPU, {"dtype": "float32"}, "", "xla", "cudnn is for bfloat16 and float16, not float32"),
-        (GPU, {"head_width": 20}, "", "xla", "cudnn requires heads of 8, 16, ... 128, not 20"),
-        (GPU, {"head_width": 136}, "", "xla", "cudnn requires heads of 8, 16, ... 128, not 136"),
-        (GPU, {"keys": 513}, "", "xla", "cudnn requires even lengths, not 512 and 513"),
-        (GPU, {"dropout": 0.1}, "cudnn", "xla", "cudnn draws no dropout"),
-        (GPU, {"queries": 128}, "", "xla", "cudnn is for 256 tokens or more"),
-        (TPU, {"platform": "cpu"}, "", "xla", "no kernel is for cpu"),
-        (TPU, {"platform": "cpu"}, "splash", "splash", "as asked"),
+        (TPU, {"keys": 700}, "", "xla", "multiples of 128 tokens, got 512 and 700"),
+        (
+            TPU,
+            {"dropout": 0.1},
+            "",
+            "xla",
+            "splash does not support dropout of the weights, got 0.1",
+        ),
+        (TPU, {"pairs": True}, "", "xla", "causal and local masks, not arbitrary matrices"),
+        (TPU, {"sharded": True}, "", "xla", "sequences that are sharded over devices"),
+        (TPU, {}, "xla", "xla", "requested"),
+        (GPU, {}, "", "cudnn", "no attention weights in memory"),
+        (GPU, {"pairs": True}, "", "cudnn", "no attention weights in memory"),
+        (GPU, {"dtype": "float32"}, "", "xla", "cudnn requires bfloat16 or float16, got float32"),
+        (
+            GPU,
+            {"head_width": 20},
+            "",
+            "xla",
+            "a head width of 8, 16, ... 128, got 20",
+        ),
+        (
+            GPU,
+            {"head_width": 136},
+            "",
+            "xla",
+            "a head width of 8, 16, ... 128, got 136",
+        ),
+        (GPU, {"keys": 513}, "", "xla", "cudnn requires even lengths, got 512 and 513"),
+        (GPU, {"dropout": 0.1}, "cudnn", "xla", "cudnn does not support dropout"),
+        (GPU, {"queries": 128}, "", "xla", "cudnn is used for 256 tokens or more"),
+        (TPU, {"platform": "cpu"}, "", "xla", "there is no kernel for cpu"),
+        (TPU, {"platform": "cpu"}, "splash", "splash", "requested"),
     ],
 )
 def test_the_rule(case, changes, asked, kernel, reason):
@@ -72,9 +90,9 @@ def test_the_rule(case, changes, asked, kernel, reason):
 @pytest.mark.parametrize(
     ("case", "asked", "said"),
     [
-        (TPU, "flash", "attention_kernel='flash': did you mean 'splash'"),
-        (TPU, "cudnn", "attention_kernel='cudnn' is for gpu, the mesh is of tpu: leave it empty"),
-        (GPU, "splash", "attention_kernel='splash' is for tpu, the mesh is of gpu"),
+        (TPU, "flash", "attention_kernel: got 'flash'; did you mean 'splash'"),
+        (TPU, "cudnn", "got 'cudnn', a kernel for gpu, expected one for tpu, .*; leave it empty"),
+        (GPU, "splash", "got 'splash', a kernel for tpu, expected one for gpu"),
     ],
 )
 def test_a_kernel_that_cannot_be_is_one_line(case, asked, said):
@@ -172,7 +190,7 @@ def test_splash_on_a_mesh_works_on_own_rows_and_heads(arrays):
     axes = ("data", "fsdp", "tensor", "sequence")
     mesh = jax.make_mesh((2, 2, 2, 1), axes, axis_types=(AxisType.Auto,) * 4)
     wanted = products(*arrays, MASKS["all"])
-    arrays = (*arrays, MASKS["all"].there, MASKS["all"].packed_segment_ids)
+    arrays = (*arrays, MASKS["all"].key_mask, MASKS["all"].packed_segment_ids)
 
     def kernel(query, key, value, there, packed_segment_ids):
         mask = masks.causal(L) & masks.padding(there) & masks.packed(packed_segment_ids)
@@ -241,9 +259,9 @@ def test_the_choice_follows_from_the_mesh_and_is_logged_once(arrays):
     with jax.sharding.use_abstract_mesh(described_mesh("tpu", data=1)):
         chosen(0.0)
     assert lines == [
-        "attention: xla: no kernel is for cpu",
-        "attention: splash: as asked",
-        "attention of 256 tokens: xla: splash draws no dropout, 0.1 of the weights are dropped",
+        "attention: xla: there is no kernel for cpu",
+        "attention: splash: requested",
+        "attention of 256 tokens: xla: splash does not support dropout of the weights, got 0.1",
     ]
 
 
@@ -269,7 +287,7 @@ def test_a_cut_sequence_is_seen(arrays):
     ):
         found = find(*arrays[:2], MASKS["padding"], 0.0, requested="splash", train=True)
     assert found is None
-    assert "sequences are cut over devices, splash requires them whole" in lines[0]
+    assert "splash does not support sequences that are sharded over devices" in lines[0]
 
 
 def test_cudnn_takes_what_the_rule_gives_it(monkeypatch, random):
@@ -310,7 +328,7 @@ def compare_cudnn_with_the_formula():
     )
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (one, other)), atol=0.03)
-    hidden = ~np.asarray(mask.there)
+    hidden = ~np.asarray(mask.key_mask)
     for gradient in got[1][1:]:
         assert np.all(np.asarray(gradient)[hidden] == 0)
 

@@ -88,5 +88,5 @@ def test_every_token_that_is_there_reaches_all_others_and_padding_none(run, x):
 def test_without_layers_it_is_nothing_and_impossible_sizes_are_one_line(x):
     np.testing.assert_array_equal(BiLSTM(0, F).apply({}, x, THERE, train=False), x)
     for layers, cells in ((-1, 4), (2, 0)):
-        with pytest.raises(UserError, match=f"a BiLSTM of {layers} layers of {cells} cells"):
+        with pytest.raises(UserError, match=f"BiLSTM: got {layers} layers of {cells} cells"):
             BiLSTM(layers, cells).init(jax.random.key(0), x, THERE, train=False)

@@ -62,7 +62,7 @@ def test_a_name_is_what_a_person_would_pick(name, random):
     ("name", "layers"), [("second_to_last", 1), ("sum_last_four", 3), ("concat_last_four", 3)]
 )
 def test_too_few_layers_are_one_line(name, layers, random):
-    message = f"layers '{name}' are of an encoder with . or more, this one has {layers}: choose"
+    message = f"too few layers for '{name}': got {layers}, expected . or more; choose"
     with pytest.raises(UserError, match=message) as caught:
         layer_choice.chosen_features(encoded_of(random, layers), name)
     assert "\n" not in str(caught.value)

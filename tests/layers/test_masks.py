@@ -89,7 +89,7 @@ def test_a_mask_keeps_what_it_is_made_of():
     """So a kernel need not read what it can work out: no matrix is made before `array`."""
     mask = masks.causal(3) & masks.padding(TOKENS) & masks.packed(PACKS[:, :3])
     assert (mask.causal, mask.pairs) == (3, None)
-    np.testing.assert_array_equal(mask.there, TOKENS)
+    np.testing.assert_array_equal(mask.key_mask, TOKENS)
     np.testing.assert_array_equal(mask.packed_segment_ids, PACKS[:, :3])
     parts = [masks.padding(TOKENS), masks.packed(PACKS[:, :3]), masks.causal(3)]
     wanted = np.logical_and.reduce(np.broadcast_arrays(*(part.array() for part in parts)))
@@ -116,9 +116,9 @@ def test_the_mean_is_of_tokens_that_are_there():
 
 
 def test_masks_that_cannot_be_combined_are_refused():
-    with pytest.raises(ValueError, match="packs of both into one array"):
+    with pytest.raises(ValueError, match="both have packed_segment_ids"):
         masks.packed(PACKS) & masks.packed(PACKS)
-    with pytest.raises(ValueError, match="causal masks of 3 and of 4 tokens"):
+    with pytest.raises(ValueError, match="causal masks of different lengths: got 3 and 4"):
         masks.causal(3) & masks.causal(4)
 
 
@@ -135,7 +135,7 @@ def test_a_window_is_a_band_around_the_diagonal():
 
 
 def test_windows_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match=r"different windows: \(7, 4\) and \(7, 3\)"):
+    with pytest.raises(ValueError, match=r"different windows: got \(7, 4\) and \(7, 3\)"):
         masks.window(7, 4) & masks.window(7, 3)
     with pytest.raises(ValueError, match="got 0, expected an integer >= 1"):
         masks.window(7, 0)

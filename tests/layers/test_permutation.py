@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.layers.masking import prediction_budget
-from bertjax.layers.memory import choose_spans, draw_order
+from bertjax.layers.memory import choose_spans, sample_order
 
 LIMIT = 40
 
@@ -94,7 +94,7 @@ def test_targets_and_special_tokens_are_ordered_and_nothing_else_is():
     weights = jnp.asarray([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     special = jnp.asarray([[0, 0, 0, 0, 0, 1, 1]] * 2, bool)
     drawn = np.asarray(
-        [draw_order(keys(2, seed), positions, weights, special) for seed in range(99)]
+        [sample_order(keys(2, seed), positions, weights, special) for seed in range(99)]
     )
     assert (drawn[:, 0, [0, 2, 3]] == -1).all()
     assert (drawn[:, 1, :5] == -1).all()

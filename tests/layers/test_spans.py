@@ -97,8 +97,8 @@ def test_all_of_the_text_is_in_the_source_or_in_the_target(rows, random_spans):
     ids, there = rows
     _, found = random_spans
     tokens = jnp.broadcast_to(99 - jnp.arange(found.begin.shape[1]), found.begin.shape)
-    source, mask = spans.replaced(ids, there, found, tokens, L, 0)
-    target, target_mask = spans.gathered(ids, found, tokens, 3, L, 0)
+    source, mask = spans.replace_spans(ids, there, found, tokens, L, 0)
+    target, target_mask = spans.gather_spans(ids, found, tokens, 3, L, 0)
     for row in range(20):
         said = np.asarray(target[row])[np.asarray(target_mask[row])].tolist()
         assert said.pop() == 3
@@ -118,6 +118,6 @@ def test_a_span_without_tokens_is_a_token_more():
     ids = jnp.asarray([[7, 8, 9, 0]])
     there = jnp.asarray([[True, True, True, False]])
     found = spans.Spans(*(jnp.asarray([rows]) for rows in ([0, 1, 3], [0, 2, 0], [True] * 3)))
-    source, mask = spans.replaced(ids, there, found, jnp.full((1, 3), 4), 5, 0)
+    source, mask = spans.replace_spans(ids, there, found, jnp.full((1, 3), 4), 5, 0)
     np.testing.assert_array_equal(source, [[4, 7, 4, 4, 0]])
     np.testing.assert_array_equal(mask, [[True] * 4 + [False]])

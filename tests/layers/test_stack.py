@@ -31,7 +31,7 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(self, x, mask, *, train):
-        hidden = jnp.where(mask.there[..., None], nn.tanh(Dense((11,), ("embed", "mlp"))(x)), 0)
+        hidden = jnp.where(mask.key_mask[..., None], nn.tanh(Dense((11,), ("embed", "mlp"))(x)), 0)
         return x + Dropout(0.2)(Dense((D,), ("mlp", "embed"))(hidden), train=train)
 
 

@@ -26,9 +26,9 @@ def test_a_token_for_each_patch_and_one_for_the_whole():
 
 
 def test_an_image_of_another_size_is_one_line():
-    with pytest.raises(UserError, match="10 x 10 pixels with 1 channels came, expected 8 x 8"):
+    with pytest.raises(UserError, match="got 10 x 10 pixels with 1 channels, expected 8 x 8"):
         shape(side=10)
-    with pytest.raises(UserError, match="8 x 8 pixels with 3 channels came, expected 8 x 8 with 1"):
+    with pytest.raises(UserError, match="got 8 x 8 pixels with 3 channels, expected 8 x 8 with 1"):
         shape(channels=3)
 
 

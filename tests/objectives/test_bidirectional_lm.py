@@ -73,5 +73,5 @@ def test_the_scores_of_a_whole_batch_never_exist(model, sequence):
 
 
 def test_an_impossible_softmax_is_one_line(model, sequence):
-    with pytest.raises(UserError, match="softmax_size=14 exceeds the vocabulary of 13"):
+    with pytest.raises(UserError, match="softmax_size: got 14, expected at most 13"):
         run(objective(softmax_size=14), model, sequence)

@@ -268,7 +268,7 @@ def test_a_student_of_another_width_does_not_begin_as_its_teacher(batch):
     made = {name: distilbert().objectives[name] for name in ("mlm", "soft_targets")}
     narrow = Pretrainer(model(2, 6, type_vocab_size=0, num_pooler_layers=0), made)
     variables = draws(narrow, batch)
-    with pytest.raises(UserError, match="encoder/embeddings has other shapes"):
+    with pytest.raises(UserError, match="shape mismatch at encoder/embeddings"):
         narrow.init_params(variables["params"], variables["frozen"])
 
 
@@ -279,10 +279,10 @@ MATCHED = tinybert().objectives
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (Pretrainer(model(2, 6), TAUGHT), "hidden_size=6 is not the teacher's 12"),
+        (Pretrainer(model(2, 6), TAUGHT), "hidden_size=6, expected the teacher's 12"),
         (
             Pretrainer(model(2), {name: TAUGHT[name] for name in ("soft_targets", "mlm")}),
-            "compares the scores of 'mlm': put that before it",
+            "requires 'mlm' before it in config.objectives: got",
         ),
         (
             Pretrainer(model(2), {"hidden_cosine": hidden_cosine.Objective}),
@@ -290,14 +290,14 @@ MATCHED = tinybert().objectives
         ),
         (
             Pretrainer(xlnet.Model(V, D, 2, H, F, output_hidden_states=True), MATCHED),
-            "compares attention scores, which the model of the student does not tell",
+            "the model of the student does not return attention scores",
         ),
-        (tinybert(3), "layer_map=() of a student of 3 layers"),
-        (tinybert(2, layer_map=(0, 4)), "name a layer from 1 to 4"),
+        (tinybert(3), "got layer_map=(), expected 3 layers"),
+        (tinybert(2, layer_map=(0, 4)), "one for each of the student's, from 1 to 4"),
         (Pretrainer(model(2), MATCHED), "set config.model.output_hidden_states to true"),
         (
             Pretrainer(model(2, num_attention_heads=2, output_hidden_states=True), MATCHED),
-            "num_attention_heads=2, the teacher 3",
+            "num_attention_heads=2, expected the teacher's 3",
         ),
     ],
 )

@@ -37,5 +37,5 @@ def test_steps_of_tokens_that_are_there(encoder):
 
 def test_a_model_that_never_halts_is_one_line(encoder):
     batch = {"attention_mask": jnp.ones((2, 3), bool)}
-    with pytest.raises(UserError, match="needs a model that halts"):
+    with pytest.raises(UserError, match="requires a model with adaptive computation time"):
         ponder.Objective().apply({}, encoder, Encoded(SEQUENCE), batch, train=False, method="loss")

@@ -175,7 +175,7 @@ def test_static_masks_differ_between_examples_and_seeds(prepare, make_batch):
 def test_masks_of_words_need_to_know_where_words_begin(masking, encoder, make_batch):
     batch = make_batch()
     del batch["word_starts"]
-    with pytest.raises(UserError, match=f"masking='{masking}' needs word_starts"):
+    with pytest.raises(UserError, match=f"masking='{masking}' requires word_starts"):
         objective(masking=masking).apply({}, encoder, batch, train=True, method="prepare")
 
 

@@ -74,7 +74,7 @@ def test_predictions_that_are_there_are_kept_and_words_are_asked_for(prepare, ma
         np.testing.assert_array_equal(again[name], values)
     plain = make_batch()
     del plain["word_starts"]
-    with pytest.raises(UserError, match="whole_word=True needs word_starts"):
+    with pytest.raises(UserError, match="whole_word=True requires word_starts"):
         prepare(plain)
 
 

@@ -104,7 +104,7 @@ def test_the_decoder_of_mass_reads_a_mask_and_then_the_fragment(prepare, make_ba
 
 def test_too_few_sentinels_are_told(encoder, make_batch):
     few = span_corruption.Objective(PAD, SEP, SPECIAL, 62, num_sentinels=1)
-    with pytest.raises(UserError, match="2 spans need as many sentinels, num_sentinels=1"):
+    with pytest.raises(UserError, match="num_sentinels: got 1, expected at least 2"):
         few.apply({}, encoder, make_batch(), train=True, method="prepare")
 
 
@@ -188,7 +188,7 @@ def test_scores_of_all_targets_never_exist_at_once(make_batch):
 
 def test_what_is_missing_is_told(encoder, make_batch):
     objective = seq2seq.Objective(PAD, SPECIAL)
-    with pytest.raises(UserError, match="objective seq2seq needs sources and targets"):
+    with pytest.raises(UserError, match="objective seq2seq requires sources and targets"):
         objective.prepare(encoder, make_batch(), train=True)
     batch = {"target_ids": jnp.ones((2, 3), int), "target_mask": jnp.ones((2, 3), bool)}
     with pytest.raises(UserError, match=r"set --config\.model\.name=transformer"):

@@ -94,7 +94,7 @@ def test_every_kind_has_its_loss(random_variables, make_batch):
 
 def test_a_model_that_knows_too_few_segments_is_refused(encoder, make_batch):
     few, batch = encoder.clone(type_vocab_size=2), with_segments(make_batch())
-    with pytest.raises(UserError, match="6 kinds of segments, the model has 2"):
+    with pytest.raises(UserError, match="got a model with 2 segment ids, expected 6"):
         Objective(4, SPECIAL, VOCABULARY).apply({}, few, batch, train=True, method="prepare")
 
 

@@ -209,6 +209,6 @@ def test_splash_attention_is_compiled_for_chips(tpu_compiler):
     with log_kernel_choice(lines.append):
         function = jax.jit(sharding.on_mesh(gradients, mesh, sharding.RULES))
         program = function.lower(heads, heads, heads, packed_segment_ids).compile().as_text()
-    assert lines == ["attention of 512 tokens: splash: no weights in memory"]
+    assert lines == ["attention of 512 tokens: splash: no attention weights in memory"]
     assert program.count('custom_call_target="tpu_custom_call"') == 2
     assert not re.search(r"(bf16|f32)\[[\d,]*512,512\]", program)

@@ -58,6 +58,6 @@ def test_splash_learns_what_products_learn(model, changes, by_products):
     lines, wanted = [], by_products[model]
     with log_kernel_choice(lines.append):
         found = losses(*model, "mesh.attention_kernel=splash", *changes)
-    assert lines == ["attention: splash: as asked"]
+    assert lines == ["attention: splash: requested"]
     np.testing.assert_allclose(found, wanted, rtol=2e-5)
     assert wanted[2] < wanted[0]
