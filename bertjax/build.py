@@ -66,8 +66,8 @@ def encoder(fields: Mapping[str, Any]) -> Any:
     if "precision" in values:
         values["precision"] = precision(fields)
     if values.get("unroll") == 0:
-        layers = model_values(fields).get("num_hidden_layers", 1)
-        values["unroll"] = layers if jax.default_backend() == "cpu" else 1
+        on_cpu = jax.default_backend() == "cpu"
+        values["unroll"] = max(num_hidden_layers(fields), 1) if on_cpu else 1
     return construct(_model(fields), values, "config.model")()
 
 
@@ -394,9 +394,5 @@ def trainer(
 
 
 def example_format(config: ConfigDict) -> type[Format]:
-    """The class of `config.data.format`.
-
-    Raises:
-      UserError: there is no such format.
-    """
+    """The class of `config.data.format`; see `data/format.py`."""
     return catalog.load("data/formats", config.data.format).Format
