@@ -124,15 +124,13 @@ def make_trainer(
       frozen: Parameters that are not trained, as numpy arrays, by objective.
       shard_optimizer: Whether the optimizer's state is sharded over the data axis as well.
       grad_reduce_in_bf16: Whether gradients are all-reduced over the data axis in bfloat16.
-      attention_kernel: Kernel of the encoder's attention, in place of the one that its field names
-        (`layers/attention_kernels.py`); "" for that one.
+      attention_kernel: Replaces the encoder's field of this name unless "".
 
     Raises:
       UserError: an array does not divide over the mesh, or `frozen` has other shapes.
     """
     pretrainer = pretrainer.clone(encoder=with_kernel(pretrainer.encoder, attention_kernel))
-    template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
-    template["example_key"] = _keys(1)
+    template = _one_example(batch)
 
     def boxed() -> TrainState:
         return create(pretrainer, optimizer, template, seed, batch_size)
@@ -184,6 +182,12 @@ def _spread(shapes: TrainState) -> tuple[TrainState, PyTree]:
     return shapes.replace(opt_state=sharding.shard_over_data(shapes.opt_state)), gradient_specs
 
 
+def _one_example(batch: Mapping[str, np.ndarray]) -> Batch:
+    """A batch of one example of zeros, from which parameters are initialised."""
+    zeros = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
+    return {**zeros, "example_key": _keys(1)}
+
+
 def _keys(batch_size: int) -> jax.Array:
     return jax.random.split(jax.random.key(0), batch_size)
 
@@ -205,8 +209,7 @@ def for_seeds(
       batch: Any host batch; only its names, types and ranks matter.
       rules: As the trainer's.
     """
-    template = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
-    template["example_key"] = jax.random.split(jax.random.key(0), 1)
+    template = _one_example(batch)
     placed = jax.tree.map(lambda leaf: leaf.sharding, trainer.shapes)
     frozen_parts = jax.tree.map(lambda leaf: leaf.sharding, trainer.frozen)
     rows = sharding.batch_sharding(trainer.mesh)
