@@ -2,13 +2,13 @@
 
 A config file defines `get_config()`, or `get_config(argument)` for `configs/bert.py:tiny`, and
 returns an `ml_collections.ConfigDict` of plain values: numbers, strings, booleans, None, tuples
-and sections. After loading, every sequence is a tuple and the config is locked, so that a run's
-`config.json` reads back as the same config; it is a config file too.
+and sections. After loading, every sequence is a tuple and the config is locked. The `config.json`
+of a run is a config file too and loads as the same config.
 
 A value may be a reference to another one (`config.get_ref("num_train_steps") // 10`); references
 are resolved after the overrides.
 
-A config is of one of two kinds, pretraining or fine-tuning, each with required fields.
+There are two kinds of configs, pretraining and fine-tuning, each with required fields.
 """
 
 import contextlib
@@ -30,6 +30,18 @@ from ml_collections import ConfigDict, config_dict
 from bertjax.errors import UserError, nearest
 from bertjax.overrides import Override, apply_overrides, split_overrides
 
+__all__ = [
+    "apply_overrides",
+    "changed",
+    "differences",
+    "fingerprint",
+    "from_json",
+    "load_config",
+    "load_runs",
+    "split_overrides",
+    "to_json",
+]
+
 _TASK = "task"
 _SHOWN = 6
 
@@ -41,17 +53,17 @@ _FIELDS = (
     *("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.sequence", "mesh.rules"),
     *("mesh.attention_kernel", "mesh.shard_optimizer", "mesh.grad_reduce_in_bf16"),
 )
-"""What both kinds need."""
+"""Required by both kinds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a config is for.
+    """A kind of config: pretraining or fine-tuning.
 
     Attributes:
       name: In error messages.
       has_task: Whether it has a section `task`.
-      fields: Dotted names of sections and fields that it must have.
+      fields: Dotted names of required sections and fields.
       example: A config file of this kind.
       verb: The command that reads it.
     """
@@ -63,7 +75,7 @@ class Kind:
     verb: str
 
     def check(self, config: ConfigDict, spec: str) -> None:
-        """Raises `UserError` unless the config of the file `spec` is of this kind and complete."""
+        """Raises `UserError` if the config of `spec` is of the other kind or incomplete."""
         if (_TASK in config) != self.has_task:
             other = _other(self)
             found = "a" if other.has_task else "no"
@@ -128,35 +140,20 @@ def _has(config: ConfigDict, name: str) -> bool:
     return True
 
 
-__all__ = [
-    "apply_overrides",
-    "changed",
-    "differences",
-    "fingerprint",
-    "from_json",
-    "load_config",
-    "load_runs",
-    "split_overrides",
-    "to_json",
-]
-
-ConfigDict = config_dict.ConfigDict
-
-
 def load_config(
     spec: str, overrides: Iterable[Override] = (), kind: Kind | None = None
 ) -> ConfigDict:
     """Loads a config file, applies overrides and locks the result.
 
     Args:
-      spec: path of a Python file, and after a colon what its `get_config` is called with; or of a
+      spec: Path of a Python file, with the argument of its `get_config` after a colon; or of a
         run's `config.json`.
-      overrides: (dotted field, text of the value) pairs, as `split_overrides` gives them.
-      kind: what the config must be for; None for either.
+      overrides: (dotted field, text of the value) pairs, as `split_overrides` returns them.
+      kind: The required kind; None for either.
 
     Raises:
-      UserError: there is no such file, it does not make a config, the config is of the other kind
-        or incomplete, or an override does not fit.
+      UserError: there is no such file, it does not define a config, the config is of the other kind
+        or incomplete, or an override is invalid.
     """
     path, argument = _split_spec(spec, (".py", ".json"))
     if path.suffix == ".json":
@@ -165,41 +162,42 @@ def load_config(
         with _importable(path):
             config = _call(_function(path, "get_config"), path, argument)
     if not isinstance(config, ConfigDict):
-        raise UserError(f"{path}: get_config() returned {type(config).__name__}, not a ConfigDict")
+        found = type(config).__name__
+        raise UserError(f"{path}: get_config() returned {found}, expected a ConfigDict")
     if kind is not None:
         kind.check(config, spec)
     apply_overrides(config, overrides)
     try:
         return from_json(config.to_json(json_encoder_cls=_PlainEncoder))
     except TypeError as error:
-        raise UserError(f"{path}: a config holds plain values only: {error}") from None
+        raise UserError(f"{path}: expected plain values only: {error}") from None
 
 
 def load_runs(spec: str) -> Any:
-    """What `get_runs()` of a sweep file returns; it gets the file's argument if it takes one.
+    """Calls `get_runs()` of a sweep file, with the argument after a colon if it has a parameter.
 
     Raises:
-      UserError: there is no such file, or it has no such function, or that fails.
+      UserError: there is no such file or function, or the function fails.
     """
     path, argument = _split_spec(spec, (".py",))
     with _importable(path):
         get_runs = _function(path, "get_runs")
-        takes_one = bool(inspect.signature(get_runs).parameters)
-        return _call(get_runs, path, argument if takes_one else None)
+        has_parameter = bool(inspect.signature(get_runs).parameters)
+        return _call(get_runs, path, argument if has_parameter else None)
 
 
 def to_json(config: ConfigDict) -> str:
-    """Writes a config as indented JSON, in the config's own order."""
+    """Serialises a config as indented JSON, in the order of its fields."""
     return config.to_json(json_encoder_cls=_PlainEncoder, indent=2)
 
 
 def from_json(text: str) -> ConfigDict:
-    """Reads what `to_json` wrote: every sequence becomes a tuple, order is kept, locked."""
-    return _settled(json.loads(text)).lock()
+    """Parses the output of `to_json`: sequences become tuples, the result is locked."""
+    return _from_plain(json.loads(text)).lock()
 
 
 def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
-    """A copy with other values of some dotted fields, in the same order, locked."""
+    """Returns a locked copy with other values of some dotted fields."""
     copy = from_json(to_json(config))
     with copy.unlocked():
         copy.update_from_flattened_dict(changes)
@@ -207,14 +205,14 @@ def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
 
 
 def fingerprint(config: ConfigDict, ignoring: Iterable[str] = ()) -> str:
-    """SHA-256 of what a config says, whatever the order of its fields.
+    """SHA-256 of a config, independent of the order of its fields.
 
-    The order of `config.objectives` counts, since objectives work on a batch in that order. What is
-    off (false, 0, empty) does not: an older version may not have had it.
+    The order of `config.objectives` matters, since objectives process a batch in that order. Fields
+    that are off (false, 0, empty) do not: an older version may not have had them.
 
     Args:
-      config: what to hash.
-      ignoring: dotted fields or sections that do not count, such as `log_every`, `mesh`, `keep_*`.
+      config: To be hashed.
+      ignoring: Dotted fields, sections or patterns to leave out, such as `log_every`, `keep_*`.
     """
     kept = {
         name: value
@@ -239,7 +237,7 @@ def differences(a: ConfigDict, b: ConfigDict) -> list[str]:
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
-    """All fields by dotted name. An empty section stays, as an empty dict."""
+    """All fields by dotted name; an empty section is an empty dict."""
     fields = {}
     for name, value in config.items():
         if isinstance(value, ConfigDict) and len(value):
@@ -265,20 +263,20 @@ def _shown(fields: dict[str, Any], name: str) -> str:
     return repr(fields[name]) if name in fields else "(absent)"
 
 
-def _settled(value: Any) -> Any:
-    """Turns JSON into sections, which keep their order at every depth, and tuples."""
+def _from_plain(value: Any) -> Any:
+    """Converts parsed JSON to sections, which keep their order, and tuples."""
     if isinstance(value, list):
-        return tuple(map(_settled, value))
+        return tuple(map(_from_plain, value))
     if not isinstance(value, dict):
         return value
     section = ConfigDict(sort_keys=False)
     for name, item in value.items():
-        section[name] = _settled(item)
+        section[name] = _from_plain(item)
     return section
 
 
 class _PlainEncoder(config_dict.CustomJSONEncoder):
-    """Refuses types, which the encoder of ml_collections would turn into strings."""
+    """Rejects types, which the encoder of ml_collections would convert to strings."""
 
     def default(self, obj: Any) -> Any:
         if isinstance(obj, type):
@@ -287,13 +285,13 @@ class _PlainEncoder(config_dict.CustomJSONEncoder):
 
 
 def _config_of_run(path: pathlib.Path, argument: str | None) -> ConfigDict:
-    """The config that a run wrote into its folder."""
+    """Reads the config that a run wrote into its folder."""
     if argument is not None:
         raise UserError(f"{path} takes no argument; got {argument!r}")
     try:
-        return _settled(json.loads(path.read_text(encoding="utf-8")))
+        return _from_plain(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}; name another config") from None
+        raise UserError(f"{path} is not JSON: {error}; pass another config") from None
 
 
 def _split_spec(spec: str, kinds: tuple[str, ...]) -> tuple[pathlib.Path, str | None]:
@@ -319,10 +317,10 @@ def _nearest_file(path: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def _importable(path: pathlib.Path) -> Iterator[None]:
-    """Lets a config file import `from configs import common`, inside `configs/` or next to it.
+    """Makes `from configs import common` work in a config file inside `configs/` or next to it.
 
-    The imported modules are removed afterwards: another folder may hold other files of the same
-    names. A folder of config files has no `__init__.py`.
+    The imported modules are removed afterwards: another folder may have files of the same names. A
+    folder of config files has no `__init__.py`.
     """
     folder = path.resolve().parent
     before, known = list(sys.path), set(sys.modules)
@@ -352,7 +350,7 @@ def _function(path: pathlib.Path, name: str) -> Callable[..., Any]:
     except Exception as error:
         raise UserError(f"{path} cannot be read as a config: {_where(error, path)}") from error
     if not callable(getattr(module, name, None)):
-        raise UserError(f"{path} defines no {name}(): is it {_MEANING[name]}?")
+        raise UserError(f"{path} defines no {name}(); pass {_MEANING[name]}")
     return getattr(module, name)
 
 
@@ -376,7 +374,7 @@ def _call(function: Callable[..., Any], path: pathlib.Path, argument: str | None
 
 
 def _where(error: Exception, path: pathlib.Path) -> str:
-    """Names an error and the line of the config file that it came from."""
+    """Describes an error and the line of the config file that raised it."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]

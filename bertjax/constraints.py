@@ -1,12 +1,12 @@
-"""Constraints on values, declared as the type of a field or flag and checked in one place.
+"""Constraints on the values of fields and flags, declared in their types.
 
     masked_lm_prob: PositiveShare = 0.15
     hidden_act: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
     add("--seeds", action=checked(PositiveInt), default=1)
 
-Every field of a config has such a type: fields of modules where the module declares them, all
-others in `validation/schema.py` and `tasks/NAME/dataset.py`. NaN and infinity fit no number; True
-is no integer.
+Every field of a config has such a type: fields of modules in the module, all others in
+`validation/schema.py` and `tasks/NAME/dataset.py`. NaN and infinity fit no number; True is no
+integer.
 """
 
 import argparse
@@ -24,15 +24,15 @@ INT32_MAX = 2**31 - 1
 """Counts are 32-bit integers on the device."""
 
 _SHOWN = 80
-"""Characters of a value that a message shows."""
+"""Characters of a value in a message."""
 
 
 @runtime_checkable
 class Constraint(Protocol):
-    """Stands in the `Annotated` type of a field."""
+    """Metadata of the `Annotated` type of a field."""
 
     def complaint(self, value: Any) -> str | None:
-        """Returns "expected ..." for a value that does not fit, else None."""
+        """Returns "expected ..." for an invalid value, else None."""
         ...
 
 
@@ -45,9 +45,9 @@ class Number:
       high: Upper bound.
       open_low: Whether `low` itself is excluded.
       open_high: Whether `high` itself is excluded.
-      noun: What it is, in messages.
-      meaning: What a special value stands for, in messages.
-      integer: Whether it has to be an int.
+      noun: "a number", "an integer" or "a share", in messages.
+      meaning: The meaning of a special value, in messages.
+      integer: Whether it must be an int.
     """
 
     low: float = -math.inf
@@ -75,7 +75,7 @@ class Number:
     def _range(self, value: Any) -> str:
         high = self.high
         if high == INT32_MAX and not (isinstance(value, int) and value > high):
-            high = math.inf  # a limit of the device, of interest only where it is exceeded
+            high = math.inf  # a limit of the device, shown only where it is exceeded
         if math.isinf(self.low) and math.isinf(high):
             return ""
         if math.isinf(high):
@@ -86,7 +86,7 @@ class Number:
 
 
 class OneOf:
-    """One of several names, which are those of the table that is looked up with it."""
+    """One of several names."""
 
     def __init__(self, names: typing.Iterable[str]):
         self.names = tuple(names)
@@ -102,14 +102,14 @@ class OneOf:
 
 
 class Text:
-    """Any text, such as a path; "" where the field's documentation says so."""
+    """Any text, such as a path; "" where the documentation of the field permits it."""
 
     def complaint(self, value: Any) -> str | None:
         return None if isinstance(value, str) else "expected text"
 
 
 class NotEmpty:
-    """A sequence that has elements; their own types stand inside the tuple's type."""
+    """A sequence with at least one element."""
 
     def complaint(self, value: Any) -> str | None:
         return None if value else "expected at least one element"
@@ -148,13 +148,13 @@ Name = Annotated[str, Text()]
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """What has to hold between several fields of a module or section.
+    """A constraint between several fields of a module or section.
 
     Attributes:
       fields: Their names.
-      holds: Their values, in this order -> whether it does.
-      expected: What it is, in messages.
-      remedy: What to do, or makes that of the values.
+      holds: The predicate on their values, in this order.
+      expected: Describes it in messages.
+      remedy: Tells the user what to do; a text, or a function of the values.
     """
 
     fields: tuple[str, ...]
@@ -164,7 +164,7 @@ class Relation:
 
 
 def fields_of(schema: type) -> dict[str, Any]:
-    """The declared type of every field: of a Linen module, or of a section's plain class."""
+    """The declared types of the fields of a Linen module, dataclass or plain class."""
     if dataclasses.is_dataclass(schema):
         hidden = ("parent", "name")
         return {f.name: f.type for f in dataclasses.fields(schema) if f.name not in hidden}
@@ -172,7 +172,7 @@ def fields_of(schema: type) -> dict[str, Any]:
 
 
 def is_declared(hint: Any) -> bool:
-    """Whether a type says which values fit: a bare int, float or str does not."""
+    """Whether a type has a constraint; a bare int, float or str has none."""
     if typing.get_origin(hint) is Annotated:
         return any(isinstance(part, Constraint) for part in typing.get_args(hint)[1:])
     parts = [part for part in typing.get_args(hint) if part is not Ellipsis]
@@ -182,7 +182,7 @@ def is_declared(hint: Any) -> bool:
 
 
 def complaint(hint: Any, value: Any) -> str | None:
-    """Returns "expected ..." for a value that does not fit a declared type, else None."""
+    """Returns "expected ..." for a value that violates a declared type, else None."""
     if typing.get_origin(hint) is Annotated:
         base, *more = typing.get_args(hint)
         first = complaint(base, value) if typing.get_origin(base) is tuple else None
@@ -218,20 +218,20 @@ def _complaint_of_tuple(hints: Sequence[Any], value: Any) -> str | None:
     if len(hints) != len(value):
         return f"expected {len(hints)} elements"
     found = (complaint(*pair) for pair in zip(hints, value, strict=True))
-    return next((f"{text}, in every place" for text in found if text), None)
+    return next((f"{text} for each element" for text in found if text), None)
 
 
 def check_value(hint: Any, value: Any, where: str) -> None:
-    """Raises `UserError` unless a value fits a declared type; `where` is what it is called."""
+    """Raises `UserError` if a value violates a declared type; `where` is its name in messages."""
     if text := complaint(hint, value):
         raise UserError(f"{where}: got {shown(value)}, {text}")
 
 
 def check_fields(hints: Mapping[str, Any], values: Mapping[str, Any], where: str) -> None:
-    """Checks the values of a section one by one against the declared types of its fields.
+    """Checks the values of a section against the declared types of its fields.
 
     Raises:
-      UserError: a field that the section does not have, or a value that does not fit.
+      UserError: an unknown field, or an invalid value.
     """
     for name, value in values.items():
         if name not in hints:
@@ -240,7 +240,7 @@ def check_fields(hints: Mapping[str, Any], values: Mapping[str, Any], where: str
 
 
 def check_relations(relations: Sequence[Relation], values: Mapping[str, Any], where: str) -> None:
-    """Checks relations between values; one with a field that is absent or None is passed over.
+    """Checks relations between values; those with a field that is absent or None are skipped.
 
     Raises:
       UserError: a relation does not hold.
@@ -256,31 +256,31 @@ def check_relations(relations: Sequence[Relation], values: Mapping[str, Any], wh
 
 
 def relations_of(schema: type) -> tuple[Relation, ...]:
-    """The relations that a module or section declares between its own fields."""
+    """The relations that a module or section declares."""
     return getattr(schema, "relations", ())
 
 
 def with_defaults(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of fields, and of those without one the module's default where it has one."""
+    """The values, and the class's defaults of the fields without one."""
     defaults = {name: getattr(schema, name, None) for name in fields_of(schema)}
     return {name: value for name, value in defaults.items() if value is not None} | dict(values)
 
 
 def check_section(schema: type, values: Mapping[str, Any], where: str) -> None:
-    """Checks all values of a module or section, and the relations between them.
+    """Checks the values of a module or section, and its relations.
 
     Raises:
-      UserError: naming the first mistake.
+      UserError: naming the first invalid field.
     """
     check_fields(fields_of(schema), values, where)
     check_relations(relations_of(schema), with_defaults(schema, values), where)
 
 
 def check_module(module: Any) -> None:
-    """Checks the fields of a Linen module, which may have been made without a config.
+    """Checks the fields of a Linen module, which may have been built without a config.
 
     Raises:
-      UserError: a value does not fit, or a relation does not hold.
+      UserError: an invalid value, or a relation that does not hold.
     """
     kind = type(module)
     values = {name: getattr(module, name) for name in fields_of(kind)}
@@ -288,7 +288,7 @@ def check_module(module: Any) -> None:
 
 
 def checked(hint: Any) -> type[argparse.Action]:
-    """The argparse action of a numeric flag: one line, not a usage message, where it does not fit.
+    """The argparse action of a numeric flag; an invalid value is a `UserError`, without the usage.
 
     Args:
       hint: A declared type, such as `PositiveInt`.
@@ -308,6 +308,6 @@ def checked(hint: Any) -> type[argparse.Action]:
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut where it is long."""
+    """Formats a value for a message, truncated."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -50,10 +50,10 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[Override]]:
 
 
 def with_overrides(argv: list[str], changes: Mapping[str, Any]) -> list[str]:
-    """A command line with other values of some fields, in place of those that it sets.
+    """Replaces or adds overrides in a command line.
 
     Args:
-      argv: The words of a command.
+      argv: The arguments of a command.
       changes: Values by dotted field.
     """
     rest, overrides = split_overrides(argv)
@@ -63,12 +63,12 @@ def with_overrides(argv: list[str], changes: Mapping[str, Any]) -> list[str]:
 
 
 def _text_of(value: Any) -> str:
-    """The text that an override reads as this value."""
+    """Formats a value as the text of an override."""
     return value if isinstance(value, str) else repr(value)
 
 
 def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Own words of a command, and those behind the first --, which it hands on."""
+    """Splits the arguments of a command from those after the first `--`, which it passes on."""
     place = argv.index("--") if "--" in argv else len(argv)
     return argv[:place], argv[place + 1 :]
 

@@ -187,7 +187,7 @@ def test_a_value_takes_the_type_of_its_field(path, override, field, expected):
         ("tokenizer.lowercase=x", "tokenizer.lowercase: got 'x', expected true or false or none"),
         ("optimizer.restarts=3", "config.optimizer.restarts: got '3', expected a tuple"),
         ("data.phases=((1, b, 2),)", "data.phases: got"),
-        ("data.phases=(1, 2)", "config.data.phases: got (1, 2), expected a tuple, in every place"),
+        ("data.phases=(1, 2)", "config.data.phases: got (1, 2), expected a tuple for each el"),
         ("model.name=bret", "config.model.name: got 'bret', expected one of"),
         ("model.num_hidden_group=2", "no field 'num_hidden_group' in config.model: did you mean"),
         ("model.remat=ful", "config.model.remat: got 'ful', expected one of"),
@@ -239,7 +239,7 @@ def test_a_file_that_is_not_there(folder, path):
         ("x = 1", "defines no get_config()"),
         ("def get_config(:\n  pass", "line 1: invalid syntax"),
         ("import nosuchmodule", "line 1: ModuleNotFoundError"),
-        ("def get_config():\n  return {}", "returned dict, not a ConfigDict"),
+        ("def get_config():\n  return {}", "returned dict, expected a ConfigDict"),
         ("def get_config():\n  return 1 / 0", "line 2: ZeroDivisionError"),
         ("def get_config(size):\n  pass", "requires an argument"),
         (

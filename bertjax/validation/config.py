@@ -1,7 +1,6 @@
 """Check a whole config against the declared constraints of its fields (`validation/schema.py`).
 
-It finds values that cannot be meant before anything is read, written or compiled, and touches no
-device.
+Invalid values are refused before anything is read, written or compiled, and without a device.
 """
 
 from collections.abc import Mapping
@@ -25,10 +24,10 @@ from bertjax.validation import schema
 
 
 def check(config: ConfigDict) -> None:
-    """Refuses a config with a value that cannot be meant.
+    """Checks all fields of a config and the relations between them.
 
     Raises:
-      UserError: naming the first such field, its value and what is expected.
+      UserError: naming the first invalid field, its value and the expected values.
     """
     if missing := [name for name in schema.REQUIRED if name not in config]:
         raise UserError(
@@ -51,7 +50,7 @@ def check_model(fields: Mapping[str, Any]) -> None:
     """Checks a whole `config.model`.
 
     Raises:
-      UserError: naming the first field whose value does not fit.
+      UserError: naming the first invalid field.
     """
     _check_section(ConfigDict({"model": dict(fields)}), "model")
 
@@ -67,9 +66,9 @@ def objective_modules(config: ConfigDict) -> dict[str, type]:
 
 
 def held_out_metrics(config: ConfigDict) -> dict[str, str]:
-    """All that an evaluation of a pretraining reports, and which values are better.
+    """The metrics of an evaluation of a pretraining, with the better direction.
 
-    "min", "max", or "" where neither is.
+    "min", "max", or "" where neither is better.
     """
     found = {}
     for name, module in objective_modules(config).items():
@@ -80,7 +79,7 @@ def held_out_metrics(config: ConfigDict) -> dict[str, str]:
 
 
 def _sections(config: ConfigDict) -> list[str]:
-    """Sections whose fields are values."""
+    """Names of the sections of a config, without objectives."""
     unknown = () if "task" in config else ("task", "model_preferences")
     return [name for name in schema.SHARED if name in config and name not in unknown]
 
@@ -110,7 +109,7 @@ def _at(config: ConfigDict, section: str) -> ConfigDict:
 
 
 def _check_model_relations(config: ConfigDict, modules: Mapping[str, type]) -> None:
-    """Checks what an objective's `model_relations` say of its fields and the model's."""
+    """Checks the `model_relations` of objectives, between their fields and the model's."""
     model = with_defaults(catalog.load("models", config.model.name).Model, config.model)
     for name, module in modules.items():
         values = model | with_defaults(module, config.objectives[name])
@@ -119,7 +118,7 @@ def _check_model_relations(config: ConfigDict, modules: Mapping[str, type]) -> N
 
 
 def _check_weights(config: ConfigDict, modules: Mapping[str, type]) -> None:
-    """Refuses a run in which nothing is trained."""
+    """Raises `UserError` if no objective or task has a positive weight."""
     weights = {
         f"objectives.{name}": with_defaults(module, config.objectives[name])["weight"]
         for name, module in modules.items()
@@ -129,11 +128,11 @@ def _check_weights(config: ConfigDict, modules: Mapping[str, type]) -> None:
         weights["task"] = with_defaults(task, config.task)["weight"]
     if not any(weights.values()):
         got = ", ".join(f"config.{name}.weight={value}" for name, value in weights.items())
-        raise UserError(f"nothing is trained: got {got or 'no objective'}, expected one above 0")
+        raise UserError(f"nothing is trained: got {got or 'no objective'}, expected a weight > 0")
 
 
 def _check_order(config: ConfigDict, modules: Mapping[str, type]) -> None:
-    """An objective that reads what another one has left in the batch stands after that one.
+    """Checks that an objective comes after those whose results in the batch it reads.
 
     Its class names the alternatives in `follows`, or its field `of` names the one.
     """
@@ -145,7 +144,7 @@ def _check_order(config: ConfigDict, modules: Mapping[str, type]) -> None:
         if needed and not set(needed) & set(before):
             raise UserError(
                 f"config.objectives.{name}: got {', '.join(before) or 'nothing'} before it, "
-                f"expected {' or '.join(map(repr, needed))}; add that before {name}"
+                f"expected {' or '.join(map(repr, needed))}; add one before {name}"
             )
         before.append(name)
 

@@ -42,12 +42,12 @@ FORMATS = tuple(catalog.names("data/formats"))
 
 
 class Run:
-    """Fields of the config itself that pretraining and fine-tuning share.
+    """Top-level fields that pretraining and fine-tuning share.
 
     Attributes:
       seed: Of parameters, dropout, masks and the order of examples.
-      log_every: Steps from one report to the next.
-      max_skipped_in_a_row: Steps without a finite gradient after which the run stops.
+      log_every: Steps between reports.
+      max_skipped_in_a_row: Consecutive skipped updates after which the run stops.
       watchdog_minutes: Time without a step after which all threads' stacks are printed; 0: never.
     """
 
@@ -58,22 +58,22 @@ class Run:
 
 
 class PretrainingRun(Run):
-    """Fields of the config itself, of a pretraining.
+    """Top-level fields of a pretraining.
 
     Attributes:
       num_train_steps: Optimizer steps of the whole run.
-      eval_every: Steps from one evaluation to the next; 0 evaluates at the end alone.
+      eval_every: Steps between evaluations; 0 evaluates at the end alone.
       eval_examples: Held-out examples of an evaluation; 0 for all.
-      checkpoint_every: Steps from one checkpoint to the next; 0 saves at the end alone.
-      keep_checkpoints: How many of the newest stay.
-      keep_best: How many of the best by `best_metric` stay; 0 for none.
+      checkpoint_every: Steps between checkpoints; 0 saves at the end alone.
+      keep_checkpoints: Number of the newest checkpoints to keep.
+      keep_best: Number of the best checkpoints by `best_metric` to keep.
       best_metric: One of `held_out_metrics`.
-      best_mode: Which of its values are better.
+      best_mode: "min" or "max": which values of it are better.
     """
 
     num_train_steps: PositiveInt
     eval_every: Annotated[int, integer(0, meaning="0 evaluates at the end alone")]
-    eval_examples: Annotated[int, integer(0, meaning="0 takes all")]
+    eval_examples: Annotated[int, integer(0, meaning="0 uses all")]
     checkpoint_every: Annotated[int, integer(0, meaning="0 saves at the end alone")]
     keep_checkpoints: PositiveInt
     keep_best: NonNegativeInt
@@ -82,19 +82,19 @@ class PretrainingRun(Run):
 
 
 class FineTuningRun(Run):
-    """Fields of the config itself, of a fine-tuning.
+    """Top-level fields of a fine-tuning.
 
     Attributes:
       num_train_epochs: Epochs of each seed.
-      choose_epoch: The epoch whose scores count.
-      max_train_examples: Examples that are trained on; 0 for all.
-      keep_checkpoints: Whether those of finished seeds stay.
-      num_train_steps: The run writes it.
+      choose_epoch: The epoch whose scores are reported.
+      max_train_examples: Number of training examples; 0 for all.
+      keep_checkpoints: Whether to keep the checkpoints of finished seeds.
+      num_train_steps: Written by the run.
     """
 
     num_train_epochs: PositiveInt
     choose_epoch: Annotated[str, OneOf(epochs.RULES)]
-    max_train_examples: Annotated[int, integer(0, meaning="0 takes all")]
+    max_train_examples: Annotated[int, integer(0, meaning="0 uses all")]
     keep_checkpoints: bool
     num_train_steps: PositiveInt
 
@@ -103,7 +103,7 @@ class Tokenizer:
     """`config.tokenizer`: see `tokenizers/tokenizer.py`.
 
     Attributes:
-      path: Of a tokenizer; "" trains one with the other fields.
+      path: Of a trained tokenizer; "" trains one with the other fields.
     """
 
     path: AnyText
@@ -222,7 +222,7 @@ class Model:
     name: PLUG_INS["model.name"].hint
     size: AnyText
     precision: Annotated[str, OneOf((*NAMED, "auto"))]
-    unroll: Annotated[int, integer(0, meaning="0 suits the device")]
+    unroll: Annotated[int, integer(0, meaning="0 chooses by device")]
 
 
 class Task:

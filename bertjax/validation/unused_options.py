@@ -1,7 +1,7 @@
-"""Refuse options that have no effect with the value of another option.
+"""Refuse options on the command line that have no effect with the value of another option.
 
-A config file may hold both, such as phases and one length. Who types an option expects it to do
-something: an override or a flag that nothing reads is refused in one line.
+A config file may have both, such as phases and one length. On the command line an option is
+expected to have an effect: an override or a flag that is not read is an error.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-    """Options that are not read where another one has some value.
+    """Options that have no effect with some values of another option.
 
     Attributes:
-      options: Their names; `*` stands for any text.
-      other: The name of that one. Where it is absent, they are read.
-      when: Its value -> whether they are not read.
-      expected: Of its value, in messages.
-      remedy: What to do.
+      options: Their names, which may be patterns with `*`.
+      other: The name of the other option; where it is absent, they have an effect.
+      when: Value of the other option -> whether they have no effect.
+      expected: The values of the other option with which they have one, in messages.
+      remedy: Tells the user what to do.
     """
 
     options: tuple[str, ...]
@@ -60,7 +60,7 @@ CONFIG = (
         _TOKENIZER_TRAINING,
         "tokenizer.path",
         bool,
-        "'', since this tokenizer is trained already",
+        "'', since this tokenizer is already trained",
         "leave one of them out",
     ),
     Unread(
@@ -71,14 +71,14 @@ CONFIG = (
         ),
         "data.corpus",
         bool,
-        "'', since this corpus is prepared already, with a tokenizer and what is held out",
+        "'', since this corpus is already prepared, with a tokenizer and held-out documents",
         "leave one of them out",
     ),
     Unread(
         ("data.validation_fraction",),
         "data.validation_input",
         bool,
-        "(), since these texts are what is held out",
+        "(), since these texts are the held-out ones",
         "leave one of them out",
     ),
     Unread(
@@ -86,20 +86,20 @@ CONFIG = (
         "data.format",
         lambda format: not catalog.load("data/formats", format).Format.reads_text,
         "a format of text",
-        "name images with --config.data.input",
+        "pass images with --config.data.input",
     ),
     Unread(
         ("model.size",),
         "model.name",
         bool,
-        "none, since it only says what the config file calls its model",
-        "give the size to the config file, as in configs/bert.py:large, or set the model's fields",
+        "none, since it only names the model in its config file",
+        "pass the size to the config file, as in configs/bert.py:large, or set the model's fields",
     ),
     Unread(
         ("optimizer.layerwise_decay", "model.*_dropout_prob"),
         "optimizer.freeze_encoder",
         bool,
-        "False, since a frozen encoder takes no step and drops nothing",
+        "False, since a frozen encoder is not updated and has no dropout",
         "leave one of them out",
     ),
     Unread(
@@ -113,19 +113,19 @@ CONFIG = (
         ("num_train_steps", "optimizer.warmup_steps", "data.fingerprint", "init.*"),
         "task.name",
         bool,
-        "num_train_epochs, optimizer.warmup_share and --init, which decide it in a fine-tuning",
+        "a pretraining: num_train_epochs, optimizer.warmup_share and --init determine it here",
         "set these",
     ),
 )
-"""Of overrides of a config."""
+"""Rules for overrides of a config."""
 
 
 def check_overrides(config: "ConfigDict", fields: Collection[str]) -> None:
-    """Refuses an override of a config that a run does not read.
+    """Refuses overrides of a config that have no effect.
 
     Args:
-      config: With all overrides.
-      fields: Dotted names of those that were typed.
+      config: With all overrides applied.
+      fields: Dotted names of the overridden fields.
 
     Raises:
       UserError: naming the first.
@@ -176,13 +176,13 @@ def check_flags(
     defaults: Callable[[str], Any],
     overrides: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Refuses flags of a command, and overrides next to them, that it does not read.
+    """Refuses flags and overrides of a command that have no effect.
 
     Args:
-      rules: Of the command. Its flags have their names, overrides those of fields after "config.".
-      flags: All of them, by name.
-      defaults: The default of each: a flag with another value was typed.
-      overrides: Those that were typed.
+      rules: Of the command. Flags have their names, overrides those of fields after "config.".
+      flags: The values of all flags, by name.
+      defaults: Flag -> its default; a flag with another value was given by the user.
+      overrides: Those given by the user.
 
     Raises:
       UserError: naming the first.
@@ -195,13 +195,13 @@ def check_flags(
 def check(
     rules: Sequence[Unread], values: Mapping[str, Any], typed: Collection[str], prefix: str
 ) -> None:
-    """Refuses a typed option that is not read; what is empty or 0 contradicts nothing.
+    """Refuses options without effect; an empty value or 0 is permitted.
 
     Args:
-      rules: When options are not read.
+      rules: Conditions under which options have no effect.
       values: By option; None where there is none.
-      typed: Options that the user gave.
-      prefix: What stands before a name in messages.
+      typed: Options given by the user.
+      prefix: Precedes the name in messages.
 
     Raises:
       UserError: naming the first option.

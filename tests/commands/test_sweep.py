@@ -353,7 +353,7 @@ def test_a_mistake_on_the_command_line_is_one_line(home, words, message):
 
 def test_a_config_file_is_no_sweep_file_and_a_run_no_sweep(home, tmp_path):
     home.file.write_text(home.file.read_text().replace("get_runs", "get_nothing"))
-    assert "defines no get_runs(): is it a sweep file?" in one_line(home.sweep())
+    assert "defines no get_runs(); pass a sweep file" in one_line(home.sweep())
     (tmp_path / "config.json").write_text("{}")
     assert "is not the folder of a sweep" in one_line(home.type("--status", tmp_path))
     assert "--config: got none, expected one; set it, or --status WORKDIR" in one_line(home.type())

@@ -175,7 +175,7 @@ def teacher_flops(job, shape):
         ),
         ({"teacher": "nowhere"}, "the teacher of objective soft_targets: nowhere is no run"),
         ({"teacher": "random:teacher"}, "expected a run"),
-        ({"of": "'sbo'"}, "got mlm before it, expected 'sbo'; add that before soft_targets"),
+        ({"of": "'sbo'"}, "got mlm before it, expected 'sbo'; add one before soft_targets"),
     ],
 )
 def test_a_teacher_that_cannot_be(fields, message, home, monkeypatch):

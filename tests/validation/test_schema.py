@@ -128,12 +128,12 @@ BERT, GLUE = "bert.py:tiny", "glue.py:mrpc"
             BERT,
             {"objectives.mlm.weight": 0, "objectives.sentence_pair.weight": 0.0},
             "nothing is trained: got config.objectives.mlm.weight=0, "
-            "config.objectives.sentence_pair.weight=0.0, expected one above 0",
+            "config.objectives.sentence_pair.weight=0.0, expected a weight > 0",
         ),
         (
             "distilbert.py:tiny",
             {"objectives.soft_targets.of": "mml"},
-            "config.objectives.soft_targets: got mlm before it, expected 'mml'; add that before",
+            "config.objectives.soft_targets: got mlm before it, expected 'mml'; add one before",
         ),
         (
             BERT,

@@ -37,17 +37,17 @@ def one_line(caught) -> str:
         ("bert.py:tiny", "data.corpus=c data.input=(x,)", "config.data.input has no effect: got"),
         ("reversal.py", "data.validation_fraction=0.2", "got 0.2 with config.data.validation_in"),
         ("vit.py:tiny", "data.corpus=c", "with config.data.format='images', expected a format"),
-        ("bert.py:tiny", "model.size=large", "give the size to the config file, as in"),
+        ("bert.py:tiny", "model.size=large", "pass the size to the config file, as in"),
         ("bert.py:tiny", "optimizer.power=2", "with config.optimizer.schedule='linear'"),
         (
             "bert.py:tiny",
             "optimizer.end_learning_rate=1e-5 optimizer.schedule=constant",
             "config.optimizer.end_learning_rate has no effect: got 1e-05 with",
         ),
-        ("ner.py:conll2003,features", "optimizer.layerwise_decay=0.9", "a frozen encoder takes no"),
+        ("ner.py:conll2003,features", "optimizer.layerwise_decay=0.9", "a frozen encoder is not"),
         ("ner.py:conll2003,features", "model.hidden_dropout_prob=0.2", "freeze_encoder=True"),
         ("glue.py:mrpc", "data.triples_per_entity=3", "set --config.data.knowledge=FILE, or"),
-        ("ner.py:conll2003", "task.labels=(O,)", "since the data decides them; leave it out"),
+        ("ner.py:conll2003", "task.labels=(O,)", "since they follow from the data; leave"),
     ],
 )
 def test_an_override_that_a_run_does_not_read_is_one_line(spec, fields, message):
