@@ -166,7 +166,7 @@ def _fields_from_data(config: "ConfigDict") -> Iterator[Unread]:
             f"task.{name}" for name in schema.chosen(config, "task.name").fields_from_data
         )
         yield Unread(
-            options, "task.name", bool, "none, since the data decides them", "leave it out"
+            options, "task.name", bool, "none, since they follow from the data", "leave it out"
         )
 
 

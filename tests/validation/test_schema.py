@@ -154,7 +154,7 @@ BERT, GLUE = "bert.py:tiny", "glue.py:mrpc"
         (
             "electra.py:small",
             {"objectives.generator.size": 0.45},
-            "got size=0.45, hidden_size=256, num_attention_heads=4, expected a share of both that",
+            "got size=0.45, hidden_size=256, num_attention_heads=4, expected a share of both for",
         ),
         (
             "unilm.py:tiny",
