@@ -344,7 +344,7 @@ def test_what_does_not_fit_is_one_line(data, pretrained, tmp_path, overrides, me
 def test_a_workdir_of_another_config_or_encoder_is_refused(data, pretrained, finished):
     workdir, _ = finished
     words = arguments(data, pretrained, workdir, **{"optimizer.learning_rate": 3e-2})
-    with pytest.raises(UserError, match=r"another config \(optimizer.learning_rate: 0.02 there"):
+    with pytest.raises(UserError, match=r"another config \(optimizer.learning_rate: 0.02 in the f"):
         finetune.main(words)
     with pytest.raises(UserError, match=r"another config \(.*init.encoder: "):
         finetune.main(arguments(data, f"random:{pretrained}", workdir))
