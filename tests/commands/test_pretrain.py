@@ -206,13 +206,13 @@ def test_a_finished_run_is_extended_in_other_parts(corpus, tmp_path, run_bertjax
     ("changes", "told"),
     [
         ({"model.hidden_size": 18, "model.num_attention_heads": 4}, "equal heads; nearest: 16, 20"),
-        ({"mesh.data": 3}, "config.mesh: data=3"),
+        ({"mesh.data": 3}, "config.mesh: got data=3"),
         ({"data.batch_size": 7, "mesh.data": 1, "data.microbatches": 2}, "nearest: 6, 8"),
         ({"model.name": "brt"}, "did you mean 'bert'"),
         ({"model.vocab_size": 601}, "set --config.model.vocab_size=600"),
         ({"data.corpus": "nowhere"}, "nowhere"),
         ({"optimizer.name": "adam"}, "did you mean 'adamw'"),
-        ({"data.max_seq_length": 64}, "max_position_embeddings=32"),
+        ({"data.max_seq_length": 64}, "expected at most 32, the positions of"),
         ({"model.hidden_act": "gelo"}, "did you mean 'gelu'"),
     ],
 )
