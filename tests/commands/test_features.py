@@ -185,7 +185,7 @@ def test_a_folder_keeps_its_encoder_and_its_data(suite, run_of_two_layers, tmp_p
     assert suite("--layers", "last")[0] == 0
     status, _, told = suite("--layers", "last", init=run_of_two_layers)
     assert (status, told.count("\n")) == (2, 1)
-    assert f'features.init: "random:{tmp_path / "deep"}" there' in told
+    assert f'features.init: "random:{tmp_path / "deep"}" in the folder' in told
     assert suite("--layers", "last", "--data", tmp_path)[0] == 2
 
 
@@ -234,7 +234,7 @@ def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, mess
 def test_an_encoder_with_too_few_layers_is_told_which_rows_it_has(suite, run_of_two_layers):
     status, _, told = suite("--layers", "last,sum_last_four", init=run_of_two_layers)
     assert (status, told.count("\n")) == (2, 1)
-    assert "'sum_last_four' are of an encoder with 4 or more, this one has 2: choose among" in told
+    assert "'sum_last_four': got 2, expected 4 or more; choose among" in told
     assert "embeddings, second_to_last, last, weighted_sum_all" in told
     fitting = ["embeddings", "second_to_last", "last", "weighted_sum_all"]
     assert features.find_layers(f"random:{run_of_two_layers}") == fitting
