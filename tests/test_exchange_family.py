@@ -169,15 +169,15 @@ def test_layers_that_share_nothing_are_groups(vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "printed"),
     [
         ({"sharing": "attention"}, "sharing: got 'attention', expected one of all, none"),
         ({"embedding_size": 16}, "embedding_size: got 16, the same as hidden_size"),
     ],
 )
-def test_an_albert_that_theirs_cannot_be(model, told, vocabulary, tmp_path):
+def test_an_albert_that_theirs_cannot_be(model, printed, vocabulary, tmp_path):
     pretrained(tmp_path / "run", "albert", vocabulary, **model)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=printed):
         export(tmp_path / "run", tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()
 

@@ -293,8 +293,8 @@ def test_gke_on_gpus(stubs):
     pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
-    told = {one["name"]: one.get("value") for one in container["env"]}
-    assert told == {
+    printed = {one["name"]: one.get("value") for one in container["env"]}
+    assert printed == {
         "BERTJAX_COORDINATOR": "masks-hosts-0-0.masks:8476",
         "BERTJAX_PROCESSES": "2",
         "BERTJAX_PROCESS": None,

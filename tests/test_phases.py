@@ -35,7 +35,7 @@ def test_a_phase_has_the_microbatches_of_the_run_or_its_own(config):
 
 
 @pytest.mark.parametrize(
-    ("phases", "said"),
+    ("phases", "output"),
     [
         (((10, 8),), r"config.data.phases: got \(10, 8\), expected \(steps, length, batch_size\)"),
         (((10, 8, 8, 1, 1),), r"has \(10, 8, 8, 1, 1\): expected"),
@@ -43,8 +43,8 @@ def test_a_phase_has_the_microbatches_of_the_run_or_its_own(config):
         (((6, 8, 8, 1), (4, 8, 8, 2)), "of one length and batch size with different"),
     ],
 )
-def test_a_mistake_is_one_line(config, phases, said):
-    with pytest.raises(UserError, match=said):
+def test_a_mistake_is_one_line(config, phases, output):
+    with pytest.raises(UserError, match=output):
         build.phases(changed(config, {"data.phases": phases}))
 
 

@@ -97,7 +97,7 @@ def test_the_plot_is_a_picture(scaling, tmp_path, report):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "output"),
     [
         (("--chip", "v9"), "no chip 'v9': known: tpu7x, v4, v5e, v5p, v6e"),
         (("--chip", "v6"), "no chip 'v6': did you mean 'v6e'"),
@@ -106,8 +106,8 @@ def test_the_plot_is_a_picture(scaling, tmp_path, report):
         (("--batch_size", "-1"), "--batch_size: expected 1 or more"),
     ],
 )
-def test_what_is_wrong_is_one_line(scaling, words, more, said):
-    with pytest.raises(UserError, match=said):
+def test_what_is_wrong_is_one_line(scaling, words, more, output):
+    with pytest.raises(UserError, match=output):
         scaling.run([*words, *more])
 
 

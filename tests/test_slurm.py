@@ -157,8 +157,10 @@ def test_a_job_that_loses_its_node_saves_waits_and_goes_on(slurm, launcher, tmp_
     changes += ["tokenizer.vocab_size=1024", "model.vocab_size=1024", "log_every=5"]
     command = ["pretrain", "--config", str(root / "configs/bert.py:tiny"), "--workdir", workdir]
     command += [f"--config.{change}" for change in changes]
-    said = slurm.say(launcher, "--name", "tiny", "--time", "00:30:00", "--", *command, cwd=tmp_path)
-    job = said.split()[-1]
+    output = slurm.say(
+        launcher, "--name", "tiny", "--time", "00:30:00", "--", *command, cwd=tmp_path
+    )
+    job = output.split()[-1]
     metrics = workdir / "metrics.jsonl"
 
     def steps() -> list[int]:

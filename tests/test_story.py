@@ -120,16 +120,16 @@ def test_pretraining_tells_what_came_of_it(home):
     assert summary["tokens"] == STEPS * 8 * 32
     assert 0 < summary["unigram_loss"] < 7
     assert 0 <= summary["mlm_accuracy"] <= 1
-    told = (home / "pretrain.txt").read_text()
-    assert re.search(r"MLM loss +[0-9.]+ nats +[0-9.]+ nats \(unigram\)", told)
-    assert "[MASK]" in told
-    assert "bertjax finetune --config" in told
+    printed = (home / "pretrain.txt").read_text()
+    assert re.search(r"MLM loss +[0-9.]+ nats +[0-9.]+ nats \(unigram\)", printed)
+    assert "[MASK]" in printed
+    assert "bertjax finetune --config" in printed
     lines = (home / "run" / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(line)["step"] for line in lines} >= {2, 3, 4, 6}
     causes = ("steps", "input", "compile", "evaluation", "checkpoint", "lost")
     seconds = sum(summary[f"goodput/{cause}"] for cause in causes)
     assert summary["goodput"] == pytest.approx(summary["goodput/steps"] / seconds)
-    assert f"goodput {summary['goodput']:.1%}" in told
+    assert f"goodput {summary['goodput']:.1%}" in printed
 
 
 def test_a_finished_run_says_so(home, run_bertjax):
@@ -180,7 +180,7 @@ def test_text_is_enough_for_a_run(home, run_bertjax, tmp_path):
 
 
 def bad_inputs(home: pathlib.Path, folder: pathlib.Path) -> dict[str, tuple[str, str]]:
-    """Files that cannot be read, each with two parts of what is said about it."""
+    """Files that cannot be read, each with two parts of the error message."""
     empty, latin, broken = folder / "empty.txt", folder / "latin.txt", folder / "broken.txt.gz"
     empty.touch()
     latin.write_bytes("Words, then a caf\xe9.".encode("latin-1"))
@@ -196,10 +196,10 @@ def bad_inputs(home: pathlib.Path, folder: pathlib.Path) -> dict[str, tuple[str,
 
 def test_text_that_cannot_be_read(home, run_bertjax, tmp_path):
     out = tmp_path / "out"
-    for name, told in bad_inputs(home, tmp_path).items():
+    for name, printed in bad_inputs(home, tmp_path).items():
         words = ["--input", name, "--tokenizer", home / "vocab", "--out", out]
-        line = fails(run_bertjax("prepare", *words, "--workers", 1), told[0])
-        assert told[1] in line.lower(), line
+        line = fails(run_bertjax("prepare", *words, "--workers", 1), printed[0])
+        assert printed[1] in line.lower(), line
     words = ["--input", tmp_path / "latin.txt", "--tokenizer", home / "vocab", "--out", out]
     result = run_bertjax("prepare", *words, "--workers", 1, "--errors", "replace")
     succeeds(result)
@@ -230,7 +230,7 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "printed"),
     [
         ("model.hiden_size=8", "did you mean 'hidden_size'?"),
         ("model.hidden_size=abc", "config.model.hidden_size: got 'abc', expected an integer >= 1"),
@@ -240,9 +240,9 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
         ("data.corpus=nosuch", "nosuch: found no manifest.json"),
     ],
 )
-def test_a_config_that_does_not_fit(home, run_bertjax, tmp_path, override, told):
+def test_a_config_that_does_not_fit(home, run_bertjax, tmp_path, override, printed):
     words = pretrain(home, tmp_path / "run", f"--config.{override}")
-    fails(run_bertjax(*words, devices=2), told)
+    fails(run_bertjax(*words, devices=2), printed)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

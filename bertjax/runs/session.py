@@ -48,8 +48,8 @@ def lock_workdir(
 
     Args:
       folder: The workdir on this machine.
-      config: See `workdir.claim`.
-      free: Likewise.
+      config: Plain values for `config.json`.
+      free: Patterns of fields that may change when a run is resumed.
 
     Raises:
       UserError: another process holds the folder, or it belongs to another config.

@@ -27,13 +27,13 @@ def _in_the_checkout(monkeypatch, root):
 def test_every_phase_is_measured(capsys):
     bench.main([*SMALL, "--steps", "2", "--repeats", "3", "--warmup", "1"])
     out, progress = capsys.readouterr()
-    told = json.loads(out)
-    assert told["devices"] == 8
-    assert [(phase["max_seq_length"], phase["batch_size"]) for phase in told["phases"]] == [
+    printed = json.loads(out)
+    assert printed["devices"] == 8
+    assert [(phase["max_seq_length"], phase["batch_size"]) for phase in printed["phases"]] == [
         (16, 8),
         (24, 16),
     ]
-    for phase in told["phases"]:
+    for phase in printed["phases"]:
         fastest, slowest = phase["seconds_per_step_min_max"]
         tokens = phase["max_seq_length"] * phase["batch_size"]
         assert 0 < fastest <= phase["seconds_per_step"] <= slowest

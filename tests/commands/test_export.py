@@ -81,8 +81,8 @@ def finetuned(run_bertjax, pretrained, glue, tmp_path_factory) -> pathlib.Path:
     words = ["--config", "configs/glue.py:cola,tiny", "--init", pretrained, "--data", glue]
     fields = ["keep_checkpoints=true", "data.max_seq_length=16", "data.padded_lengths=()"]
     options = [f"--config.{field}" for field in (*fields, "model.precision=float32")]
-    said = run_bertjax("finetune", *words, "--workdir", workdir, *options)
-    assert said.returncode == 0, said.stderr
+    output = run_bertjax("finetune", *words, "--workdir", workdir, *options)
+    assert output.returncode == 0, output.stderr
     return workdir
 
 
@@ -94,11 +94,11 @@ def export_run(source, target, *options) -> dict:
 
 def test_a_run_becomes_their_folder(run_bertjax, pretrained, tmp_path):
     target = tmp_path / "theirs"
-    said = run_bertjax("export", "--from", pretrained, "--to", target)
-    assert said.returncode == 0, said.stderr
-    assert said.stderr == ""
+    output = run_bertjax("export", "--from", pretrained, "--to", target)
+    assert output.returncode == 0, output.stderr
+    assert output.stderr == ""
     arrays = weights.read(target)
-    assert said.stdout == (
+    assert output.stdout == (
         f"{target}: BertForPreTraining with {num_parameters(arrays):,} parameters\n"
     )
     card = (target / "README.md").read_text()
@@ -124,8 +124,8 @@ def test_checkpoints_go_by_step_or_rank(pretrained, tmp_path):
 def test_what_was_imported_goes_back_to_the_last_byte(save_pretrained, run_bertjax, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
     importing.write(importing.read(source), tmp_path / "run")
-    said = run_bertjax("export", "--from", tmp_path / "run", "--to", tmp_path / "back")
-    assert said.returncode == 0, said.stderr
+    output = run_bertjax("export", "--from", tmp_path / "run", "--to", tmp_path / "back")
+    assert output.returncode == 0, output.stderr
     for name in ("model.safetensors", "vocab.txt"):
         assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
 
@@ -246,9 +246,9 @@ def test_heads_that_transformers_has_not_are_left_out(pretrained, tmp_path, caps
 
 def test_fresh_parameters_are_no_run(run_bertjax, pretrained, tmp_path):
     words = ["--from", f"random:{pretrained}", "--to", tmp_path / "theirs"]
-    said = run_bertjax("export", *words)
-    assert said.returncode == 2
-    assert said.stderr.startswith("bertjax export: error: ")
-    assert "has untrained weights: specify the folder of a trained run" in said.stderr
-    assert said.stderr.count("\n") == 1
+    output = run_bertjax("export", *words)
+    assert output.returncode == 2
+    assert output.stderr.startswith("bertjax export: error: ")
+    assert "has untrained weights: specify the folder of a trained run" in output.stderr
+    assert output.stderr.count("\n") == 1
     assert not (tmp_path / "theirs").exists()

@@ -109,7 +109,7 @@ def test_parquet_says_the_same(run, tokens, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "printed"),
     [
         (["--layers", "3"], r"got 3, expected 0 \(.*\) to 2, or -3 to -1"),
         (["--layers", "top"], "expected integers such as -1"),
@@ -117,8 +117,8 @@ def test_parquet_says_the_same(run, tokens, tmp_path):
         (["--max_seq_length", "12"], "line 1: text too long: got 18 tokens, expected at most 10"),
     ],
 )
-def test_what_cannot_be_is_one_line(run, tmp_path, options, told):
-    with pytest.raises(UserError, match=told):
+def test_what_cannot_be_is_one_line(run, tmp_path, options, printed):
+    with pytest.raises(UserError, match=printed):
         extracted(run, tmp_path / "f.npz", *options)
     assert not list(tmp_path.iterdir())
 

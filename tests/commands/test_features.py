@@ -79,13 +79,13 @@ def test_features_come_to_a_table(run_bertjax, data, run_of_two_layers, tmp_path
     words = ["--init", f"random:{run_of_two_layers}", "--data", data, "--workdir", tmp_path / "w"]
     words += ["--recipe", "tiny", "--layers", "weighted_sum_all", "--seeds", 1]
     words += [f"--config.{name}={value}" for name, value in QUICK.items()]
-    said = run_bertjax("features", *words)
-    assert said.returncode == 0, said.stderr
+    output = run_bertjax("features", *words)
+    assert output.returncode == 0, output.stderr
     found = json.loads((tmp_path / "w" / "results.json").read_text())
     assert list(found) == ["weighted_sum_all"]
     assert found["weighted_sum_all"]["medians"]["dev/f1"] > 0.9
-    assert "[1/1] weighted_sum_all" in said.stderr
-    assert said.stdout.splitlines()[2].startswith("weighted sum of all layers  ")
+    assert "[1/1] weighted_sum_all" in output.stderr
+    assert output.stdout.splitlines()[2].startswith("weighted sum of all layers  ")
     log = (tmp_path / "w" / "weighted_sum_all" / "finetune.log").read_text()
     assert "parameters from untrained weights, the architecture of" in log
     assert log.partition("parameters from")[2].splitlines()[0].endswith(", frozen")
@@ -166,10 +166,10 @@ def test_the_published_figures():
 
 def test_what_failed_is_done_again_alone_and_rows_are_added(suite, stand_in, tmp_path):
     stand_in(last="broken")
-    status, out, told = suite("--layers", "embeddings,last")
+    status, out, printed = suite("--layers", "embeddings,last")
     assert status == 2
-    assert "last: failed (no such luck)" in told
-    assert "1 of 2 runs failed, the others are done: " in told
+    assert "last: failed (no such luck)" in printed
+    assert "1 of 2 runs failed, the others are done: " in printed
     assert "last hidden" not in out
     stand_in()
     assert suite("--layers", "embeddings,last")[0] == 0
@@ -183,9 +183,9 @@ def test_what_failed_is_done_again_alone_and_rows_are_added(suite, stand_in, tmp
 
 def test_a_folder_keeps_its_encoder_and_its_data(suite, run_of_two_layers, tmp_path):
     assert suite("--layers", "last")[0] == 0
-    status, _, told = suite("--layers", "last", init=run_of_two_layers)
-    assert (status, told.count("\n")) == (2, 1)
-    assert f'features.init: "random:{tmp_path / "deep"}" in the folder' in told
+    status, _, printed = suite("--layers", "last", init=run_of_two_layers)
+    assert (status, printed.count("\n")) == (2, 1)
+    assert f'features.init: "random:{tmp_path / "deep"}" in the folder' in printed
     assert suite("--layers", "last", "--data", tmp_path)[0] == 2
 
 
@@ -208,9 +208,9 @@ def test_a_fine_tuning_of_the_same_encoder_is_one_more_row(suite, tmp_path):
         ("other", "was initialised from another encoder"),
         ("rte", "expected the --workdir"),
     ):
-        status, _, told = suite("--layers", "last", "--finetuned", tmp_path / name)
-        assert (status, told.count("\n")) == (2, 1)
-        assert message in told
+        status, _, printed = suite("--layers", "last", "--finetuned", tmp_path / name)
+        assert (status, printed.count("\n")) == (2, 1)
+        assert message in printed
 
 
 @pytest.mark.parametrize(
@@ -232,9 +232,9 @@ def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, mess
 
 
 def test_an_encoder_with_too_few_layers_is_told_which_rows_it_has(suite, run_of_two_layers):
-    status, _, told = suite("--layers", "last,sum_last_four", init=run_of_two_layers)
-    assert (status, told.count("\n")) == (2, 1)
-    assert "'sum_last_four': got 2, expected 4 or more; choose among" in told
-    assert "embeddings, second_to_last, last, weighted_sum_all" in told
+    status, _, printed = suite("--layers", "last,sum_last_four", init=run_of_two_layers)
+    assert (status, printed.count("\n")) == (2, 1)
+    assert "'sum_last_four': got 2, expected 4 or more; choose among" in printed
+    assert "embeddings, second_to_last, last, weighted_sum_all" in printed
     fitting = ["embeddings", "second_to_last", "last", "weighted_sum_all"]
     assert features.find_layers(f"random:{run_of_two_layers}") == fitting

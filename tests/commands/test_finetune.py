@@ -114,9 +114,9 @@ def finished(run_bertjax, data, pretrained, tmp_path_factory):
     """The command, typed once, with two seeds: (its workdir, what it said)."""
     workdir = tmp_path_factory.mktemp("runs") / "sst2"
     words = arguments(data, pretrained, workdir, keep_checkpoints="true")
-    said = run_bertjax("finetune", *words, "--seeds", 2, env=COMPILED_QUICKLY)
-    assert said.returncode == 0, said.stderr
-    return workdir, said
+    output = run_bertjax("finetune", *words, "--seeds", 2, env=COMPILED_QUICKLY)
+    assert output.returncode == 0, output.stderr
+    return workdir, output
 
 
 def test_the_config_of_a_run_is_a_recipe(finished, data, pretrained, tmp_path):
@@ -128,7 +128,7 @@ def test_the_config_of_a_run_is_a_recipe(finished, data, pretrained, tmp_path):
 
 
 def test_it_learns_and_says_so(finished):
-    workdir, said = finished
+    workdir, output = finished
     results = json.loads((workdir / "results.json").read_text())
     assert results["status"] == "complete"
     assert [result["seed"] for result in results["each_seed"]] == [0, 1]
@@ -137,13 +137,13 @@ def test_it_learns_and_says_so(finished):
     assert results["epoch_rule"]["name"] == "last"
     assert [result["chosen_epoch"] for result in results["each_seed"]] == [10, 10]
     assert results["examples"] == {"train": 30, "dev": 10, "test": 5}
-    header, *rows = [line.split() for line in said.stdout.splitlines()]
+    header, *rows = [line.split() for line in output.stdout.splitlines()]
     assert header == ["seed", "epoch", "dev/accuracy", "dev/score"]
     assert [row[0] for row in rows] == ["0", "1", "median", "min", "max", "std"]
     median = results["over_seeds"]["dev/accuracy"]["median"]
     assert rows[2][1:] == [f"{median:.4f}", f"{median:.4f}"]
-    assert "new: glue/classifier/dense/bias, glue/classifier/dense/kernel" in said.stderr
-    assert "\x1b" not in said.stderr + said.stdout
+    assert "new: glue/classifier/dense/bias, glue/classifier/dense/kernel" in output.stderr
+    assert "\x1b" not in output.stderr + output.stdout
 
 
 def test_it_tells_which_parameters_it_began_with(finished, pretrained):
@@ -182,11 +182,11 @@ def test_a_seed_that_kept_its_checkpoints_can_be_asked(finished, tmp_path, capsy
     assert offered == ["next", "bertjax", "predict", "--init", str(run), "--input", "TEXTS"]
     words = [*offered[2:-1], str(tmp_path / "asked.txt")]
     assert cli.main([*words, "--batch_size", "4"]) == 0
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["sentence"] for row in said] == [text for text, _ in ROWS[::3]]
+    output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["sentence"] for row in output] == [text for text, _ in ROWS[::3]]
     wanted = (run / "predictions" / "dev" / "SST-2.tsv").read_text().split()[3::2]
-    assert [row["label"] for row in said] == wanted
-    for row in said:
+    assert [row["label"] for row in output] == wanted
+    for row in output:
         assert sum(row["probabilities"].values()) == pytest.approx(1.0)
         assert max(row["probabilities"], key=row["probabilities"].get) == row["label"]
 
@@ -207,18 +207,18 @@ def test_what_cannot_be_asked_is_one_line(
     run = pretrained if init == "pretrained" else finished[0] / init
     words = ["predict", "--init", str(run), "--input", str(tmp_path / "asked.txt")]
     assert cli.main(words) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    output = capsys.readouterr()
+    assert message in output.err
+    assert (output.out, output.err.count("\n")) == ("", 1)
 
 
 def test_a_finished_run_is_not_done_again(finished, data, pretrained, capsys):
-    workdir, said = finished
+    workdir, output = finished
     before = (workdir / "results.json").read_text()
     finetune.main([*arguments(data, pretrained, workdir), "--seeds", "2"])
     captured = capsys.readouterr()
-    assert captured.out == said.stdout
-    assert captured.err.splitlines()[-1] == said.stderr.splitlines()[-1]
+    assert captured.out == output.stdout
+    assert captured.err.splitlines()[-1] == output.stderr.splitlines()[-1]
     assert "step 40/40" not in captured.err
     after = (workdir / "results.json").read_text()
     assert json.loads(after)["each_seed"] == json.loads(before)["each_seed"]
@@ -391,8 +391,8 @@ def test_a_tokenizer_of_another_size_or_none_is_refused(data, pretrained, tmp_pa
 
 
 def test_mistakes_are_told_in_one_line_with_status_2(run_bertjax, data, pretrained, tmp_path):
-    said = run_bertjax("finetune", *arguments(data, "random", tmp_path / "w"))
-    assert said.returncode == 2
-    assert said.stderr.startswith("bertjax finetune: error: random requires a run")
-    assert said.stderr.count("\n") == 1
+    output = run_bertjax("finetune", *arguments(data, "random", tmp_path / "w"))
+    assert output.returncode == 2
+    assert output.stderr.startswith("bertjax finetune: error: random requires a run")
+    assert output.stderr.count("\n") == 1
     assert not (tmp_path / "w").exists()

@@ -79,7 +79,7 @@ def suite(stand_in, data, tmp_path, root, monkeypatch, capsys):
 
 def test_all_tasks_come_to_a_table_an_average_and_an_archive(suite, stand_in, tmp_path):
     stand_in(cola=0.2, rte=0.8)
-    status, out, told = suite("--seeds", 2)
+    status, out, printed = suite("--seeds", 2)
     assert status == 0
     folder = tmp_path / "suite"
     found = json.loads((folder / "results.json").read_text())
@@ -95,17 +95,17 @@ def test_all_tasks_come_to_a_table_an_average_and_an_archive(suite, stand_in, tm
         assert archive.read("RTE.tsv") == b"of rte"
     wanted = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "AX", "QNLI", "RTE"]
     assert sorted(names) == sorted(f"{name}.tsv" for name in [*wanted, "WNLI"])
-    assert "lacks" not in told
+    assert "lacks" not in printed
 
 
 def test_what_failed_is_named_and_done_again_alone(suite, stand_in, tmp_path):
     stand_in(rte="broken")
-    status, out, told = suite("--tasks", "cola,rte")
+    status, out, printed = suite("--tasks", "cola,rte")
     assert status == 2
-    assert "rte: failed (no such luck)" in told
-    assert "1 of 2 runs failed, the others are done: " in told
+    assert "rte: failed (no such luck)" in printed
+    assert "1 of 2 runs failed, the others are done: " in printed
     assert "average of 1" in out
-    assert "lacks files that the server requires: SST-2.tsv, MRPC.tsv" in told
+    assert "lacks files that the server requires: SST-2.tsv, MRPC.tsv" in printed
     written = (tmp_path / "suite" / "cola" / "results.json").stat().st_mtime_ns
     stand_in(rte=0.7)
     status, out, _ = suite("--tasks", "cola,rte")
@@ -119,9 +119,9 @@ def test_a_folder_keeps_the_encoder_that_it_began_with(suite, data, tmp_path, ca
     assert suite("--tasks", "rte")[0] == 0
     words = ("--data", data, "--workdir", tmp_path / "suite", "--tasks", "rte")
     assert cli.main(["glue", "--init", "runs/other", *map(str, words)]) == 2
-    said = capsys.readouterr().err
-    assert 'glue.init: "runs/bert" in the folder, got "runs/other"' in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert 'glue.init: "runs/bert" in the folder, got "runs/other"' in output
+    assert output.count("\n") == 1
 
 
 def test_a_grid_reports_its_best_point_and_says_so(suite, stand_in):
@@ -141,10 +141,10 @@ def test_a_grid_reports_its_best_point_and_says_so(suite, stand_in):
     ],
 )
 def test_what_would_change_no_run_or_all_alike_is_refused(suite, tmp_path, words, message):
-    status, _, told = suite("--tasks", "rte,mnli", *words)
+    status, _, printed = suite("--tasks", "rte,mnli", *words)
     assert status == 2
-    assert message in told
-    assert told.count("\n") == 1
+    assert message in printed
+    assert printed.count("\n") == 1
     assert not (tmp_path / "suite").exists()
 
 
@@ -180,11 +180,11 @@ def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, mess
 
 def test_tasks_of_mnli_are_not_started_without_it_and_the_rest_runs(suite, stand_in, tmp_path):
     stand_in(mnli="broken")
-    status, _, told = suite("--tasks", "rte,mnli,cola", "--from_mnli")
+    status, _, printed = suite("--tasks", "rte,mnli,cola", "--from_mnli")
     assert status == 2
-    assert "rte: failed (not started: no finished run among mnli)" in told
+    assert "rte: failed (not started: no finished run among mnli)" in printed
     log = tmp_path / "suite" / "mnli" / "finetune.log"
-    assert told.splitlines()[-1].endswith(f"2 of 3 runs failed, the others are done: {log}")
+    assert printed.splitlines()[-1].endswith(f"2 of 3 runs failed, the others are done: {log}")
     stand_in()
     assert suite("--tasks", "rte,mnli,cola", "--from_mnli")[0] == 0
     order = [line.split()[0] for line in (tmp_path / "order").read_text().splitlines()]

@@ -34,16 +34,16 @@ def import_model(source, target, *options):
 
 def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
-    said = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
-    assert said.returncode == 0, said.stderr
-    assert said.stderr == ""
-    first, following = said.stdout.splitlines()
+    captured = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
+    assert captured.returncode == 0, captured.stderr
+    assert captured.stderr == ""
+    first, following = captured.stdout.splitlines()
     assert first.endswith(": bert with 6,033 parameters; heads: mlm, sentence_pair")
     assert f"finetune --config configs/glue.py:mrpc,small --init {tmp_path / 'run'}" in following
 
-    told = run_bertjax("inspect", tmp_path / "run", "--json")
-    assert told.returncode == 0, told.stderr
-    run = json.loads(told.stdout)
+    printed = run_bertjax("inspect", tmp_path / "run", "--json")
+    assert printed.returncode == 0, printed.stderr
+    run = json.loads(printed.stdout)
     assert (run["status"], run["latest_checkpoint"]) == ("complete", 0)
     assert run["config"]["imported"]["name"] == "theirs"
     assert json.loads(run_bertjax("inspect", f"{tmp_path / 'run'}@0", "--json").stdout)["step"] == 0
@@ -84,10 +84,10 @@ def test_a_bare_sentencepiece_model_is_named(save_pretrained, tmp_path):
 def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
     changed = {"bert.pooler.dense.bias": np.zeros(5, np.float32), "adapter": np.ones(3)}
     source = save_pretrained(tmp_path / "theirs", changed, ("bert.encoder.layer.1.output.dense.b",))
-    said = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
-    assert said.returncode == 2
-    assert said.stdout == ""
-    error, *rows = said.stderr.splitlines()
+    captured = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
+    assert captured.returncode == 2
+    assert captured.stdout == ""
+    error, *rows = captured.stderr.splitlines()
     assert error.startswith(f"bertjax import: error: {source}: 3 of 47 arrays do not fit")
     assert [row.split()[:2] for row in rows] == [
         ["missing", "bert.encoder.layer.1.output.dense.bias"],
@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "printed"),
     [
         ({"model_type": "t5"}, "model_type .*: got 't5', expected one of .*bert"),
         ({"vocab_size": 40}, "arrays do not fit|got 40, expected 31, that of its"),
@@ -108,9 +108,9 @@ def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
         ),
     ],
 )
-def test_a_config_that_does_not_fit(save_pretrained, tmp_path, change, told):
+def test_a_config_that_does_not_fit(save_pretrained, tmp_path, change, printed):
     source = save_pretrained(tmp_path / "theirs", **change)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=printed):
         import_model(source, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -170,9 +170,9 @@ def test_the_class_tells_which_head_it_is(save_pretrained, tmp_path, capsys):
     config = theirs_for("TokenClassification", id2label=tags)
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **config)
     import_model(source, tmp_path / "run")
-    said = capsys.readouterr()
-    assert said.err == "left out: encoder/pooler\n"
-    assert said.out.splitlines()[0].endswith("; heads: ner")
+    captured = capsys.readouterr()
+    assert captured.err == "left out: encoder/pooler\n"
+    assert captured.out.splitlines()[0].endswith("; heads: ner")
     run = json.loads((tmp_path / "run" / "config.json").read_text())
     assert run["task"] == {"name": "ner", "labels": ["O", "B-PER"], "classifier_dropout": 0.1}
     assert run["model"]["num_pooler_layers"] == 0
@@ -181,7 +181,7 @@ def test_the_class_tells_which_head_it_is(save_pretrained, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("end", "config", "task", "told"),
+    ("end", "config", "task", "printed"),
     [
         ("TokenClassification", {}, "", "got LABEL_0, LABEL_1, expected names such as O, B-PER"),
         (
@@ -197,9 +197,9 @@ def test_the_class_tells_which_head_it_is(save_pretrained, tmp_path, capsys):
         ("MultipleChoice", {"num_choices": "4"}, "race", "num_choices of config.json: got '4'"),
     ],
 )
-def test_a_head_of_which_too_little_is_known(save_pretrained, tmp_path, end, config, task, told):
+def test_a_head_of_which_too_little_is_known(save_pretrained, tmp_path, end, config, task, printed):
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **theirs_for(end, **config))
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=printed):
         import_model(source, tmp_path / "run", "--task", task)
     assert not (tmp_path / "run").exists()
 
@@ -210,9 +210,9 @@ def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_p
     config = theirs_for("QuestionAnswering", max_position_embeddings=512)
     source = save_pretrained(tmp_path / "theirs", head, HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "squad1")
-    said = run_bertjax("predict", "--init", tmp_path / "run", input="q\ta b c\n")
-    assert said.returncode == 0, said.stderr
-    assert set(json.loads(said.stdout)) == {"question", "context", "answer", "n_best"}
+    captured = run_bertjax("predict", "--init", tmp_path / "run", input="q\ta b c\n")
+    assert captured.returncode == 0, captured.stderr
+    assert set(json.loads(captured.stdout)) == {"question", "context", "answer", "n_best"}
     lines = [("x:1", "q " * 64 + "\ta b c"), ("x:2", "q " * 65 + "\ta b c")]
     answers = predict.load(str(tmp_path / "run")).predict(lines, 2)
     assert ["truncated" in answer for answer in answers] == [False, True]
@@ -241,6 +241,6 @@ def test_what_is_fine_tuned_next_can_be_exported(model_type, activation):
 
 
 def test_help_teaches(run_bertjax):
-    said = run_bertjax("import", "--help")
-    assert said.returncode == 0
-    assert "bertjax finetune --config configs/glue.py:rte --init runs/bert_base" in said.stdout
+    captured = run_bertjax("import", "--help")
+    assert captured.returncode == 0
+    assert "bertjax finetune --config configs/glue.py:rte --init runs/bert_base" in captured.stdout

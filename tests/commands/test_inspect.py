@@ -47,13 +47,13 @@ def workdir(tmp_path):
     return folder
 
 
-def told(capsys, *arguments):
+def printed(capsys, *arguments):
     inspect.main([*map(str, arguments), "--json"])
     return json.loads(capsys.readouterr().out)
 
 
 def test_a_checkpoint_is_described_by_what_it_holds(workdir, capsys):
-    checkpoint = told(capsys, workdir / "checkpoints" / "30")
+    checkpoint = printed(capsys, workdir / "checkpoints" / "30")
     assert checkpoint["kind"] == "checkpoint"
     assert checkpoint["step"] == 30
     assert checkpoint["parameters"] == 6 + 3 + 15 + 5
@@ -67,14 +67,14 @@ def test_a_checkpoint_is_described_by_what_it_holds(workdir, capsys):
 
 
 def test_checkpoints_go_by_step_or_rank(workdir, capsys):
-    assert told(capsys, f"{workdir}@20")["step"] == 20
-    assert told(capsys, f"{workdir}@best")["step"] == 20
+    assert printed(capsys, f"{workdir}@20")["step"] == 20
+    assert printed(capsys, f"{workdir}@best")["step"] == 20
     with pytest.raises(UserError, match="no checkpoint '25'"):
         inspect.main([f"{workdir}@25"])
 
 
 def test_a_run_is_described_by_what_came_out(workdir, capsys):
-    run = told(capsys, workdir)
+    run = printed(capsys, workdir)
     assert run["kind"] == "run"
     assert run["status"] == "stopped at step 30 of 40; the same command resumes it"
     assert (run["latest_checkpoint"], run["best_checkpoint"]) == (30, 20)
@@ -89,11 +89,11 @@ def test_the_status_of_a_run(workdir, tmp_path, capsys):
     write_summary(workdir, SUMMARY)
     with Checkpoints(workdir) as checkpoints:
         checkpoints.save({"params": PARAMS}, step=40)
-    run = told(capsys, workdir)
+    run = printed(capsys, workdir)
     assert run["status"] == "complete"
     assert run["summary"] == SUMMARY
     claim(tmp_path / "fresh", CONFIG).release()
-    fresh = told(capsys, tmp_path / "fresh")
+    fresh = printed(capsys, tmp_path / "fresh")
     assert fresh["status"] == "stopped before its first checkpoint, of 40 steps"
 
 
@@ -160,7 +160,7 @@ def test_a_corpus_is_described_with_examples_as_text(tmp_path, run_bertjax, caps
     ):
         result = run_bertjax(*command)
         assert result.returncode == 0, result.stderr
-    described = told(capsys, corpus, "--examples", 2)
+    described = printed(capsys, corpus, "--examples", 2)
     assert described["kind"] == "corpus"
     assert described["manifest"]["splits"]["train"]["documents"] == len(WORDS)
     assert len(described["examples"]) == 2
@@ -183,4 +183,4 @@ def test_a_fine_tuning_is_done_when_its_seeds_are(tmp_path, capsys, summary, sta
     """Its checkpoints are gone by then."""
     claim(tmp_path, CONFIG).release()
     write_summary(tmp_path, summary)
-    assert told(capsys, tmp_path)["status"].startswith(status)
+    assert printed(capsys, tmp_path)["status"].startswith(status)

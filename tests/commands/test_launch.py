@@ -241,7 +241,7 @@ def one_of_two(port, number, **more):
 
 @pytest.mark.slow
 def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, start_bertjax):
-    port, told = free_port(), []
+    port, printed = free_port(), []
     jobs = [
         start_bertjax(
             *words(corpus, tmp_path / "run", **{"optimizer.learning_rate": rate}),
@@ -250,9 +250,9 @@ def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, star
         for number, rate in enumerate((1e-3, 2e-3))
     ]
     for job in jobs:
-        told.append(job.communicate(timeout=120)[1])
+        printed.append(job.communicate(timeout=120)[1])
         assert job.returncode == 2
-    for line in told:
+    for line in printed:
         assert "the config of process 1 differs from that of process 0" in line
     assert not (tmp_path / "run").exists()
 
@@ -295,15 +295,15 @@ def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertja
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["--processes", "0", "--", "pretrain"], "--processes: got 0, expected an integer >= 1"),
         (["--processes", "2"], "expected `-- VERB ...`"),
         (["--", "extract"], "with a VERB of pretrain, finetune"),
     ],
 )
-def test_a_mistake_is_one_line(run_bertjax, arguments, said):
+def test_a_mistake_is_one_line(run_bertjax, arguments, output):
     done = run_bertjax("launch", *arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert output in done.stderr
     assert done.stderr.count("\n") == 1

@@ -101,10 +101,10 @@ def test_interrupted_before_the_first_shard_it_names_no_folder(
     with pytest.raises(KeyboardInterrupt):
         prepare.main(words)
     command = shlex.join(["bertjax", "prepare", *words])
-    told = (
+    output_text = (
         f"stopped; no shard is finished yet, the same command starts from the beginning: {command}"
     )
-    assert capsys.readouterr().err.splitlines()[-1] == told
+    assert capsys.readouterr().err.splitlines()[-1] == output_text
 
 
 def test_a_killed_worker_is_one_line(place, start_bertjax, tmp_path):

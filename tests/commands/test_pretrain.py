@@ -74,9 +74,9 @@ def words(corpus, workdir, **changes):
 
 def fingerprints(run_bertjax, workdir):
     """SHA-256 of the parameters and of the optimizer state, as `inspect` tells them."""
-    told = run_bertjax("inspect", workdir / "checkpoints" / str(STEPS), "--json")
-    assert told.returncode == 0, told.stderr
-    found = json.loads(told.stdout)
+    printed = run_bertjax("inspect", workdir / "checkpoints" / str(STEPS), "--json")
+    assert printed.returncode == 0, printed.stderr
+    found = json.loads(printed.stdout)
     return {name: value for name, value in found.items() if "sha256" in name}
 
 
@@ -203,7 +203,7 @@ def test_a_finished_run_is_extended_in_other_parts(corpus, tmp_path, run_bertjax
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "printed"),
     [
         ({"model.hidden_size": 18, "model.num_attention_heads": 4}, "equal heads; nearest: 16, 20"),
         ({"mesh.data": 3}, "config.mesh: got data=3"),
@@ -216,10 +216,10 @@ def test_a_finished_run_is_extended_in_other_parts(corpus, tmp_path, run_bertjax
         ({"model.hidden_act": "gelo"}, "did you mean 'gelu'"),
     ],
 )
-def test_mistakes_get_one_line(changes, told, corpus, tmp_path, run_bertjax):
+def test_mistakes_get_one_line(changes, printed, corpus, tmp_path, run_bertjax):
     done = run_bertjax(*words(corpus, tmp_path / "run", **changes))
     assert done.returncode == 2, done.stderr
-    assert told in done.stderr
+    assert printed in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
 

@@ -34,5 +34,5 @@ def test_a_mistake_is_one_line(tmp_path):
 
 
 def test_the_help_names_every_task():
-    told = set(re.findall(r"\w+", score.EPILOG))
-    assert set(official.SCORERS) <= told
+    printed = set(re.findall(r"\w+", score.EPILOG))
+    assert set(official.SCORERS) <= printed

@@ -147,8 +147,8 @@ def home(tmp_path, root, monkeypatch, capsys):
 
 def test_every_run_has_a_name_a_folder_and_a_row(home):
     home.orders({NAMES[2]: 3.0, NAMES[1]: 5.0})
-    status, out, told = home.sweep()
-    assert status == 0, told
+    status, out, printed = home.sweep()
+    assert status == 0, printed
     assert home.begun == NAMES
     found = home.results
     assert (found["best"], found["metric"]) == (NAMES[2], "held_out/mlm/loss")
@@ -161,18 +161,18 @@ def test_every_run_has_a_name_a_folder_and_a_row(home):
     assert rows[3] == [NAMES[1], "done", "10/10", "4.5000", "5.0000"]
     assert "2.5000*" in (home.workdir / "table.md").read_text()
     assert out.splitlines()[-1] == "4 runs: 4 done"
-    assert f"[2/4] {NAMES[1]}" in told
-    assert f"{NAMES[1]}: held_out/mlm/loss 4.5000, " in told
+    assert f"[2/4] {NAMES[1]}" in printed
+    assert f"{NAMES[1]}: held_out/mlm/loss 4.5000, " in printed
 
 
 def test_a_run_that_fails_stops_no_other_and_is_tried_again(home):
     home.orders({NAMES[1]: "fail"})
-    status, out, told = home.sweep("--parallel", 2)
+    status, out, printed = home.sweep("--parallel", 2)
     assert status == 2
     assert sorted(home.begun) == sorted(NAMES)
     log = home.workdir / NAMES[1] / "run.log"
     assert f"{NAMES[1]} failed: bertjax pretrain: error: no such luck ({log})" in out
-    assert told.splitlines()[-1] == (
+    assert printed.splitlines()[-1] == (
         f"bertjax sweep: error: 1 of 4 runs failed, the others are done: {log}"
     )
     run = home.results["runs"][NAMES[1]]
@@ -212,10 +212,10 @@ def test_a_sweep_that_is_asked_to_end_lets_its_runs_save(home, command_environme
     _, out, _ = home.type("--status", home.workdir)
     assert out.splitlines()[-1] == "4 runs: 1 done, 2 running, 1 waiting"
     process.send_signal(number)
-    out, told = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, told
+    out, printed = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, printed
     assert all((folder / "saved").exists() for folder in waiting)
-    assert told.splitlines()[-1] == "bertjax sweep: stopped; the same command resumes the runs"
+    assert printed.splitlines()[-1] == "bertjax sweep: stopped; the same command resumes the runs"
     states = [run["state"] for run in home.results["runs"].values()]
     assert states == ["done", "begun", "begun", "waiting"]
     home.orders({})
@@ -298,21 +298,21 @@ def test_the_folder_of_another_sweep_is_refused(home):
     home.sweep()
     before = (home.workdir / "config.json").read_bytes()
     home.runs('product({"optimizer.learning_rate": (1e-3, 3e-3), "seed": (5, 6)})')
-    said = one_line(home.sweep())
-    assert "belongs to another sweep: its run learning_rate=1e-3,seed=0 has started" in said
+    captured = one_line(home.sweep())
+    assert "belongs to another sweep: its run learning_rate=1e-3,seed=0 has started" in captured
     home.runs(FOUR)
-    said = one_line(home.sweep("--config.optimizer.warmup_steps=3"))
-    assert "sweep.config.optimizer.warmup_steps: 0 in the folder, got 3" in said
+    captured = one_line(home.sweep("--config.optimizer.warmup_steps=3"))
+    assert "sweep.config.optimizer.warmup_steps: 0 in the folder, got 3" in captured
     assert (home.workdir / "config.json").read_bytes() == before
     assert len(home.begun) == 4
 
 
 def one_line(ended: tuple[int, str, str]) -> str:
-    status, out, told = ended
+    status, out, printed = ended
     assert (status, out) == (2, "")
-    assert told.startswith("bertjax sweep: error: ")
-    assert told.count("\n") == 1, told
-    return told
+    assert printed.startswith("bertjax sweep: error: ")
+    assert printed.count("\n") == 1, printed
+    return printed
 
 
 @pytest.mark.parametrize(
@@ -366,8 +366,8 @@ def test_fine_tuning_is_told_from_its_task(home):
     assert "--init requires the pretrained run" in one_line(home.type(*words))
     assert "--data requires" in one_line(home.type(*words[:4]))
     home.orders({"one": 8.0})
-    status, out, told = home.type(*words, "--init", "runs/b", "--seeds", 2)
-    assert status == 0, told
+    status, out, printed = home.type(*words, "--init", "runs/b", "--seeds", 2)
+    assert status == 0, printed
     assert home.begun == ["one", "learning_rate=0.5"]
     assert home.results["best"] == "one"
     assert home.results["runs"]["one"]["best"] == 0.8
@@ -376,8 +376,8 @@ def test_fine_tuning_is_told_from_its_task(home):
         *("bertjax", "finetune", "--config", spec, "--init", "runs/a", "--data", "glue"),
         *("--seeds", "3", "--workdir", str(home.workdir / "one")),
     ]
-    said = one_line(home.type(*words, "--init", "runs/other"))
-    assert 'sweep.options.init: "runs/b" in the folder, got "runs/other"' in said
+    captured = one_line(home.type(*words, "--init", "runs/other"))
+    assert 'sweep.options.init: "runs/b" in the folder, got "runs/other"' in captured
 
 
 def test_a_live_table_shows_those_that_run(home, monkeypatch):

@@ -24,10 +24,10 @@ def data(tmp_path):
 
 
 def test_a_tokenizer_is_trained_once(data):
-    said = []
-    first = cache.get_or_train_tokenizer(data, SETTINGS, said.append)
-    assert cache.get_or_train_tokenizer(data, SETTINGS, said.append) == first
-    assert said == [
+    output = []
+    first = cache.get_or_train_tokenizer(data, SETTINGS, output.append)
+    assert cache.get_or_train_tokenizer(data, SETTINGS, output.append) == first
+    assert output == [
         "tokenizer: training wordpiece, vocabulary of 64",
         f"tokenizer: {first} (cached)",
     ]
@@ -57,15 +57,15 @@ def test_a_text_field_with_a_prepared_corpus_is_refused(data, tmp_path):
 def test_of_concurrent_runs_one_trains_and_the_others_wait(data, tmp_path):
     path = cache.get_or_train_tokenizer(data, SETTINGS, lambda line: None)
     elsewhere = path.rename(tmp_path / "elsewhere")
-    said = queue.Queue()
+    output = queue.Queue()
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         other = threading.Thread(
-            target=cache.get_or_train_tokenizer, args=(data, SETTINGS, said.put)
+            target=cache.get_or_train_tokenizer, args=(data, SETTINGS, output.put)
         )
         other.start()
-        assert said.get(timeout=60) == f"waiting for another run that is writing {path}"
+        assert output.get(timeout=60) == f"waiting for another run that is writing {path}"
         elsewhere.rename(path)
     other.join(timeout=60)
-    assert said.get(timeout=60) == f"tokenizer: {path} (cached)"
-    assert said.empty()
+    assert output.get(timeout=60) == f"tokenizer: {path} (cached)"
+    assert output.empty()

@@ -19,8 +19,8 @@ def test_a_file_is_one_source_under_all_its_paths(tmp_path):
 
 def test_repeated_files_are_reported(tmp_path):
     assert describe_repeated(["*.txt", "python-docs"]) is None
-    said = describe_repeated(["a.txt", "a.txt", str(tmp_path / "a.txt")])
-    assert said == "note: the inputs match a.txt 3 times; each file is read once"
+    output = describe_repeated(["a.txt", "a.txt", str(tmp_path / "a.txt")])
+    assert output == "note: the inputs match a.txt 3 times; each file is read once"
     assert "a.txt 2 times, and 1 other file" in describe_repeated(["*.txt", "*.txt"])
 
 

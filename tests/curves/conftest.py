@@ -135,11 +135,11 @@ def sentences():
 @pytest.fixture(scope="module")
 def text(tmp_path_factory, sentences) -> pathlib.Path:
     """60 documents of 12 sentences."""
-    said = sentences(0)
-    documents = ["\n".join(itertools.islice(said, 12)) for _ in range(60)]
+    output = sentences(0)
+    documents = ["\n".join(itertools.islice(output, 12)) for _ in range(60)]
     path = tmp_path_factory.mktemp("golden") / "text.txt"
     path.write_text("\n\n".join(documents), encoding="utf-8")
-    pairs = (f"{said_now}\t{said_now[::-1]}\n" for said_now in itertools.islice(said, 300))
+    pairs = (f"{said_now}\t{said_now[::-1]}\n" for said_now in itertools.islice(output, 300))
     path.with_suffix(".tsv").write_text("".join(pairs), encoding="utf-8")
     return path
 

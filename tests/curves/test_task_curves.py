@@ -37,7 +37,7 @@ STAGES = {"layers": "layer_matching", "prediction": "soft_targets"}
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory, sentences, nouns) -> pathlib.Path:
     """Four tasks in GLUE's layout: 80 examples to learn from, 11 in each dev set; and a graph."""
-    folder, said, chance = (
+    folder, output, chance = (
         tmp_path_factory.mktemp("golden") / "glue",
         sentences(1),
         random.Random(2),
@@ -45,21 +45,21 @@ def glue(tmp_path_factory, sentences, nouns) -> pathlib.Path:
     mnli_columns = ["index", "sentence1", "sentence2", "gold_label"]
     answers = "entailment", "neutral", "contradiction"
     files = {
-        "CoLA": (("train", "dev"), None, lambda i: ["x", i % 2, "", next(said)]),
+        "CoLA": (("train", "dev"), None, lambda i: ["x", i % 2, "", next(output)]),
         "book_review": (
             ("train", "dev", "test"),
             ["label", "text_a"],
-            lambda i: [i % 2, next(said)],
+            lambda i: [i % 2, next(output)],
         ),
         "STS-B": (
             ("train", "dev"),
             ["index", "sentence1", "sentence2", "score"],
-            lambda i: [i, next(said), next(said), round(chance.uniform(0, 5), 2)],
+            lambda i: [i, next(output), next(output), round(chance.uniform(0, 5), 2)],
         ),
         "MNLI": (
             ("train", "dev_matched", "dev_mismatched"),
             mnli_columns,
-            lambda i: [i, next(said), next(said), answers[i % 3]],
+            lambda i: [i, next(output), next(output), answers[i % 3]],
         ),
     }
     for name, (splits, columns, row) in files.items():
@@ -77,8 +77,8 @@ def glue(tmp_path_factory, sentences, nouns) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def other_data(tmp_path_factory, sentences, nouns) -> pathlib.Path:
     """What the other tasks read, each in the layout of its release."""
-    folder, said = tmp_path_factory.mktemp("golden") / "other", sentences(3)
-    texts = [[next(said) for _ in range(5)] for _ in range(16)]
+    folder, output = tmp_path_factory.mktemp("golden") / "other", sentences(3)
+    texts = [[next(output) for _ in range(5)] for _ in range(16)]
     for split, some in (("train", texts), ("dev", texts[:4])):
         (folder / "squad").mkdir(parents=True, exist_ok=True)
         content = {"data": [{"paragraphs": [paragraph(*each) for each in enumerate(some)]}]}

@@ -69,9 +69,9 @@ def release(tmp_path):
 
 def test_it_becomes_a_run(release, run_bertjax, tmp_path):
     folder = release()
-    said = run_bertjax("import", "--from", folder, "--to", tmp_path / "run")
-    assert said.returncode == 0, said.stderr
-    assert ": elmo with 1,450 parameters; heads: none" in said.stdout
+    output = run_bertjax("import", "--from", folder, "--to", tmp_path / "run")
+    assert output.returncode == 0, output.stderr
+    assert ": elmo with 1,450 parameters; heads: none" in output.stdout
     origin = checkpoint_origin.resolve(str(tmp_path / "run"))
     recurrent = restore.load_numpy(origin.checkpoint, "params/encoder/recurrent")
     with h5py.File(folder / "small_weights.hdf5") as file:
@@ -92,16 +92,16 @@ def test_options_that_do_not_fit_are_a_table(release):
 
 
 @pytest.mark.parametrize(
-    ("part", "field", "told"),
+    ("part", "field", "printed"),
     [
-        ("lstm", {"n_layers": None}, "no description of an ELMo model: TypeError"),
-        ("char_cnn", {"filters": None}, "no description of an ELMo model: TypeError"),
+        ("lstm", {"n_layers": None}, "does not describe an ELMo: TypeError"),
+        ("char_cnn", {"filters": None}, "does not describe an ELMo: TypeError"),
         ("char_cnn", {"activation": "gelu"}, "activation='gelu', expected one of relu, tanh"),
     ],
 )
-def test_options_that_cannot_be_read(release, part, field, told):
+def test_options_that_cannot_be_read(release, part, field, printed):
     section = OPTIONS[part] | field
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=printed):
         importing.read(release({**OPTIONS, part: section}))
 
 

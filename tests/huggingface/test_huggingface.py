@@ -200,7 +200,7 @@ def test_numbers_that_no_architecture_has(model):
 
 
 @pytest.mark.parametrize(
-    ("model_type", "change", "parts", "told"),
+    ("model_type", "change", "parts", "printed"),
     [
         ("albert", {"num_hidden_groups": 3}, (), "num_hidden_groups=3 .* expected 1 to num_h.*=1 "),
         ("albert", {"inner_group_num": 0}, (), "inner_group_num=0, expected .* 1 or more blocks"),
@@ -228,9 +228,9 @@ def test_numbers_that_no_architecture_has(model):
         ),
     ],
 )
-def test_a_config_of_the_family_that_asks_for_something_else(model_type, change, parts, told):
+def test_a_config_of_the_family_that_asks_for_something_else(model_type, change, parts, printed):
     architecture = architectures.load(model_type)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=printed):
         architecture.fields(CONFIGS[model_type] | change, parts)
 
 
@@ -249,7 +249,7 @@ def test_memory_and_distances_without_a_limit():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "printed"),
     [
         ({"add_cross_attention": True}, "add_cross_attention of config.json: got True"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder of config.json: got True"),
@@ -265,8 +265,8 @@ def test_memory_and_distances_without_a_limit():
         ({"hidden_act": "quick_gelu"}, "no activation 'quick_gelu': known: gelu"),
     ],
 )
-def test_a_config_that_asks_for_something_else(change, told):
-    with pytest.raises(UserError, match=told):
+def test_a_config_that_asks_for_something_else(change, printed):
+    with pytest.raises(UserError, match=printed):
         architectures.load("bert").fields(FIELDS | change, ("mlm",))
 
 
@@ -290,7 +290,7 @@ def test_what_an_old_config_does_not_say():
 
 
 @pytest.mark.parametrize(
-    ("model_type", "change", "told"),
+    ("model_type", "change", "printed"),
     [
         (
             "distilbert",
@@ -304,9 +304,9 @@ def test_what_an_old_config_does_not_say():
         ),
     ],
 )
-def test_a_model_that_theirs_cannot_be(model_type, change, told):
+def test_a_model_that_theirs_cannot_be(model_type, change, printed):
     architecture = architectures.load(model_type)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=printed):
         architecture.config(FIELDS | change, ("mlm", "glue"))
 
 

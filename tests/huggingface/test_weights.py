@@ -47,7 +47,7 @@ def test_several_files_with_an_index(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "printed"),
     [
         ("no file", r"part1.safetensors is missing"),
         ("no name", r"part0.safetensors lacks c, which .*index.json lists"),
@@ -55,7 +55,7 @@ def test_several_files_with_an_index(tmp_path):
         ("cut", r"part1.safetensors is damaged \(.*\): copy it again"),
     ],
 )
-def test_a_broken_index(tmp_path, damage, told):
+def test_a_broken_index(tmp_path, damage, printed):
     index = sharded(tmp_path)
     part = tmp_path / "part1.safetensors"
     if damage == "no file":
@@ -67,7 +67,7 @@ def test_a_broken_index(tmp_path, damage, told):
         index.write_text("{}")
     else:
         part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match=printed) as caught:
         weights.read(tmp_path)
     assert "\n" not in str(caught.value)
 

@@ -44,7 +44,7 @@ def test_greedy_says_what_the_whole_decoder_finds_likeliest(make, pieces):
     (ids,) = pieces.encode_batch(SOURCES[:1])
     batch = {"input_ids": jnp.asarray([[*ids, pieces.sep_id]])}
     batch["attention_mask"] = jnp.ones(batch["input_ids"].shape, bool)
-    said, most = [], 12
+    output, most = [], 12
 
     @jax.jit
     def scores(ids):
@@ -54,10 +54,10 @@ def test_greedy_says_what_the_whole_decoder_finds_likeliest(make, pieces):
         return translator.model.apply(variables, decoded, method="attend")
 
     for place in range(most):
-        read = [pieces.pad_id, *said] + [0] * (most - place - 1)
-        said.append(int(scores(jnp.asarray([read]))[0, place].argmax()))
-    end = said.index(pieces.sep_id) if pieces.sep_id in said else most
-    wanted = [token for token in said[:end] if token not in pieces.special_ids]
+        read = [pieces.pad_id, *output] + [0] * (most - place - 1)
+        output.append(int(scores(jnp.asarray([read]))[0, place].argmax()))
+    end = output.index(pieces.sep_id) if pieces.sep_id in output else most
+    wanted = [token for token in output[:end] if token not in pieces.special_ids]
     assert wanted
     found = translator.translate(SOURCES[:1], 2)[0]
     assert pieces.encode_batch([found])[0][: len(wanted)] == wanted

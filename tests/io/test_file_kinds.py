@@ -218,9 +218,9 @@ def test_the_command_for_arrow_converts_to_json_lines(tmp_path, kind):
 def test_every_kind_has_a_remedy_that_quotes_file_names():
     for kind in (*file_kinds.KINDS, file_kinds.JSON_ARRAY, file_kinds.NUL_BYTES):
         for path in ("a b/it's.x.gz", "plain.x"):
-            said = file_kinds.remedy(kind, path)
-            assert "{read}" not in said
-            assert "it's.x.gz" not in said  # quoted for a shell, or not named
+            output = file_kinds.remedy(kind, path)
+            assert "{read}" not in output
+            assert "it's.x.gz" not in output  # quoted for a shell, or not named
 
 
 def test_other_formats_are_refused_where_lines_are_texts(tmp_path, monkeypatch):

@@ -88,15 +88,15 @@ def test_the_rule(case, changes, asked, kernel, reason):
 
 
 @pytest.mark.parametrize(
-    ("case", "asked", "said"),
+    ("case", "asked", "output"),
     [
         (TPU, "flash", "attention_kernel: got 'flash'; did you mean 'splash'"),
         (TPU, "cudnn", "got 'cudnn', a kernel for gpu, expected one for tpu, .*; leave it empty"),
         (GPU, "splash", "got 'splash', a kernel for tpu, expected one for gpu"),
     ],
 )
-def test_a_kernel_that_cannot_be_is_one_line(case, asked, said):
-    with pytest.raises(UserError, match=said):
+def test_a_kernel_that_cannot_be_is_one_line(case, asked, output):
+    with pytest.raises(UserError, match=output):
         choose(case, asked)
 
 

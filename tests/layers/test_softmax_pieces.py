@@ -23,9 +23,11 @@ class Predicting(nn.Module):
         def score(module, hidden, bias):
             return hidden @ module.variables["params"]["table"].T + bias
 
-        said = losses.chunked_softmax(self, score, hidden, labels, positions, bias)
-        spread = -jnp.sum(weights * said.mean)
-        return -jnp.sum(weights * said.log_probs) + SPREAD * spread, jnp.sum(weights * said.hits)
+        output = losses.chunked_softmax(self, score, hidden, labels, positions, bias)
+        spread = -jnp.sum(weights * output.mean)
+        return -jnp.sum(weights * output.log_probs) + SPREAD * spread, jnp.sum(
+            weights * output.hits
+        )
 
 
 @pytest.fixture(scope="module")

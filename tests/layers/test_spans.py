@@ -100,10 +100,10 @@ def test_all_of_the_text_is_in_the_source_or_in_the_target(rows, random_spans):
     source, mask = spans.replace_spans(ids, there, found, tokens, L, 0)
     target, target_mask = spans.gather_spans(ids, found, tokens, 3, L, 0)
     for row in range(20):
-        said = np.asarray(target[row])[np.asarray(target_mask[row])].tolist()
-        assert said.pop() == 3
+        output = np.asarray(target[row])[np.asarray(target_mask[row])].tolist()
+        assert output.pop() == 3
         parts, last = {}, None
-        for token in said:
+        for token in output:
             if token > 90:
                 parts[token], last = [], token
             else:

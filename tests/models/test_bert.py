@@ -178,11 +178,11 @@ def test_the_forward_pass_is_the_sum_of_its_parts(batch, variables):
 def test_positions_and_segments_have_defaults(batch, variables):
     plain = {name: batch[name] for name in ("input_ids", "attention_mask")}
     positions = jnp.broadcast_to(jnp.arange(L), (B, L))
-    told = plain | {"segment_ids": jnp.zeros((B, L), jnp.int32), "position_ids": positions}
+    printed = plain | {"segment_ids": jnp.zeros((B, L), jnp.int32), "position_ids": positions}
     wanted = run(small(), variables, plain).sequence
-    np.testing.assert_array_equal(run(small(), variables, told).sequence, wanted)
-    for other in ({"position_ids": positions + 1}, {"segment_ids": told["segment_ids"] + 1}):
-        assert np.abs(run(small(), variables, told | other).sequence - wanted).max() > 1e-2
+    np.testing.assert_array_equal(run(small(), variables, printed).sequence, wanted)
+    for other in ({"position_ids": positions + 1}, {"segment_ids": printed["segment_ids"] + 1}):
+        assert np.abs(run(small(), variables, printed | other).sequence - wanted).max() > 1e-2
 
 
 def test_attend_scores_with_the_word_embeddings(batch, variables):

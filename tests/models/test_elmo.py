@@ -81,15 +81,15 @@ def test_rows_go_on_and_others_begin(apply, variables, batch):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "printed"),
     [
         ({"hidden_size": 7}, "hidden_size=7, expected an even number"),
         ({"max_chars_per_word": 1}, "max_chars_per_word=1, expected no filter wider"),
     ],
 )
-def test_impossible_fields_are_one_line(fields, told, batch):
+def test_impossible_fields_are_one_line(fields, printed, batch):
     model = MODEL.clone(**fields)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=printed):
         model.init(jax.random.key(0), batch, train=False)
 
 

@@ -53,12 +53,12 @@ def test_padding_changes_nothing_and_no_token_sees_what_follows(encode, batch):
 def test_token_by_token_is_all_at_once(model, variables, encode, batch):
     decoded = encode(batch).decoded
     wanted = model.apply(variables, decoded, method="attend")
-    said = model.apply(variables, batch, T, method="begin")
-    step = jax.jit(lambda said, tokens: model.apply(variables, said, tokens, method="step"))
+    output = model.apply(variables, batch, T, method="begin")
+    step = jax.jit(lambda output, tokens: model.apply(variables, output, tokens, method="step"))
     for place, tokens in enumerate(batch["decoder_input_ids"].T):
-        scores, said = step(said, tokens)
+        scores, output = step(output, tokens)
         np.testing.assert_allclose(scores, wanted[:, place], rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(said.length, [T] * B)
+    np.testing.assert_array_equal(output.length, [T] * B)
 
 
 def test_positions_are_told_where_a_target_begins_in_the_middle(encode, batch):

@@ -80,9 +80,9 @@ def test_mass_says_half_of_the_text_from_its_place(prepare, make_batch):
     text = np.asarray(batch["attention_mask"].sum(1)) - 2
     np.testing.assert_array_equal(there.sum(1), np.round(0.5 * text))
     ids = np.asarray(batch["input_ids"])
-    said = np.take_along_axis(ids, prepared["decoder_positions"], axis=1)
-    np.testing.assert_array_equal(prepared["target_ids"][there], said[there])
-    assert not np.isin(said[there], SPECIAL).any()
+    output = np.take_along_axis(ids, prepared["decoder_positions"], axis=1)
+    np.testing.assert_array_equal(prepared["target_ids"][there], output[there])
+    assert not np.isin(output[there], SPECIAL).any()
     changed = (prepared["input_ids"] != ids).sum(1)
     assert np.all(changed <= there.sum(1))
     assert changed.sum() > 0.7 * there.sum()

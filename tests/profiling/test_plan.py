@@ -40,20 +40,20 @@ def test_a_mesh_as_a_person_writes_it(config):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("dta=3", "unknown axis 'dta': got dta=3, did you mean 'data'"),
         ("data=0", "expected axes and sizes such as data=64,fsdp=4"),
         ("data", "expected axes and sizes"),
     ],
 )
-def test_another_mesh_is_one_line(config, text, said):
-    with pytest.raises(UserError, match=said):
+def test_another_mesh_is_one_line(config, text, output):
+    with pytest.raises(UserError, match=output):
         profiling_plan.with_mesh(config, text)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         ("v5f-4", "unknown TPU version 'v5f': did you mean"),
         ("v5e-7", "unknown topology: got 'v5e-7', expected one such as v5e:2x2"),
@@ -61,20 +61,20 @@ def test_another_mesh_is_one_line(config, text, said):
         ("v5e:4by4", "unknown topology: got 'v5e:4by4',"),
     ],
 )
-def test_another_topology_is_one_line(name, said):
-    with pytest.raises(UserError, match=said):
+def test_another_topology_is_one_line(name, output):
+    with pytest.raises(UserError, match=output):
         chips.get_topology(name)
 
 
 @pytest.mark.parametrize(
-    ("name", "slices", "said"),
+    ("name", "slices", "output"),
     [
         ("v5e:2x2", 0, "--slices: got 0, expected an integer >= 1"),
         ("v4-8", 2, "--slices: got 2, expected 1 for v4"),
     ],
 )
-def test_slices_that_cannot_be_are_one_line(name, slices, said):
-    with pytest.raises(UserError, match=said):
+def test_slices_that_cannot_be_are_one_line(name, slices, output):
+    with pytest.raises(UserError, match=output):
         chips.get_topology(name, slices)
 
 

@@ -88,9 +88,9 @@ def test_two_tasks_are_learned_by_one_encoder(data, pretrained, tmp_path, capsys
     workdir = tmp_path / "both"
     files = ("--init", str(pretrained), "--data", str(data), "--workdir", str(workdir))
     finetune.main(["--config", f"{ROOT}/configs/glue.py:cola+sst2,tiny", *files, *overrides])
-    told = capsys.readouterr().err
-    assert "cola+sst2: train 60, cola/train 30, cola/dev 30, sst2/train 30, sst2/dev 30" in told
-    assert "new: cola/classifier/dense/bias" in told
+    printed = capsys.readouterr().err
+    assert "cola+sst2: train 60, cola/train 30, cola/dev 30, sst2/train 30, sst2/dev 30" in printed
+    assert "new: cola/classifier/dense/bias" in printed
     results = json.loads((workdir / "results.json").read_text())
     assert results["steps"] == 12 * 2 * 4
     (seed,) = results["each_seed"]

@@ -86,7 +86,7 @@ def test_what_an_older_version_did_not_know_is_no_difference_while_it_is_off(tmp
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "captured"),
     [
         ({"seed": 1}, "seed: 0 in the folder, got 1"),
         ({"num_train_steps": 50}, "num_train_steps: 100 in the folder, got 50"),
@@ -98,12 +98,12 @@ def test_what_an_older_version_did_not_know_is_no_difference_while_it_is_off(tmp
         ),
     ],
 )
-def test_another_config_is_refused_naming_the_fields(tmp_path, other, said):
+def test_another_config_is_refused_naming_the_fields(tmp_path, other, captured):
     train(tmp_path, CONFIG)
     before = (tmp_path / "config.json").read_bytes()
     with pytest.raises(UserError) as error:
         claim(tmp_path, changed(**other))
-    assert said in str(error.value)
+    assert captured in str(error.value)
     assert "another --workdir" in str(error.value)
     assert "\n" not in str(error.value)
     assert (tmp_path / "config.json").read_bytes() == before
@@ -172,7 +172,7 @@ def test_a_folder_serves_one_process_at_a_time(tmp_path, root):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "captured"),
     [
         ("texts/b.txt", "an input of this run"),
         ("texts/deep/a.txt", "an input of this run"),
@@ -185,7 +185,7 @@ def test_a_folder_serves_one_process_at_a_time(tmp_path, root):
         ("bertjax_tokenizer.json", "which is the folder of a tokenizer"),
     ],
 )
-def test_a_run_does_not_write_among_other_files(tmp_path, name, said):
+def test_a_run_does_not_write_among_other_files(tmp_path, name, captured):
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("text")
@@ -193,7 +193,7 @@ def test_a_run_does_not_write_among_other_files(tmp_path, name, said):
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError) as error:
         claim(tmp_path / "texts", changed(data={"input": inputs}))
-    assert said in str(error.value)
+    assert captured in str(error.value)
     assert "\n" not in str(error.value)
     assert sorted(tmp_path.rglob("*")) == before
 

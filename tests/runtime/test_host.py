@@ -50,7 +50,7 @@ def test_auto_precision_is_the_fastest_of_the_device(monkeypatch, backend, has, 
     assert build.precision({"name": "bert", "precision": "float32"}) == "float32"
 
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs glibc")
 
 PAGE_FAULTS = """
 import resource, threading

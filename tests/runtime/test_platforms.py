@@ -48,8 +48,8 @@ def test_the_tpu_compiler_gets_larger_stacks(monkeypatch):
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--one=1")
     host.enlarge_tpu_compiler_stack()
     host.enlarge_tpu_compiler_stack()
-    said = os.environ["LIBTPU_INIT_ARGS"]
-    assert said == "--one=1 --fibers_default_thread_stack_size=4194304"
+    output = os.environ["LIBTPU_INIT_ARGS"]
+    assert output == "--one=1 --fibers_default_thread_stack_size=4194304"
 
 
 def test_a_stack_size_that_is_set_is_kept(monkeypatch):

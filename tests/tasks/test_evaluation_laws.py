@@ -92,26 +92,26 @@ def test_each_example_counts_once_where_the_last_batch_is_short(task, usual):
     assert found["scores"][SHARE_RIGHT[task]] == pytest.approx(sum(right) / len(right))
 
 
-def _right_answers(said):
+def _right_answers(captured):
     """A word is right in any case, and no text is where there is no answer."""
     for number in range(tasks.SIZE):
         words = f"{tasks.text(number)} {tasks.text(number + 1)}".split()
-        yield said[f"q{number}"].lower() == (words[2].lower() if number % 4 else "")
+        yield captured[f"q{number}"].lower() == (words[2].lower() if number % 4 else "")
 
 
 RIGHT = {
-    "rte": lambda said: [
+    "rte": lambda captured: [
         label == ("not_entailment" if int(name) % 3 == 0 else "entailment")
-        for name, label in said.items()
+        for name, label in captured.items()
     ],
-    "squad2": lambda said: list(_right_answers(said)),
-    "ner": lambda said: [
+    "squad2": lambda captured: list(_right_answers(captured)),
+    "ner": lambda captured: [
         tag == tasks.TAGS.get(word, "O")
-        for words, tags in said.items()
+        for words, tags in captured.items()
         for word, tag in zip(words.split(), tags, strict=True)
     ],
-    "race": lambda said: [
-        letter == "ABCD"[number % 4] for number, letter in enumerate(said.values())
+    "race": lambda captured: [
+        letter == "ABCD"[number % 4] for number, letter in enumerate(captured.values())
     ],
 }
 

@@ -33,8 +33,8 @@ def put(tmp_path):
 
 
 def scored(put, task, references, predictions):
-    told = None if references is None else put("references", references)
-    return official.score(task, told, put("predictions", predictions))
+    printed = None if references is None else put("references", references)
+    return official.score(task, printed, put("predictions", predictions))
 
 
 def test_glue_is_matched_by_index(put):

@@ -107,8 +107,8 @@ def test_a_second_start_counts_on_and_counts_what_was_lost(run, tmp_path):
     """A process that was killed told of step 5 when 99 seconds were over; 4 had been saved."""
     _, kept = run(0, 6)
     before = kept["Goodput"]
-    told = [{"step": 4, "seconds": 66.0}, {"step": 5, "seconds": 99.0}, {"step": 5, "x": 1}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
+    printed = [{"step": 4, "seconds": 66.0}, {"step": 5, "seconds": 99.0}, {"step": 5, "x": 1}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in printed))
     found, _ = run(4, 8, kept)
     assert found["goodput/lost"] == 99 - before["seconds"]
     assert found["goodput/compile"] == 80

@@ -39,10 +39,10 @@ def wait_for_output(process):
 def uninterrupted(start_toy, tmp_path_factory):
     """Final step and fingerprint of a run of 60 steps that nothing happens to."""
     workdir = tmp_path_factory.mktemp("uninterrupted")
-    return finished(start_toy(workdir, "--steps", 60)) | {"metrics": told(workdir)}
+    return finished(start_toy(workdir, "--steps", 60)) | {"metrics": printed(workdir)}
 
 
-def told(workdir):
+def printed(workdir):
     return [
         (record["step"], name, record[name])
         for record in read_metrics(workdir)
@@ -69,7 +69,7 @@ def test_a_signal_finishes_the_step_saves_and_goes_on_later(
     assert checkpoint_folder.steps(tmp_path / "checkpoints")[-1] == stopped_at
     result = finished(start_toy(tmp_path, "--steps", 60))
     assert (result["step"], result["sha256"]) == (60, uninterrupted["sha256"])
-    assert told(tmp_path) == uninterrupted["metrics"]
+    assert printed(tmp_path) == uninterrupted["metrics"]
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path, start_toy):

@@ -111,13 +111,13 @@ def test_several_steps_are_the_formula(kind, clip):
 def test_the_defaults_are_those_of_bert():
     """Weight decay 0.01, betas 0.9 and 0.999, epsilon 1e-6, gradients clipped at 1."""
     named = optimizer.make("adamw")
-    told = optimizer.make(
+    printed = optimizer.make(
         "adamw", weight_decay=0.01, adam_b1=0.9, adam_b2=0.999, adam_eps=1e-6, max_grad_norm=1.0
     )
     params, gradient = nested(draws(0)), nested(draws(1))
     got, wanted = (
         jax.jit(transform.update)(gradient, transform.init(params), params)[0]
-        for transform in (named, told)
+        for transform in (named, printed)
     )
     jax.tree.map(np.testing.assert_array_equal, got, wanted)
 

@@ -49,7 +49,7 @@ def start_hosts(command_environment):
         host.communicate()
 
 
-def said(host):
+def output(host):
     """The next thing that a host says; gloo, which connects them, also writes there."""
     for line in host.stdout:
         if line.startswith("{"):
@@ -58,14 +58,14 @@ def said(host):
 
 
 def ended(host):
-    result, err = said(host), host.stderr.read()
+    result, err = output(host), host.stderr.read()
     return host.wait(timeout=60), result, err
 
 
 def test_a_signal_to_one_host_stops_both_at_one_step_and_they_go_on_together(tmp_path, start_hosts):
     hosts = start_hosts(tmp_path, 1000)
     for host in hosts:
-        assert said(host) == {"first": 0}
+        assert output(host) == {"first": 0}
     while not checkpoint_folder.steps(tmp_path / "checkpoints"):
         assert all(host.poll() is None for host in hosts)
     hosts[1].send_signal(signal.SIGTERM)
@@ -78,7 +78,7 @@ def test_a_signal_to_one_host_stops_both_at_one_step_and_they_go_on_together(tmp
 
     hosts = start_hosts(tmp_path, stopped_at + 3)
     for host in hosts:
-        assert said(host) == {"first": stopped_at}
+        assert output(host) == {"first": stopped_at}
         code, result, err = ended(host)
         assert (code, result["step"]) == (0, stopped_at + 3), err
 

@@ -12,11 +12,11 @@ TENTH = 0.1 / 60
 
 def waits_in_a_function_of_this_name(dog, capfd, wanted):
     """Waits until it was told so often, and returns all that was told."""
-    told, end = "", time.monotonic() + 30
-    while told.count("no step has ended") < wanted and time.monotonic() < end:
+    printed, end = "", time.monotonic() + 30
+    while printed.count("no step has ended") < wanted and time.monotonic() < end:
         time.sleep(0.02)
-        told += capfd.readouterr().err
-    return told
+        printed += capfd.readouterr().err
+    return printed
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def dog():
 def test_all_stacks_are_told_again_and_again(dog, capfd):
     dog.on_metrics(1234, {})
     dog._since -= 100 * 60  # as if that had been long ago
-    told = waits_in_a_function_of_this_name(dog, capfd, wanted=2)
-    assert "process 0: no step has ended for 100 minutes, the last was step 1,234;" in told
-    assert "; stacks of all threads:\n" in told
-    assert "in waits_in_a_function_of_this_name" in told
-    assert told.count("no step has ended") >= 2
+    printed = waits_in_a_function_of_this_name(dog, capfd, wanted=2)
+    assert "process 0: no step has ended for 100 minutes, the last was step 1,234;" in printed
+    assert "; stacks of all threads:\n" in printed
+    assert "in waits_in_a_function_of_this_name" in printed
+    assert printed.count("no step has ended") >= 2
 
 
 def test_steps_that_end_keep_it_quiet(capfd):

@@ -7,41 +7,17 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from bertjax.constraints import Epsilon, NonNegativeFloat, ShareBelowOne
-from bertjax.train.optimizer import (
-    DECAY_BELOW_ONE,
-    NO_DECAY,
-    add_decayed_weights,
-    leading_axes,
-    parameter_name,
-)
+from bertjax.train.optimizer import NO_DECAY, leading_axes, parameter_name
+from bertjax.train.optimizers import adamw
 
 
 @dataclasses.dataclass(frozen=True)
-class Optimizer:
-    """The defaults are those of AdamW.
-
-    Attributes:
-      weight_decay: Decoupled from the gradient.
-      adam_b1: Decay of the first moment.
-      adam_b2: Decay of the second moment.
-      adam_eps: Added to the root of the second moment.
-    """
-
-    weight_decay: NonNegativeFloat = 0.01
-    adam_b1: ShareBelowOne = 0.9
-    adam_b2: ShareBelowOne = 0.999
-    adam_eps: Epsilon = 1e-6
-
-    relations = (DECAY_BELOW_ONE,)
+class Optimizer(adamw.Optimizer):
+    """AdamW followed by the trust ratio; same hyperparameters and defaults."""
 
     def transforms(self) -> tuple[optax.GradientTransformation, ...]:
         """The steps of the chain from clipped gradient to direction."""
-        return (
-            optax.scale_by_adam(self.adam_b1, self.adam_b2, self.adam_eps),
-            add_decayed_weights(self.weight_decay),
-            scale_by_trust_ratio(),
-        )
+        return (*super().transforms(), scale_by_trust_ratio())
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:

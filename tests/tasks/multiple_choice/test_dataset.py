@@ -85,8 +85,8 @@ def test_questions_that_a_person_asks(pieces, reading):
     row = {"context": ARTICLE, "question": "Who?", "choices": ["Anna", "the river"]}
     task = {"dataset": "race", "num_choices": 2}
     asked = multiple_choice_dataset.from_inputs([("stdin:1", json.dumps(row))], "", task, {}, read)
-    (said,) = asked.answers(np.array([0.0, np.log(3)]))
-    assert said == row | {"answer": 1, "probabilities": pytest.approx([0.25, 0.75])}
+    (output,) = asked.answers(np.array([0.0, np.log(3)]))
+    assert output == row | {"answer": 1, "probabilities": pytest.approx([0.25, 0.75])}
     long = json.dumps(row | {"context": f"{ARTICLE} " * 9})
     asked = multiple_choice_dataset.from_inputs([("stdin:1", long)], "", task, {}, read)
     assert asked.answers(np.zeros(2))[0]["truncated"]

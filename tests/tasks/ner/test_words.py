@@ -248,8 +248,8 @@ def test_released_sentences(shared_data, name):
     batch = rows(encoded, 40)
     assert len(encoded.pairs) > len(sentences)  # some were cut
     assert batch["attention_mask"].mean() > 0.9  # but for the ends of documents
-    told = encoded.by_sentence(batch["token_labels"])
-    assert [tuple(names[n - 1] for n in each) for each in told] == [s.tags for s in sentences]
+    printed = encoded.by_sentence(batch["token_labels"])
+    assert [tuple(names[n - 1] for n in each) for each in printed] == [s.tags for s in sentences]
     first = encoded.by_sentence(batch["input_ids"])
     begun = learned.word_starts[np.concatenate(first)]
     assert begun.all()

@@ -37,14 +37,14 @@ def save(workdir, steps, metrics=None, **options) -> None:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def output() -> list[str]:
     return []
 
 
 @pytest.fixture
-def resume(tmp_path, said):
+def resume(tmp_path, output):
     def resume(target=TARGET, **options):
-        options = {"provenance": PROVENANCE, "log": said.append} | options
+        options = {"provenance": PROVENANCE, "log": output.append} | options
         with Checkpoints(tmp_path, **options) as checkpoints:
             return checkpoints.resume(target)
 
@@ -83,7 +83,7 @@ def spoil_the_integrity(checkpoint):
 DAMAGES = [truncate, flip_a_bit, delete_a_file, delete_the_record, spoil_the_integrity]
 
 
-def test_what_is_read_is_what_was_saved(tmp_path, resume, said):
+def test_what_is_read_is_what_was_saved(tmp_path, resume, output):
     with Checkpoints(tmp_path, provenance=PROVENANCE) as checkpoints:
         checkpoints.save(state_at(3), step=3, metrics={"loss": 1.5}, hooks={"Report": {"n": 1}})
     state, record = resume()
@@ -93,7 +93,7 @@ def test_what_is_read_is_what_was_saved(tmp_path, resume, said):
     assert (record.step, record.metrics, record.hooks) == (3, {"loss": 1.5}, {"Report": {"n": 1}})
     assert record.provenance == PROVENANCE
     assert record.arrays["params/encoder/kernel"] == {"shape": [2, 3], "dtype": "float32"}
-    assert said == []
+    assert output == []
 
 
 def test_nothing_to_resume_from_is_none(resume):
@@ -162,27 +162,27 @@ def test_a_checkpoint_is_never_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_newest_falls_back_and_says_so(tmp_path, resume, said, damage):
+def test_a_damaged_newest_falls_back_and_says_so(tmp_path, resume, output, damage):
     save(tmp_path, [1, 2])
     damage(tmp_path / "checkpoints" / "2")
     state, record = resume()
     assert record.step == 1
     assert fingerprint(state) == fingerprint(state_at(1))
-    (line,) = said
+    (line,) = output
     assert line.startswith("checkpoint 2 is damaged (")
     assert line.endswith("continuing from checkpoint 1")
     assert (tmp_path / "checkpoints" / "damaged-2").is_dir()
     save(tmp_path, [2])
     assert resume()[1].step == 2
-    assert len(said) == 1
+    assert len(output) == 1
 
 
-def test_every_damaged_one_is_passed_over_but_one_set_aside_is_kept(tmp_path, resume, said):
+def test_every_damaged_one_is_passed_over_but_one_set_aside_is_kept(tmp_path, resume, output):
     save(tmp_path, [1, 2, 3])
     for step in (2, 3):
         truncate(tmp_path / "checkpoints" / str(step))
     assert resume()[1].step == 1
-    assert [line.split()[1] for line in said] == ["2", "3"]
+    assert [line.split()[1] for line in output] == ["2", "3"]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "damaged-3"]
 
 
@@ -196,21 +196,21 @@ def test_none_whole_is_an_error_and_changes_nothing(tmp_path, resume):
     assert checkpoint_folder.steps(tmp_path / "checkpoints") == [1, 2]
 
 
-def test_a_save_that_was_cut_short_is_no_checkpoint(tmp_path, resume, said):
+def test_a_save_that_was_cut_short_is_no_checkpoint(tmp_path, resume, output):
     save(tmp_path, [1, 2])
     cut = tmp_path / "checkpoints" / "3"
     (cut / "state.orbax-checkpoint-tmp").mkdir(parents=True)
     (tmp_path / "checkpoints" / ".removing-0").mkdir()
     assert resume()[1].step == 2
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "2"]
-    assert said == []
+    assert output == []
 
 
-def test_a_save_cut_short_before_its_last_file_begins_again(tmp_path, resume, said):
+def test_a_save_cut_short_before_its_last_file_begins_again(tmp_path, resume, output):
     save(tmp_path, [1])
     (tmp_path / "checkpoints" / "1" / "integrity.json").unlink()
     assert resume() is None
-    (line,) = said
+    (line,) = output
     assert line.startswith("checkpoint 1 is damaged (never finished)")
     assert line.endswith("beginning again")
 
