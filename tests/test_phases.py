@@ -38,7 +38,7 @@ def test_a_phase_has_the_microbatches_of_the_run_or_its_own(config):
     ("phases", "output"),
     [
         (((10, 8),), r"config.data.phases: got \(10, 8\), expected \(steps, length, batch_size\)"),
-        (((10, 8, 8, 1, 1),), r"has \(10, 8, 8, 1, 1\): expected"),
+        (((10, 8, 8, 1, 1),), r"got \(10, 8, 8, 1, 1\), expected"),
         (((9, 8, 8),), "got 9 steps in total, expected config.num_train_steps=10"),
         (((6, 8, 8, 1), (4, 8, 8, 2)), "of one length and batch size with different"),
     ],
