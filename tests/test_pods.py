@@ -25,7 +25,7 @@ def pod(pods, monkeypatch):
         chip = types.SimpleNamespace(memory_bytes=memory * GB)
         return types.SimpleNamespace(devices=range(count), chip=chip)
 
-    monkeypatch.setattr(pods.chips, "topology", topology)
+    monkeypatch.setattr(pods.chips, "get_topology", topology)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_what_does_not_come_to_an_end_is_ended(compile_step, monkeypatch):
 def test_a_mistake_is_the_one_that_was_made(compile_step, config):
     config = changed(config, {"data.batch_size": 7, "mesh.data": 2})
     (phase,) = build.phases(config)
-    with pytest.raises(UserError, match=r"config\.mesh: data=2") as raised:
+    with pytest.raises(UserError, match=r"config\.mesh: got data=2") as raised:
         compile_step(config, phase)
     assert type(raised.value) is UserError
 
