@@ -179,7 +179,7 @@ def test_a_full_disk_is_one_line(apache_beam, texts, vocabulary, tmp_path, monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shards, "write_array", full)
-    with pytest.raises(UserError, match=r"no space left for .*; free some and run the same"):
+    with pytest.raises(UserError, match=r"the disk is full; free some space and run the same"):
         prepare([str(texts / "*.jsonl")], vocabulary, tmp_path / "corpus", beam=[])
 
 
@@ -196,7 +196,7 @@ def test_a_user_error_in_a_worker_is_one_line(
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(
-        f'bertjax prepare: error: {tmp_path}/bad.jsonl:2: the field "text" is missing; fields with'
+        f'bertjax prepare: error: {tmp_path}/bad.jsonl:2: the field "text" is missing; string'
     )
     assert not (tmp_path / "corpus").exists()
 

@@ -5,6 +5,7 @@ test, levels middle and high. SWAG: one CSV file per split; a row has a sentence
 next one, and four endings.
 """
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -258,8 +259,8 @@ def read_swag_file(path: str | pathlib.Path, *, labelled: bool = True) -> Choice
     Raises:
       UserError: a column is missing, or a line is malformed.
     """
-    table = _table(path)
-    _, names = next(table, (1, []))
+    table = _read_csv(path)
+    names = table[0][1] if table else []
     needed = [_CONTEXT, _BEGINNING, *_ENDINGS, *([_LABEL] if labelled else [])]
     for name in needed:
         if name not in names:
@@ -269,27 +270,30 @@ def read_swag_file(path: str | pathlib.Path, *, labelled: bool = True) -> Choice
             )
     rows = [
         _row(f"{path} line {line}", number, names, fields)
-        for number, (line, fields) in enumerate(table)
+        for number, (line, fields) in enumerate(table[1:])
     ]
     if not rows:
         raise UserError(f"{path} has no questions: expected one per line after the header line")
     return collect(rows)
 
 
-def _table(path: str | pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (number of the first line, fields) of each row; quoted fields may have newlines."""
-    reader = csv.reader((f"{line}\n" for _, line in read_text_lines(str(path))), strict=True)
-    begin = 1
-    try:
-        for fields in reader:
-            if fields:
-                yield begin, fields
-            begin = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(
-            f"{path} line {begin}: {error}; expected fields separated by commas, and quotes around "
-            "fields that contain commas"
-        ) from None
+def _read_csv(path: str | pathlib.Path) -> list[tuple[int, list[str]]]:
+    """Read (number of the first line, fields) of each row; quoted fields may have newlines."""
+    rows, begin = [], 1
+    # The file is closed also where a malformed row ends the loop.
+    with contextlib.closing(read_text_lines(str(path))) as lines:
+        reader = csv.reader((f"{line}\n" for _, line in lines), strict=True)
+        try:
+            for fields in reader:
+                if fields:
+                    rows.append((begin, fields))
+                begin = reader.line_num + 1
+        except csv.Error as error:
+            raise UserError(
+                f"{path} line {begin}: {error}; expected fields separated by commas, and quotes "
+                "around fields that contain commas"
+            ) from None
+    return rows
 
 
 def _row(where: str, number: int, names: list[str], fields: list[str]) -> Row:
