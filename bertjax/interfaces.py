@@ -51,14 +51,15 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Array, PyTree
 
-Batch = Mapping[str, Array]
+Batch = Mapping[str, Any]
+"""Arrays by key: of JAX on the device, of numpy on the host."""
 
-Params = PyTree[Any]
+Params = Any
+"""A tree of arrays: nested dicts, as of Linen."""
 
 
-def extent(batch: Mapping[str, Array | np.ndarray]) -> tuple[int, int]:
+def extent(batch: Batch) -> tuple[int, int]:
     """Returns (examples, tokens per example) of a batch; an image counts as one token."""
     return batch["input_ids"].shape if "input_ids" in batch else (len(batch["pixel_values"]), 1)
 
@@ -100,12 +101,27 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Converts text to token ids and back.
+    """Tokenizer of a model: text to token ids and back, without special tokens.
 
-    Literal special tokens in a text, such as "[MASK]", are ordinary text and never become control
-    ids.
+    The only contract of tokenizers; `tokenizers/subword.py` and `tokenizers/sentencepiece.py`
+    implement it, `tokenizers/tokenizer.py` loads and trains them. Literal special tokens in text
+    are text, never control ids. `data/sequence_template.py` puts [CLS] and [SEP] around sequences.
+
+    Attributes:
+      kind: Type of the vocabulary, such as wordpiece or bpe.
+      vocab_size: One more than the largest id.
+      pad_id: Padding; another id where the vocabulary has no padding token.
+      unk_id: Unknown token; None if there is none.
+      cls_id: Begins a sequence (ends it in XLNet); None if there is none.
+      sep_id: Ends a segment; None if there is none.
+      mask_id: Replaces masked tokens; None if there is none.
+      pair_separators: Number of [SEP] between two texts: 2 for RoBERTa, else 1.
+      special_ids: Ids of all special tokens, in increasing order.
+      word_starts: Whether the piece of each id begins a word, bool [vocab_size].
+      fingerprint: Hash of everything that affects the ids of a text.
     """
 
+    kind: str
     vocab_size: int
     pad_id: int
     unk_id: int | None
@@ -117,10 +133,22 @@ class Tokenizer(Protocol):
     word_starts: np.ndarray
     fingerprint: str
 
-    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Encodes each text to ids."""
+        ...
 
-    def decode(self, ids: list[int]) -> str: ...
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encodes a text to ids, and the (start, end) character span of each."""
+        ...
 
-    def pieces(self, ids: list[int]) -> list[str]: ...
+    def decode(self, ids: list[int]) -> str:
+        """Decodes ids to text, in which special tokens are spelled out."""
+        ...
 
-    def save(self, directory: str) -> None: ...
+    def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
+        """Returns the vocabulary's piece for each id."""
+        ...
+
+    def save(self, directory: str) -> None:
+        """Saves a folder that `tokenizers.tokenizer.load` reads, atomically."""
+        ...

@@ -102,7 +102,7 @@ def _encode(tokenizer: "Tokenizer", lines: list[bytes], number: int) -> Iterator
             failure = UserError(f"{where}: not UTF-8; convert the text with iconv")
             break
     for ids in tokenizer.encode_batch(texts):
-        yield json.dumps({"ids": ids, "pieces": tokenizer.pieces(ids)}, ensure_ascii=False)
+        yield json.dumps({"ids": ids, "pieces": tokenizer.ids_to_pieces(ids)}, ensure_ascii=False)
     if failure:
         raise failure
 

@@ -9,13 +9,13 @@ keeps that space: the ids equal those of the whole line. The record format is de
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 import numpy as np
 from jaxtyping import Int
 
 from bertjax.corpus.reader import INDEX_DTYPE, MAX_RECORD_TOKENS
 from bertjax.corpus.sentences import split_paragraphs
+from bertjax.interfaces import Tokenizer
 from bertjax.tokenizers import tokenizer as tokenizers
 
 
@@ -66,14 +66,6 @@ MAX_SENTENCE_CHARACTERS = 1 << 16
 _TEXTS_PER_CALL = 4096
 
 
-class Encoder(Protocol):
-    """The part of the tokenizer interface that encoding uses."""
-
-    vocab_size: int
-
-    def encode_batch(self, texts: list[str]) -> list[list[int]]: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class EncodedDocuments:
     """Records of some documents, with their index and counts.
@@ -105,7 +97,7 @@ class DocumentEncoder:
     """
 
     def __init__(self, tokenizer_path: str, whole_lines: bool = False):
-        self._tokenizer: Encoder = tokenizers.load(tokenizer_path)
+        self._tokenizer: Tokenizer = tokenizers.load(tokenizer_path)
         self._dtype = id_dtype(self._tokenizer.vocab_size)
         self._whole_lines = whole_lines
         self._separator = sentence_separator(self._tokenizer)
@@ -151,7 +143,7 @@ def split_document(document: str, separator: str) -> Iterator[str]:
                 yield from _split_at_spaces(sentence)
 
 
-def sentence_separator(tokenizer: Encoder) -> str:
+def sentence_separator(tokenizer: Tokenizer) -> str:
     """Return the text between sentences of a line: a space if the tokenizer encodes spaces."""
     return " " if encodes_spaces(tokenizer) else ""
 
@@ -161,7 +153,7 @@ def id_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def encodes_spaces(tokenizer: Encoder) -> bool:
+def encodes_spaces(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer encodes the space before a word, as byte-level BPE does."""
     joined, first, second, spaced = tokenizer.encode_batch(["a b", "a", "b", " b"])
     return joined != first + second and joined == first + spaced

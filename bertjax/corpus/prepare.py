@@ -26,6 +26,7 @@ from bertjax.corpus.text import Document
 from bertjax.corpus.workers import WorkerPool
 from bertjax.corpus.writer import CorpusWriter
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.io import copies, storage
 from bertjax.tokenizers import tokenizer as tokenizers
 
@@ -147,7 +148,7 @@ def _write_all(
     read: Callable[[Source], Iterator[Document]],
     pool: WorkerPool,
     corpus: CorpusWriter,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     shard_size: float,
     progress: Callable[[Progress], None] | None,
 ) -> None:

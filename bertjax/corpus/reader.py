@@ -12,13 +12,14 @@ import hashlib
 import json
 import pathlib
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 from jaxtyping import Bool, Int
 
 from bertjax.errors import UserError, nearest
+from bertjax.interfaces import Tokenizer
 from bertjax.io import copies
 
 FORMAT = 1
@@ -28,12 +29,6 @@ UNFINISHED = "unfinished"
 """Folder inside a corpus with finished shards, from which an interrupted `prepare` resumes."""
 
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
-
-
-class HasFingerprint(Protocol):
-    """The part of the tokenizer interface that reading a corpus uses."""
-
-    fingerprint: str
 
 
 class Corpus:
@@ -212,7 +207,7 @@ def verify(path: str | pathlib.Path) -> None:
         )
 
 
-def check_tokenizer(corpus: Corpus, tokenizer: HasFingerprint) -> None:
+def check_tokenizer(corpus: Corpus, tokenizer: Tokenizer) -> None:
     """Check that a tokenizer is the one that the corpus was prepared with.
 
     Raises:

@@ -12,7 +12,7 @@ import os
 import pathlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
@@ -20,6 +20,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from bertjax.corpus.encoding import EncodedDocuments
 from bertjax.corpus.reader import INDEX_DTYPE, hash_file
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.io.files import fsync, write_atomic
 
 # One record per chunk makes random reads fast. Compression would halve their speed, and make the
@@ -75,12 +76,6 @@ class SplitState:
         )
 
 
-class HasVocabulary(Protocol):
-    """The part of the tokenizer interface that writing uses."""
-
-    vocab_size: int
-
-
 class SplitWriter:
     """Write the shards of one split in order.
 
@@ -99,7 +94,7 @@ class SplitWriter:
         split: str,
         state: SplitState,
         shard_size: float,
-        tokenizer: HasVocabulary,
+        tokenizer: Tokenizer,
         part: str = "",
     ):
         self.state = state

@@ -12,7 +12,7 @@ import pathlib
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from bertjax.corpus.encoding import id_dtype
 from bertjax.corpus.reader import FORMAT, UNFINISHED, content_fingerprint, hash_file, read_manifest
@@ -28,20 +28,11 @@ from bertjax.corpus.shards import (
 )
 from bertjax.corpus.sources import Source
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.io import storage
 from bertjax.io.files import write_atomic
 
 _TOTALS = ("documents", "records", "sentences", "tokens", "characters")
-
-
-class Tokenizer(Protocol):
-    """The part of the tokenizer interface that writing a corpus uses."""
-
-    kind: str
-    vocab_size: int
-    fingerprint: str
-
-    def save(self, directory: str) -> None: ...
 
 
 class CorpusWriter:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int, Int16
 
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 
 TEXT_BEGIN, TEXT_END, WORD_BEGIN, WORD_END, PADDING = 256, 257, 258, 259, 260
 """Ids after the 256 bytes, as in bilm-tf's `UnicodeCharsVocabulary`."""
@@ -43,12 +44,12 @@ def boundary_word(character: int, max_chars_per_word: int) -> Int16[np.ndarray, 
     return row
 
 
-def vocabulary(tokenizer: Any, max_chars_per_word: int) -> Int16[np.ndarray, "V W"]:
+def vocabulary(tokenizer: Tokenizer, max_chars_per_word: int) -> Int16[np.ndarray, "V W"]:
     """Encode all words of a tokenizer's vocabulary.
 
     [CLS] and [SEP] are encoded as start and end of a text, [PAD] as padding only.
     """
-    rows = spell(tokenizer.pieces(list(range(tokenizer.vocab_size))), max_chars_per_word)
+    rows = spell(tokenizer.ids_to_pieces(list(range(tokenizer.vocab_size))), max_chars_per_word)
     boundaries = {tokenizer.cls_id: TEXT_BEGIN, tokenizer.sep_id: TEXT_END}
     for identity, character in boundaries.items():
         if identity is not None:
@@ -89,7 +90,7 @@ class CharacterTable:
       max_chars_per_word: W.
     """
 
-    def __init__(self, tokenizer: Any, max_chars_per_word: int):
+    def __init__(self, tokenizer: Tokenizer, max_chars_per_word: int):
         self._tokenizer, self._width = tokenizer, max_chars_per_word
         self._known = vocabulary(tokenizer, max_chars_per_word)
         self._unknown: dict[str, int] = {}

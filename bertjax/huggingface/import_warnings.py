@@ -61,7 +61,8 @@ def _of_tokenizer(released: Released, tokenizer: Tokenizer) -> Iterator[str]:
             "tokenizer.json with save_pretrained of its AutoTokenizer"
         )
     known = KNOWN_SPECIALS | set(architectures.attribute(released.architecture, "SPECIALS"))
-    added = [piece for piece in tokenizer.pieces(tokenizer.special_ids) if piece not in known]
+    pieces = tokenizer.ids_to_pieces(tokenizer.special_ids)
+    added = [piece for piece in pieces if piece not in known]
     if added:
         yield (
             f"the tokenizer has special tokens of its own ({', '.join(added[:_MAX_TOKENS])}"

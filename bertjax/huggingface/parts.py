@@ -17,6 +17,7 @@ from bertjax.huggingface import classes, name_map
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.huggingface.architecture import ENCODER, POOLER, any_under, attribute
 from bertjax.huggingface.model import Released
+from bertjax.interfaces import Tokenizer
 from bertjax.layers.dense import activation
 from bertjax.tokenizers.special_tokens import end_of_text
 
@@ -32,7 +33,7 @@ def to_hf(
     model_type: str,
     run: Mapping[str, Any],
     params: Mapping[str, np.ndarray],
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     source: str,
 ) -> tuple[Released, dict[str, str]]:
     """Converts a run, and gives the reason for every part of it that is left out.
@@ -92,7 +93,7 @@ def _config(
     model_type: str,
     run: Mapping[str, Any],
     heads: tuple[str, ...],
-    tokenizer: Any,
+    tokenizer: Tokenizer,
 ) -> dict[str, Any]:
     """The HF config of a run.
 

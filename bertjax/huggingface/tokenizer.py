@@ -13,11 +13,11 @@ import math
 import pathlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.io.files import read_json, write_hf_json
 from bertjax.tokenizers.definitions import Definition, with_space_in_mask
 from bertjax.tokenizers.folder import METADATA
@@ -25,7 +25,7 @@ from bertjax.tokenizers.folder import METADATA
 _SINGLE, _PAIR = ("A",), ("A", "B")
 
 
-def template(tokenizer: Any, *, cls_last: bool = False) -> Definition | None:
+def template(tokenizer: Tokenizer, *, cls_last: bool = False) -> Definition | None:
     """The post-processor that adds special tokens: [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
 
     Args:
@@ -34,7 +34,7 @@ def template(tokenizer: Any, *, cls_last: bool = False) -> Definition | None:
     """
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
         return None
-    cls, sep = tokenizer.pieces([tokenizer.cls_id, tokenizer.sep_id])
+    cls, sep = tokenizer.ids_to_pieces([tokenizer.cls_id, tokenizer.sep_id])
     ids = {cls: tokenizer.cls_id, sep: tokenizer.sep_id}
 
     def special(name: str, segment: int) -> Definition:
@@ -66,7 +66,7 @@ _USER_DEFINED = 4
 _SPACE = "▁"
 
 
-def sentencepiece_definition(model: bytes, tokenizer: Any) -> Definition:
+def sentencepiece_definition(model: bytes, tokenizer: Tokenizer) -> Definition:
     """Converts a `spiece.model` to the contents of a `tokenizer.json`.
 
     Args:
@@ -148,9 +148,9 @@ def _merges(scores: Mapping[str, float]) -> list[Sequence[str]]:
     return sorted(pairs, key=lambda pair: -scores["".join(pair)])
 
 
-def _special(tokenizer: Any, identity: int) -> Definition:
+def _special(tokenizer: Tokenizer, identity: int) -> Definition:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    content = tokenizer.pieces([identity])[0]
+    content = tokenizer.ids_to_pieces([identity])[0]
     return {"id": identity, "content": content, **flags, "special": True}
 
 
@@ -161,7 +161,7 @@ CONFIG, DEFINITION = "tokenizer_config.json", "tokenizer.json"
 
 def write(
     folder: pathlib.Path,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     *,
     max_length: float,
     has_segments: bool,
@@ -200,7 +200,7 @@ def write(
                 path.rename(folder / path.name)
     ids = {role: getattr(tokenizer, f"{role}_id") for role in _ROLES}
     names = {
-        f"{role}_token": tokenizer.pieces([identity])[0]
+        f"{role}_token": tokenizer.ids_to_pieces([identity])[0]
         for role, identity in ids.items()
         if identity is not None
     }

@@ -150,7 +150,7 @@ class ParquetWriter:
         return {
             "text": np.repeat(_text_indices(chunk), chunk.counts),
             "token": within,
-            "piece": self._tokenizer.pieces(chunk.ids.tolist()),
+            "piece": self._tokenizer.ids_to_pieces(chunk.ids.tolist()),
             "begin": chunk.spans[:, 0],
             "end": chunk.spans[:, 1],
         }

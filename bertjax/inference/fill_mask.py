@@ -242,10 +242,17 @@ def _top_candidates(
 
 def _decode_token(tokenizer: Tokenizer, token: int) -> str:
     """Decodes a token to text, or to its piece if the text is white space."""
-    return tokenizer.decode([int(token)]).strip() or tokenizer.pieces([int(token)])[0]
+    return tokenizer.decode([int(token)]).strip() or tokenizer.ids_to_pieces([int(token)])[0]
 
 
-def _describe(tokenizer, row, position, label, probabilities, candidates) -> MaskPrediction:
+def _describe(
+    tokenizer: Tokenizer,
+    row: np.ndarray,
+    position: int,
+    label: int,
+    probabilities: np.ndarray,
+    candidates: np.ndarray,
+) -> MaskPrediction:
     special = set(tokenizer.special_ids)
 
     def text(ids):

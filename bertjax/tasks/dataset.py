@@ -13,6 +13,7 @@ from jaxtyping import Num
 
 from bertjax.constraints import AnyText, PositiveInt
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.tasks.batches import PairBatches
 from bertjax.tasks.sequences import Pairs
 
@@ -137,7 +138,7 @@ class EncodingSpec:
       seed: Seed of the subset and of the shuffles.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     max_seq_length: int
     cls_last: bool
     max_chars_per_word: int

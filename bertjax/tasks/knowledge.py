@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.tasks.sequences import Pairs, truncate_longer
 
 Graph = Mapping[str, tuple[tuple[str, str], ...]]
@@ -145,7 +146,7 @@ class Injector:
       UserError: `triples_per_entity` is below 1.
     """
 
-    def __init__(self, graph: Graph, tokenizer, triples_per_entity: int):
+    def __init__(self, graph: Graph, tokenizer: Tokenizer, triples_per_entity: int):
         if triples_per_entity < 1:
             raise UserError(f"triples_per_entity: got {triples_per_entity}, expected >= 1")
         self._graph, self._tokenizer, self._max_triples = graph, tokenizer, triples_per_entity
@@ -174,7 +175,7 @@ class Injector:
 
 def encode(
     texts: Sequence[list[str]],
-    tokenizer,
+    tokenizer: Tokenizer,
     graph: Graph,
     max_seq_length: int,
     *,

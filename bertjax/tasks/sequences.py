@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int, Int32, Int64
 
 from bertjax.data.characters import CharacterTable
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Pairs:
 
 def encode(
     texts: Sequence[list[str]],
-    tokenizer,
+    tokenizer: Tokenizer,
     max_seq_length: int,
     *,
     cls_last: bool = False,
@@ -121,7 +122,7 @@ def encode(
     )
 
 
-def token_budget(tokenizer, texts: int, max_seq_length: int) -> int:
+def token_budget(tokenizer: Tokenizer, texts: int, max_seq_length: int) -> int:
     """Returns the number of text tokens that fit into a sequence next to [CLS] and [SEP].
 
     Args:

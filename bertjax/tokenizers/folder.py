@@ -8,13 +8,16 @@ import uuid
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.io import storage
 
 METADATA = "bertjax_tokenizer.json"
 _FORMAT = 1
 
 
-def write_folder(directory: str, files: dict[str, bytes], *, main: str, tokenizer: Any) -> None:
+def write_folder(
+    directory: str, files: dict[str, bytes], *, main: str, tokenizer: Tokenizer
+) -> None:
     """Writes the files of a tokenizer and their checksums, atomically.
 
     A folder that contains the same tokenizer is left unchanged.

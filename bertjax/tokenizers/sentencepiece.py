@@ -3,6 +3,7 @@
 import hashlib
 import pathlib
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import sentencepiece
@@ -77,10 +78,10 @@ class SentencePieceTokenizer:
         Raises:
           UserError: an id is not in the vocabulary.
         """
-        self.pieces(ids)
+        self.ids_to_pieces(ids)
         return self._specials.decode_with_specials(ids, self._library.decode, " ")
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the vocabulary's piece for each id.
 
         Raises:

@@ -7,7 +7,8 @@ text.
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+
+from bertjax.interfaces import Tokenizer
 
 
 def trim_spaces(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -43,9 +44,11 @@ SENTENCEPIECE_SPECIALS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 KNOWN_SPECIALS = frozenset(sum(SPELLINGS.values(), (END_OF_TEXT,)))
 
 
-def end_of_text(tokenizer: Any) -> int | None:
+def end_of_text(tokenizer: Tokenizer) -> int | None:
     """Returns the id of the token between documents: GPT-2's end of text, else [SEP], else None."""
-    spelled = dict(zip(tokenizer.pieces(tokenizer.special_ids), tokenizer.special_ids, strict=True))
+    spelled = dict(
+        zip(tokenizer.ids_to_pieces(tokenizer.special_ids), tokenizer.special_ids, strict=True)
+    )
     return spelled.get(END_OF_TEXT, tokenizer.sep_id)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,11 +74,11 @@ class SubwordTokenizer:
         Raises:
           UserError: an id is not in the vocabulary.
         """
-        self.pieces(ids)
+        self.ids_to_pieces(ids)
         glue = "" if _is_byte_level(self._definition) else " "
         return self._specials.decode_with_specials(ids, self._library.decode, glue)
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the vocabulary's piece for each id.
 
         Raises:

@@ -52,7 +52,7 @@ def test_probabilities_are_the_models(filler):
             values = [value for _, value in candidates]
             np.testing.assert_allclose(values, np.sort(wanted)[::-1], rtol=1e-4)
             best = int(wanted.argmax())
-            assert candidates[0][0] == filler.tokenizer.pieces([best])[0]
+            assert candidates[0][0] == filler.tokenizer.ids_to_pieces([best])[0]
 
 
 def test_the_precision_of_the_run_can_be_changed(run):

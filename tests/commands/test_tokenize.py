@@ -49,7 +49,7 @@ def test_there_and_back_through_a_pipe(run_bertjax, folder):
     answers = [json.loads(line) for line in forth.stdout.splitlines()]
     tokenizer = load(folder)
     assert [answer["ids"] for answer in answers] == tokenizer.encode_batch(LINES)
-    assert answers[0]["pieces"] == tokenizer.pieces(answers[0]["ids"])
+    assert answers[0]["pieces"] == tokenizer.ids_to_pieces(answers[0]["ids"])
     back = run_bertjax("tokenize", "--tokenizer", folder, "--decode", input=forth.stdout)
     assert back.stdout == content
 

@@ -36,7 +36,7 @@ def pieces(request):
 def test_words_start_at_the_spaces_of_the_segmenter(pieces, tmp_path):
     words = saved(tmp_path / "words", pieces, split_chinese=False)
     (ids,) = words.encode_batch([SEGMENTED])
-    spelled = words.pieces(ids)
+    spelled = words.ids_to_pieces(ids)
     assert "".join(piece.removeprefix("##") for piece in spelled) == SEGMENTED.replace(" ", "")
     starts = np.flatnonzero(words.word_starts[ids])
     np.testing.assert_array_equal(starts, np.cumsum([0, *WORDS[:-1]]))

@@ -30,7 +30,7 @@ def test_spell_by_hand():
 def test_a_tokenizer_of_words(words):
     assert words.kind == "words"
     # Frequent ones first, then by spelling.
-    assert words.pieces(list(range(5, 9))) == ["the", "cat", "dog", ","]
+    assert words.ids_to_pieces(list(range(5, 9))) == ["the", "cat", "dog", ","]
     assert words.encode_batch(["the dog flies, [CLS]"]) == [[5, 7, 1, 8, 1, 1, 1]]
     assert words.decode([5, 7]) == "the dog"
     assert words.word_starts.all()

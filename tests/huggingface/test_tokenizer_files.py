@@ -123,7 +123,7 @@ def test_a_mask_has_the_ids_that_fill_gives_it(exported):
     trained, folder = exported
     filler = MaskFiller(None, None, trained, max_length=77, cls_last=False, top=1)
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    (mask,) = trained.pieces([trained.mask_id])
+    (mask,) = trained.ids_to_pieces([trained.mask_id])
     for text in MASKED:
         found = library.encode(text.replace("[MASK]", mask)).ids
         assert found == filler._encode(1, text), text

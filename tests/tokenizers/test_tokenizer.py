@@ -62,7 +62,7 @@ def test_ids_are_line_numbers_and_words_fall_into_the_longest_pieces(vocab_txt):
     assert tokenizer.kind == "wordpiece"
     assert tokenizer.vocab_size == 12
     assert tokenizer.encode_batch(["The cats sat", "", "dog"]) == [[5, 6, 7, 8], [], [1]]
-    assert tokenizer.pieces([5, 6, 7, 8]) == ["the", "cat", "##s", "sat"]
+    assert tokenizer.ids_to_pieces([5, 6, 7, 8]) == ["the", "cat", "##s", "sat"]
     assert tokenizer.decode([2, 5, 6, 7, 8, 4, 3]) == "[CLS] the cats sat [MASK] [SEP]"
     assert tokenizer.encode_batch([]) == []
 
@@ -95,7 +95,7 @@ def test_released_models_without_the_usual_special_tokens(
     found = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id)
     assert (*found, tokenizer.sep_id, tokenizer.mask_id) == roles
     assert tokenizer.special_ids == specials
-    every_piece = tokenizer.pieces(list(range(tokenizer.vocab_size)))
+    every_piece = tokenizer.ids_to_pieces(list(range(tokenizer.vocab_size)))
     assert [tokenizer.word_starts[every_piece.index(piece)] for piece in pieces] == starts
 
 
@@ -297,7 +297,7 @@ def test_literal_special_tokens_stay_text_where_sentencepiece_has_them_user_defi
 def test_ids_outside_the_vocabulary_are_refused(shared_data, name):
     tokenizer = load(shared_data / "vocab" / name)
     for wrong in (tokenizer.vocab_size, -1):
-        for method in (tokenizer.pieces, tokenizer.decode):
+        for method in (tokenizer.ids_to_pieces, tokenizer.decode):
             with pytest.raises(UserError, match=f"outside the vocabulary: got {wrong},"):
                 method([5, wrong])
 

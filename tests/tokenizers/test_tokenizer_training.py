@@ -28,7 +28,7 @@ print(train([" ".join(words)] * 2, kind={kind!r}, vocab_size=700).fingerprint)
 
 
 def every_piece(tokenizer) -> list[str]:
-    return tokenizer.pieces(list(range(tokenizer.vocab_size)))
+    return tokenizer.ids_to_pieces(list(range(tokenizer.vocab_size)))
 
 
 def test_wordpiece_by_hand():

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from bertjax.errors import UserError, nearest
+from bertjax.interfaces import Tokenizer
 from bertjax.tasks import sequences
 from bertjax.tasks.multiple_choice.files import Choices
 from bertjax.tasks.sequences import Pairs
@@ -39,7 +40,7 @@ RACE truncates the article only, since a question without its option cannot be a
 
 def encode(
     choices: Choices,
-    tokenizer,
+    tokenizer: Tokenizer,
     max_seq_length: int,
     *,
     dataset: str,

@@ -16,6 +16,7 @@ from jaxtyping import Int, Int32, Int64, Shaped
 
 from bertjax.data.characters import CharacterTable
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.tasks.ner.conll import Sentence
 from bertjax.tasks.sequences import Pairs, token_budget
 
@@ -48,7 +49,7 @@ class TaggedWords:
 
 def encode(
     sentences: Sequence[Sentence],
-    tokenizer,
+    tokenizer: Tokenizer,
     max_seq_length: int,
     *,
     tag_names: Sequence[str],
@@ -116,7 +117,11 @@ class _Words:
 
     @classmethod
     def of(
-        cls, sentences: Sequence[Sentence], tokenizer, max_length: int, max_chars_per_word: int
+        cls,
+        sentences: Sequence[Sentence],
+        tokenizer: Tokenizer,
+        max_length: int,
+        max_chars_per_word: int,
     ) -> "_Words":
         """Tokenizes every distinct word once, as within a text: with a space before it."""
         words = [word for sentence in sentences for word in sentence.words]
@@ -142,7 +147,7 @@ class _Words:
         return cls(tokens, ends, _concatenate(words, char_rows), character_table.table(), specials)
 
 
-def _fallback_token(tokenizer, encoded: dict[str, list[int]]) -> int:
+def _fallback_token(tokenizer: Tokenizer, encoded: dict[str, list[int]]) -> int:
     """Returns the token for words without any, such as words of control characters only."""
     found = tokenizer.mask_id if tokenizer.unk_id is None else tokenizer.unk_id
     if found is not None:
@@ -197,7 +202,7 @@ def _with_context(ends: list[int], predicted: list[_Range], documents: list[int]
         yield bisect.bisect_left(ends, ends[right] - budget, first, left), right
 
 
-def _pairs(words: _Words, read: list[_Range], tokenizer, cls_last: bool) -> Pairs:
+def _pairs(words: _Words, read: list[_Range], tokenizer: Tokenizer, cls_last: bool) -> Pairs:
     """Builds one sequence per range of words."""
     sizes = np.array([words.ends[end] - words.ends[begin] for begin, end in read], np.int64)
     origins = np.array([words.ends[begin] for begin, _ in read], np.int64)

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 
 from bertjax.data.layout import offsets, ranges
 from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
 from bertjax.tasks.sequences import Pairs
 from bertjax.tasks.squad.files import SquadQuestions
 
@@ -95,7 +96,7 @@ class AnswerWindows:
 
 def encode(
     questions: SquadQuestions,
-    tokenizer,
+    tokenizer: Tokenizer,
     *,
     max_seq_length: int = 384,
     doc_stride: int = 128,
@@ -208,7 +209,9 @@ def _cut(
     return question, first, np.minimum(sizes[question] - first, room[question])
 
 
-def _check(tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int) -> None:
+def _check(
+    tokenizer: Tokenizer, max_seq_length: int, doc_stride: int, max_query_length: int
+) -> None:
     if tokenizer.cls_id is None or tokenizer.sep_id is None:
         raise UserError(
             "the tokenizer has no [CLS] and [SEP] tokens: question answering requires both; use a "
