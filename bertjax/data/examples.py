@@ -27,13 +27,14 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from bertjax.data import segments
-from bertjax.data.collate import Specials, assemble
+from bertjax.data.collate import assemble
 from bertjax.data.format import Corpus, ExampleSpec, Format, HostBatch
 from bertjax.data.layout import Layout, Places
 from bertjax.data.next_sentence import couples, draw_elsewhere
 from bertjax.data.random import permute, uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import SentenceTable
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.data.windows import DocumentWindows, SentencePairs, ShortenedWindows, StreamWindows
 from bertjax.errors import UserError, nearest
 
@@ -95,9 +96,9 @@ class Examples:
         self.format, self.pair, self.seed, self.resegment = format, pair, seed, resegment
         self.max_seq_length = max_seq_length
         self._corpus, self._word_starts = corpus, word_starts
-        self._specials = Specials(cls_id, sep_id, pad_id, cls_last)
+        self._specials = SequenceTemplate(cls_id, sep_id, pad_id, cls_last)
         self._segments = 2 if format.endswith("-pair") else 1
-        self._max_length = max_seq_length - self._specials.count(self._segments)
+        self._max_length = max_seq_length - self._specials.num_special_tokens(self._segments)
         self._check_specials()
         self._layout = Layout(corpus, separated=format == "full-sentences" and sep_id is not None)
         self._lone = self._lone_documents()

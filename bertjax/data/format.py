@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.collate import Specials
 from bertjax.data.layout import RecordSizes
 from bertjax.data.sentence_table import RecordReader
+from bertjax.data.sequence_template import SequenceTemplate
 
 HostBatch = dict[str, np.ndarray]
 """Arrays whose first axis is the batch."""
@@ -66,7 +66,7 @@ class ExampleSpec:
     seed: int
     max_seq_length: int
     batch_size: int = 1
-    specials: Specials | None = None
+    specials: SequenceTemplate | None = None
     separator: int | None = None
     word_starts: Bool[np.ndarray, " V"] | None = None
     resegment: bool = True

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Float32, Int, Int32, Int64
 
 from bertjax.data.characters import CharacterTable
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.io import storage
@@ -233,8 +234,11 @@ class TextReader:
     @property
     def max_text_tokens(self) -> int:
         """Maximum number of tokens of a text, without special tokens."""
-        specials = (self.tokenizer.cls_id, self.tokenizer.sep_id)
-        return self.max_seq_length - sum(special is not None for special in specials)
+        return self.max_seq_length - self._template.num_special_tokens(1)
+
+    @property
+    def _template(self) -> SequenceTemplate:
+        return SequenceTemplate.from_tokenizer(self.tokenizer, cls_last=self.cls_last)
 
     def read_chunks(self, texts: Iterable[str], source: str) -> Iterator[Chunk]:
         """Encodes texts in chunks, in order.
@@ -273,52 +277,29 @@ class TextReader:
             )
         kept = [(ids[:limit], spans[:limit]) for ids, spans in encoded]
         counts = np.array([len(ids) for ids, _ in kept], np.int64)
-        ends = self.tokenizer.cls_id, self.tokenizer.sep_id
-        tokens = [self._surrounded(ids, *ends) for ids, _ in kept]
-        lengths = np.array([len(row) for row in tokens], np.int64)
+        frame = self._template.frame([counts])
+        frame.write(0, (ids for ids, _ in kept))
         columns, tables = {}, {}
         if character_table is not None:
-            columns["char_ids"], tables["char_ids"] = self._spelled(texts, character_table)
-        pairs = Pairs(
-            tokens=_joined(tokens),
-            starts=np.cumsum(lengths) - lengths,
-            lengths=lengths,
-            first_lengths=lengths,
-            pad_id=self.tokenizer.pad_id,
-            cls_last=self.cls_last,
-            columns=columns,
-            tables=tables,
-        )
+            columns["char_ids"] = self._character_rows(texts, counts, character_table)
+            tables["char_ids"] = character_table.table()
+        pairs = Pairs.from_frame(frame, self._template, columns=columns, tables=tables)
         spans = np.array(list(itertools.chain.from_iterable(s for _, s in kept)), np.int32)
         return Chunk(
             first=first,
             pairs=pairs,
-            text_start=int(self.tokenizer.cls_id is not None and not self.cls_last),
-            cls_positions=lengths - 1 if self.cls_last else np.zeros(len(texts), np.int64),
-            ids=_joined([ids for ids, _ in kept]),
+            text_start=int(frame.segment_starts[0][0]),
+            cls_positions=frame.cls_positions,
+            ids=np.fromiter(itertools.chain.from_iterable(ids for ids, _ in kept), np.int32),
             spans=spans.reshape(-1, 2),
             counts=counts,
             num_truncated=sum(len(ids) > limit for ids, _ in encoded),
         )
 
-    def _spelled(
-        self, texts: list[str], character_table: CharacterTable
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _character_rows(
+        self, texts: list[str], counts: Int64[np.ndarray, " n"], character_table: CharacterTable
+    ) -> Int32[np.ndarray, " T"]:
         character_table.clear_unknown()
-        ends = [
-            None if identity is None else character_table.token_row(identity)
-            for identity in (self.tokenizer.cls_id, self.tokenizer.sep_id)
-        ]
-        rows = [
-            self._surrounded(row[: self.max_text_tokens], *ends)
-            for row in character_table.lookup(texts)
-        ]
-        return _joined(rows), character_table.table()
-
-    def _surrounded(self, ids: list[int], cls: int | None, sep: int | None) -> list[int]:
-        cls, sep = ([] if special is None else [special] for special in (cls, sep))
-        return [*ids, *sep, *cls] if self.cls_last else [*cls, *ids, *sep]
-
-
-def _joined(rows: list[list[int]]) -> Int32[np.ndarray, " T"]:
-    return np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+        frame = self._template.map_ids(character_table.token_row).frame([counts])
+        frame.write(0, (row[: self.max_text_tokens] for row in character_table.lookup(texts)))
+        return frame.ids

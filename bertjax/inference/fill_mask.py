@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertjax import build, pretrained
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
@@ -145,12 +146,11 @@ class MaskFiller:
           UserError: a text has no [MASK], or is too long.
         """
         rows = [self._encode(number, text) for number, text in enumerate(texts, 1)]
-        length = -(-max(map(len, rows)) // _BUCKET) * _BUCKET
-        length = int(min(length, self.max_length))
-        input_ids = np.full((len(rows), length), self.tokenizer.pad_id, np.int32)
-        for row, ids in zip(input_ids, rows, strict=True):
-            row[: len(ids)] = ids
-        mask = np.arange(length) < np.array([len(ids) for ids in rows])[:, None]
+        sizes = np.array([len(ids) for ids in rows])
+        length = -(-(sizes.max() + self._template.num_special_tokens(1)) // _BUCKET) * _BUCKET
+        frame, mask = self._template.frame_rows([sizes], int(min(length, self.max_length)))
+        frame.write(0, rows)
+        input_ids = frame.ids.reshape(mask.shape)
         masked = [np.flatnonzero(row == self.tokenizer.mask_id) for row in input_ids]
         positions = np.zeros((len(rows), max(map(len, masked))), np.int32)
         for row, found in zip(positions, masked, strict=True):
@@ -161,6 +161,10 @@ class MaskFiller:
             [self._to_candidates(values[row, n], ids[row, n]) for n in range(len(found))]
             for row, found in enumerate(masked)
         ]
+
+    @property
+    def _template(self) -> SequenceTemplate:
+        return SequenceTemplate.from_tokenizer(self.tokenizer, cls_last=self.cls_last)
 
     @functools.cached_property
     def _run(self):
@@ -185,12 +189,10 @@ class MaskFiller:
         ids, *others = tokenizer.encode_batch(parts)
         for other in others:
             ids = [*ids, tokenizer.mask_id, *other]
-        cls = [] if tokenizer.cls_id is None else [tokenizer.cls_id]
-        sep = [] if tokenizer.sep_id is None else [tokenizer.sep_id]
-        ids = [*ids, *sep, *cls] if self.cls_last else [*cls, *ids, *sep]
-        if len(ids) > self.max_length:
+        length = len(ids) + self._template.num_special_tokens(1)
+        if length > self.max_length:
             raise UserError(
-                f"text {number} is too long: got {len(ids):,} tokens, expected at most "
+                f"text {number} is too long: got {length:,} tokens, expected at most "
                 f"{self.max_length:,}; shorten it"
             )
         return ids

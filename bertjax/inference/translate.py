@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import pretrained
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.decoding import beam, search
 from bertjax.errors import UserError
 from bertjax.interfaces import Params, Tokenizer
@@ -46,14 +47,14 @@ class Translator:
           sources: Texts.
           batch_size: Number of sources per batch.
         """
-        ids = [[*ids, self.tokenizer.sep_id] for ids in self.tokenizer.encode_batch([*sources])]
+        ids = self.tokenizer.encode_batch([*sources])
         # Batched by length, to minimise padding.
         order = np.argsort([len(row) for row in ids], kind="stable")
         targets = {}
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             for index, row in zip(indices, self._decode(ids, indices, batch_size), strict=False):
-                max_length = len(ids[index]) + MAX_EXTRA_TOKENS
+                max_length = len(ids[index]) + 1 + MAX_EXTRA_TOKENS  # with [SEP]
                 targets[int(index)] = self._to_text(row[:max_length].tolist())
         return [targets[index] for index in range(len(sources))]
 
@@ -61,11 +62,12 @@ class Translator:
         """Generates the targets of a batch, which is filled with copies of its last source."""
         rows = [ids[index] for index in indices]
         rows += rows[-1:] * (batch_size - len(rows))
-        length = -(-max(map(len, rows)) // _BUCKET) * _BUCKET
-        input_ids = np.full((batch_size, length), self.tokenizer.pad_id, np.int32)
-        for row, tokens in zip(input_ids, rows, strict=True):
-            row[: len(tokens)] = tokens
-        mask = np.arange(length) < np.array([len(row) for row in rows])[:, None]
+        template = SequenceTemplate(None, self.tokenizer.sep_id, self.tokenizer.pad_id)
+        sizes = np.array([len(row) for row in rows])
+        length = -(-(sizes.max() + template.num_special_tokens(1)) // _BUCKET) * _BUCKET
+        frame, mask = template.frame_rows([sizes], int(length))
+        frame.write(0, rows)
+        input_ids = frame.ids.reshape(mask.shape)
         return np.asarray(self._search(self.params, jnp.asarray(input_ids), jnp.asarray(mask)))
 
     @functools.cached_property

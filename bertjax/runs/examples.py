@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from bertjax import build, catalog
 from bertjax.constraints import with_defaults
 from bertjax.data import characters
-from bertjax.data.collate import Specials
 from bertjax.data.format import ExampleSource, ExampleSpec
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.pretrainer import RandomRows
@@ -73,7 +73,7 @@ def examples(
     if tokenizer is not None:
         spec = dataclasses.replace(
             spec,
-            specials=Specials(
+            specials=SequenceTemplate(
                 tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, build.cls_last(config.model)
             ),
             separator=end_of_text(tokenizer),

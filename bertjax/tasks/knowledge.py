@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.tasks.sequences import Pairs, truncate_longer
@@ -193,8 +194,8 @@ def encode(
     Raises:
       UserError: the tokenizer has no [CLS] or [SEP], or one token of each text does not fit.
     """
-    ends = [tokenizer.pair_separators, 1] if len(texts) == 2 else [1]
-    budget = max_seq_length - 1 - sum(ends)
+    template = SequenceTemplate.from_tokenizer(tokenizer)
+    budget = max_seq_length - template.num_special_tokens(len(texts))
     if tokenizer.cls_id is None or tokenizer.sep_id is None or budget < len(texts):
         raise UserError(
             f"max_seq_length={max_seq_length} leaves no room for {len(texts)} text(s), or the "
@@ -205,25 +206,24 @@ def encode(
     sizes = [np.array([len(ids) for ids in tokenizer.encode_batch(column)]) for column in texts]
     kept = truncate_longer(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
     cut = sum(kept) < sum(sizes)
-    columns: list[list[int]] = [[], [], [], []]
-    lengths, first_lengths = [], []
+    separators = [template.pair_separators, 1] if len(texts) == 2 else [1]
+    columns: dict[str, list[int]] = {"position_ids": [], "branch_ids": [], "entity_ids": []}
+    segments: list[list[list[int]]] = [[] for _ in texts]
     for row, words in enumerate(zip(*texts, strict=True)):
         row_sizes = [int(size[row]) for size in kept]
         trees = _trees(injector, words, row_sizes, budget - sum(row_sizes))
-        joined = _join_trees(trees, ends, tokenizer.cls_id, tokenizer.sep_id)
-        for column, values in zip(columns, joined, strict=True):
+        for segment, tree in zip(segments, trees, strict=True):
+            segment.append(tree.ids)
+        for column, values in zip(columns.values(), _join(trees, separators), strict=True):
             column.extend(values)
-        lengths.append(len(joined.ids))
-        first_lengths.append(len(trees[0].ids) + 2)  # [CLS] and the first separator
-    ids, *others = (np.array(column, np.int32) for column in columns)
-    sizes = np.array(lengths, np.int64)
-    return Pairs(
-        tokens=ids,
-        starts=np.cumsum(sizes) - sizes,
-        lengths=sizes,
-        first_lengths=np.array(first_lengths, np.int64),
-        pad_id=tokenizer.pad_id,
-        columns=dict(zip(("position_ids", "branch_ids", "entity_ids"), others, strict=True)),
+    lengths = [np.array([len(ids) for ids in segment], np.int64) for segment in segments]
+    frame = template.frame(lengths)
+    for index, segment in enumerate(segments):
+        frame.write(index, segment)
+    return Pairs.from_frame(
+        frame,
+        template,
+        columns={name: np.array(column, np.int32) for name, column in columns.items()},
         truncated=cut,
     )
 
@@ -236,17 +236,20 @@ def _trees(injector: Injector, texts: Sequence[str], sizes: list[int], room: int
     return trees
 
 
-def _join_trees(trees: list[Tree], ends: list[int], cls_id: int, sep_id: int) -> Tree:
-    """Joins trees into [CLS] tree [SEP], or [CLS] tree [SEP] tree [SEP]; RoBERTa has two [SEP]."""
-    whole = Tree([cls_id], [0], [0], [0])
-    position = 1
-    for tree, count in zip(trees, ends, strict=True):
-        before = max(whole.branches), max(whole.entities)
-        trunk = sum(branch == 0 for branch in tree.branches)
-        separators = range(position + trunk, position + trunk + count)
-        whole.ids.extend([*tree.ids] + [sep_id] * count)
-        whole.positions.extend([*(position + p for p in tree.positions), *separators])
-        whole.branches.extend([b and b + before[0] for b in tree.branches] + [0] * count)
-        whole.entities.extend([e and e + before[1] for e in tree.entities] + [0] * count)
-        position += trunk + count
-    return whole
+def _join(trees: list[Tree], separators: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Returns positions, branches and entities of the sequence of some trees, with [CLS] first.
+
+    Args:
+      trees: One or two.
+      separators: Number of [SEP] after each; they are part of the trunk.
+    """
+    positions, branches, entities = [0], [0], [0]
+    start = 1
+    for tree, count in zip(trees, separators, strict=True):
+        last_branch, last_entity = max(branches), max(entities)
+        end = start + sum(branch == 0 for branch in tree.branches)
+        positions += [*(start + position for position in tree.positions), *range(end, end + count)]
+        branches += [b and b + last_branch for b in tree.branches] + [0] * count
+        entities += [e and e + last_entity for e in tree.entities] + [0] * count
+        start = end + count
+    return positions, branches, entities

@@ -6,12 +6,13 @@ The tokenizer determines the number of [SEP] between two texts: RoBERTa has two.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64
 
 from bertjax.data.characters import CharacterTable
+from bertjax.data.sequence_template import Frame, Lengths, SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 
@@ -42,8 +43,32 @@ class Pairs:
     tables: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     truncated: Bool[np.ndarray, " n"] | None = None
 
+    @classmethod
+    def from_frame(cls, frame: Frame, template: SequenceTemplate, **fields: Any) -> "Pairs":
+        """Returns the sequences of a ragged frame.
+
+        Args:
+          frame: The frame, with all segments written.
+          template: The template of the frame.
+          fields: Further attributes.
+        """
+        return cls(
+            tokens=frame.ids,
+            starts=frame.starts,
+            lengths=frame.lengths,
+            first_lengths=frame.first_lengths,
+            pad_id=template.pad_id,
+            cls_last=template.cls_last,
+            **fields,
+        )
+
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @property
+    def cls_positions(self) -> Int64[np.ndarray, " n"]:
+        """Position of [CLS] in each sequence."""
+        return self.lengths - 1 if self.cls_last else np.zeros_like(self.lengths)
 
     def rows(self, examples: Int[np.ndarray, " B"], length: int) -> dict[str, np.ndarray]:
         """Returns these examples as a batch padded to `length`: arrays of shape [B, length]."""
@@ -89,33 +114,20 @@ def encode(
       UserError: the tokenizer has no [CLS] or [SEP], or one token of each text does not fit.
     """
     budget = token_budget(tokenizer, len(texts), max_seq_length)
+    template = SequenceTemplate.from_tokenizer(tokenizer, cls_last=cls_last)
     encoded = [_encode_distinct(tokenizer.encode_batch, column) for column in texts]
     sizes = [np.array([len(ids) for ids in column], np.int64) for column in encoded]
     cut = TRUNCATIONS[truncate]
     kept = cut(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
-    first_lengths = kept[0] + (1 if cls_last else 2)
-    lengths = sum(kept) + max_seq_length - budget
-    total = int(lengths.sum())
     columns, tables = {}, {}
     if max_chars_per_word:
         character_table = CharacterTable(tokenizer, max_chars_per_word)
         numbers = [_encode_distinct(character_table.lookup, column) for column in texts]
-        ends = (
-            character_table.token_row(tokenizer.cls_id),
-            character_table.token_row(tokenizer.sep_id),
-        )
-        char_rows = _concatenate(numbers, kept, *ends, tokenizer.pair_separators, cls_last)
-        columns["char_ids"] = np.fromiter(char_rows, np.int32, total)
+        columns["char_ids"] = _fill(template.map_ids(character_table.token_row), numbers, kept).ids
         tables["char_ids"] = character_table.table()
-    ends = tokenizer.cls_id, tokenizer.sep_id
-    ids = _concatenate(encoded, kept, *ends, tokenizer.pair_separators, cls_last)
-    return Pairs(
-        tokens=np.fromiter(ids, np.int32, total),
-        starts=np.cumsum(lengths) - lengths,
-        lengths=lengths,
-        first_lengths=first_lengths,
-        pad_id=tokenizer.pad_id,
-        cls_last=cls_last,
+    return Pairs.from_frame(
+        _fill(template, encoded, kept),
+        template,
         columns=columns,
         tables=tables,
         truncated=sum(kept) < sum(sizes),
@@ -138,7 +150,7 @@ def token_budget(tokenizer: Tokenizer, texts: int, max_seq_length: int) -> int:
             "the tokenizer has no [CLS] and [SEP] tokens: fine-tuning requires both; use a "
             "tokenizer that has them"
         )
-    specials = 2 + (tokenizer.pair_separators if texts == 2 else 0)
+    specials = SequenceTemplate.from_tokenizer(tokenizer).num_special_tokens(texts)
     if max_seq_length - specials < texts:
         raise UserError(
             f"max_seq_length={max_seq_length} leaves no room for {texts} text(s): expected >= "
@@ -184,40 +196,23 @@ TRUNCATIONS = {"longer": truncate_longer, "first": truncate_first}
 
 def _encode_distinct(
     encode: Callable[[list[str]], list[list[int]]], texts: list[str]
-) -> list[list[int]]:
+) -> list[Int32[np.ndarray, " t"]]:
     """Encodes each distinct text once: contexts are repeated for every question and choice."""
     distinct = list(dict.fromkeys(texts))
-    encoded = dict(zip(distinct, encode(distinct), strict=True))
+    encoded = {
+        text: np.array(ids, np.int32) for text, ids in zip(distinct, encode(distinct), strict=True)
+    }
     return [encoded[text] for text in texts]
 
 
-def _concatenate(
-    encoded: list[list[list[int]]],
-    kept: Sequence[np.ndarray],
-    cls_id: int,
-    sep_id: int,
-    pair_separators: int,
-    cls_last: bool,
-):
-    """Yields the tokens of all sequences with special tokens in place."""
-    cls, sep = (cls_id,), (sep_id,)
-    between = sep * pair_separators
-    before, after = ((), cls) if cls_last else (cls, ())
-    # Lazy: an article of RACE is part of a dozen sequences, and copies of all would not fit.
-    columns = [
-        map(_prefix, column, sizes.tolist()) for column, sizes in zip(encoded, kept, strict=True)
-    ]
-    return chain.from_iterable(
-        chain(
-            before,
-            texts[0],
-            *chain.from_iterable((between, text) for text in texts[1:]),
-            sep,
-            after,
-        )
-        for texts in zip(*columns, strict=True)
-    )
-
-
-def _prefix(ids: list[int], size: int) -> list[int]:
-    return ids[:size]
+def _fill(
+    template: SequenceTemplate,
+    encoded: Sequence[Sequence[Int32[np.ndarray, " t"]]],
+    kept: Lengths,
+) -> Frame:
+    """Returns the sequences of the first `kept` tokens of each text."""
+    frame = template.frame(kept)
+    for segment, (column, sizes) in enumerate(zip(encoded, kept, strict=True)):
+        pairs = zip(column, sizes.tolist(), strict=True)
+        frame.write(segment, (ids[:size] for ids, size in pairs))
+    return frame

@@ -4,11 +4,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from bertjax.corpus.layouts import FORMAT
-from bertjax.data.collate import Specials
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
 from bertjax.data.layout import offsets, ranges
 from bertjax.data.random import permute
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 
 
@@ -23,7 +23,9 @@ class SourceTargets:
       num_examples: Number of pairs.
     """
 
-    def __init__(self, corpus: Corpus, specials: Specials, *, max_seq_length: int, seed: int):
+    def __init__(
+        self, corpus: Corpus, specials: SequenceTemplate, *, max_seq_length: int, seed: int
+    ):
         """Finds the pairs; reads no record.
 
         Raises:
@@ -36,7 +38,8 @@ class SourceTargets:
         if max_seq_length < 2:
             raise UserError(f"max_seq_length: got {max_seq_length}, expected >= 2 for {FORMAT}")
         self.seed, self.max_seq_length = seed, max_seq_length
-        self._corpus, self._specials = corpus, specials
+        self._corpus = corpus
+        self._specials = specials._replace(cls_id=None)
         whole = np.bincount(corpus.document)[corpus.document] == 1
         self._records = np.flatnonzero(whole & (corpus.sentences == 2))
         self.num_examples = len(self._records)
@@ -78,11 +81,9 @@ class SourceTargets:
     ) -> tuple[Int[np.ndarray, "n L"], Bool[np.ndarray, "n L"]]:
         """Texts followed by [SEP], padded, and their masks."""
         length = np.minimum(length, self.max_seq_length - 1)
-        mask = np.arange(self.max_seq_length) < length[:, None] + 1
-        ids = np.where(mask, np.int32(self._specials.sep_id), np.int32(self._specials.pad_id))
-        at = np.arange(len(begin)) * self.max_seq_length
-        ids.reshape(-1)[ranges(at, length)] = values[ranges(begin, length)]
-        return ids, mask
+        frame, mask = self._specials.frame_rows([length], self.max_seq_length)
+        frame.ids[ranges(frame.offsets(0), length)] = values[ranges(begin, length)]
+        return frame.ids.reshape(mask.shape), mask
 
 
 class Format(BaseFormat):

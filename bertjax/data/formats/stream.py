@@ -11,13 +11,14 @@ import functools
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.collate import Specials, assemble
+from bertjax.data.collate import assemble
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
 from bertjax.data.layout import Layout, Places, offsets
 from bertjax.data.random import below, permute, uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import SentenceTable
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 
 
@@ -37,7 +38,7 @@ class Streams:
     def __init__(
         self,
         corpus: Corpus,
-        specials: Specials,
+        specials: SequenceTemplate,
         *,
         max_seq_length: int,
         batch_size: int,
@@ -63,7 +64,7 @@ class Streams:
         self.seed, self.max_seq_length, self.batch_size = seed, max_seq_length, batch_size
         self._corpus, self._specials, self._word_starts = corpus, specials, word_starts
         self._paired = num_segments == 2
-        self._capacity = max_seq_length - specials.count(num_segments)
+        self._capacity = max_seq_length - specials.num_special_tokens(num_segments)
         if self._capacity < 2:
             raise UserError(
                 f"max_seq_length={max_seq_length} leaves {self._capacity} tokens next to the "
@@ -141,12 +142,11 @@ class Streams:
         return text._replace(end=middle), text._replace(begin=middle)
 
     def _is_text(self, parts: tuple[Segment, ...]) -> Bool[np.ndarray, "n L"]:
-        at = np.arange(self.max_seq_length)
-        begin = np.full((len(parts[0].row), 1), self._specials.first_token)
-        text = np.zeros((len(begin), self.max_seq_length), bool)
-        for part in parts:
-            text |= (at >= begin) & (at < begin + part.length[:, None])
-            begin = begin + part.length[:, None] + (self._specials.sep_id is not None)
+        position = np.arange(self.max_seq_length)
+        lengths = [part.length for part in parts]
+        text = np.zeros((len(lengths[0]), self.max_seq_length), bool)
+        for start, length in zip(self._specials.segment_starts(lengths), lengths, strict=True):
+            text |= (position >= start[:, None]) & (position < (start + length)[:, None])
         return text
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 
 import numpy as np
-from jaxtyping import Int, Int32, Int64, Shaped
+from jaxtyping import Int32, Int64, Shaped
 
 from bertjax.data.characters import CharacterTable
+from bertjax.data.sequence_template import Frame, SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.tasks.ner.conll import Sentence
@@ -72,6 +73,7 @@ def encode(
       UserError: the tokenizer lacks a special token, or one token does not fit.
     """
     budget = token_budget(tokenizer, 1, max_seq_length)
+    template = SequenceTemplate.from_tokenizer(tokenizer, cls_last=cls_last)
     words = _Words.of(sentences, tokenizer, budget, max_chars_per_word)
     sizes = np.array([len(sentence) for sentence in sentences], np.int64)
     predicted = list(_cut(words.ends, sizes, budget))
@@ -85,8 +87,10 @@ def encode(
     labels = [1 + numbers[tag] for sentence in sentences for tag in sentence.tags]
     sequences = np.repeat(np.arange(len(predicted)), [end - begin for begin, end in predicted])
     origins = np.array([words.ends[begin] for begin, _ in read], np.int64)
-    positions = np.array(words.ends[:-1], np.int64) - origins[sequences] + (0 if cls_last else 1)
-    pairs = _pairs(words, read, tokenizer, cls_last)
+    lengths = np.array([words.ends[end] - words.ends[begin] for begin, end in read], np.int64)
+    (text_starts,) = template.segment_starts([lengths])
+    positions = np.array(words.ends[:-1], np.int64) - origins[sequences] + text_starts[sequences]
+    pairs = _pairs(words, origins, lengths, template)
     token_labels = np.zeros(len(pairs.tokens), np.int32)
     token_labels[pairs.starts[sequences] + positions] = labels
     pairs = dataclasses.replace(pairs, columns={**pairs.columns, "token_labels": token_labels})
@@ -106,14 +110,12 @@ class _Words:
       ends: Offset of the end of each word in `tokens`, preceded by 0.
       characters: For each token its row of `table`; None without a table.
       table: The character ids of tokens, for models that read characters.
-      special_rows: The rows of [CLS] and [SEP] in `table`.
     """
 
     tokens: Int32[np.ndarray, " t"]
     ends: list[int]
     characters: Int32[np.ndarray, " t"] | None = None
     table: np.ndarray | None = None
-    special_rows: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(
@@ -140,11 +142,7 @@ class _Words:
             character_table.token_row(fallback),
             max_length,
         )
-        specials = (
-            character_table.token_row(tokenizer.cls_id),
-            character_table.token_row(tokenizer.sep_id),
-        )
-        return cls(tokens, ends, _concatenate(words, char_rows), character_table.table(), specials)
+        return cls(tokens, ends, _concatenate(words, char_rows), character_table.table())
 
 
 def _fallback_token(tokenizer: Tokenizer, encoded: dict[str, list[int]]) -> int:
@@ -202,45 +200,29 @@ def _with_context(ends: list[int], predicted: list[_Range], documents: list[int]
         yield bisect.bisect_left(ends, ends[right] - budget, first, left), right
 
 
-def _pairs(words: _Words, read: list[_Range], tokenizer: Tokenizer, cls_last: bool) -> Pairs:
-    """Builds one sequence per range of words."""
-    sizes = np.array([words.ends[end] - words.ends[begin] for begin, end in read], np.int64)
-    origins = np.array([words.ends[begin] for begin, _ in read], np.int64)
-    lengths = sizes + 2
-    starts = np.cumsum(lengths) - lengths
+def _pairs(
+    words: _Words,
+    origins: Int64[np.ndarray, " n"],
+    lengths: Int64[np.ndarray, " n"],
+    template: SequenceTemplate,
+) -> Pairs:
+    """Builds one sequence per range of tokens, given by its first token and its length."""
     columns, tables = {}, {}
     if words.table is not None:
-        columns["char_ids"] = _add_special_tokens(
-            words.characters, origins, sizes, starts, words.special_rows, cls_last
-        )
+        rows = template.map_ids(CharacterTable.token_row)
+        columns["char_ids"] = _fill(rows, words.characters, origins, lengths).ids
         tables["char_ids"] = words.table
-    specials = tokenizer.cls_id, tokenizer.sep_id
-    return Pairs(
-        tokens=_add_special_tokens(words.tokens, origins, sizes, starts, specials, cls_last),
-        starts=starts,
-        lengths=lengths,
-        first_lengths=sizes + (1 if cls_last else 2),
-        pad_id=tokenizer.pad_id,
-        cls_last=cls_last,
-        columns=columns,
-        tables=tables,
-    )
+    frame = _fill(template, words.tokens, origins, lengths)
+    return Pairs.from_frame(frame, template, columns=columns, tables=tables)
 
 
-def _add_special_tokens(
-    numbers: Int32[np.ndarray, " t"],
-    origins: Int[np.ndarray, " n"],
-    sizes: Int[np.ndarray, " n"],
-    starts: Int[np.ndarray, " n"],
-    specials: tuple[int, int],
-    cls_last: bool,
-) -> Int32[np.ndarray, " T"]:
-    """Concatenates slices of `numbers`, each with [CLS] and [SEP]."""
-    cls, sep = specials
-    output = np.empty(int(sizes.sum()) + 2 * len(sizes), np.int32)
-    first = starts + (0 if cls_last else 1)
-    for origin, size, begin in zip(origins.tolist(), sizes.tolist(), first.tolist(), strict=True):
-        output[begin : begin + size] = numbers[origin : origin + size]
-    output[first + sizes] = sep
-    output[first + sizes + 1 if cls_last else starts] = cls
-    return output
+def _fill(
+    template: SequenceTemplate,
+    values: Int32[np.ndarray, " t"],
+    origins: Int64[np.ndarray, " n"],
+    lengths: Int64[np.ndarray, " n"],
+) -> Frame:
+    frame = template.frame([lengths])
+    ranges = zip(origins.tolist(), lengths.tolist(), strict=True)
+    frame.write(0, (values[origin : origin + length] for origin, length in ranges))
+    return frame

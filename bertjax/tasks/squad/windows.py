@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 
 from bertjax.data.layout import offsets, ranges
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.tasks.sequences import Pairs
@@ -56,7 +57,7 @@ class AnswerWindows:
     @property
     def cls(self) -> Int64[np.ndarray, " n"]:
         """The position of [CLS] in each sequence."""
-        return _cls_positions(self.pairs.lengths, self.pairs.cls_last)
+        return self.pairs.cls_positions
 
     def characters(
         self, windows: Int[np.ndarray, " m"], positions: Int[np.ndarray, " m"]
@@ -129,20 +130,15 @@ def encode(
     flat = itertools.chain.from_iterable(itertools.chain.from_iterable(s for _, s in encoded))
     spans = np.fromiter(flat, np.int32, 2 * len(contexts.ids)).reshape(-1, 2)
 
-    specials = 2 + tokenizer.pair_separators
-    room = max_seq_length - specials - queries.sizes
+    template = SequenceTemplate.from_tokenizer(tokenizer, cls_last=cls_last)
+    room = max_seq_length - template.num_special_tokens(2) - queries.sizes
     question, first, sizes = _cut(contexts.sizes[questions.context_of], room, doc_stride)
     first_span = contexts.offsets[questions.context_of[question]] + first
-    lengths = specials + queries.sizes[question] + sizes
-    starts, cls = offsets(lengths)[:-1], _cls_positions(lengths, cls_last)
-    begin = 0 if cls_last else 1
-    context_begin = begin + queries.sizes[question] + tokenizer.pair_separators
-
-    tokens = np.full(int(lengths.sum()), tokenizer.sep_id, np.int32)
-    tokens[starts + cls] = tokenizer.cls_id
-    positions = ranges(starts + begin, queries.sizes[question])
-    tokens[positions] = queries.ids[ranges(queries.offsets[question], queries.sizes[question])]
-    tokens[ranges(starts + context_begin, sizes)] = contexts.ids[ranges(first_span, sizes)]
+    lengths = queries.sizes[question], sizes
+    frame = template.frame(lengths)
+    frame.write(0, queries.slices(queries.offsets[question], lengths[0]))
+    frame.write(1, contexts.slices(first_span, sizes))
+    context_begin = frame.segment_starts[1]
 
     labels = None
     if questions.labelled:
@@ -150,17 +146,12 @@ def encode(
             _answer_token_ranges(questions, spans, contexts.offsets)[question] - first[:, None]
         )
         inside = (answers[:, 0] >= 0) & (answers[:, 1] < sizes)
-        labels = np.where(inside[:, None], context_begin[:, None] + answers, cls[:, None])
+        labels = np.where(
+            inside[:, None], context_begin[:, None] + answers, frame.cls_positions[:, None]
+        )
         labels = labels.astype(np.int32)
     return AnswerWindows(
-        pairs=Pairs(
-            tokens=tokens,
-            starts=starts,
-            lengths=lengths,
-            first_lengths=begin + queries.sizes[question] + 1,
-            pad_id=tokenizer.pad_id,
-            cls_last=cls_last,
-        ),
+        pairs=Pairs.from_frame(frame, template),
         question=question,
         context_begin=context_begin,
         context_end=context_begin + sizes,
@@ -186,6 +177,13 @@ class _Texts:
     @property
     def sizes(self) -> Int64[np.ndarray, " n"]:
         return np.diff(self.offsets)
+
+    def slices(
+        self, starts: Int64[np.ndarray, " m"], sizes: Int64[np.ndarray, " m"]
+    ) -> Iterator[Int32[np.ndarray, " t"]]:
+        """Yields slices of `ids`."""
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            yield self.ids[start : start + size]
 
 
 def _cut(
@@ -219,7 +217,8 @@ def _check(
         )
     if max_query_length < 1:
         raise UserError(f"max_query_length: got {max_query_length}, expected >= 1")
-    taken = 2 + tokenizer.pair_separators + max_query_length
+    specials = SequenceTemplate.from_tokenizer(tokenizer).num_special_tokens(2)
+    taken = specials + max_query_length
     room = max_seq_length - taken
     if room < 1:
         raise UserError(
@@ -242,10 +241,6 @@ def _check_contexts(questions: SquadQuestions, sizes: Int64[np.ndarray, " c"], s
             f"{place}question {questions.ids[empty[0]]!r}: its context has no tokens, nor have "
             f"those of {len(empty) - 1} other question(s); fix the file or use another tokenizer"
         )
-
-
-def _cls_positions(lengths: Int64[np.ndarray, " n"], cls_last: bool) -> Int64[np.ndarray, " n"]:
-    return lengths - 1 if cls_last else np.zeros_like(lengths)
 
 
 def _answer_token_ranges(

@@ -11,7 +11,7 @@ from bertjax.corpus import text as corpus_text
 from bertjax.corpus.prepare import prepare
 from bertjax.corpus.reader import open_corpus
 from bertjax.corpus.text import read_documents
-from bertjax.data.collate import Specials
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.tokenizers import tokenizer
 
@@ -45,7 +45,7 @@ def corpus(tsv, pieces, tmp_path_factory):
 
 
 def examples(corpus, pieces, length=12):
-    specials = Specials(pieces.cls_id, pieces.sep_id, pieces.pad_id)
+    specials = SequenceTemplate(pieces.cls_id, pieces.sep_id, pieces.pad_id)
     return catalog.load("data/formats", "source-target").SourceTargets(
         corpus, specials, max_seq_length=length, seed=0
     )

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bertjax.data.collate import Specials
 from bertjax.data.formats.stream import Streams
 from bertjax.data.pipeline import batches
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 
 CLS, SEP, PAD = 9001, 9002, 9000
@@ -18,7 +18,7 @@ def corpus(memory_corpus, varied_documents):
 
 
 def make(corpus, batch_size=3, *, num_segments=1, cls_last=True, seed=5, **fields):
-    specials = Specials(CLS, SEP, PAD, cls_last)
+    specials = SequenceTemplate(CLS, SEP, PAD, cls_last)
     return Streams(
         corpus,
         specials,
@@ -124,7 +124,7 @@ def test_what_is_too_small_is_one_line(corpus, memory_corpus):
     with pytest.raises(UserError, match="max_seq_length=3 leaves 1 tokens"):
         Streams(
             corpus,
-            Specials(CLS, SEP, PAD),
+            SequenceTemplate(CLS, SEP, PAD),
             max_seq_length=3,
             batch_size=1,
             seed=0,
