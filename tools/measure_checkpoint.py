@@ -46,8 +46,8 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
 
     from bertjax.io import storage
     from bertjax.train.checkpoint import folder as checkpoint_folder
+    from bertjax.train.checkpoint.folder import Keep
     from bertjax.train.checkpoint.manager import Checkpoints
-    from bertjax.train.checkpoint.retention import Keep
 
     train_step, state, batch = made(config)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))

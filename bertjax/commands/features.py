@@ -33,12 +33,12 @@ def main(argv: list[str]) -> None:
     rest, overrides = split_overrides(argv)
     options = vars(_parser().parse_args(rest))
     options["layers"] = options["layers"].split(",") if options["layers"] else ()
-    from bertjax.sweeps import features, results, table
+    from bertjax.sweeps import features, run, table
 
     result = features.run_suite(**options, overrides=overrides)
     if result.scores:
         print(table.text(features.rows(result.scores)))
-        print(json.dumps({"dev/f1": results.medians(result.scores, "dev/f1")}))
+        print(json.dumps({"dev/f1": run.medians(result.scores, "dev/f1")}))
     result.check()
 
 

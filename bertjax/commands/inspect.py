@@ -125,7 +125,7 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
     from bertjax.runs import bucket_sync
     from bertjax.runs.workdir import in_use
     from bertjax.train.checkpoint import folder as checkpoint_folder
-    from bertjax.train.checkpoint import origin, retention
+    from bertjax.train.checkpoint import origin
     from bertjax.train.metric_records import read_metrics
 
     checkpoints = checkpoint_folder.metrics(path / "checkpoints")
@@ -134,7 +134,7 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
     origin.refuse_released(path, config)
     if not config:
         raise UserError(f"{path}: config.json is empty: {_EXPECTED}")
-    ranks = retention.ranked(
+    ranks = checkpoint_folder.ranked(
         checkpoints, config.get("best_metric", ""), config.get("best_mode", "min")
     )
     latest = max(checkpoints, default=None)

@@ -23,8 +23,8 @@ from bertjax.runs import teachers as runs_teachers
 from bertjax.runs.finetune_job import FREE_FIELDS, Job
 from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
+from bertjax.train.checkpoint.folder import Keep
 from bertjax.train.checkpoint.manager import Checkpoints
-from bertjax.train.checkpoint.retention import Keep
 from bertjax.train.epochs import EvaluateEpochs
 from bertjax.train.sharding import local_rows
 

@@ -26,8 +26,8 @@ from bertjax.runs.workdir import read_summary, write_summary
 from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.checkpoint import trees
+from bertjax.train.checkpoint.folder import Keep
 from bertjax.train.checkpoint.manager import Checkpoints
-from bertjax.train.checkpoint.retention import Keep
 from bertjax.train.evaluate import HELD_OUT
 from bertjax.train.hooks import Evaluate
 from bertjax.train.sharding import local_rows

@@ -25,9 +25,8 @@ from bertjax.runs import bucket_sync, workdir
 from bertjax.runtime.chips import peak_flops_per_second
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.checkpoint.manager import Checkpoints
-from bertjax.train.feed import Feed
 from bertjax.train.hooks import Hook, SaveCheckpoints, StopWhenNotFinite, Watchdog
-from bertjax.train.loop import train
+from bertjax.train.loop import Feed, train
 from bertjax.train.report import Goodput, Report
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer

@@ -11,9 +11,8 @@ from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.layers import layer_choice
 from bertjax.overrides import Override
-from bertjax.sweeps import suite
-from bertjax.sweeps.results import Score, read_results, read_score
-from bertjax.sweeps.run import Run
+from bertjax.sweeps import scheduler
+from bertjax.sweeps.run import Run, Score, read_results, read_score
 from bertjax.sweeps.table import NO_VALUE
 from bertjax.train.checkpoint import origin
 
@@ -54,7 +53,7 @@ def run_suite(
     parallel: int = 1,
     config: str = "configs/ner.py",
     overrides: Sequence[Override] = (),
-) -> suite.SuiteResult:
+) -> scheduler.SuiteResult:
     """Trains a BiLSTM tagger on the layers of a frozen encoder, and writes a table of dev F1.
 
     Args:
@@ -88,7 +87,7 @@ def run_suite(
     ]
     record = {"init": init, "data": data, "recipe": recipe}
     record["overrides"] = [f"{name}={value}" for name, value in overrides]
-    return suite.run(
+    return scheduler.run_suite(
         runs,
         workdir,
         {"features": record},
@@ -145,7 +144,7 @@ def read_scores(workdir: pathlib.Path) -> list[Score]:
 
 def _write(folder: pathlib.Path, more: Sequence[Score]) -> list[Score]:
     if scores := [*read_scores(folder), *more]:
-        suite.write_table(folder, rows(scores), content(scores))
+        scheduler.write_table(folder, rows(scores), content(scores))
     return scores
 
 

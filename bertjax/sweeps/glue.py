@@ -10,9 +10,8 @@ from bertjax.config import FINE_TUNING, load_config
 from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.overrides import Override
-from bertjax.sweeps import glue_table, suite
-from bertjax.sweeps.results import Score, read_best
-from bertjax.sweeps.run import Run
+from bertjax.sweeps import glue_table, scheduler
+from bertjax.sweeps.run import Run, Score, read_best
 from bertjax.tasks.glue.table import GLUE, glue_task
 
 _EPOCHS = "num_train_epochs"
@@ -47,7 +46,7 @@ def run_suite(
     parallel: int = 1,
     config: str = "configs/glue.py",
     overrides: Sequence[Override] = (),
-) -> suite.SuiteResult:
+) -> scheduler.SuiteResult:
     """Fine-tunes an encoder on GLUE tasks and writes a table next to published scores.
 
     Args:
@@ -77,7 +76,7 @@ def run_suite(
     runs = plan(recipes, options, overrides, grid=grid, from_mnli=from_mnli)
     record = {"init": init, "recipe": recipe, "grid": grid, "from_mnli": from_mnli}
     record["overrides"] = [f"{name}={value}" for name, value in overrides]
-    return suite.run(
+    return scheduler.run_suite(
         runs,
         workdir,
         {"glue": record},
@@ -185,7 +184,7 @@ def _write(runs: Sequence[Run], folder: pathlib.Path) -> list[Score]:
     if scores := read_scores(runs, folder):
         missing = glue_table.write_submission(folder / "submission.zip", scores)
         content = glue_table.content(scores) | {"missing_of_server": missing}
-        suite.write_table(folder, glue_table.rows(scores), content)
+        scheduler.write_table(folder, glue_table.rows(scores), content)
     return scores
 
 

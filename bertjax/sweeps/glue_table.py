@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.sweeps.results import Score
+from bertjax.sweeps.run import Score
 from bertjax.sweeps.table import NO_VALUE
 from bertjax.tasks.glue.table import GLUE, PUBLISHED_ROWS, PUBLISHED_TASKS, glue_task
 

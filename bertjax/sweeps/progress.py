@@ -12,8 +12,7 @@ from typing import Any
 
 from bertjax.io.files import read_json, write_json
 from bertjax.runs.workdir import in_use, read_summary
-from bertjax.sweeps.results import read_results
-from bertjax.sweeps.run import Run
+from bertjax.sweeps.run import Run, read_results
 from bertjax.train.metric_records import newest_step, read_metrics, read_seeds, total_steps
 
 _FAILURE = "failure.json"

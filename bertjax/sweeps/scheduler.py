@@ -1,25 +1,29 @@
-"""Run a list of runs as child processes, several at a time, each with a share of the devices.
+"""Run sweeps and suites: runs as child processes, several at a time, each with its devices.
 
 Finished runs are skipped, stopped runs resume from their checkpoints, failed runs are started
 again. A run that fails does not stop the others.
 """
 
+import contextlib
 import dataclasses
 import os
 import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from bertjax.errors import Interrupted, UserError
-from bertjax.runs.workdir import in_use
-from bertjax.runtime import device_share
-from bertjax.runtime.children import Children, describe_exit
-from bertjax.sweeps import progress, results
+from bertjax.io.files import write_json, write_text
+from bertjax.runs import bucket_sync
+from bertjax.runs.workdir import FREE_FIELDS, claim, in_use
+from bertjax.runtime.children import Children, describe_exit, pin_cores, share_environment
+from bertjax.runtime.signals import sigterm_as_interrupt
+from bertjax.sweeps import progress, table
 from bertjax.sweeps.display import LineDisplay, make_display
 from bertjax.sweeps.progress import Progress
-from bertjax.sweeps.run import INIT, Run
+from bertjax.sweeps.run import INIT, Run, Score, median_seed, read_best
 
 COMMAND = (sys.executable, "-m", "bertjax")
 
@@ -151,18 +155,18 @@ class _Queue:
 
     def _best_init(self, run: Run) -> str | None:
         sources = [self._runs[name] for name in run.init_from]
-        best = results.read_best(run.name, sources, self._workdir)
-        return best and str(results.median_seed(best.workdir))
+        best = read_best(run.name, sources, self._workdir)
+        return best and str(median_seed(best.workdir))
 
     def _start(self, run: Run) -> None:
         folder, share = self._workdir / run.name, self._free_shares.pop()
         folder.mkdir(parents=True, exist_ok=True)
-        variables = device_share.environment(os.environ, share, self._num_shares, self._max_devices)
+        variables = share_environment(os.environ, share, self._num_shares, self._max_devices)
         with open(folder / run.log, "ab") as log:
             process = self._children.start(
                 [*COMMAND, *run.words(str(folder))], stdout=log, stderr=log, env=variables
             )
-        device_share.pin_cores(process.pid, share, self._num_shares)
+        pin_cores(process.pid, share, self._num_shares)
         self._running[process] = _Started(run, share, time.monotonic())
         self._display.log_start(self._runs[run.name])
 
@@ -172,3 +176,84 @@ def _last_line(log: pathlib.Path, status: int) -> str:
     text = log.read_text(encoding="utf-8", errors="replace").strip()
     last = text.splitlines()[-1] if text else "no output"
     return last if status >= 0 else f"ended by {describe_exit(status)}; last output: {last}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SuiteResult:
+    """The result of a suite: a list of fine-tuning runs in one folder, with a table of scores.
+
+    Attributes:
+      scores: Scores of the rows that are finished, also by earlier calls.
+      failed: The runs that failed.
+      num_runs: Number of all runs.
+    """
+
+    scores: Sequence[Score]
+    failed: Sequence[Progress]
+    num_runs: int
+
+    def check(self) -> None:
+        """Raises UserError if a run has failed."""
+        check_failures(self.failed, self.num_runs)
+
+
+@contextlib.contextmanager
+def hold_workdir(
+    folder: pathlib.Path,
+    workdir: str,
+    record: Mapping[str, Any],
+    free: Sequence[str] = FREE_FIELDS,
+) -> Iterator[None]:
+    """Locks the folder of a sweep for this process, and synchronises it with its bucket.
+
+    Args:
+      folder: The folder on this machine.
+      workdir: The folder as the user specified it: a path or a URL.
+      record: Content of `config.json`; see `runs.workdir.claim`.
+      free: Fields of the record that may differ from those of an earlier start.
+
+    Raises:
+      UserError: the folder belongs to another config, or is in use.
+    """
+    with (
+        claim(folder, record, free=free),
+        bucket_sync.synced(folder, workdir),
+        sigterm_as_interrupt(),
+    ):
+        yield
+
+
+def run_suite(
+    runs: Sequence[Run],
+    workdir: str,
+    record: Mapping[str, Any],
+    *,
+    parallel: int,
+    write: Callable[[pathlib.Path], list[Score]],
+) -> SuiteResult:
+    """Runs what is not finished, and writes the table after each run.
+
+    Args:
+      runs: The runs.
+      workdir: A path or a URL.
+      record: Content of `config.json`: what all runs share.
+      parallel: Maximum number of runs at a time, each with one GPU or its share of the cores.
+      write: Writes the table of the runs that are finished in the folder and returns their scores.
+
+    Raises:
+      UserError: the folder belongs to another config, or is in use.
+      Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
+    """
+    folder = bucket_sync.on_this_machine(workdir, alone=True)
+
+    with hold_workdir(folder, workdir, record):
+        failed = run_all(
+            runs, folder, parallel=parallel, max_devices=1, on_change=lambda: write(folder)
+        )
+        return SuiteResult(write(folder), failed, len(runs))
+
+
+def write_table(folder: pathlib.Path, rows: table.Rows, content: Mapping[str, Any]) -> None:
+    """Writes `table.md` and `results.json`."""
+    write_text(folder / "table.md", table.markdown(rows))
+    write_json(folder / "results.json", content)

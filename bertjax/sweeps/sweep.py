@@ -9,7 +9,7 @@ from bertjax.io import storage
 from bertjax.io.files import write_json, write_text
 from bertjax.runs import bucket_sync
 from bertjax.runs.workdir import in_use
-from bertjax.sweeps import grid, plan, progress, scheduler, suite, table
+from bertjax.sweeps import grid, plan, progress, scheduler, table
 from bertjax.sweeps.plan import Sweep
 from bertjax.sweeps.progress import Progress, best_of, is_done
 from bertjax.sweeps.run import Run
@@ -32,7 +32,7 @@ def run(sweep: Sweep, workdir: str, *, parallel: int = 1) -> list[Progress]:
     """
     folder = bucket_sync.on_this_machine(workdir, alone=True)
     plan.check_runs(sweep, folder)
-    with suite.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
+    with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
         scheduler.run_all(
             sweep.runs, folder, parallel=parallel, on_change=lambda: _write(sweep, folder)
         )
@@ -99,7 +99,7 @@ def launch_commands(
     """
     folder = bucket_sync.on_this_machine(workdir)
     plan.check_runs(sweep, folder)
-    with suite.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
+    with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
         missing = [
             run
             for run in sweep.runs

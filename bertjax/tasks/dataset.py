@@ -1,11 +1,12 @@
-"""Shared parts of all task datasets: fields of `config.data`, encoding, prediction inputs.
+"""Shared parts of all task datasets: `config.data`, its files, encoding, prediction inputs.
 
 Prediction inputs are one example per line: tab-separated fields, or a JSON object.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -181,3 +182,32 @@ class EncodingSpec:
             seed=self.seed,
             group_size=group_size,
         )
+
+
+def find_files(
+    folder: str, usual: Mapping[str, Sequence[str]], fields: Mapping[str, Any]
+) -> dict[str, pathlib.Path]:
+    """Finds the file of each split; the test split is optional.
+
+    Args:
+      folder: The folder of the files.
+      usual: For each split the names to look for, in order of preference.
+      fields: `config.data` with `train_file`, `dev_file` and `test_file`; "" for the usual names.
+
+    Raises:
+      UserError: the train or dev file, or a file that the config names, is missing.
+    """
+    found = {}
+    for split, names in usual.items():
+        named = fields[f"{split}_file"]
+        names = (named,) if named else names
+        paths = (pathlib.Path(folder) / name for name in names)
+        path = next((path for path in paths if path.is_file()), None)
+        if path is not None:
+            found[split] = path
+        elif named or split != "test":
+            raise UserError(
+                f"no {' or '.join(names)} in {folder}: --data expects the folder of the task's "
+                f"files; set --config.data.{split}_file=FILE for another name"
+            )
+    return found

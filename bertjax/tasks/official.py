@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from bertjax.errors import UserError, nearest
-from bertjax.io import json_fields
+from bertjax.io import files
 from bertjax.metrics import answers, classification, entities
 from bertjax.tasks.glue import files as glue_files
 from bertjax.tasks.glue import predictions as glue_predictions
@@ -115,9 +115,7 @@ def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scor
     """Exact match and F1 in percent, as in the official scripts."""
     name = "squad2" if unanswerable else "squad1"
     questions = squad_files.read(_needed(name, references), on_mismatch="keep")
-    found = json_fields.load_json(
-        pathlib.Path(predictions), "predictions of SQuAD", distinct_keys=True
-    )
+    found = files.load_json(pathlib.Path(predictions), "predictions of SQuAD", distinct_keys=True)
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise UserError(
             f'{predictions}: expected a JSON object {{"QUESTION_ID": "answer", ...}} of strings'

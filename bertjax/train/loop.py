@@ -1,4 +1,4 @@
-"""The training loop of pretraining and fine-tuning, which differ in objectives and hooks.
+"""The training loop of pretraining and fine-tuning, and the feed that puts batches on devices.
 
 Steps are dispatched asynchronously: the metrics of a step are read a few steps later, so that the
 device never waits for the host. Before a hook gets the state of a step, hooks have got the metrics
@@ -7,13 +7,20 @@ of all steps up to it: metrics are on disk before the checkpoint is.
 
 import collections
 import contextlib
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
+from bertjax.interfaces import extent
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.hooks import Hook, Run
+from bertjax.train.report import Work
+from bertjax.train.sharding import to_global
 
 STEPS_IN_FLIGHT = 2
 
@@ -94,3 +101,40 @@ def _pass_metrics(run: Run, in_flight: collections.deque, *, leave: int) -> None
         values = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
         for hook in run.hooks:
             hook.on_metrics(step, values)
+
+
+class Feed:
+    """Places batches on a mesh and counts their tokens and FLOPs.
+
+    Args:
+      batches: (step, this host's rows of its batch).
+      mesh: Where they are placed.
+      flops: FLOPs of the model for a step on a batch of this shape, (B, L).
+
+    Attributes:
+      wait_seconds: Total time spent on building and placing batches.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[tuple[int, Mapping[str, np.ndarray]]],
+        mesh: Mesh,
+        flops: Callable[[tuple[int, ...]], float] = lambda shape: 0.0,
+    ):
+        self._batches, self._mesh, self._flops = batches, mesh, flops
+        self._shapes: dict[int, tuple[int, ...]] = {}
+        self.wait_seconds = 0.0
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, jax.Array]]]:
+        start = time.monotonic()
+        for before, rows in self._batches:
+            batch = to_global(rows, self._mesh)
+            self._shapes[before + 1] = extent(batch)
+            self.wait_seconds += time.monotonic() - start
+            yield before, batch
+            start = time.monotonic()
+
+    def work(self, step: int) -> Work:
+        """Tokens and FLOPs of the batch of a step; called once for each step."""
+        shape = self._shapes.pop(step)
+        return Work(tokens=math.prod(shape), flops=self._flops(shape))

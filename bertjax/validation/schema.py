@@ -34,7 +34,7 @@ from bertjax.layers.dense import NAMED
 from bertjax.tokenizers import tokenizer
 from bertjax.tokenizers.definitions import UNICODE_FORMS
 from bertjax.train import epochs, optimizer, schedule
-from bertjax.train.checkpoint import retention
+from bertjax.train.checkpoint import folder
 from bertjax.train.sharding import MeshRules, MeshSize
 
 FORMATS = tuple(catalog.names("data/formats"))
@@ -78,7 +78,7 @@ class PretrainingRun(Run):
     keep_checkpoints: PositiveInt
     keep_best: NonNegativeInt
     best_metric: AnyText
-    best_mode: Annotated[str, OneOf(retention.DIRECTIONS)]
+    best_mode: Annotated[str, OneOf(folder.DIRECTIONS)]
 
 
 class FineTuningRun(Run):

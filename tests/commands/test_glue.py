@@ -8,7 +8,7 @@ import pytest
 
 from bertjax import cli
 from bertjax.sweeps import glue, glue_table, scheduler
-from bertjax.sweeps.results import Score
+from bertjax.sweeps.run import Score
 from bertjax.tasks.glue.table import GLUE, glue_task
 
 STAND_IN = """

@@ -4,8 +4,8 @@ import types
 
 import numpy as np
 
-from bertjax.train import feed as feed_module
-from bertjax.train.feed import Feed
+from bertjax.train import loop as feed_module
+from bertjax.train.loop import Feed
 from bertjax.train.sharding import batch_sharding, make_mesh
 
 

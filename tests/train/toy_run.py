@@ -17,8 +17,8 @@ import optax
 from bertjax.errors import UserError
 from bertjax.runs.workdir import claim
 from bertjax.runtime.interrupt import Interrupt
+from bertjax.train.checkpoint.folder import Keep
 from bertjax.train.checkpoint.manager import Checkpoints
-from bertjax.train.checkpoint.retention import Keep
 from bertjax.train.checkpoint.trees import fingerprint
 from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
 from bertjax.train.loop import train

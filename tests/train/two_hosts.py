@@ -19,8 +19,8 @@ def run(workdir: pathlib.Path, steps: int) -> None:
     import jax.numpy as jnp
 
     from bertjax.runtime.interrupt import Interrupt
+    from bertjax.train.checkpoint.folder import Keep
     from bertjax.train.checkpoint.manager import Checkpoints
-    from bertjax.train.checkpoint.retention import Keep
     from bertjax.train.hooks import SaveCheckpoints
     from bertjax.train.loop import train
 

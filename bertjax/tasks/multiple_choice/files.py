@@ -18,7 +18,7 @@ from jaxtyping import Int32
 
 from bertjax.data.random import sample
 from bertjax.errors import UserError
-from bertjax.io.json_fields import check_characters
+from bertjax.io.files import check_characters
 from bertjax.io.lines import read_text_lines
 
 NAMES = ("race", "swag")

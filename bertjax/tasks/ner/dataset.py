@@ -14,8 +14,7 @@ from bertjax.data.random import sample
 from bertjax.errors import UserError
 from bertjax.metrics import entities as metrics_entities
 from bertjax.tasks import dataset
-from bertjax.tasks import files as tasks_files
-from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest, find_files
 from bertjax.tasks.ner import conll as ner_conll
 from bertjax.tasks.ner import words as ner_words
 from bertjax.tasks.ner.conll import Sentence
@@ -72,7 +71,7 @@ class Dataset:
           UserError: train or dev is missing, or a file is malformed.
         """
         self.name = "ner"
-        paths = tasks_files.find(data, FILES, fields)
+        paths = find_files(data, FILES, fields)
         self.sentences = {
             split: Split(ner_conll.read(path, fields["scheme"])) for split, path in paths.items()
         }

@@ -14,8 +14,7 @@ from bertjax.data.layout import ranges
 from bertjax.errors import UserError
 from bertjax.metrics import answers as metrics_answers
 from bertjax.tasks import dataset
-from bertjax.tasks import files as tasks_files
-from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest, find_files
 from bertjax.tasks.sequences import Pairs
 from bertjax.tasks.squad import answers as squad_answers
 from bertjax.tasks.squad import files as squad_files
@@ -105,7 +104,7 @@ class Dataset:
         self._threshold = fields["null_threshold"] or 0.0
         usual = FILES["2.0" if fields["unanswerable"] else "1.1"]
         self.questions, self.windows, self.batches = {}, {}, {}
-        for split, path in tasks_files.find(data, usual, fields).items():
+        for split, path in find_files(data, usual, fields).items():
             questions = spec.subsample(split, _questions(path, split, fields))
             windows = _windows(questions, fields, spec, str(path))
             self.questions[split], self.windows[split] = questions, windows

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int, Int64
 
 from bertjax.data.random import sample
 from bertjax.errors import UserError, nearest
-from bertjax.io.json_fields import get_field, load_json
+from bertjax.io.files import get_field, load_json
 
 UNKNOWN = -1
 """Offset of an answer that does not exist or whose location is unknown."""

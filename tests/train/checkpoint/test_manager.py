@@ -11,9 +11,9 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.checkpoint.folder import Keep
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.restore import load, load_numpy
-from bertjax.train.checkpoint.retention import Keep
 from bertjax.train.checkpoint.trees import fingerprint
 
 PROVENANCE = {"corpus": "c" * 64, "tokenizer": "d" * 64}

@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.errors import UserError
 from bertjax.train.checkpoint import origin as checkpoint_origin
+from bertjax.train.checkpoint.folder import Keep
 from bertjax.train.checkpoint.manager import Checkpoints
-from bertjax.train.checkpoint.retention import Keep
 from bertjax.train.sharding import make_mesh
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.train.checkpoint.retention import Keep, ranked, superfluous
+from bertjax.train.checkpoint.folder import Keep, ranked, superfluous
 
 METRICS = {
     100: {"loss": 3.0, "accuracy": 0.2},

@@ -2,12 +2,12 @@
 
 import pytest
 
-from bertjax.runtime import device_share
+from bertjax.runtime import children
 
 
 def shares(num_shares, max_devices=None, **variables):
     made = [
-        device_share.environment(variables, share, num_shares, max_devices)
+        children.share_environment(variables, share, num_shares, max_devices)
         for share in range(num_shares)
     ]
     return [one["CUDA_VISIBLE_DEVICES"] for one in made], made[0]
@@ -15,7 +15,7 @@ def shares(num_shares, max_devices=None, **variables):
 
 @pytest.fixture
 def no_tpu(monkeypatch):
-    monkeypatch.setattr(device_share.host, "list_tpu_chips", list)
+    monkeypatch.setattr(children.host, "list_tpu_chips", list)
 
 
 def test_gpus_are_divided_in_equal_numbers(no_tpu):
@@ -36,8 +36,8 @@ def test_processes_on_one_gpu_share_its_memory():
 
 
 def test_each_process_gets_one_tpu_chip(monkeypatch):
-    monkeypatch.setattr(device_share.host, "list_gpus", list)
-    monkeypatch.setattr(device_share.host, "list_tpu_chips", lambda: ["0", "1", "2", "3"])
-    assert device_share.environment({}, 2, 4)["TPU_VISIBLE_DEVICES"] == "2"
-    assert device_share.environment({}, 0, 1) == {}
-    assert device_share.environment({"JAX_PLATFORMS": "cpu"}, 2, 4) == {"JAX_PLATFORMS": "cpu"}
+    monkeypatch.setattr(children.host, "list_gpus", list)
+    monkeypatch.setattr(children.host, "list_tpu_chips", lambda: ["0", "1", "2", "3"])
+    assert children.share_environment({}, 2, 4)["TPU_VISIBLE_DEVICES"] == "2"
+    assert children.share_environment({}, 0, 1) == {}
+    assert children.share_environment({"JAX_PLATFORMS": "cpu"}, 2, 4) == {"JAX_PLATFORMS": "cpu"}
