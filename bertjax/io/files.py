@@ -209,9 +209,8 @@ def get_field(where: str, node: Any, key: str, kind: type, layout: str) -> Any:
         raise UserError(f"{where} has no {key!r}: got {keys}, expected {layout}")
     value = node[key]
     if type(value) is not kind:
-        raise UserError(
-            f"{where}: {key!r}: got {_JSON_TYPE_NAMES[type(value)]}, expected {_JSON_TYPE_NAMES[kind]}"
-        )
+        got, expected = _JSON_TYPE_NAMES[type(value)], _JSON_TYPE_NAMES[kind]
+        raise UserError(f"{where}: {key!r}: got {got}, expected {expected}")
     if kind is str:
         check_characters(f"{where}: {key!r}", value)
     return value
