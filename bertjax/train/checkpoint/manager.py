@@ -24,8 +24,8 @@ import bertjax
 from bertjax.errors import UserError
 from bertjax.io import storage
 from bertjax.io.files import is_disk_full
-from bertjax.train.checkpoint import folder, restore, trees
 from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.checkpoint import restore, trees
 from bertjax.train.checkpoint.folder import Keep, Record
 from bertjax.train.checkpoint.orbax import array_handler, orbax
 
@@ -182,7 +182,7 @@ class Checkpoints:
     def best(self) -> int | None:
         """The step with the best metric, of those on disk."""
         metrics = checkpoint_folder.metrics(self.directory)
-        ranks = folder.ranked(metrics, self._keep.metric, self._keep.mode)
+        ranks = checkpoint_folder.ranked(metrics, self._keep.metric, self._keep.mode)
         return ranks[0] if ranks else None
 
     def _begin(self, folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
@@ -222,7 +222,7 @@ class Checkpoints:
 
     def _drop_superfluous(self) -> None:
         found = checkpoint_folder.metrics(self.directory)
-        for step in folder.superfluous(found, self._keep):
+        for step in checkpoint_folder.superfluous(found, self._keep):
             checkpoint_folder.remove(self.directory / str(step))
 
     def _newest_whole(self) -> int | None:

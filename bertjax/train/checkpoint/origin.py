@@ -11,8 +11,8 @@ from jaxtyping import PyTree
 from bertjax.errors import UserError
 from bertjax.io import storage
 from bertjax.io.files import read_json
-from bertjax.train.checkpoint import folder, restore, trees
 from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.checkpoint import restore, trees
 
 _SHOWN_ROWS = 8
 
@@ -134,7 +134,7 @@ def _best(directory: pathlib.Path, steps: list[int], config: dict[str, Any]) -> 
         raise UserError(f"{directory} is of fine-tuning, which keeps what counts: leave @best out")
     metric, mode = config["best_metric"], config["best_mode"]
     records = {s: checkpoint_folder.read_record(directory / str(s)).metrics for s in steps}
-    ranked = folder.ranked(records, metric, mode)
+    ranked = checkpoint_folder.ranked(records, metric, mode)
     if not ranked:
         raise UserError(f"no checkpoint in {directory} has {metric!r}: name a step instead of best")
     return ranked[0]
