@@ -1,4 +1,4 @@
-"""`tools/launch/`: real scripts, beside programs of the clusters that only note their calls."""
+"""Launch scripts of tools/launch/, with stubs of cluster programs that record their calls."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from bertjax.commands.sweep import LAUNCHERS
 PROGRAMS = ("gcloud", "kubectl", "sbatch", "scontrol", "srun", "ssh", "xpk", "sleep")
 COMMAND = ["pretrain", "--config", "configs/bert.py:tiny", "--workdir", "/shared/it's a run"]
 
-# Answers with the next of its replies: what it says and its status; after the last, nothing and 0.
+# Records its call; prints the output of the first matching reply and exits with its status, else 0.
 STUB = """\
 import json, os, pathlib, sys
 home = pathlib.Path(os.environ["STUBS"])
@@ -38,7 +38,7 @@ for reply in known:
 
 
 class Stubs:
-    """A folder first on PATH, and what was called."""
+    """Stub programs in a folder at the start of PATH, and their recorded calls."""
 
     def __init__(self, folder: pathlib.Path, root: pathlib.Path):
         self.folder, self.root = folder, root
@@ -51,7 +51,7 @@ class Stubs:
             path.chmod(0o755)
 
     def replies(self, *replies: tuple) -> None:
-        """Each: (parts that a call has, what is said, status); used once, in order."""
+        """Sets replies (texts in the call, output, exit status), each used once, in order."""
         (self.folder / "replies.json").write_text(json.dumps(replies))
 
     def launch(self, name: str, *words: str) -> subprocess.CompletedProcess:
@@ -79,15 +79,15 @@ def stubs(tmp_path, root):
     return Stubs(tmp_path, root)
 
 
-def test_every_launcher_that_sweeps_know_is_there(root):
-    there = {
+def test_sweep_emit_supports_every_launcher(root):
+    scripts = {
         path.name for path in (root / "tools" / "launch").iterdir() if os.access(path, os.X_OK)
     }
-    assert there == set(LAUNCHERS)
+    assert scripts == set(LAUNCHERS)
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_help_is_the_record_and_its_examples_are_true(stubs, name):
+def test_the_examples_of_help_run_and_all_options_are_documented(stubs, name):
     helped = stubs.launch(name, "--help")
     assert (helped.returncode, helped.stderr) == (0, "")
     examples = re.findall(rf"^  tools/launch/{name} ((?:.*\\\n)*.*)", helped.stdout, re.MULTILINE)
@@ -98,7 +98,7 @@ def test_help_is_the_record_and_its_examples_are_true(stubs, name):
         made = stubs.launch(name, *words[:place], "--dry_run", *words[place:])
         assert made.returncode == 0, made.stderr
         assert made.stdout + made.stderr
-    assert stubs.calls == [], "a dry run calls nothing"
+    assert stubs.calls == [], "a dry run must not call programs"
     source = (stubs.root / "tools" / "launch" / name).read_text()
     for option in re.search(r'^known="(.*?)"', source, re.MULTILINE)[1].split():
         assert f"--{option} " in helped.stdout, f"--{option} is not explained"
@@ -107,17 +107,25 @@ def test_help_is_the_record_and_its_examples_are_true(stubs, name):
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("slurm", ["--node", "2", "--", "x"], "no option --node; there are: --name --nodes"),
-        ("slurm", ["--nodes"], "--nodes requires a value"),
+        (
+            "slurm",
+            ["--node", "2", "--", "x"],
+            "unknown option --node; expected one of --name --nodes",
+        ),
+        ("slurm", ["--nodes"], "--nodes: expected a value"),
         ("slurm", ["--nodes", "2"], "expected -- and a command"),
-        ("slurm", ["--PATH", "/x", "--", "x"], "no option --PATH"),
-        ("tpu", ["--zone", "z", "--", "x"], "--type is expected"),
-        ("ssh", ["--", "x"], "--hosts is expected"),
-        ("gke", ["--gpu", "h100", "--", "x"], "--image is expected"),
-        ("gke", ["--image", "i", "--gpu", "h", "--slices", "2", "--", "x"], "--slices is of TPUs"),
+        ("slurm", ["--PATH", "/x", "--", "x"], "unknown option --PATH"),
+        ("tpu", ["--zone", "z", "--", "x"], "--type: expected a value"),
+        ("ssh", ["--", "x"], "--hosts: expected a value"),
+        ("gke", ["--gpu", "h100", "--", "x"], "--image: expected a value"),
+        (
+            "gke",
+            ["--image", "i", "--gpu", "h", "--slices", "2", "--", "x"],
+            "--slices applies to TPUs only",
+        ),
     ],
 )
-def test_a_mistake_is_one_line(stubs, name, words, message):
+def test_a_user_error_is_one_line(stubs, name, words, message):
     result = stubs.launch(name, *words)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith(f"{name}: error: ")
@@ -140,9 +148,11 @@ def srun_of(job: str) -> list[str]:
 
 def test_slurm_with_gpus_on_two_nodes(stubs):
     job = job_of(stubs, "--name", "masks", "--nodes", "2", "--gpus", "8", "--time", "1:00:00")
-    asked = re.findall(r"^#SBATCH (.*)$", job, re.MULTILINE)
-    assert {"--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8", "--time=1:00:00"} < set(asked)
-    assert {"--requeue", "--signal=TERM@120", "--open-mode=append"} < set(asked)
+    options = re.findall(r"^#SBATCH (.*)$", job, re.MULTILINE)
+    assert {"--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8", "--time=1:00:00"} < set(
+        options
+    )
+    assert {"--requeue", "--signal=TERM@120", "--open-mode=append"} < set(options)
     run = str(stubs.root / "tools" / "run")
     assert srun_of(job) == ["srun", run, *COMMAND, "--distributed"]
 
@@ -156,7 +166,7 @@ def test_slurm_on_the_cpus_of_one_node(stubs):
 
 
 @pytest.mark.parametrize(("status", "requeued"), [(0, False), (143, True), (2, False)])
-def test_a_slurm_job_that_saved_goes_back_into_the_queue(stubs, status, requeued):
+def test_a_slurm_job_that_saved_is_requeued(stubs, status, requeued):
     job = job_of(stubs)
     stubs.replies((["srun"], "", status))
     path = f"{stubs.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -167,11 +177,11 @@ def test_a_slurm_job_that_saved_goes_back_into_the_queue(stubs, status, requeued
 
 
 def remote(call: list[str]) -> tuple[str, list[str]]:
-    """The machine, and the words of its command."""
+    """The machine of an ssh call, and the words of the remote command."""
     return call[-2], shlex.split(call[-1])
 
 
-def test_ssh_tells_every_machine_where_to_meet(stubs):
+def test_ssh_passes_the_coordinator_to_every_machine(stubs):
     hosts = ("--hosts", "me@one,two,three", "--folder", "/shared/a checkout", "--port", "99")
     result = stubs.launch("ssh", *hosts, "--", *COMMAND)
     assert result.returncode == 0, result.stderr
@@ -186,21 +196,21 @@ def test_ssh_tells_every_machine_where_to_meet(stubs):
     }
 
 
-def test_ssh_begins_again_when_a_machine_is_lost_but_not_after_a_mistake(stubs):
+def test_ssh_restarts_when_a_machine_is_lost_but_not_after_a_user_error(stubs):
     words = ("--hosts", "one,two", "--", *COMMAND)
     stubs.replies((["ssh", " two "], "step 1\n", 255), (["ssh", " two "], "", 143))
     result = stubs.launch("ssh", *words)
     assert result.returncode == 0, result.stderr
     assert [call[0] for call in stubs.calls].count("ssh") == 6
     assert [call for call in stubs.calls if call[0] == "sleep"] == [["sleep", "30"]] * 2
-    assert "status 255; all begin again in 30 s" in result.stderr
+    assert "exit status 255; restarting all machines in 30 s" in result.stderr
     assert "two: step 1" in result.stdout
     stubs.replies((["ssh", " one "], "", 2))
     assert stubs.launch("ssh", *words).returncode == 2
     assert [call[0] for call in stubs.calls].count("ssh") == 8
 
 
-def test_one_machine_by_ssh_is_no_cluster(stubs):
+def test_ssh_to_one_machine_is_not_distributed(stubs):
     assert stubs.launch("ssh", "--hosts", "one", "--", *COMMAND).returncode == 0
     assert remote(stubs.calls[0])[1][3:] == ["tools/run", *COMMAND]
 
@@ -210,24 +220,24 @@ WORKERS = ["tpu-vm ssh"]
 TPU = ("--name", "masks", "--zone", "z", "--type", "v5litepod-16", "--poll", "0", "--spot")
 
 
-def deeds(stubs) -> list[str]:
-    """What was asked of gcloud, without the questions."""
+def gcloud_commands(stubs) -> list[str]:
+    """Calls of gcloud, except for queries of the state."""
     words = [call[3] + " " + call[4] for call in stubs.calls if call[0] == "gcloud"]
     return [word for word in words if not word.endswith("describe")]
 
 
 ONE_RUN = ["tpu-vm scp", "tpu-vm ssh", "tpu-vm ssh"]
-ASK, DELETE = "queued-resources create", "queued-resources delete"
+CREATE, DELETE = "queued-resources create", "queued-resources delete"
 
 
-def test_tpus_are_asked_for_awaited_prepared_used_and_given_back(stubs):
+def test_a_tpu_is_requested_awaited_installed_used_and_deleted(stubs):
     states = [("", 1), ("WAITING_FOR_RESOURCES", 0), ("PROVISIONING", 0), ("ACTIVE", 0)]
     stubs.replies(*((STATE, *state) for state in states))
     result = stubs.launch("tpu", *TPU, "--", *COMMAND)
     assert result.returncode == 0, result.stderr
-    assert deeds(stubs) == [ASK, *ONE_RUN, DELETE]
-    ask = next(call for call in stubs.calls if "create" in call)
-    assert ask[5:] == [
+    assert gcloud_commands(stubs) == [CREATE, *ONE_RUN, DELETE]
+    create = next(call for call in stubs.calls if "create" in call)
+    assert create[5:] == [
         *("masks", "--zone", "z", "--node-id", "masks", "--accelerator-type", "v5litepod-16"),
         *("--runtime-version", "v2-alpha-tpuv5-lite", "--spot"),
     ]
@@ -237,25 +247,25 @@ def test_tpus_are_asked_for_awaited_prepared_used_and_given_back(stubs):
     assert words == ["cd", "bertjax", "&&", "../environment/bin/bertjax", *COMMAND, "--distributed"]
 
 
-def test_a_tpu_that_is_taken_away_is_asked_for_again(stubs):
+def test_a_preempted_tpu_is_requested_again(stubs):
     states = ["ACTIVE", "SUSPENDING", "SUSPENDED"]
     lost = (["tpu-vm ssh", "environment/bin/bertjax pretrain"], "", 255)
     absent = (STATE, "", 1)
     stubs.replies(*((STATE, state, 0) for state in states), absent, (STATE, "ACTIVE", 0), lost)
     result = stubs.launch("tpu", *TPU, "--keep", "--", *COMMAND)
     assert result.returncode == 0, result.stderr
-    assert deeds(stubs) == [*ONE_RUN, DELETE, ASK, *ONE_RUN]
+    assert gcloud_commands(stubs) == [*ONE_RUN, DELETE, CREATE, *ONE_RUN]
 
 
-def test_a_tpu_whose_run_failed_stays(stubs):
+def test_a_tpu_whose_run_failed_is_not_deleted(stubs):
     failed = (["tpu-vm ssh", "environment/bin/bertjax pretrain"], "no such luck", 1)
     stubs.replies((STATE, "ACTIVE", 0), failed)
     result = stubs.launch("tpu", *TPU, "--", *COMMAND)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == (
-        "tpu: error: the run ended with status 1; the TPU masks stays, to be looked at"
+        "tpu: error: the run failed with exit status 1; the TPU masks was not deleted"
     )
-    assert deeds(stubs) == ONE_RUN
+    assert gcloud_commands(stubs) == ONE_RUN
 
 
 def jobset_of(stubs, *words) -> dict:
@@ -277,7 +287,7 @@ def test_gke_on_tpus(stubs):
     job = jobs["template"]["spec"]
     assert (job["parallelism"], job["completions"], job["backoffLimit"]) == (4, 4, 0)
     (rule,) = job["podFailurePolicy"]["rules"]
-    assert rule["onExitCodes"]["values"] == [2], "a mistake is not tried again"
+    assert rule["onExitCodes"]["values"] == [2], "a user error is not retried"
     pod = job["template"]["spec"]
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
     assert pod["volumes"][0]["csi"]["volumeAttributes"] == {"bucketName": "ours"}
@@ -285,7 +295,7 @@ def test_gke_on_tpus(stubs):
     assert container["command"] == ["bertjax", *COMMAND, "--distributed"]
     assert container["resources"] == {"limits": {"google.com/tpu": 4}}
     assert container["volumeMounts"] == [{"name": "bucket", "mountPath": "/bucket"}]
-    assert "env" not in container, "JAX finds the hosts of TPUs by itself"
+    assert "env" not in container, "JAX finds the hosts of TPUs automatically"
 
 
 def test_gke_on_gpus(stubs):
@@ -313,7 +323,7 @@ def test_gke_with_xpk(stubs):
     assert shlex.split(options["--command"]) == ["bertjax", *COMMAND, "--distributed"]
 
 
-def test_what_a_sweep_emits_is_understood(stubs, run_bertjax):
+def test_the_commands_that_a_sweep_emits_run(stubs, run_bertjax):
     sweep = ("sweep", "--config", "experiments/masking_rate.py", "--workdir", stubs.folder / "w")
     emitted = run_bertjax(*sweep, "--emit", "slurm", "--", "--gpus", "1")
     assert emitted.returncode == 0, emitted.stderr

@@ -1,4 +1,4 @@
-"""`tools/run` and `tools/test` from a checkout that has nothing but a package of one file.
+"""tools/run and tools/test: creating and updating the virtual environment of a checkout.
 
 The real scripts run, with real virtual environments; only the project that they install is small,
 and carries its own build backend, so that no package index is needed.
@@ -68,7 +68,7 @@ def make_checkout(folder: pathlib.Path, root: pathlib.Path) -> pathlib.Path:
 
 
 def programs(folder: pathlib.Path) -> pathlib.Path:
-    """A PATH of few programs: this Python under its version's name, behind a shim that fails."""
+    """Two folders for a PATH: shims that fail, then the real Python and a few programs."""
     shims, real = folder / "shims", folder / "real"
     shims.mkdir()
     real.mkdir()
@@ -84,12 +84,12 @@ def programs(folder: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory, root) -> pathlib.Path:
-    """A checkout whose environment `tools/run` has made."""
+    """A checkout with an environment created by `tools/run`."""
     folder = tmp_path_factory.mktemp("tools")
     checkout = make_checkout(folder, root)
     result = call(checkout, "run", path=":".join(map(str, programs(folder))))
     assert result.returncode == 0, result.stderr
-    assert "making" in result.stderr
+    assert "creating" in result.stderr
     assert "installing" in result.stderr
     return checkout
 
@@ -111,7 +111,7 @@ def call(checkout, tool, *args, path=None, cwd="/", env=None) -> subprocess.Comp
     )
 
 
-def test_the_second_use_installs_nothing_and_passes_everything_on(checkout, tmp_path):
+def test_the_second_use_installs_nothing_and_passes_all_arguments(checkout, tmp_path):
     before = (checkout / ".venv" / "bertjax.stamp").stat().st_mtime_ns
     link = tmp_path / "a link"
     link.symlink_to(checkout / "tools" / "run")
@@ -129,18 +129,18 @@ def test_the_second_use_installs_nothing_and_passes_everything_on(checkout, tmp_
         assert tunables == "glibc.malloc.hugetlb=1"
 
 
-def test_settings_of_the_person_are_kept(checkout):
+def test_glibc_tunables_of_the_user_are_kept(checkout):
     result = call(checkout, "run", env={"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"})
     assert "|glibc.malloc.arena_max=2" in result.stdout
 
 
-def test_an_active_environment_is_used_instead(checkout, tmp_path, root):
+def test_an_active_environment_is_used(checkout, tmp_path, root):
     other = make_checkout(tmp_path, root)
     result = call(other, "run", "x", env={"VIRTUAL_ENV": str(checkout / ".venv")})
     assert result.returncode == 0, result.stderr
     assert f"|{checkout / '.venv'}|" in result.stdout
     assert not (other / ".venv").exists()
-    # The other checkout notices that the environment is no longer its own.
+    # The first checkout must detect that the other one is installed in its environment.
     again = call(checkout, "run", "x")
     assert "installing" in again.stderr
     assert again.returncode == 0
@@ -155,7 +155,7 @@ def test_tests_run_in_the_checkout_with_their_packages(checkout, tmp_path):
 
 
 @pytest.mark.slow
-def test_new_requirements_are_installed_and_a_failure_is_tried_again(checkout):
+def test_new_requirements_are_installed_and_a_failure_is_retried(checkout):
     with (checkout / "pyproject.toml").open("a") as file:
         file.write("# changed\n")
     (checkout / "fail").touch()
@@ -165,12 +165,12 @@ def test_new_requirements_are_installed_and_a_failure_is_tried_again(checkout):
     assert "Traceback" not in result.stderr
     (checkout / "fail").unlink()
     result = call(checkout, "run", "x")
-    assert (result.returncode, "making" in result.stderr) == (0, False)
+    assert (result.returncode, "creating" in result.stderr) == (0, False)
     assert call(checkout, "run", "x").stderr == ""
 
 
 @pytest.mark.slow
-def test_a_killed_installation_is_made_again_by_two_at_once(tmp_path, root):
+def test_a_killed_installation_is_repeated_once_by_two_concurrent_starts(tmp_path, root):
     checkout = make_checkout(tmp_path, root)
     (checkout / "wait").touch()
     first = subprocess.Popen(
@@ -200,33 +200,31 @@ def test_a_killed_installation_is_made_again_by_two_at_once(tmp_path, root):
     outputs = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert all(out.startswith("['x']|") for out, _ in outputs)
-    assert sum("making it again" in errors for _, errors in outputs) == 1
+    assert sum("creating it again" in errors for _, errors in outputs) == 1
     assert sum("waiting for it" in errors for _, errors in outputs) == 1
 
 
 @pytest.mark.parametrize(
-    ("installed", "enough_for"),
+    ("installed", "covered"),
     [("run", ["run"]), ("test", ["run", "test"]), ("test-all", ["run", "test", "test-all"])],
 )
-def test_what_is_installed_is_enough_for_smaller_purposes(
-    installed, enough_for, load_script, tmp_path
-):
+def test_an_installation_covers_smaller_purposes(installed, covered, load_script, tmp_path):
     covers = load_script("tools/make_environment.py").covers
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "bertjax").touch()
     (tmp_path / "bertjax.stamp").write_text(f"key {installed}\n")
     purposes = ("run", "test", "test-all")
-    assert [purpose for purpose in purposes if covers(tmp_path, purpose, "key")] == enough_for
+    assert [purpose for purpose in purposes if covers(tmp_path, purpose, "key")] == covered
     assert not covers(tmp_path, "run", "another key")
 
 
-def test_an_environment_that_a_person_made_is_never_removed(tmp_path, root):
+def test_an_environment_of_the_user_is_never_removed(tmp_path, root):
     checkout = make_checkout(tmp_path, root)
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "notes").touch()
     result = call(checkout, "run", "x")
     assert result.returncode == 2
-    assert "is no working virtual environment: remove it" in result.stderr
+    assert "is not a working virtual environment: remove it" in result.stderr
     assert (checkout / ".venv" / "notes").exists()
 
 
@@ -241,7 +239,7 @@ def test_no_python_at_all(tmp_path, root):
     assert not (checkout / ".venv").exists()
 
 
-def test_ci_tests_the_pythons_that_are_preferred(root):
+def test_ci_tests_the_preferred_python_versions(root):
     preferred = re.search('^tested="(.*?)"', (root / "tools/environment").read_text(), re.M)[1]
     in_ci = re.findall(r"tools/environment find (3\.\d+)", (root / ".ci/run").read_text())
     assert preferred.split() == sorted(in_ci, key=lambda name: int(name[2:]), reverse=True)
@@ -262,7 +260,7 @@ def test_a_python_that_ci_does_not_test_is_used_with_a_warning(tmp_path, root):
     assert call(checkout, "run", "x", path=path).stderr == ""
 
 
-def test_a_python_that_was_asked_for(checkout, tmp_path, root):
+def test_a_python_selected_with_bertjax_python(checkout, tmp_path, root):
     fresh = make_checkout(tmp_path, root)
     result = call(fresh, "run", "x", env={"BERTJAX_PYTHON": "/nowhere/python3"})
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)

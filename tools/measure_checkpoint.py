@@ -1,11 +1,11 @@
-r"""Measures what saving takes from training: a config's own steps, with checkpoints and without.
+r"""Measures the cost of checkpointing: training steps of a config with and without saves.
 
     python tools/measure_checkpoint.py --config configs/bert.py:base --workdir runs/measured \
         --config.data.batch_size=8 --config.data.phases='()'
 
-A save stops the steps until its arrays are copied; then it is written while they continue, and they
-may be slower. Both are counted, in seconds a save, and as a share of the time from one save to the
-next with the config's `checkpoint_every`. Prints JSON; what was saved is removed.
+A save blocks the training steps until its arrays are copied; it is then written in the background,
+and steps may be slower meanwhile. Reports the sum of both in seconds per save, and as a share of
+the training time with the config's `checkpoint_every`. Prints JSON; the checkpoints are removed.
 """
 
 import argparse
@@ -21,27 +21,31 @@ from bertjax.train.checkpoint import trees
 
 
 def main() -> None:
-    """Measures, and prints what came of it."""
+    """Runs the measurement and prints the results."""
     from bertjax.config import load_config, split_overrides
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:base")
-    parser.add_argument("--workdir", required=True, help="where to save: a disk, or gs://...")
-    parser.add_argument("--repeats", type=int, default=5, help="saves (default 5)")
-    parser.add_argument("--steps", type=int, default=10, help="between saves at least (default 10)")
+    parser.add_argument("--config", required=True, help="config file, such as configs/bert.py:base")
+    parser.add_argument(
+        "--workdir", required=True, help="folder for checkpoints: a path or gs://..."
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="number of saves (default 5)")
+    parser.add_argument(
+        "--steps", type=int, default=10, help="steps between saves, at least (default 10)"
+    )
     rest, overrides = split_overrides(sys.argv[1:])
     arguments = parser.parse_args(rest)
     try:
         config = load_config(arguments.config, overrides)
-        print(json.dumps(measured(config, arguments), indent=2))
+        print(json.dumps(measure(config, arguments), indent=2))
     except UserError as error:
         sys.exit(f"measure_checkpoint: error: {error}")
 
 
-def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
-    """Medians over the saves, and their share of a run."""
+def measure(config, arguments: argparse.Namespace) -> dict[str, object]:
+    """Medians over the saves, and the share of training time they take."""
     import jax
 
     from bertjax.io import storage
@@ -49,7 +53,7 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
     from bertjax.train.checkpoint.folder import Keep
     from bertjax.train.checkpoint.manager import Checkpoints
 
-    train_step, state, batch = made(config)
+    train_step, state, batch = build_step(config)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
     def step() -> float:
@@ -60,7 +64,7 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
         return time.monotonic() - start
 
     step()
-    begun, written, alone, beside = [], [], [], []
+    blocked, written, alone, overlapped = [], [], [], []
     folder = storage.to_path(arguments.workdir) / "measured"
     checkpoint_folder.clear(folder)
     with Checkpoints(folder, keep=Keep(latest=1)) as checkpoints:
@@ -68,30 +72,31 @@ def measured(config, arguments: argparse.Namespace) -> dict[str, object]:
             alone += [step() for _ in range(arguments.steps)]
             start = time.monotonic()
             checkpoints.save(state, step=number)
-            begun.append(time.monotonic() - start)
+            blocked.append(time.monotonic() - start)
             while checkpoints.is_writing:
-                beside.append(step())
+                overlapped.append(step())
             written.append(time.monotonic() - start)
     checkpoint_folder.clear(folder)
-    usual, slower = statistics.median(alone), statistics.mean(beside or [0.0])
-    lost = statistics.median(begun) + len(beside) / len(begun) * max(0.0, slower - usual)
+    usual, slower = statistics.median(alone), statistics.mean(overlapped or [0.0])
+    lost = statistics.median(blocked)
+    lost += len(overlapped) / len(blocked) * max(0.0, slower - usual)
     return {
         "config": arguments.config,
         "device": jax.devices()[0].device_kind,
         "parameters": trees.num_parameters(state.params),
         "bytes": size,
         "seconds_per_step": usual,
-        "seconds_until_steps_go_on": statistics.median(begun),
+        "seconds_blocked": statistics.median(blocked),
         "seconds_until_written": statistics.median(written),
-        "seconds_per_step_meanwhile": slower,
+        "seconds_per_step_while_writing": slower,
         "seconds_lost_per_save": lost,
         "checkpoint_every": config.checkpoint_every,
         "share": lost / (config.checkpoint_every * usual + lost),
     }
 
 
-def made(config):
-    """The step, compiled; the first state; a batch."""
+def build_step(config):
+    """Returns the compiled training step, the initial state and a dummy batch."""
     from bertjax import build
     from bertjax.profiling import dummy
     from bertjax.train.sharding import to_global

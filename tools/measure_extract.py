@@ -1,8 +1,8 @@
 """Measures `bertjax extract` against the forward pass alone, on the same batches; prints JSON.
 
-The whole reads lines, tokenizes, makes batches, computes, and writes a file of features. The
-forward pass alone gets the very batches that the whole gave it, which are on the device already,
-and what comes out is thrown away. Both are repeated in turn, and medians compared.
+The command reads lines, tokenizes, builds batches, computes, and writes a file of features. The
+forward pass alone gets the same batches, already on the device, and its outputs are discarded. Both
+are repeated alternately, and the medians are compared.
 
     python tools/measure_extract.py --init runs/bert --input sentences.txt
 """
@@ -24,24 +24,24 @@ from bertjax.io.lines import read_text_lines
 
 
 def main() -> None:
-    """Measures, and prints what came of it."""
+    """Runs the measurement and prints the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--init", required=True, help="a run")
-    parser.add_argument("--input", required=True, help="text, one a line")
+    parser.add_argument("--init", required=True, help="folder of a run")
+    parser.add_argument("--input", required=True, help="text file, one text per line")
     parser.add_argument("--layers", default="-1")
     parser.add_argument("--pool", default="none", choices=["none", "mean", "cls"])
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     try:
-        print(json.dumps(measured(arguments), indent=2))
+        print(json.dumps(measure(arguments), indent=2))
     except UserError as error:
         sys.exit(f"measure_extract: error: {error}")
 
 
-def measured(arguments: argparse.Namespace) -> dict[str, object]:
-    """Medians of both, and how many times the forward pass's time the whole takes."""
+def measure(arguments: argparse.Namespace) -> dict[str, object]:
+    """Medians of both durations, and their ratio."""
     import jax
 
     from bertjax.inference import features as inference_features
@@ -49,21 +49,21 @@ def measured(arguments: argparse.Namespace) -> dict[str, object]:
     opened = inference_features.load(arguments.init, layers=arguments.layers, pool=arguments.pool)
     batches = []
 
-    def remembering(batch):
+    def record(batch):
         batches.append(batch)
         return opened.forward(batch)
 
-    # Compiles every length.
-    rows = whole(dataclasses.replace(opened, forward=remembering), arguments.input)
+    # Also compiles the forward pass for every length.
+    rows = extract(dataclasses.replace(opened, forward=record), arguments.input)
 
-    def alone() -> None:
+    def forward_only() -> None:
         last = [opened.forward(batch) for batch in batches][-1]
         jax.block_until_ready(last)
 
     seconds = {"whole": [], "forward": []}
     for _ in range(arguments.repeats):
-        seconds["whole"].append(clocked(lambda: whole(opened, arguments.input)))
-        seconds["forward"].append(clocked(alone))
+        seconds["whole"].append(time_call(lambda: extract(opened, arguments.input)))
+        seconds["forward"].append(time_call(forward_only))
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {
         "init": arguments.init,
@@ -76,8 +76,8 @@ def measured(arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def whole(encoding: object, source: str) -> int:
-    """What the verb does; returns how many rows it wrote."""
+def extract(encoding: object, source: str) -> int:
+    """Extracts features like `bertjax extract`; returns the number of rows written."""
     from bertjax.inference import features as inference_features
 
     count = 0
@@ -91,8 +91,8 @@ def whole(encoding: object, source: str) -> int:
     return count
 
 
-def clocked(work: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+def time_call(work: Callable[[], object]) -> float:
+    """The duration of a call in seconds."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

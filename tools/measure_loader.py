@@ -1,12 +1,11 @@
-"""Measures how fast batches come out of a prepared corpus, and what of it they hold; prints JSON.
+"""Measures the speed of the input pipeline and its coverage of a prepared corpus; prints JSON.
 
     python tools/measure_loader.py --corpus corpus/ --max_seq_length 128
 
-For each format: examples a second and examples for each second of processor time (which other work
-on the machine does not slow down), `word_starts` included, as medians of several rounds that take
-turns; and over all examples of one epoch, the share of tokens that are in none of them
-(`left_out`), that are there again (`repeated`), and the share of positions that are not padding
-(`filled`).
+For each format: examples per second of wall time and of processor time (which does not depend on
+other work on the machine), including `word_starts`, as medians over rounds that alternate between
+the formats; and over all examples of one epoch, the share of tokens in no example (`left_out`), the
+number of repetitions per token (`repeated`), and the share of positions without padding (`filled`).
 """
 
 import argparse
@@ -35,7 +34,7 @@ KINDS = (
 
 
 class Positions:
-    """A corpus of the same records and sentences, in which every token is its own position."""
+    """A corpus with the same records and sentences whose token ids are their positions."""
 
     dtype = np.dtype("<u4")
 
@@ -46,7 +45,7 @@ class Positions:
         self.begin = np.append(0, np.cumsum(corpus.tokens))
 
     def read(self, numbers: np.ndarray) -> list[bytes]:
-        """Reads records and replaces their tokens."""
+        """Reads records, with token ids replaced by positions."""
         found = []
         for number, record in zip(numbers.tolist(), self._corpus.read(numbers), strict=True):
             lengths = np.frombuffer(record, self._corpus.dtype)[self.tokens[number] :]
@@ -58,7 +57,7 @@ class Positions:
 def rates(
     examples: Examples, batch_size: int, count: int, threads: int, first_step: int
 ) -> tuple[float, float]:
-    """Examples a second, by the clock and by processor time, of a loader that is under way."""
+    """Examples per second of wall time and of processor time, after a warmup."""
     with batches(examples, batch_size=batch_size, start_step=first_step, threads=threads) as found:
         for _ in range(-(-8192 // batch_size)):
             next(found)
@@ -69,7 +68,7 @@ def rates(
 
 
 def coverage(corpus: reader.Corpus, fields: dict) -> dict[str, float]:
-    """What one epoch leaves out, repeats and fills."""
+    """Shares of tokens left out and repeated, and of positions filled, in one epoch."""
     total = int(corpus.tokens.sum())
     special = {"cls_id": total, "sep_id": total, "pad_id": total, "word_starts": None}
     examples = Examples(Positions(corpus), **fields | special)
@@ -88,7 +87,7 @@ def coverage(corpus: reader.Corpus, fields: dict) -> dict[str, float]:
 
 
 def summary(measured: list[tuple[float, float]]) -> dict[str, float | list[int]]:
-    """Medians of what `rates` found, and each round."""
+    """Medians over the rounds of `rates`, and each round."""
     by_clock, by_processor = zip(*measured, strict=True)
     return {
         "examples_per_second": round(statistics.median(by_clock)),
@@ -107,24 +106,24 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--examples", type=int, default=50_000, help="in each round")
+    parser.add_argument("--examples", type=int, default=50_000, help="examples per round")
     arguments = parser.parse_args()
 
     corpus = reader.open_corpus(arguments.corpus, arguments.split)
-    pieces = tokenizer.load(pathlib.Path(arguments.corpus) / "tokenizer")
+    corpus_tokenizer = tokenizer.load(pathlib.Path(arguments.corpus) / "tokenizer")
     common = {
         "max_seq_length": arguments.max_seq_length,
         "seed": 0,
-        "cls_id": pieces.cls_id,
-        "sep_id": pieces.sep_id,
-        "pad_id": pieces.pad_id,
-        "word_starts": pieces.word_starts,
+        "cls_id": corpus_tokenizer.cls_id,
+        "sep_id": corpus_tokenizer.sep_id,
+        "pad_id": corpus_tokenizer.pad_id,
+        "word_starts": corpus_tokenizer.word_starts,
     }
     kinds = [{"format": format, "pair": pair} | common for format, pair in KINDS]
-    made = [Examples(corpus, **fields) for fields in kinds]
-    measured: list[list[tuple[float, float]]] = [[] for _ in made]
+    sources = [Examples(corpus, **fields) for fields in kinds]
+    measured: list[list[tuple[float, float]]] = [[] for _ in sources]
     for turn in range(arguments.rounds):
-        for examples, found in zip(made, measured, strict=True):
+        for examples, found in zip(sources, measured, strict=True):
             size, count = arguments.batch_size, arguments.examples
             found.append(rates(examples, size, count, arguments.threads, turn * count // size))
     result = {
@@ -137,7 +136,7 @@ def main() -> None:
                 "num_examples": examples.num_examples,
                 **coverage(corpus, fields),
             }
-            for examples, found, fields in zip(made, measured, kinds, strict=True)
+            for examples, found, fields in zip(sources, measured, kinds, strict=True)
         },
     }
     print(json.dumps(result, indent=2))

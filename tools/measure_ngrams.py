@@ -1,15 +1,15 @@
-"""Measures what counts of tokens, and of pairs of tokens, know of held-out text; prints JSON.
+"""Evaluates unigram and bigram models on held-out text, as baselines of a run; prints JSON.
 
     python tools/measure_ngrams.py --init runs/gpt --input 'enwiki/*.gz' --held_out 'heldout/*.gz'
 
-Baselines of a language model that was trained on the same input: the tokens are those of the run's
-own tokenizer, cut and counted as `bertjax perplexity` does, and each document begins with the end
-of the one before. Beside them stands the run's own held-out loss, from its summary: of its
-own windows, where `bertjax perplexity` reads every document of a decoder's input.
+Baselines for a language model trained on the same input: text is tokenized with the run's tokenizer
+and counted as in `bertjax perplexity`, and the context of a document's first token is the
+end-of-text token. The run's own held-out loss, from its summary, is printed next to them; it is
+computed on the windows of the run, while `bertjax perplexity` evaluates whole documents.
 
-  unigram  frequencies, one added to each
-  bigram   Kneser and Ney's (1995): a pair's count less a discount, n1 / (n1 + 2 n2), and for the
-           rest in how many different pairs a token comes second
+  unigram  relative frequencies with add-one smoothing
+  bigram   Kneser and Ney's (1995): counts of pairs with the absolute discount n1 / (n1 + 2 n2), and
+           for the discounted mass, the number of different pairs in which a token is the second
 """
 
 import argparse
@@ -22,24 +22,25 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax.corpus import encoding, text
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers_tokenizer
 from bertjax.tokenizers.special_tokens import end_of_text
 
 OBJECTIVES = ("causal_lm", "bidirectional_lm")
 
 
 class Tokens:
-    """The tokens of texts, each with the one before it."""
+    """The tokens of texts, each with its predecessor."""
 
-    def __init__(self, inputs: list[str], pieces, said: int):
-        end = end_of_text(pieces)
+    def __init__(self, inputs: list[str], tokenizer, num_predicted: int):
+        end = end_of_text(tokenizer)
         before, after, self.bytes = [], [], 0
         for document in text.read_documents(inputs):
-            sentences = list(encoding.split_document(document, encoding.sentence_separator(pieces)))
+            separator = encoding.sentence_separator(tokenizer)
+            sentences = list(encoding.split_document(document, separator))
             self.bytes += sum(len(sentence.encode()) for sentence in sentences)
-            ids = np.concatenate([[0], *pieces.encode_batch(sentences)]).astype(np.int64)
-            ids[0] = pieces.sep_id if end is None else end
-            ids = np.where(ids < said, ids, pieces.unk_id or 0)
+            ids = np.concatenate([[0], *tokenizer.encode_batch(sentences)]).astype(np.int64)
+            ids[0] = tokenizer.sep_id if end is None else end
+            ids = np.where(ids < num_predicted, ids, tokenizer.unk_id or 0)
             before.append(ids[:-1])
             after.append(ids[1:])
         self.before, self.after = np.concatenate(before), np.concatenate(after)
@@ -49,58 +50,63 @@ class Tokens:
 
 
 def unigram(train: Tokens, held_out: Tokens, size: int) -> float:
-    """Nats a token."""
+    """Loss of the unigram model in nats per token."""
     counts = np.bincount(train.after, minlength=size) + 1.0
     return float(-np.log(counts / counts.sum())[held_out.after].mean())
 
 
 def bigram(train: Tokens, held_out: Tokens, size: int) -> float:
-    """Nats a token."""
+    """Loss of the bigram model in nats per token."""
     pairs, counts = np.unique(train.before * size + train.after, return_counts=True)
     once, twice = (int((counts == number).sum()) for number in (1, 2))
     discount = once / (once + 2 * twice)
     first, second = np.divmod(pairs, size)
     seen = np.bincount(first, counts, size)
     kinds = np.bincount(first, minlength=size)
-    comes_second = np.bincount(second, minlength=size) + 1.0
-    comes_second /= comes_second.sum()
-    wanted = held_out.before * size + held_out.after
-    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    found = np.where(pairs[place] == wanted, counts[place] - discount, 0.0)
+    continuation = np.bincount(second, minlength=size) + 1.0
+    continuation /= continuation.sum()
+    queried = held_out.before * size + held_out.after
+    place = np.minimum(np.searchsorted(pairs, queried), len(pairs) - 1)
+    found = np.where(pairs[place] == queried, counts[place] - discount, 0.0)
     rest = np.where(seen > 0, discount * kinds / np.maximum(seen, 1), 1.0)[held_out.before]
-    chances = found / np.maximum(seen, 1)[held_out.before] + rest * comes_second[held_out.after]
-    return float(-np.log(chances).mean())
+    probabilities = (
+        found / np.maximum(seen, 1)[held_out.before] + rest * continuation[held_out.after]
+    )
+    return float(-np.log(probabilities).mean())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--init", required=True, help="the folder of a finished run")
-    parser.add_argument("--input", required=True, nargs="+", help="what it was trained on")
-    parser.add_argument("--held_out", required=True, nargs="+", help="what is measured")
+    parser.add_argument("--init", required=True, help="folder of a finished run")
+    parser.add_argument("--input", required=True, nargs="+", help="training text files, globs")
+    parser.add_argument("--held_out", required=True, nargs="+", help="held-out text files, globs")
     arguments = parser.parse_args()
 
     run = pathlib.Path(arguments.init)
     summary = json.loads((run / "summary.json").read_text())
-    pieces = tokenizer.load(run / "tokenizer")
+    tokenizer = tokenizers_tokenizer.load(run / "tokenizer")
     (name,) = [name for name in OBJECTIVES if name in summary["config"]["objectives"]]
-    said = summary["config"]["objectives"][name].get("softmax_size") or pieces.vocab_size
-    train = Tokens(arguments.input, pieces, said)
-    held_out = Tokens(arguments.held_out, pieces, said)
+    objective = summary["config"]["objectives"][name]
+    num_predicted = objective.get("softmax_size") or tokenizer.vocab_size
+    train = Tokens(arguments.input, tokenizer, num_predicted)
+    held_out = Tokens(arguments.held_out, tokenizer, num_predicted)
     nats = {
-        "unigram": unigram(train, held_out, said),
-        "bigram": bigram(train, held_out, said),
+        "unigram": unigram(train, held_out, num_predicted),
+        "bigram": bigram(train, held_out, num_predicted),
         "model": summary[f"{name}_loss"],
     }
-    a_byte = len(held_out) / held_out.bytes / math.log(2)
+    nats_to_bits = len(held_out) / held_out.bytes / math.log(2)
     print(
         json.dumps(
             {
                 "tokens": len(held_out),
                 "bytes": held_out.bytes,
                 "nats_per_token": {name: round(value, 4) for name, value in nats.items()},
-                "bits_per_byte": {name: round(value * a_byte, 4) for name, value in nats.items()},
+                "bits_per_byte": {
+                    name: round(value * nats_to_bits, 4) for name, value in nats.items()
+                },
             },
             indent=2,
         )

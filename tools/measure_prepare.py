@@ -1,14 +1,15 @@
-"""Measures `prepare` against a bare `encode_batch` over the same text; prints JSON.
+"""Measures `bertjax prepare` against `encode_batch` alone on the same text; prints JSON.
 
-Bare means: the documents are in memory already, and Hugging Face's own BertWordPieceTokenizer turns
-them into encodings on all cores, which are thrown away. `prepare` reads the files, finds sentences,
-tokenizes, and writes a corpus to the disk. Both are repeated in turn, and medians compared.
+`encode_batch` alone: the documents are in memory already, and Hugging Face's BertWordPieceTokenizer
+encodes them on all cores; the encodings are discarded. `prepare` reads the files, splits sentences,
+tokenizes, and writes a corpus to the disk. Both are repeated alternately, and the medians are
+compared.
 
     python tools/measure_prepare.py --input '../shared/data/corpus/enwiki/*.gz' \
         --vocabulary ../shared/data/vocab/bert-base-uncased
 
-Also reported: the most resident memory that the process and its workers had together while
-preparing, above what this tool itself holds for the comparison.
+Also reported: the peak resident memory of the process and of its workers during `prepare`, and the
+memory of the process before it.
 """
 
 import argparse
@@ -25,23 +26,23 @@ from bertjax.corpus.prepare import prepare
 from bertjax.corpus.text import read_documents
 from bertjax.corpus.workers import available_cores
 
-_AT_ONCE = 512
+_BATCH_SIZE = 512
 
 
-def bare(texts: list[str], vocabulary: pathlib.Path, fast: bool) -> float:
-    """Seconds that the library alone takes."""
+def time_encoding(texts: list[str], vocabulary: pathlib.Path, fast: bool) -> float:
+    """Duration of tokenization alone, in seconds."""
     from tokenizers.implementations import BertWordPieceTokenizer
 
     tokenizer = BertWordPieceTokenizer(str(vocabulary / "vocab.txt"))._tokenizer
     encode = tokenizer.encode_batch_fast if fast else tokenizer.encode_batch
     started = time.perf_counter()
-    for first in range(0, len(texts), _AT_ONCE):
-        encode(texts[first : first + _AT_ONCE], add_special_tokens=False)
+    for first in range(0, len(texts), _BATCH_SIZE):
+        encode(texts[first : first + _BATCH_SIZE], add_special_tokens=False)
     return time.perf_counter() - started
 
 
-def prepared(inputs: list[str], vocabulary: pathlib.Path, workers: int) -> float:
-    """Seconds of a whole `prepare`, from files to a corpus on disk."""
+def time_preparation(inputs: list[str], vocabulary: pathlib.Path, workers: int) -> float:
+    """Duration of `prepare`, from files to a corpus on disk, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         prepare(inputs, vocabulary, pathlib.Path(folder) / "corpus", workers=workers)
@@ -53,15 +54,15 @@ class MemoryWatch(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.most_of_children, self.most_of_parent = 0, 0
+        self.peak_of_children, self.peak_of_parent = 0, 0
         self._stopped = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.wait(0.05):
-            self.most_of_parent = max(self.most_of_parent, _resident("self"))
+            self.peak_of_parent = max(self.peak_of_parent, _resident("self"))
             tasks = pathlib.Path("/proc/self/task").glob("*/children")
             children = " ".join(path.read_text() for path in tasks).split()
-            self.most_of_children = max(self.most_of_children, sum(map(_resident, children)))
+            self.peak_of_children = max(self.peak_of_children, sum(map(_resident, children)))
 
     def stop(self) -> None:
         self._stopped.set()
@@ -79,23 +80,26 @@ def _resident(process: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--input", nargs="+", required=True, help="globs")
-    parser.add_argument("--vocabulary", type=pathlib.Path, required=True, help="with a vocab.txt")
+    parser.add_argument("--input", nargs="+", required=True, help="text files, globs")
+    parser.add_argument(
+        "--vocabulary", type=pathlib.Path, required=True, help="folder with a vocab.txt"
+    )
     parser.add_argument("--workers", type=int, default=available_cores())
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     before = _resident("self")
     watch = MemoryWatch()
     watch.start()
-    prepared(options.input, options.vocabulary, options.workers)  # also warms the page cache
+    time_preparation(options.input, options.vocabulary, options.workers)  # warms the page cache
     watch.stop()
     texts = list(read_documents(options.input))
     megabytes = sum(map(len, texts)) / 1e6
     seconds: dict[str, list[float]] = {"prepare": [], "encode_batch": [], "encode_batch_fast": []}
     for _ in range(options.repeats):
-        seconds["encode_batch"].append(bare(texts, options.vocabulary, fast=False))
-        seconds["prepare"].append(prepared(options.input, options.vocabulary, options.workers))
-        seconds["encode_batch_fast"].append(bare(texts, options.vocabulary, fast=True))
+        seconds["encode_batch"].append(time_encoding(texts, options.vocabulary, fast=False))
+        preparation = time_preparation(options.input, options.vocabulary, options.workers)
+        seconds["prepare"].append(preparation)
+        seconds["encode_batch_fast"].append(time_encoding(texts, options.vocabulary, fast=True))
     median = {name: statistics.median(values) for name, values in seconds.items()}
     result = {
         "megabytes": round(megabytes, 2),
@@ -105,8 +109,8 @@ def main() -> None:
         "prepare_to_encode_batch_fast": round(median["encode_batch_fast"] / median["prepare"], 3),
         "seconds": {n: [round(v, 3) for v in values] for n, values in seconds.items()},
         "peak_resident_megabytes": {
-            "parent": round(watch.most_of_parent / 1e6),
-            "workers": round(watch.most_of_children / 1e6),
+            "parent": round(watch.peak_of_parent / 1e6),
+            "workers": round(watch.peak_of_children / 1e6),
             "parent_before": round(before / 1e6),
         },
     }

@@ -1,17 +1,17 @@
-"""Counts the cycles that the compiler for TPUs has scheduled for a training step; prints JSON.
+"""Counts the cycles that the TPU compiler schedules for a training step; prints JSON.
 
     python tools/measure_schedule.py --config configs/bert.py:base --topology v5e-1 \
         --config.data.phases='()' --config.data.max_seq_length=512 --config.data.batch_size=32
 
-`bertjax plan` counts products and bytes. What else a chip computes, such as random bits and
-activations, its roofline leaves out; it stands in the schedules that the compiler for TPUs
-(`pip install 'bertjax[tpu]'`) writes down when it is asked to: bundles of instructions, one a
-cycle, and loops over them. `bertjax plan` is run with the same arguments, which takes minutes more
-than without, and gigabytes of a temporary folder.
+The roofline of `bertjax plan` includes matmuls and memory traffic, but no other computation, such
+as random bits and activations. These are in the schedules that the TPU compiler (`pip install
+'bertjax[tpu]'`) can dump: bundles of instructions, one per cycle, and loops over them. Runs
+`bertjax plan` with the same arguments, which takes minutes more than without dumps, and gigabytes
+of a temporary folder.
 
-What is only done in some turns of a loop is counted in each, such as what follows a product's last
-part, and waiting for memory in none: so a part that is one loop over elements is measured well,
-a product is not.
+Instructions that run in some iterations of a loop only, such as the epilogue of a matmul, are
+counted in every iteration, and stalls on memory are not counted: the count is accurate for
+elementwise loops, but not for matmuls.
 """
 
 import argparse
@@ -42,11 +42,11 @@ class Part(NamedTuple):
     """An instruction of the program.
 
     Attributes:
-      name: Its own.
-      cycles: Of its schedule, each time.
-      bytes: That it moves to and from memory, each time.
-      times: How often a step runs it.
-      origin: Which operation of the model it was made of.
+      name: The name in the HLO.
+      cycles: Cycles of its schedule per execution.
+      bytes: Bytes moved to and from memory per execution.
+      times: Number of executions per step.
+      origin: The operation of the model that it was compiled from.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 def bundles(schedule: str) -> Iterator[tuple[bool, str]]:
-    """Of each bundle whether a loop begins with it, and its text."""
+    """Yields for each bundle whether it is the start of a loop, and its text."""
     begins, lines = False, []
     for line in schedule.splitlines():
         if found := _BUNDLE.match(line):
@@ -71,7 +71,7 @@ def bundles(schedule: str) -> Iterator[tuple[bool, str]]:
 
 
 def cycles(schedule: str) -> int:
-    """Of all bundles, those of a loop as often as it turns."""
+    """Number of bundles executed: those of a loop count once per iteration."""
     open_loops, trips = [0], 1
     for begins, text in bundles(schedule):
         if begins:
@@ -108,14 +108,14 @@ def parts(folder: pathlib.Path) -> list[Part]:
 
 
 def main() -> None:
-    """Compiles, and counts."""
+    """Compiles the step, counts cycles and prints them."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--config", required=True, help="config file; further options: bertjax plan"
+        "--config", required=True, help="config file; accepts all other options of bertjax plan"
     )
     rest, overrides = split_overrides(sys.argv[1:])
     config = parser.parse_known_args(rest)[0].config
@@ -125,8 +125,8 @@ def main() -> None:
         sys.exit(f"measure_schedule: error: {error}")
     if len(phases) > 1:
         sys.exit(
-            f"measure_schedule: error: a step of one shape is measured, {config} has "
-            f"{len(phases)} phases: add --config.data.phases='()'"
+            f"measure_schedule: error: phases of {config}: got {len(phases)}, expected one; "
+            "add --config.data.phases='()'"
         )
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "LIBTPU_INIT_ARGS": FLAGS.format(folder)}
@@ -136,7 +136,7 @@ def main() -> None:
             sys.exit(done.returncode)
         found = parts(pathlib.Path(folder))
     if not any(part.cycles for part in found):
-        sys.exit("measure_schedule: error: this version of libtpu has written no schedules")
+        sys.exit("measure_schedule: error: this version of libtpu wrote no schedules")
     content = {
         "cycles": sum(part.cycles * part.times for part in found),
         "bytes": sum(part.bytes * part.times for part in found),

@@ -1,14 +1,14 @@
-"""Measures where the splitter finds sentence ends, against CoNLL-2003's own; prints JSON.
+"""Evaluates the sentence splitter against the sentences of CoNLL-2003; prints JSON.
 
-CoNLL-2003's sentences are put together as running text again: a sentence that ends in a closing
-mark is followed by a space, any other one (a headline, a row of a table) by a line end, as in the
-newspaper. Line ends are boundaries for every splitter and are not counted. A splitter answers with
-sentences; a boundary is a place in the text with its white space left out.
+CoNLL-2003's sentences are joined to running text: a sentence that ends in a closing mark is
+followed by a space, any other one (a headline, a row of a table) by a line end, as in the
+newspaper. Line ends are boundaries for every splitter and are not counted. A boundary is an offset
+in the text without white space.
 
     python tools/measure_sentences.py --data ../shared/data/ner/conll2003
 
-With `--with pysbd` (or `nltk`, trained on the training part's running text) the named library is
-measured beside it in the same run, where it is installed.
+`--with pysbd` (or `nltk`, trained on the training part's running text) also evaluates that library,
+if it is installed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ Splitter = Callable[[str], list[str]]
 
 
 def gold(path: pathlib.Path) -> list[list[list[str]]]:
-    """Reads a file's lines of running text, each a list of sentences, document by document."""
+    """Reads documents as lines of running text, each a list of sentences."""
     documents: list[list[list[str]]] = []
     inside_quotes = False
     for block in path.read_text().split("\n\n"):
@@ -35,17 +35,17 @@ def gold(path: pathlib.Path) -> list[list[list[str]]]:
             documents.append([[]])
             inside_quotes = False
         elif words:
-            sentence, inside_quotes = detokenized(words, inside_quotes)
+            sentence, inside_quotes = detokenize(words, inside_quotes)
             documents[-1][-1].append(sentence)
             if not re.search(r"[.!?][\"')]*$", sentence):
                 documents[-1].append([])
     return [[line for line in document if line] for document in documents]
 
 
-def detokenized(words: list[str], inside_quotes: bool) -> tuple[str, bool]:
-    """Puts words together as they stood in the newspaper, as nearly as rules can tell.
+def detokenize(words: list[str], inside_quotes: bool) -> tuple[str, bool]:
+    """Joins words to approximately the original text of the newspaper, by rules.
 
-    Quotations run over several sentences: whether one is open goes in and comes out.
+    Quotations may span several sentences: `inside_quotes` is the state before and after the words.
     """
     text, opened = "", False
     for number, word in enumerate(words):
@@ -59,7 +59,7 @@ def detokenized(words: list[str], inside_quotes: bool) -> tuple[str, bool]:
 
 
 def boundaries(sentences: list[str]) -> set[int]:
-    """Where sentences end, in characters that are no white space; the last one is no choice."""
+    """Ends of all sentences but the last, as offsets in characters without white space."""
     ends, length = set(), 0
     for sentence in sentences:
         length += len("".join(sentence.split()))
@@ -68,17 +68,17 @@ def boundaries(sentences: list[str]) -> set[int]:
 
 
 def measure(split: Splitter, lines: list[list[str]]) -> dict[str, float]:
-    """Precision, recall and F1 over all boundaries within lines, and the speed."""
+    """Precision, recall and F1 of the boundaries within lines, and the speed."""
     texts = [" ".join(line) for line in lines]
     started = time.perf_counter()
     answers = [split(text) for text in texts]
     seconds = time.perf_counter() - started
     pairs = list(zip(map(boundaries, lines), map(boundaries, answers), strict=True))
-    right = sum(len(wanted & found) for wanted, found in pairs)
-    wanted, found = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
-    precision, recall = right / found, right / wanted
+    correct = sum(len(expected & found) for expected, found in pairs)
+    expected, found = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
+    precision, recall = correct / found, correct / expected
     return {
-        "boundaries": wanted,
+        "boundaries": expected,
         "precision": round(precision, 4),
         "recall": round(recall, 4),
         "f1": round(2 * precision * recall / (precision + recall), 4),
@@ -87,7 +87,7 @@ def measure(split: Splitter, lines: list[list[str]]) -> dict[str, float]:
 
 
 def library(name: str, training_text: str) -> Splitter:
-    """A splitter from a library that is not among bertjax's own dependencies."""
+    """A splitter of a library that is not a dependency of bertjax."""
     if name == "pysbd":
         import pysbd
 

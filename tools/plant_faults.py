@@ -1,14 +1,16 @@
-"""Plants small faults in a copy of the package, one at a time, and prints which the tests catch.
+"""Mutation testing: applies small faults to a copy of the package, and reports those that tests
+catch.
 
     tools/run python tools/plant_faults.py                       # every fault of tools/faults.toml
-    tools/run python tools/plant_faults.py --only layers --jobs 2
-    tools/run python tools/plant_faults.py --check               # only whether every fault applies
+    tools/run python tools/plant_faults.py --only layers --jobs 2 tools/run python
+    tools/plant_faults.py --check               # only check that every fault applies
 
-Each fault of `tools/faults.toml` replaces one piece of text that stands exactly once in its file.
-The tests listed with it run on the copy and stop at the first failure: first those of the default
-run, then, if these pass, the slow ones of `tools/test --all`. The table says which of the two
-caught the fault, or that it survived. Anything else pytest answers (a broken import) is an "error".
-The exit status is 1 unless 95% are caught by all tests, and 85% by those of the default run.
+Each fault of `tools/faults.toml` replaces a text that occurs exactly once in its file. The tests
+listed with it run on the copy until the first failure: first those of the default run, then, if
+these pass, the slow ones of `tools/test --all`. The table shows which of the two caught the fault,
+or that it survived; any other exit status of pytest (for instance after a broken import) is an
+"error". The exit status is 0 if all tests catch at least 95% of the faults, and the default run at
+least 85%.
 """
 
 import argparse
@@ -28,25 +30,25 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "tools" / "faults.toml"
 NOT_COPIED = (".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "*.egg-info")
 DEFAULT, ALL, SURVIVED, ERROR = "default", "--all", "survived", "error"
-"""What caught a fault: the default run, or only `tools/test --all`; or why nothing did."""
+"""Verdicts: caught by the default run, only by `tools/test --all`, survived, or failed to run."""
 PASSED, FAILED, NO_TESTS = 0, 1, 5
 """Exit statuses of pytest."""
-ENOUGH = {DEFAULT: 0.85, ALL: 0.95}
-"""Of all faults, the share that each of the two runs has to catch."""
+REQUIRED_SHARE = {DEFAULT: 0.85, ALL: 0.95}
+"""The share of all faults that each of the two runs must catch."""
 TIMEOUT = 1200
-"""Seconds; a fault may make a loop endless, and that is caught too."""
+"""Seconds until a fault counts as caught, because it may cause an endless loop."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One change of the source that some test should notice.
+    """One change of the source that a test must detect.
 
     Attributes:
-      name: What goes wrong.
-      file: The changed file, from the root of the checkout.
-      before: The text replaced; it stands in the file exactly once.
-      after: What replaces it.
-      tests: Files or folders of tests, from the root of the checkout.
+      name: The wrong behaviour.
+      file: The changed file, relative to the root of the checkout.
+      before: The text replaced, which occurs exactly once in the file.
+      after: The replacement.
+      tests: Files or folders of tests, relative to the root of the checkout.
     """
 
     name: str
@@ -56,15 +58,18 @@ class Fault:
     tests: list[str]
 
     def changed(self, checkout: pathlib.Path) -> str:
-        """The file's text with the fault in it.
+        """The content of the file with the fault.
 
         Raises:
-          ValueError: the text to replace is not in the file exactly once.
+          ValueError: The text to replace does not occur exactly once.
         """
         source = (checkout / self.file).read_text(encoding="utf-8")
         count = source.count(self.before)
         if count != 1:
-            raise ValueError(f"{self.name}: {self.before!r} is {count} times in {self.file}, not 1")
+            raise ValueError(
+                f"{self.name}: occurrences of {self.before!r} in {self.file}: "
+                f"got {count}, expected 1"
+            )
         return source.replace(self.before, self.after)
 
 
@@ -72,36 +77,40 @@ def main() -> int:
     """Runs the command line and returns its exit status."""
     arguments = _parser().parse_args()
     faults = [Fault(**entry) for entry in tomllib.loads(FAULTS.read_text())["fault"]]
-    wanted = [fault for fault in faults if arguments.only in f"{fault.file} {fault.name}"]
-    if not wanted:
-        sys.exit(f"no fault has {arguments.only!r} in its file or name")
+    selected = [fault for fault in faults if arguments.only in f"{fault.file} {fault.name}"]
+    if not selected:
+        sys.exit(f"--only: no fault has {arguments.only!r} in its file or name")
     if arguments.check:
-        return _check(wanted)
+        return _check(selected)
     with tempfile.TemporaryDirectory(prefix="bertjax-faults-") as folder:
         copies: queue.Queue[pathlib.Path] = queue.Queue()
         for number in range(arguments.jobs):
             copies.put(_copy(pathlib.Path(folder) / str(number) / "checkout"))
-        verdicts = _run(wanted, copies, arguments)
-    _print_table(wanted, verdicts)
+        verdicts = _run(selected, copies, arguments)
+    _print_table(selected, verdicts)
     shares = _shares(verdicts)
-    return 0 if all(shares[run] >= enough for run, enough in ENOUGH.items()) else 1
+    return 0 if all(shares[run] >= enough for run, enough in REQUIRED_SHARE.items()) else 1
 
 
 def _check(faults: list[Fault]) -> int:
-    """Prints the faults that no longer apply to the sources."""
+    """Prints the faults that do not apply to the sources."""
     wrong = []
     for fault in faults:
         try:
             fault.changed(ROOT)
         except (OSError, ValueError) as error:
             wrong.append(str(error))
-        wrong += [f"{fault.name}: no {test}" for test in fault.tests if not (ROOT / test).exists()]
-    print("\n".join([*wrong, f"{len(faults)} faults, {len(wrong)} mistakes in their list"]))
+        wrong += [
+            f"{fault.name}: {test} does not exist"
+            for test in fault.tests
+            if not (ROOT / test).exists()
+        ]
+    print("\n".join([*wrong, f"{len(faults)} faults, {len(wrong)} errors in the list"]))
     return 1 if wrong else 0
 
 
 def _copy(checkout: pathlib.Path) -> pathlib.Path:
-    """A copy of this checkout, with a link to the real data next to it."""
+    """Copies this checkout, with a link to the real data next to it."""
     shutil.copytree(ROOT, checkout, symlinks=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
     if (ROOT.parent / "shared").is_dir():
         (checkout.parent / "shared").symlink_to(ROOT.parent / "shared")
@@ -157,7 +166,7 @@ def _verdict(fault: Fault, checkout: pathlib.Path, options: list[str]) -> str:
 
 
 def _shares(verdicts: dict[str, str]) -> dict[str, float]:
-    """Of the faults, the share that the default run catches, and that all tests do."""
+    """The shares of faults caught by the default run and by all tests."""
     counts = collections.Counter(verdicts.values())
     by_default = counts[DEFAULT] / len(verdicts)
     return {DEFAULT: by_default, ALL: by_default + counts[ALL] / len(verdicts)}
@@ -177,14 +186,15 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--only", default="", metavar="TEXT", help="faults with TEXT in their file or name")
+    add("--only", default="", metavar="TEXT", help="only faults with TEXT in their file or name")
+    add("--jobs", type=int, default=1, metavar="N", help="number of parallel jobs (default 1)")
     add(
-        "--jobs", type=int, default=1, metavar="N", help="faults tried at the same time (default 1)"
+        "--pytest",
+        default="",
+        metavar="OPTIONS",
+        help="more options of pytest, in one argument",
     )
-    add(
-        "--pytest", default="", metavar="OPTIONS", help="further options of pytest, in one argument"
-    )
-    add("--check", action="store_true", help="run no tests: only find faults that do not apply")
+    add("--check", action="store_true", help="run no tests: only check that every fault applies")
     return parser
 
 
