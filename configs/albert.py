@@ -3,20 +3,20 @@
     bertjax pretrain --config configs/albert.py:base --workdir runs/albert \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/albert
 
-Embeddings of 128 numbers, layers that share all parameters (section 3.1; `--config.model.sharing`
-takes attention, feed_forward and none as well), sentence order in place of next-sentence pairs, and
-masks of 1 to 3 words (4.1). SentencePiece, 30,000 pieces, lowercased. LAMB with a rate of 0.00176,
-125,000 steps of 4,096 sequences of up to 512 tokens, a tenth of them shorter.
+Embeddings of width 128, layers that share all parameters (section 3.1; `--config.model.sharing` can
+also be attention, feed_forward or none), sentence order in place of next sentence prediction, and
+masks of 1 to 3 words (4.1). SentencePiece, 30,000 tokens, lowercased. LAMB with a learning rate of
+0.00176, 125,000 steps of 4,096 sequences of up to 512 tokens, a tenth of them shorter.
 
     size     layers  width  heads   parameters   SQuAD 1.1 / 2.0 F1  MNLI  SST-2  RACE  average
     base         12    768     12   11,683,584   89.3 / 80.0         81.6   90.3  64.0     80.1
     large        24   1024     16   17,683,968   90.6 / 82.3         83.5   91.7  68.5     82.4
     xlarge       24   2048     16   58,724,864   92.5 / 86.1         86.4   92.4  74.8     85.5
     xxlarge      12   4096     64  222,595,584   94.1 / 88.1         88.0   95.2  82.3     88.7
-    tiny          2    128      2      268,288   (a demonstration of seconds, vocabulary 1,024)
+    tiny          2    128      2      268,288   (a demonstration, vocabulary 1,024)
 
-Scores are on dev sets, from table 2. Cost, as published: 64 to 512 Cloud TPU v3; xxlarge takes 3.3
-times as long for a step as BERT-large.
+Scores are on dev sets, from table 2. Cost, as published: 64 to 512 Cloud TPU v3; a step of
+xxlarge takes 3.3 times as long as one of BERT-large.
 """
 
 from ml_collections import ConfigDict
@@ -35,10 +35,10 @@ SIZES = tuple(SHAPES)
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=125_000))

@@ -3,19 +3,19 @@
     bertjax pretrain --config configs/bart.py:base --workdir runs/bart \
         --config.data.corpus=corpora/openwebtext --config.tokenizer.path=vocab/roberta
 
-Recipe (sections 2.2 and 5.1): 30% of a text is hidden in spans whose lengths are Poisson with a
-mean of 3, each replaced by one [MASK], and the decoder says the whole text; GELU; byte pairs of
-GPT-2; 500,000 steps of 8,000 sequences, of which a step adds up 16 microbatches.
+Recipe (sections 2.2 and 5.1): 30% of a text is masked in spans whose lengths are
+Poisson-distributed with a mean of 3, each replaced by one [MASK], and the decoder reconstructs the
+whole text; GELU; the BPE of GPT-2; 500,000 steps of 8,000 sequences in 16 microbatches.
 
     size    layers  width  heads   parameters
     base       6+6    768     12  137,841,408
     large    12+12   1024     16  404,186,112
-    tiny       2+2    128      2    1,056,768   (a demonstration of seconds, vocabulary 1,024)
+    tiny       2+2    128      2    1,056,768   (a demonstration, vocabulary 1,024)
 
-Where we differ: sentences keep their order (BART permutes them too, which the paper's table 1 finds
-to change little for its base size). The model is the Transformer of `configs/transformer.py`, with
-sinusoidal positions (BART: learned, and a LayerNorm behind the embeddings). The rate of 4e-4 and
-its warmup are ours; the paper tells none.
+Where we differ: sentences keep their order (BART also permutes them, with little effect at base
+size according to the paper's table 1). The model is the Transformer of `configs/transformer.py`,
+with sinusoidal positions (BART: learned positions, and a LayerNorm after the embeddings). The
+learning rate of 4e-4 and its warmup are ours; the paper does not report them.
 """
 
 from ml_collections import ConfigDict
@@ -27,10 +27,10 @@ _SHAPES = {"tiny": (2, 128, 2), "base": (6, 768, 12), "large": (12, 1024, 16)}
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=500_000))

@@ -4,8 +4,9 @@
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
 
 Recipe (section 3.1, appendix A.2): MLM and NSP over segment pairs, 1,000,000 steps of 256
-sequences, of which 90% have 128 tokens and 10% have 512; Adam with a rate of 1e-4, warmup of 10,000
-steps, linear decay, weight decay 0.01, dropout 0.1. The small sizes are Turc et al. 2019's.
+sequences, of which 90% have 128 tokens and 10% have 512; Adam with a learning rate of 1e-4, warmup
+of 10,000 steps, linear decay, weight decay 0.01, dropout 0.1. The small sizes are those of Turc et
+al. 2019.
 
     size    layers  width  heads   parameters   GLUE (test, as published)
     tiny         2    128      2    4,385,920   64.2
@@ -26,10 +27,10 @@ SIZES = tuple(common.SIZES)
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=1_000_000))

@@ -1,4 +1,4 @@
-"""BERT-base as published: `configs/bert.py:base`, where its record stands.
+"""BERT-base as published: the config of `configs/bert.py:base`.
 
 bertjax pretrain --config configs/bert_base.py --workdir runs/bert_base \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
@@ -10,5 +10,5 @@ from configs import bert
 
 
 def get_config() -> ConfigDict:
-    """The recipe."""
+    """Returns the config."""
     return bert.get_config("base")

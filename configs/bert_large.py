@@ -1,4 +1,4 @@
-"""BERT-large as published: `configs/bert.py:large`, where its record stands.
+"""BERT-large as published: the config of `configs/bert.py:large`.
 
 bertjax pretrain --config configs/bert_large.py --workdir runs/bert_large \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
@@ -10,5 +10,5 @@ from configs import bert
 
 
 def get_config() -> ConfigDict:
-    """The recipe."""
+    """Returns the config."""
     return bert.get_config("large")

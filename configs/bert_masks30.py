@@ -3,16 +3,16 @@
     bertjax pretrain --config configs/bert_masks30.py:base --workdir runs/bert_masks30 \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
 
-`configs/bert.py` with twice as many predictions from every text. Wettig et al. 2023 find more than
-15% better, the more so the larger the model; MosaicBERT (Portes et al. 2023) trains with 30%. What
-it costs is the vocabulary's scores for twice as many tokens.
+`configs/bert.py` with twice the number of predictions per text. Wettig et al. 2023 find that
+masking more than 15% is better, especially for larger models; MosaicBERT (Portes et al. 2023) is
+trained with 30%. The additional cost is the logits of twice the number of tokens.
 
     size    layers  width  heads   parameters
     base        12    768     12  109,482,240
     large       24   1024     16  335,141,888
-    tiny         2    128      2      610,176   (a demonstration of seconds, vocabulary 1,024)
+    tiny         2    128      2      610,176   (a demonstration, vocabulary 1,024)
 
-No score was published for this recipe alone: both papers change other things as well.
+No scores are published for this change alone: both papers make other changes as well.
 """
 
 from ml_collections import ConfigDict
@@ -23,10 +23,10 @@ SIZES = ("tiny", "base", "large")
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = bert.get_config(size)

@@ -1,4 +1,4 @@
-"""BERT-mini as published: `configs/bert.py:mini`, where its record stands.
+"""BERT-mini as published: the config of `configs/bert.py:mini`.
 
 bertjax pretrain --config configs/bert_mini.py --workdir runs/bert_mini \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
@@ -10,5 +10,5 @@ from configs import bert
 
 
 def get_config() -> ConfigDict:
-    """The recipe."""
+    """Returns the config."""
     return bert.get_config("mini")

@@ -1,13 +1,13 @@
-"""BERT-mini in an hour on two CPU cores: what a small budget of real text is worth on GLUE.
+"""BERT-mini pretrained for an hour on two CPU cores: GLUE scores of a small budget.
 
     bertjax pretrain --config configs/bert_mini_hour.py --workdir runs/mini \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"
 
-The shape is BERT-mini's (Turc et al. 2019). Departures from the published recipe, because 25
-million tokens are a thousandth of its budget: a WordPiece vocabulary of 8,192, trained on the text;
-64 sequences of 64 tokens, then 32 of 128; a rate of 1e-3; a wider start, with sinusoidal positions;
-no dropout, since no text is read twice. Parameters: 5,454,080 in the encoder. What it reaches, and
-what that is worth on GLUE, stands in experiments/LOG.md.
+The sizes are those of BERT-mini (Turc et al. 2019). Departures from the published recipe, because
+25 million tokens are a thousandth of its budget: a WordPiece vocabulary of 8,192, trained on the
+text; 64 sequences of 64 tokens, then 32 of 128; a learning rate of 1e-3; a larger init stddev, with
+positions initialised as sinusoids; no dropout, since every text is used once. Parameters: 5,454,080
+in the encoder. Results, also on GLUE, are in experiments/LOG.md.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ from configs import common
 
 
 def get_config() -> ConfigDict:
-    """The recipe."""
+    """Returns the config."""
     config = ConfigDict(common.run(num_train_steps=6000))
     config.eval_every, config.checkpoint_every = 500, 250
     config.eval_examples = 1024

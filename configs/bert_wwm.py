@@ -3,21 +3,22 @@
     bertjax pretrain --config configs/bert_wwm.py:large --workdir runs/bert_wwm \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
 
-`configs/bert.py`, except that all pieces of a word are chosen together; each piece is then hidden,
-replaced or kept by itself, and the number of predictions is the same. Released by google-research
-in 2019 as a second BERT-large; `chinese` is Cui et al. 2021 (Chinese-BERT-wwm).
+`configs/bert.py`, except that all tokens of a word are selected together; each token is then
+masked, replaced or kept independently, and the number of predictions is the same. Released by
+google-research in 2019 as a variant of BERT-large; `chinese` is Cui et al. 2021
+(Chinese-BERT-wwm).
 
-Chinese words come from a segmenter, which separates them by spaces in the text that is prepared:
-使用 语言 模型. The vocabulary must not split them again: write {"tokenize_chinese_chars": false}
-into `tokenizer_config.json` beside the released `vocab.txt`, and 使用 becomes 使 ##用, one word for
-a mask. Texts of a task want the same segmenter. A SentencePiece vocabulary that is learned from
-segmented text knows its words as it is.
+Chinese text must be segmented into words, separated by spaces, before `bertjax prepare`:
+使用 语言 模型. The tokenizer must not split the words into characters: write
+{"tokenize_chinese_chars": false} to `tokenizer_config.json` next to the released `vocab.txt`, and
+使用 becomes 使 ##用, which is masked as one word. Texts of tasks need the same segmenter. A
+SentencePiece vocabulary that is trained on segmented text needs no such setting.
 
     size     layers  width  heads   parameters   published
     base         12    768     12  109,482,240
     large        24   1024     16  335,141,888   SQuAD 1.1 92.8 F1 (BERT 91.0), MNLI 87.1 (86.1)
     chinese      12    768     12  102,267,648   CMRC 2018 dev 85.6 F1 (BERT 84.5)
-    tiny          2    128      2      610,176   (a demonstration of seconds, vocabulary 1,024)
+    tiny          2    128      2      610,176   (a demonstration, vocabulary 1,024)
 """
 
 from ml_collections import ConfigDict
@@ -28,10 +29,10 @@ SIZES = ("tiny", "base", "large", "chinese")
 
 
 def get_config(size: str = "large") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = bert.get_config("base" if size == "chinese" else size)

@@ -1,4 +1,4 @@
-"""What the configs of many runs share, as functions that return fresh sections."""
+"""Config sections shared by many configs, as functions that return a new section each."""
 
 from ml_collections import ConfigDict
 
@@ -36,15 +36,15 @@ def bert_model(size: str) -> ConfigDict:
             "position_initializer": "normal",
             "position_offset": 0,
             "layer_norm_eps": 1e-12,
-            "precision": "auto",  # bfloat16 on TPU and GPU; on CPU what it multiplies fastest
+            "precision": "auto",  # bfloat16 on TPU and GPU; on CPU the faster type for matmuls
             "remat": "none",
-            "unroll": 0,  # 0: all layers in one piece on CPU, one by one elsewhere
+            "unroll": 0,  # 0: unroll the loop over layers on CPU, scan elsewhere
         }
     )
 
 
 def gpt_model(name: str, size: str, layers: int, width: int, heads: int) -> ConfigDict:
-    """GPT's fields in BERT's words, but for vocabulary and positions, which are GPT-2's."""
+    """GPT's fields, named as BERT's, with the vocabulary and positions of GPT-2."""
     model = bert_model("base")
     for absent in ("type_vocab_size", "position_offset"):
         del model[absent]
@@ -65,7 +65,7 @@ def gpt_model(name: str, size: str, layers: int, width: int, heads: int) -> Conf
 
 
 def transformer_model(size: str, layers: int, width: int, heads: int) -> ConfigDict:
-    """The encoder-decoder of Vaswani et al. 2017 in some shape; `layers` are of each side."""
+    """The encoder-decoder of Vaswani et al. 2017, with `layers` each in encoder and decoder."""
     return ConfigDict(
         {
             "name": "transformer",
@@ -88,33 +88,34 @@ def transformer_model(size: str, layers: int, width: int, heads: int) -> ConfigD
 
 
 def tokenizer(kind: str = "wordpiece", vocab_size: int = 30522) -> ConfigDict:
-    """A tokenizer: one that exists (`path`), or one that is trained on the run's own text."""
+    """The tokenizer: a pretrained one (`path`), or one trained on the text of the run."""
     return ConfigDict({"path": "", "kind": kind, "vocab_size": vocab_size, "lowercase": True})
 
 
 def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
-    """Text, how it becomes examples, and the size of a batch.
+    """Text, example format and batch size.
 
-    `corpus` names a prepared corpus. Without it `input` is prepared on the first start and kept in
-    `cache`. Held out are `validation_input`, or `validation_fraction` of the documents of `input`.
+    `corpus` is the folder of a prepared corpus. Without it, `input` is prepared on the first start
+    and stored in `cache`. Held-out text is `validation_input`, or the share `validation_fraction`
+    of the documents of `input`.
     """
     return ConfigDict(
         {
             "corpus": "",
             "input": (),
             "text_format": "auto",
-            "text_field": "",  # of JSON lines and of tfds:NAME:SPLIT; "text" unless set
+            "text_field": "",  # field of JSON lines and of tfds:NAME:SPLIT; empty: "text"
             "validation_input": (),
             "validation_fraction": 0.01,
             "cache": "",
             "format": format,
             "pair": pair,
             "max_seq_length": 128,
-            "short_seq_prob": None,  # the format's own: 0.1 for segment-pair, else 0
+            "short_seq_prob": None,  # None: 0.1 for segment-pair, else 0
             "batch_size": 256,
             "microbatches": 1,
-            # ((steps, length, batch), ...): instead of one length and batch; a fourth number is
-            # a phase's own microbatches.
+            # ((steps, length, batch), ...), in place of max_seq_length and batch_size; the fourth
+            # number of a phase, if any, is its number of microbatches.
             "phases": (),
         }
     )
@@ -130,7 +131,7 @@ def adamw(learning_rate: float, warmup_steps: int) -> ConfigDict:
             "warmup_steps": warmup_steps,
             "end_learning_rate": 0.0,
             "power": 1.0,
-            "restarts": (),  # ((rate, warmup), ...): of each of data.phases but the first
+            "restarts": (),  # ((learning rate, warmup steps), ...) of data.phases[1:]
             "weight_decay": 0.01,
             "adam_b1": 0.9,
             "adam_b2": 0.999,
@@ -141,7 +142,7 @@ def adamw(learning_rate: float, warmup_steps: int) -> ConfigDict:
 
 
 def mesh() -> ConfigDict:
-    """All devices along the data axis; `rules` are put before `train/sharding.py`'s own."""
+    """All devices along the data axis; `rules` override those of `train/sharding.py`."""
     return ConfigDict(
         {
             "data": -1,
@@ -149,15 +150,15 @@ def mesh() -> ConfigDict:
             "tensor": 1,
             "sequence": 1,
             "rules": (),
-            "shard_optimizer": False,  # its state over the data axis as well, as ZeRO's stage 1
-            "grad_reduce_in_bf16": False,  # along the data axis; half of what travels there
-            "attention_kernel": "",  # what is best; xla: none; splash (TPU), cudnn (GPU): always
+            "shard_optimizer": False,  # shard its state over the data axis: ZeRO, stage 1
+            "grad_reduce_in_bf16": False,  # halves the bytes of the all-reduce over the data axis
+            "attention_kernel": "",  # empty: automatic; xla: none; splash (TPU), cudnn (GPU)
         }
     )
 
 
 def run(num_train_steps: int) -> dict:
-    """How long a run is and how often it reports, evaluates and saves."""
+    """Length of a run and the intervals of logging, evaluation and checkpoints."""
     return {
         "seed": 0,
         "num_train_steps": num_train_steps,
@@ -168,14 +169,14 @@ def run(num_train_steps: int) -> dict:
         "keep_checkpoints": 3,
         "keep_best": 1,
         "best_metric": "held_out/mlm/loss",
-        "best_mode": "min",  # or "max", where more is better
+        "best_mode": "min",  # or "max", if higher is better
         "max_skipped_in_a_row": 5,
-        "watchdog_minutes": 20.0,  # without a step, until the stacks of all threads are told
+        "watchdog_minutes": 20.0,  # without a step, until the stacks of all threads are printed
     }
 
 
 def mlm() -> ConfigDict:
-    """BERT's masks: 15% of the tokens; 80% of these hidden, 10% random, 10% as they were."""
+    """BERT's masks: 15% of the tokens, of which 80% [MASK], 10% random, 10% unchanged."""
     return ConfigDict(
         {
             "weight": 1.0,
@@ -185,25 +186,25 @@ def mlm() -> ConfigDict:
             "random_share": 0.1,
             "masking": "token",  # or word, ngram, span
             "static": False,
-            "hidden_act": "",  # of the head; empty: the model's
+            "hidden_act": "",  # of the head; empty: that of the model
         }
     )
 
 
 def sentence_pair() -> ConfigDict:
-    """Next sentence or sentence order, as `data.pair` says."""
+    """Next sentence prediction or sentence order prediction, depending on `data.pair`."""
     return ConfigDict({"weight": 1.0})
 
 
 def causal_lm() -> ConfigDict:
-    """Every token from those before it; an eighth of the positions at a time."""
+    """Causal language model; logits are computed for an eighth of the positions at a time."""
     return ConfigDict({"weight": 1.0, "positions_at_once": 0})
 
 
 def in_seconds(config: ConfigDict) -> ConfigDict:
-    """A recipe as a demonstration: on Python's own documentation, over in seconds on a laptop.
+    """Shrinks a recipe to a demonstration: seconds on a laptop, on Python's documentation.
 
-    Objectives, masks, examples and optimizer stay the recipe's own.
+    Objectives, masks, example format and optimizer are unchanged.
     """
     config.num_train_steps, config.log_every = 60, 10
     config.eval_every, config.checkpoint_every, config.eval_examples = 30, 30, 128
@@ -216,7 +217,7 @@ def in_seconds(config: ConfigDict) -> ConfigDict:
 
 
 def in_seconds_after_quickstart(config: ConfigDict) -> ConfigDict:
-    """Likewise, for a student of `configs/quickstart.py`: its tokens, and its held-out text."""
+    """Like `in_seconds`, with the vocabulary and held-out text of `configs/quickstart.py`."""
     config = in_seconds(config)
     config.model.vocab_size = config.tokenizer.vocab_size = 4096
     config.model.max_position_embeddings = 128
@@ -225,10 +226,10 @@ def in_seconds_after_quickstart(config: ConfigDict) -> ConfigDict:
 
 
 def check_argument(argument: str, known: tuple[str, ...]) -> None:
-    """Refuses an argument that a config file does not know.
+    """Checks the argument of a config file.
 
     Raises:
-      UserError: naming the nearest.
+      UserError: Unknown argument; the message has the nearest known one.
     """
     if argument not in known:
-        raise UserError(f"no {argument!r}: {nearest(argument, known)}")
+        raise UserError(f"unknown config argument {argument!r}: {nearest(argument, known)}")

@@ -4,15 +4,16 @@
         --config.objectives.soft_targets.teacher=runs/bert_base \
         --config.data.corpus=corpora/wiki_books
 
-Recipe (sections 2 and 3, and the published code): half of the teacher's layers, begun as every
-second one of them; no segments, no pooler, no sentence pairs. The loss adds up the teacher's soft
-targets at a temperature of 2, the masked language model and the cosine of the last hidden states,
-by 5 : 2 : 1. Dynamic masks, batches of 4,000 sequences, 3 epochs of Wikipedia and BookCorpus, Adam
-with a rate of 5e-4, 5% warmup. The tokenizer is the teacher's.
+Recipe (sections 2 and 3, and the published code): half of the teacher's layers, initialised from
+every second one of them; no segments, no pooler, no sentence pairs. The loss is the sum of the loss
+on the teacher's soft targets at a temperature of 2, the masked language model and the cosine of the
+last hidden states, with weights 5 : 2 : 1. Dynamic masks, batches of 4,000 sequences, 3 epochs of
+Wikipedia and BookCorpus, Adam with a learning rate of 5e-4, 5% warmup. The tokenizer is the
+teacher's.
 
     size    layers  width  heads   parameters   GLUE (dev, as published)
     base         6    768     12   66,362,880   77.0 (its teacher, BERT-base: 79.5)
-    tiny         1    128      2      739,200   (a demonstration of seconds)
+    tiny         1    128      2      739,200   (a demonstration)
 
 Cost, as published: 90 hours on eight V100 of 16 GB. The teacher of tiny is `configs/quickstart.py`:
 
@@ -20,10 +21,10 @@ Cost, as published: 90 hours on eight V100 of 16 GB. The teacher of tiny is `con
     bertjax pretrain --config configs/distilbert.py:tiny --workdir runs/distilbert_tiny \
         --config.objectives.soft_targets.teacher=runs/quickstart
 
-Where we differ: soft targets are compared where tokens are predicted, not in all places, so that
-only these meet the vocabulary. Which layers a student begins as is not in the paper, but for one
-out of two: here they are spread evenly from the first to the last, and 0, 2, 4, 7, 9, 11 of 12 are
-also what the published code takes.
+Where we differ: the soft targets are those of predicted positions only, not of all positions, which
+avoids the logits of the others. The paper specifies the layers that initialise a student only as
+one out of two: here they are spaced evenly from the first to the last; 0, 2, 4, 7, 9, 11 of 12 are
+also those of the published code.
 """
 
 from ml_collections import ConfigDict
@@ -34,10 +35,10 @@ SIZES = ("tiny", "base")
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=5_000))

@@ -4,10 +4,11 @@
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
 
 Recipe (section 3, appendix A, table 6): a generator of the same depth and a fraction of the width
-fills masked tokens in, the encoder finds which; their embeddings are shared, the loss of the
-encoder weighs 50. Adam with an epsilon of 1e-6, warmup of 10,000 steps, linear decay, weight decay
-0.01, dropout 0.1. Fine-tuning takes the encoder alone: it has no pooler. What will be exported is
-fine-tuned with --config.task.pooler_act=gelu, which is what transformers puts there.
+replaces masked tokens, and the encoder detects them; they share embeddings, and the loss of the
+encoder has weight 50. Adam with an epsilon of 1e-6, warmup of 10,000 steps, linear decay, weight
+decay 0.01, dropout 0.1. Fine-tuning uses the encoder alone, which has no pooler. To export a
+fine-tuned run, fine-tune it with --config.task.pooler_act=gelu, the activation of the classifier in
+transformers.
 
     size    layers  width  embedding  heads  generator  masked   parameters   GLUE (published)
     small       12    256        128      4        1/4     15%   13,483,008   79.9 (dev)
@@ -15,10 +16,10 @@ fine-tuned with --config.task.pooler_act=gelu, which is what transformers puts t
     large       24   1024       1024     16        1/4     25%  334,092,288   89.0 (dev)
     tiny         2    128         64      2        1/2     15%      503,424   -
 
-    size    steps      batch   length     rate   (tiny: a demonstration of seconds)
-    small   1,000,000    128      128     5e-4
-    base      766,000    256      512     2e-4
-    large     400,000  2,048      512     2e-4
+    size    steps      batch   length  learning rate
+    small   1,000,000    128      128  5e-4
+    base      766,000    256      512  2e-4
+    large     400,000  2,048      512  2e-4
 
 Cost of small, as published: 4 days on one V100.
 
@@ -33,7 +34,7 @@ from configs import common
 SIZES = ("tiny", "small", "base", "large")
 
 MODELS = {
-    # Layers, width, embedding width (0: the same), heads, generator's share, masked share.
+    # Layers, width, embedding width (0: the same), heads, generator's width, masked share.
     "tiny": (2, 128, 64, 2, 1 / 2, 0.15),
     "small": (12, 256, 128, 4, 1 / 4, 0.15),
     "base": (12, 768, 0, 12, 1 / 3, 0.15),
@@ -49,10 +50,10 @@ RUNS = {
 
 
 def get_config(size: str = "small") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     layers, width, embedding, heads, generator, masked = MODELS[size]

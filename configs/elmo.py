@@ -3,28 +3,28 @@
     bertjax pretrain --config configs/elmo.py:original --workdir runs/elmo \
         --config.data.corpus=corpora/one_billion_words --config.tokenizer.path=vocab/elmo
 
-Recipe (section 3.4 and bilm-tf): words are read by their characters; two LSTMs each way, of which
-the second adds its input; each word is predicted from the left and from the right with one softmax;
-rows continue with the states of the step before; dropout 0.1, values of LSTMs clipped at 3; 10
-epochs of the 1 Billion Word Benchmark in batches of 3 x 128 rows of 20 words, Adagrad with a rate
-of 0.2.
+Recipe (section 3.4 and bilm-tf): a character CNN over each word; two LSTM layers per direction, the
+second with a residual connection; each word is predicted from the left and from the right with one
+softmax; rows continue with the states of the previous step; dropout 0.1, values of LSTMs clipped at
+3; 10 epochs of the 1 Billion Word Benchmark in batches of 3 x 128 rows of 20 words, Adagrad with a
+learning rate of 0.2.
 
     size      LSTM   width   parameters   as published
     original  4,096   1,024   93,600,848  forward and backward perplexity 39.7; SQuAD F1 85.8
     medium    2,048     512   28,027,728
     small     1,024     256   13,593,296
-    tiny        256     128      696,272  (a demonstration of seconds, words of 18 characters)
+    tiny        256     128      696,272  (a demonstration, words of 18 characters)
 
-The parameters are those that read; the softmax has 793,471 words of `hidden_size` / 2 besides.
+The parameter counts are those of the encoder; the softmax has 793,471 x `hidden_size` / 2 more.
 
 Cost, as published: about two weeks on 3 GTX 1080 Ti. The exact softmax over 793,471 words is most
-of ours: 30 TFLOPs for 2,560 words.
+of the cost here: 30 TFLOPs for 2,560 words.
 
-Where we differ: the softmax is exact (published: of 8,192 sampled words); the optimizer is AdamW;
-marks of beginning and end stand around each piece of a document (published: each sentence), which
-are read and never predicted; words beyond the vocabulary are read as one unknown word, so make the
-tokenizer larger than `softmax_size`: what lies between is read by its characters and predicted as
-unknown.
+Where we differ: the softmax is exact (published: over 8,192 sampled words); the optimizer is AdamW;
+begin and end tokens, which are inputs but not targets, enclose each segment of a document
+(published: each sentence); words outside the tokenizer's vocabulary are one unknown word in the
+input, so make the vocabulary larger than `softmax_size`: words between the two sizes are embedded
+from their characters and predicted as unknown.
 """
 
 from ml_collections import ConfigDict
@@ -33,7 +33,7 @@ from configs import common
 
 SIZES = ("tiny", "small", "medium", "original")
 _LSTM = {
-    # Inner state, both outputs together, filters of each width (the released options).
+    # LSTM cell size, output of both directions, CNN filters (width, number), as released.
     "original": (4096, 1024, (32, 32, 64, 128, 256, 512, 1024)),
     "medium": (2048, 512, (32, 32, 64, 128, 256, 512, 1024)),
     "small": (1024, 256, (32, 32, 64, 128, 256, 512, 1024)),
@@ -42,10 +42,10 @@ _LSTM = {
 
 
 def get_config(size: str = "original") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=3_000_000))
@@ -64,7 +64,7 @@ def get_config(size: str = "original") -> ConfigDict:
 def _in_seconds(config: ConfigDict) -> ConfigDict:
     config = common.in_seconds(config)
     config.optimizer.learning_rate = 3e-3
-    # Four words are read for each that is predicted.
+    # The vocabulary of the input is four times that of the softmax.
     config.model.vocab_size = config.tokenizer.vocab_size = 4096
     config.objectives.bidirectional_lm.softmax_size = 1024
     return config

@@ -1,15 +1,14 @@
-"""Six systems at one small size, on equally many tokens: `configs/family.py:SYSTEM`.
+"""Six systems at one small size and an equal number of tokens: `configs/family.py:SYSTEM`.
 
     bertjax pretrain --config configs/family.py:roberta --workdir runs/family/roberta \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"
     bertjax finetune --config configs/glue.py:mrpc,small --init runs/family/roberta --data glue \
         --workdir runs/family/roberta_mrpc --seeds 3
 
-What makes a system stays its own, as its config file has it: kind of tokenizer, text format, masks,
-objectives, model. The same for all are the shape, that of BERT-tiny; a vocabulary of 8,192 without
-capitals, trained on the text; the optimizer; the start; and the budget, 64 sequences of 64 tokens
-in each of 3,000 steps. There is no dropout, since no text is read twice.
-What came of it stands in experiments/LOG.md.
+Specific to a system, as in its config file: the kind of tokenizer, text format, masks, objectives
+and model. Equal for all: the sizes of BERT-tiny; a lowercased vocabulary of 8,192, trained on the
+text; the optimizer; the initialisation; and the budget, 64 sequences of 64 tokens in each of 3,000
+steps. There is no dropout, since every text is used once. Results are in experiments/LOG.md.
 
     system     parameters of the encoder
     bert                       1,527,680
@@ -36,10 +35,10 @@ _RECORDS = {
 
 
 def get_config(system: str) -> ConfigDict:
-    """The recipe of a system, in small.
+    """Returns the config of a system at the small size.
 
     Raises:
-      UserError: there is no such system.
+      UserError: Unknown system.
     """
     common.check_argument(system, RECIPES)
     config = _RECORDS[system].get_config("tiny")

@@ -1,12 +1,13 @@
 """Fine-tuning on GLUE: `configs/glue.py:TASK`, `:TASK,RECIPE`.
 
 Paper: Devlin et al. 2019, section 4.1 and appendix A.3: batches of 32, 3 epochs, Adam with a linear
-decay after a warmup of 10% of the steps, dropout 0.1, a rate out of 2e-5, 3e-5, 4e-5, 5e-5.
+decay after a warmup of 10% of the steps, dropout 0.1, a learning rate of 2e-5, 3e-5, 4e-5 or
+5e-5.
 `small` is the recipe for BERT-tiny to BERT-medium and other encoders narrower than BERT-base (Turc
-et al. 2019): 4 epochs, a learning rate out of 3e-5, 5e-5, 1e-4, 3e-4. `tiny` ends within seconds
-and is for tests. `roberta`, `albert` and `electra` are those of their papers, task by task: Liu et
-al. 2019, appendix C and the released code; Lan et al. 2020, table 14, its steps as the nearest
-number of epochs; Clark et al. 2020, appendix B, with the learning rate of the base model (small:
+et al. 2019): 4 epochs, a learning rate of 3e-5, 5e-5, 1e-4 or 3e-4. `tiny` takes seconds and is
+for tests. `roberta`, `albert` and `electra` are the recipes of their papers for each task: Liu et
+al. 2019, appendix C and the released code; Lan et al. 2020, table 14, with steps rounded to
+epochs; Clark et al. 2020, appendix B, with the learning rate of the base model (small:
 3e-4; large: 5e-5, and a layerwise decay of 0.9).
 
     bertjax finetune --config configs/glue.py:mrpc --init runs/bert --data glue --workdir runs/mrpc
@@ -15,11 +16,12 @@ number of epochs; Clark et al. 2020, appendix B, with the learning rate of the b
     bertjax finetune --config configs/glue.py:cola,small --init runs/mini --data glue \
         --workdir runs/cola --seeds 5
 
-Tasks with a plus between them are learned together by one encoder with a head for each, in batches
-of one task in random order (MT-DNN, Liu et al. 2019, algorithm 1; its heads for pairs are ours).
+Tasks joined by a plus sign are trained together, with one encoder and a head per task, on batches
+of one task each in random order (MT-DNN, Liu et al. 2019, algorithm 1; the heads for pairs differ).
 
-Published dev scores of BERT-base at this recipe with a rate of 2e-5 (MRPC and WNLI with 5 epochs),
-from the text classification example of Hugging Face transformers, and test scores of BERT-mini:
+Published dev scores of BERT-base at this recipe with a learning rate of 2e-5 (MRPC and WNLI with 5
+epochs), from the text classification example of Hugging Face transformers, and test scores of
+BERT-mini:
 
     task   metric               BERT-base, cased, dev   BERT-mini, uncased, test
     cola   Matthews             56.5                     0.0
@@ -45,7 +47,7 @@ SIZES_OF_BERT = ("", "small", "tiny")
 RECIPES = (*SIZES_OF_BERT, "roberta", "albert", "electra")
 
 _ROBERTA = {
-    # Rate and batch size.
+    # Learning rate and batch size.
     "cola": (1e-5, 16),
     "sst2": (1e-5, 32),
     "mrpc": (1e-5, 16),
@@ -57,7 +59,7 @@ _ROBERTA = {
     "wnli": (2e-5, 16),
 }
 _ALBERT = {
-    # Rate, batch size, dropout within the encoder, epochs, share of the steps for the warmup.
+    # Learning rate, batch size, dropout of the encoder, epochs, share of steps for the warmup.
     "cola": (1e-5, 16, 0.0, 10, 0.06),
     "sst2": (1e-5, 32, 0.0, 10, 0.06),
     "mrpc": (2e-5, 32, 0.0, 7, 0.25),
@@ -71,10 +73,10 @@ _ALBERT = {
 
 
 def get_config(argument: str) -> ConfigDict:
-    """The recipe for a task, for a base-sized encoder unless another recipe is named.
+    """Returns the config of a task, with the recipe for base-sized encoders by default.
 
     Raises:
-      UserError: there is no such task or recipe.
+      UserError: Unknown task or recipe.
     """
     tasks, _, recipe = argument.partition(",")
     for task in tasks.split("+"):
@@ -113,10 +115,10 @@ def _electra(config: ConfigDict, task: str) -> None:
 
 
 def another_task(section: dict, recipe: str) -> ConfigDict:
-    """The recipe for a task of another kind, which has a section of its own and no graph.
+    """Returns the config of a task other than GLUE, with its own task section and no graph.
 
     Raises:
-      UserError: there is no such recipe.
+      UserError: Unknown recipe.
     """
     config = finetuning("", recipe)
     config.task = ConfigDict(section)
@@ -129,26 +131,26 @@ _LONG = (32, 64, 96, 128, 192, 256, 384, 512)
 
 
 def finetuning(task: str, recipe: str) -> ConfigDict:
-    """The recipe for any task of the table, GLUE's or another.
+    """Returns the config of any task with one of the recipes.
 
     Raises:
-      UserError: there is no such recipe.
+      UserError: Unknown recipe.
     """
     common.check_argument(recipe, SIZES_OF_BERT)
     config = ConfigDict()
     config.seed = 0
     config.num_train_epochs = {"": 3, "small": 4, "tiny": 2}[recipe]
-    config.choose_epoch = "last"  # or "best": by the mean of the dev metrics, and reported so
-    config.max_train_examples = 0  # the first so many of a shuffle; 0: all
+    config.choose_epoch = "last"  # or "best", by the mean of the dev metrics; reported as such
+    config.max_train_examples = 0  # random subset of the training examples; 0: all
     config.log_every = 50
-    config.keep_checkpoints = False  # of finished seeds
+    config.keep_checkpoints = False  # after a seed is finished
     config.max_skipped_in_a_row = 5
-    config.watchdog_minutes = 20.0  # without a step, until the stacks of all threads are told
+    config.watchdog_minutes = 20.0  # without a step, until the stacks of all threads are printed
     config.task = ConfigDict({"name": "glue", "dataset": task, "classifier_dropout": 0.1})
-    config.task.pooler_act = "tanh"  # of a pooler that the encoder lacks
-    # Changes to the pretrained model, which must have these fields: any of its own may be set.
+    config.task.pooler_act = "tanh"  # of the new pooler, if the encoder has none
+    # Overrides of fields of the pretrained model, which must have them.
     config.model = ConfigDict()
-    # Changes that are made where the pretrained model has the field.
+    # Overrides that are ignored if the pretrained model does not have the field.
     config.model_preferences = ConfigDict(
         {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     )
@@ -159,15 +161,15 @@ def finetuning(task: str, recipe: str) -> ConfigDict:
             "microbatches": 1,
             "eval_batch_size": 64,
             "padded_lengths": (16, 32, 48, 64, 96, 128),
-            # 1: a plain shuffle; 16, say: sorted by length among so many, which takes less time.
+            # 1: a uniform shuffle; N: batches sorted by length in groups of N, which is faster.
             "batches_per_group": 1,
-            "knowledge": "",  # a graph, .spo: its triples are put into the texts (configs/kbert.py)
+            "knowledge": "",  # a graph (.spo) to insert in texts: configs/kbert.py
             "triples_per_entity": 2,
         }
     )
     config.optimizer = common.adamw(learning_rate=2e-5, warmup_steps=0)
-    config.optimizer.warmup_share = 0.1  # of all steps, in place of a number of steps
-    config.optimizer.layerwise_decay = 1.0  # below 1, lower layers take shorter steps
+    config.optimizer.warmup_share = 0.1  # of all steps, in place of warmup_steps
+    config.optimizer.layerwise_decay = 1.0  # below 1: smaller learning rates for lower layers
     del config.optimizer.warmup_steps, config.optimizer.restarts
     config.mesh = common.mesh()
     if recipe == "small":

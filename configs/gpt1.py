@@ -3,19 +3,19 @@
     bertjax pretrain --config configs/gpt1.py:base --workdir runs/gpt1 \
         --config.data.corpus=corpora/books
 
-Recipe (section 4.1): a causal language model over windows of 512 tokens, 64 of them in a batch, for
-100 epochs of BooksCorpus, which is about 3,500,000 steps; Adam with a rate of 2.5e-4, warmup of
-2,000 steps, cosine decay to 0, weight decay 0.01, dropout 0.1; byte pairs with 40,000 merges. Post-
-norm blocks with the tanh GELU, learned positions.
+Recipe (section 4.1): a causal language model on windows of 512 tokens, batches of 64, for 100
+epochs of BooksCorpus, which is about 3,500,000 steps; Adam with a learning rate of 2.5e-4, warmup
+of 2,000 steps, cosine decay to 0, weight decay 0.01, dropout 0.1; BPE with 40,000 merges. Post-norm
+blocks with the tanh GELU, learned positions.
 
     size    layers  width  heads   parameters   MNLI-m   SST-2   CoLA   (test, as published)
     base        12    768     12  116,534,784    82.1     91.3   45.4
-    tiny         2    128      2      593,152   (a demonstration of seconds, vocabulary 1,024)
+    tiny         2    128      2      593,152   (a demonstration, vocabulary 1,024)
 
 Cost of base, as published: 30 days on 8 P600 GPUs.
 
-Where we differ: pieces are byte-level, which spells any text and keeps case (published: words are
-normalised by ftfy and spaCy, lowercased, and split within themselves).
+Where we differ: byte-level BPE, which encodes any text and keeps case (published: BPE within words,
+after normalisation by ftfy and spaCy and lowercasing).
 """
 
 from ml_collections import ConfigDict
@@ -26,10 +26,10 @@ SIZES = ("tiny", "base")
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=3_500_000))

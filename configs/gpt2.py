@@ -3,25 +3,25 @@
     bertjax pretrain --config configs/gpt2.py:small --workdir runs/gpt2 \
         --config.data.corpus=corpora/openwebtext --config.tokenizer.path=vocab/gpt2
 
-Recipe (section 2): GPT with pre-norm blocks and one more LayerNorm behind the last, kernels on the
-residual path that begin smaller, 1,024 tokens of context, batches of 512, and byte pairs over
-bytes, which need no normalisation: 50,257 pieces. Rates and steps are not published (each rate was
-tuned by hand): they are those of later reproductions, 6e-4 with a warmup of 2,000 steps and cosine
-decay to a tenth over 600,000 steps, weight decay 0.1, b2 of 0.95, clipping at 1; larger models take
-a smaller rate.
+Recipe (section 2): GPT with pre-norm blocks and another LayerNorm after the last, a smaller init
+stddev of the kernels on the residual path, 1,024 tokens of context, batches of 512, and byte-level
+BPE without normalisation and 50,257 tokens. Learning rates and steps are not published (each
+learning rate was tuned by hand): these are from later reproductions, 6e-4 with a warmup of 2,000
+steps and cosine decay to a tenth over 600,000 steps, weight decay 0.1, b2 of 0.95, clipping at 1;
+smaller learning rates for larger models.
 
     size    layers  width  heads     parameters   LAMBADA   WikiText-2   PTB
     small       12    768     12    124,439,808     35.13        29.41   65.85
     medium      24   1024     16    354,823,168     15.60        22.76   47.33
     large       36   1280     20    774,030,080     10.87        19.93   40.31
     xl          48   1600     25  1,557,611,200      8.63        18.34   35.76
-    tiny         2    128      2        658,944   (a demonstration of seconds, vocabulary 1,024)
+    tiny         2    128      2        658,944   (a demonstration, vocabulary 1,024)
 
 The scores are zero-shot perplexities (table 3). The paper counts 117M, 345M, 762M and 1542M; these
-are the numbers of its released weights. A step of 512 x 1,024 tokens adds up microbatches;
-`--config.data.microbatches` says how many fit your memory.
-`--config.data.format=packed-apart` keeps the documents of a window from each other, which the
-published recipe does not.
+are the counts of the released weights. A step of 512 x 1,024 tokens is split into microbatches: set
+`--config.data.microbatches` according to the memory of the devices.
+`--config.data.format=packed-apart` prevents attention between the documents of a window, unlike the
+published recipe.
 """
 
 from ml_collections import ConfigDict
@@ -40,10 +40,10 @@ _RATES = {"tiny": 6e-4, "small": 6e-4, "medium": 3e-4, "large": 2.5e-4, "xl": 2e
 
 
 def get_config(size: str = "small") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=600_000))

@@ -5,7 +5,7 @@
 
 Recipe (section 2, table 2.1, appendix B): GPT-2 with 2,048 tokens of context; 300 billion tokens;
 Adam with b1 = 0.9, b2 = 0.95, epsilon 1e-8, clipping at 1, weight decay 0.1; warmup over 375
-million tokens, cosine decay to a tenth of the rate over 260 billion tokens.
+million tokens, cosine decay of the learning rate to a tenth over 260 billion tokens.
 
     size    layers   width  heads      parameters   batch     rate   LAMBADA
     125m        12     768     12      125,226,240   0.5M     6e-4     18.6
@@ -16,17 +16,17 @@ million tokens, cosine decay to a tenth of the rate over 260 billion tokens.
     6.7b        32    4096     32    6,658,404,352   2M     1.2e-4      4.00
     13b         40    5120     40   12,853,386,240   2M       1e-4      3.56
     175b        96   12288     96  174,604,259,328   3.2M   0.6e-4      3.00
-    tiny         2     128      2          790,016   (a demonstration of seconds, vocabulary 1,024)
+    tiny         2     128      2          790,016   (a demonstration, vocabulary 1,024)
 
 Batches count tokens; LAMBADA is the published zero-shot perplexity. Cost of 175b, as published:
 3,640 petaflop/s-days; it needs a mesh, such as `--config.mesh.fsdp=64 --config.mesh.tensor=8`, and
 `--config.model.remat=full`.
 
-Where we differ: every layer attends to all tokens before (published: alternating with locally
+Where we differ: every layer attends to all previous tokens (published: alternating with locally
 banded attention, whose widths are not published). The table has 24 heads of 128 for 1.3b and a
-width of 5,140 for 13b, which do not divide; the nearest that do stand here. The rate decays over
-the whole run. Batches have their full size from the first step (published: they grow from 32,000
-tokens).
+width of 5,140 for 13b, which are not divisible; the nearest divisible sizes are used here. The
+learning rate decays over the whole run. Batches have their full size from the first step
+(published: they grow from 32,000 tokens).
 """
 
 from ml_collections import ConfigDict
@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 from configs import common
 
 _TABLE = {
-    # Layers, width, heads, sequences in a batch, rate.
+    # Layers, width, heads, batch size in sequences, learning rate.
     "tiny": (2, 128, 2, 256, 6e-4),
     "125m": (12, 768, 12, 256, 6e-4),
     "350m": (24, 1024, 16, 256, 3e-4),
@@ -50,10 +50,10 @@ _CONTEXT, _TOKENS, _WARMUP_TOKENS = 2048, 300e9, 375e6
 
 
 def get_config(size: str = "125m") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     *shape, batch_size, rate = _TABLE[size]

@@ -5,14 +5,15 @@
     bertjax finetune --config configs/kbert.py:book_review --init runs/bert_chinese --data kbert \
         --workdir runs/plain --config.data.knowledge=''
 
-The second is the same without the graph. `runs/bert_chinese` is any BERT of Chinese: a run of
-`configs/bert_wwm.py:chinese`, or bert-base-chinese by `bertjax import`. `--data` is the folder that
-holds `book_review/`, `chnsenticorp/` and `kgs/HowNet.spo`; `config.data.knowledge` is any other
-graph, from there.
+The second command is the baseline without the graph. `runs/bert_chinese` is any Chinese BERT: a run
+of `configs/bert_wwm.py:chinese`, or bert-base-chinese converted by `bertjax import`. `--data` is a
+folder with `book_review/`, `chnsenticorp/` and `kgs/HowNet.spo`; `config.data.knowledge` selects
+another graph in that folder.
 
-Recipe: BERT's (`configs/glue.py`, where `small` and `tiny` stand) with sequences of 256 tokens,
-those of the graph included, 2 triples an entity, 5 epochs, a rate of 2e-5. K-BERT adds no
-parameters to its BERT.
+Recipe: BERT's (`configs/glue.py`, which also defines `small` and `tiny`) with sequences of 256
+    tokens
+including those of the graph, 2 triples per entity, 5 epochs, a learning rate of 2e-5. K-BERT adds
+no parameters to BERT.
 
 Published accuracy, dev / test, of BERT-base (Google's, Chinese) without and with HowNet:
 
@@ -20,8 +21,8 @@ Published accuracy, dev / test, of BERT-base (Google's, Chinese) without and wit
     book_review    88.3 / 87.5   88.6 / 87.2
     chnsenticorp   93.3 / 94.3   94.6 / 95.6
 
-Where we differ: names are found in the text by longest match with the graph's subjects (published:
-words of a segmenter), and triples never push the end of a text out.
+Where we differ: entities are found by longest match with the graph's subjects (published: words of
+a segmenter), and the end of a text is never truncated to make room for triples.
 """
 
 from ml_collections import ConfigDict
@@ -33,10 +34,10 @@ RECIPES = glue.SIZES_OF_BERT
 
 
 def get_config(argument: str) -> ConfigDict:
-    """The recipe for a task, for a base-sized encoder unless another recipe is named.
+    """Returns the config of a task, with the recipe for base-sized encoders by default.
 
     Raises:
-      UserError: there is no such task or recipe.
+      UserError: Unknown task or recipe.
     """
     task, _, recipe = argument.partition(",")
     common.check_argument(task, TASKS)

@@ -1,14 +1,14 @@
-"""Language models at one small size, on equally many tokens: `configs/language_models.py:SYSTEM`.
+"""Language models of equal size and token budget: `configs/language_models.py:SYSTEM`.
 
     bertjax pretrain --config configs/language_models.py:gpt --workdir runs/language_models/gpt \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"
     python tools/measure_ngrams.py --init runs/language_models/gpt --input 'enwiki/*.gz' \
         --held_out 'heldout/*.gz'
 
-GPT-2 says what comes next, ELMo also what came before, and T5's spans say what was cut out. What
-makes a system stays its own, as in its config file; the same for all are the width of BERT-tiny,
-4,096 pieces or words that can be said, and the budget, 4,096 tokens in each of 1,500 steps. There
-is no dropout, since no text is read twice.
+GPT-2 (left-to-right), ELMo (both directions) and T5 (span corruption). Each system has the model
+and objective of its config file; equal for all are the width of BERT-tiny, 4,096 tokens or words in
+the softmax, and the budget, 4,096 tokens in each of 1,500 steps. There is no dropout, since every
+text is used once.
 
     system     parameters of the model
     gpt                      1,052,160
@@ -26,10 +26,10 @@ _SAID = 4096
 
 
 def get_config(system: str) -> ConfigDict:
-    """The recipe of a system, in small.
+    """Returns the config of a system at the small size.
 
     Raises:
-      UserError: there is no such system.
+      UserError: Unknown system.
     """
     common.check_argument(system, RECIPES)
     config = _RECORDS[system].get_config("tiny")
@@ -43,12 +43,12 @@ def get_config(system: str) -> ConfigDict:
     config.data.input = ()
     config.data.update(max_seq_length=64, batch_size=64, microbatches=1)
     config.optimizer.update(learning_rate=3e-3, warmup_steps=200)
-    _say(config, system)
+    _set_softmax_size(config, system)
     return config
 
 
-def _say(config: ConfigDict, system: str) -> None:
-    """Sets how many pieces are said; ELMo reads four words for each of these."""
+def _set_softmax_size(config: ConfigDict, system: str) -> None:
+    """Sets the size of the softmax; ELMo's input vocabulary is four times as large."""
     config.tokenizer.vocab_size = _SAID
     if system == "gpt":
         config.model.vocab_size = _SAID

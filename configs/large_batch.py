@@ -4,14 +4,14 @@
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
     bertjax plan --config configs/large_batch.py:lamb_64k --topology v5e-256
 
-`adamw` is RoBERTa's study on BERT-base's text (Liu et al. 2019, section 4.3 and table 3): its model
-of base size, without next sentences; the warmup of 6% of the steps is ours. `lamb` is BERT-large
-after You et al. 2020 (section 4 and its tables): 9 of 10 steps on 128 tokens, the rest on 512, rate
-and warmup growing with the root of the batch and with the batch. `lamb_64k` continues from 65,536
-to 32,768 sequences and warms up anew, with rates, warmups and a decay by the root as in NVIDIA's
-release of the two phases.
+`adamw` is RoBERTa's study on BERT-base's text (Liu et al. 2019, section 4.3 and table 3): its base
+model, without next sentence prediction; the warmup of 6% of the steps is ours. `lamb` is BERT-large
+after You et al. 2020 (section 4 and its tables): 9 of 10 steps on 128 tokens, the rest on 512; the
+learning rate scales with the square root of the batch size, the warmup linearly. `lamb_64k` has a
+second phase with 32,768 sequences and a separate warmup; learning rates, warmups and the square
+root decay are those of NVIDIA's release of the two phases.
 
-    recipe     batch          steps           rate           warmup        published
+    recipe     batch          steps           learning rate  warmup        published
     adamw_2k   2,048          125,000         7e-4           7,500         SST-2 92.9, MNLI-m 85.2
     adamw_8k   8,192          31,000          1e-3           1,860         SST-2 92.8, MNLI-m 84.6
     lamb_2k    2,048          250,000         1.25e-3        3,125         SQuAD 1.1 F1 91.946
@@ -19,8 +19,8 @@ release of the two phases.
     lamb_32k   32,768         15,625          5e-3           3,125         SQuAD 1.1 F1 91.475
     lamb_64k   65,536/32,768  7,038 + 1,563   6e-3, 4e-3     2,001, 200    SQuAD 1.1 F1 90.584
 
-A step adds up microbatches that 256 chips of 16 GB hold; `bertjax plan` says what other machines
-do. Parameters: 124,645,632 (adamw), 335,141,888 (lamb). Cost, as published: 76 minutes on 1,024
+The number of microbatches suits 256 chips of 16 GB; use `bertjax plan` for other machines.
+Parameters: 124,645,632 (adamw), 335,141,888 (lamb). Cost, as published: 76 minutes on 1,024
 TPUv3 chips for batches of 64K and 32K sequences.
 """
 
@@ -29,7 +29,7 @@ from ml_collections import ConfigDict
 from configs import bert, common, roberta
 
 _ADAMW = {
-    # Sequences, steps, rate, microbatches.
+    # Batch size, steps, learning rate, microbatches.
     "adamw_2k": (2048, 125_000, 7e-4, 1),
     "adamw_8k": (8192, 31_000, 1e-3, 4),
 }
@@ -43,10 +43,10 @@ RECIPES = (*_ADAMW, *_LAMB, "lamb_64k")
 
 
 def get_config(recipe: str) -> ConfigDict:
-    """The recipe of this name.
+    """Returns the config of a recipe.
 
     Raises:
-      UserError: there is no such recipe.
+      UserError: Unknown recipe.
     """
     common.check_argument(recipe, RECIPES)
     if recipe in _ADAMW:

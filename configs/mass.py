@@ -3,15 +3,16 @@
     bertjax pretrain --config configs/mass.py:base --workdir runs/mass \
         --config.data.corpus=corpora/news --config.tokenizer.path=vocab/news
 
-Recipe (sections 3.2 and 4.1): a fragment of half of a text is hidden from the encoder, eight tokens
-out of ten by [MASK] and one by a random token, and the decoder says it, seeing nothing of the text
-but the fragment so far. A Transformer of 6 layers each, 1,024 wide; 60,000 byte pairs.
+Recipe (sections 3.2 and 4.1): a contiguous half of the encoder's input is masked, 80% of the tokens
+by [MASK] and 10% by a random token, and the decoder reconstructs this fragment; its inputs are the
+previous tokens of the fragment only. A Transformer of 6 + 6 layers, width 1,024; BPE with 60,000
+tokens.
 
     size    layers  width  heads   parameters
     base       6+6   1024     16  237,797,376
-    tiny       2+2    128      2    1,056,768   (a demonstration of seconds, vocabulary 1,024)
+    tiny       2+2    128      2    1,056,768   (a demonstration, vocabulary 1,024)
 
-Where we differ: texts are of one language. Length of the run, batches and the rate are ours.
+Where we differ: texts of one language. The steps, batch size and learning rate are ours.
 """
 
 from ml_collections import ConfigDict
@@ -23,10 +24,10 @@ _SHAPES = {"tiny": (2, 128, 2), "base": (6, 1024, 16)}
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=500_000))

@@ -1,9 +1,9 @@
-"""Naming entities: `configs/ner.py:conll2003`, `:conll2003,small`, `:conll2003,features`.
+"""Named entity recognition: `configs/ner.py:conll2003`, `:conll2003,small`, `:conll2003,features`.
 
-Paper: Devlin et al. 2019, section 5.3: a class for the first piece of each word, no CRF, the whole
-document around a sentence; cased models; as elsewhere batches of 16 or 32, 2 to 5 epochs and a rate
-out of 5e-5, 3e-5, 2e-5. `small` is for BERT-tiny to BERT-medium, with a rate of 1e-4; `tiny` ends
-within seconds and is for tests.
+Paper: Devlin et al. 2019, section 5.3: words are classified at their first token, without a CRF,
+with document context; cased models; as for other tasks batches of 16 or 32, 2 to 5 epochs and a
+learning rate of 5e-5, 3e-5 or 2e-5. `small` is for BERT-tiny to BERT-medium, with a learning rate
+of 1e-4; `tiny` takes seconds and is for tests.
 
     bertjax finetune --config configs/ner.py:conll2003 --init runs/bert_cased --data conll2003 \
         --workdir runs/ner
@@ -13,15 +13,16 @@ within seconds and is for tests.
     bertjax finetune --config configs/ner.py:conll2003,features --init runs/bert_cased \
         --data conll2003 --workdir runs/ner_last --config.task.layers=last
 
-`features` (before `small` or `tiny`, if one is named) trains no encoder, but a BiLSTM of two layers
-on some of its layers (`layers/layer_choice.py`); `bertjax features` makes the paper's whole table.
-The paper does not tell rate, batch and epochs of these: ours are 1e-3, 32 and 10.
+`features` (followed by `small` or `tiny`, if used) freezes the encoder and trains a two-layer
+BiLSTM on a choice of its layers (`layers/layer_choice.py`); `bertjax features` reproduces the
+paper's whole table. The paper does not report learning rate, batch size and epochs for these: ours
+are 1e-3, 32 and 10.
 
 `--data` is the folder of `train.txt`, `valid.txt` and `test.txt` (or `eng.train`, `eng.testa`,
 `eng.testb`): columns, the word first and its tag last, IOB1, IOB2 or BIOES.
 
 Published F1, dev / test: BERT-base 96.4 / 92.4, BERT-large 96.6 / 92.8 (with document context);
-dev, of features of BERT-base: 91.0 (embeddings) to 96.1 (the last four layers side by side).
+dev, of features of BERT-base: 91.0 (embeddings) to 96.1 (the last four layers concatenated).
 """
 
 from ml_collections import ConfigDict
@@ -37,10 +38,10 @@ RECIPES = (
 
 
 def get_config(argument: str) -> ConfigDict:
-    """The recipe for a task, for a base-sized encoder unless another recipe is named.
+    """Returns the config of a task, with the recipe for base-sized encoders by default.
 
     Raises:
-      UserError: there is no such task or recipe.
+      UserError: Unknown task or recipe.
     """
     task, _, recipe = argument.partition(",")
     common.check_argument(task, TASKS)
@@ -58,7 +59,7 @@ def _features(size: str) -> ConfigDict:
     section = {"name": "ner_features", "labels": (), "layers": "concat_last_four"}
     section |= {"lstm_layers": 2, "lstm_size": 768, "lstm_dropout": 0.1}
     config = _tagging(section, size)
-    # A frozen encoder has no dropout, whatever these say.
+    # A frozen encoder runs without dropout; these fields have no effect.
     config.model_preferences = ConfigDict()
     config.model.output_hidden_states = True
     config.optimizer.update(learning_rate=1e-3, freeze_encoder=True)
@@ -72,7 +73,7 @@ def _features(size: str) -> ConfigDict:
 
 
 def _tagging(section: dict, size: str) -> ConfigDict:
-    """A recipe for words with tags."""
+    """Returns the config of a tagging task."""
     config = glue.another_task(section, size)
     config.data.update(
         train_file="",

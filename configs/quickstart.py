@@ -1,13 +1,13 @@
-"""The newcomer's run: a BERT-tiny on the documentation that comes with Python, in two minutes.
+"""Quickstart: a BERT-tiny on the documentation included in Python, in two minutes.
 
     bertjax pretrain --config configs/quickstart.py --workdir runs/quickstart
 
-No download and no data: the corpus is `python-docs`, the tokenizer is trained on it. The recipe is
-BERT's (MLM and next-sentence pairs, post-norm) with a rate and a start that suit the size and the
-length of the run, on short sequences, which are learned from sooner, and without dropout: the text
-is read about once.
+It needs no data and no download: the corpus is `python-docs`, and the tokenizer is trained on it.
+The recipe is BERT's (MLM and next sentence prediction, post-norm) with a learning rate and an init
+stddev for this size and length, on short sequences, which train faster, and without dropout, since
+the run is about one epoch.
 
-Parameters: 954,240 in the encoder. What it reaches stands in experiments/LOG.md.
+Parameters: 954,240 in the encoder. Results are in experiments/LOG.md.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ from configs import common
 
 
 def get_config() -> ConfigDict:
-    """The recipe."""
+    """Returns the config."""
     config = ConfigDict(common.run(num_train_steps=800))
     config.log_every, config.eval_every, config.checkpoint_every = 50, 400, 400
     config.eval_examples = 2048

@@ -1,16 +1,17 @@
 """Multiple choice: `configs/race.py:race`, `:swag`, `:race,small`, `:race,tiny`.
 
-Papers: SWAG as in Devlin et al. 2019, section 4.4: batches of 16, a rate of 2e-5, 3 epochs. RACE as
-in Liu et al. 2019, appendix C: sequences of 512 tokens, batches of 16, a rate of 1e-5, 4 epochs,
-weight decay 0.1, a warmup of 6%. `small` is for BERT-tiny to BERT-medium, with a rate of 1e-4;
-`tiny` ends within seconds and is for tests.
+Papers: SWAG as in Devlin et al. 2019, section 4.4: batches of 16, a learning rate of 2e-5, 3
+    epochs. RACE as
+in Liu et al. 2019, appendix C: sequences of 512 tokens, batches of 16, a learning rate of 1e-5, 4
+epochs, weight decay 0.1, a warmup of 6%. `small` is for BERT-tiny to BERT-medium, with a learning
+rate of 1e-4; `tiny` takes seconds and is for tests.
 
     bertjax finetune --config configs/race.py:race --init runs/roberta --data RACE \
         --workdir runs/race
     bertjax finetune --config configs/race.py:swag --init runs/bert --data swag --workdir runs/swag
 
-`--data` is RACE's folder of `train/middle/1.txt` and so on, or the folder of SWAG's `train.csv`,
-`val.csv` and `test.csv`. Batch sizes count sequences, four for each question.
+`--data` is RACE's folder with `train/middle/1.txt` etc., or SWAG's folder with `train.csv`,
+`val.csv` and `test.csv`. Batch sizes are in sequences, four for each question.
 
 Published accuracy: SWAG dev, BERT-base 81.6, BERT-large 86.6; RACE test, BERT-large 72.0 (middle
 76.6, high 70.1), RoBERTa-large 83.2 (86.5, 81.3).
@@ -26,10 +27,10 @@ _CHOICES = 4
 
 
 def get_config(argument: str) -> ConfigDict:
-    """The recipe for a task, for a base-sized encoder unless another recipe is named.
+    """Returns the config of a task, with the recipe for base-sized encoders by default.
 
     Raises:
-      UserError: there is no such task or recipe.
+      UserError: Unknown task or recipe.
     """
     task, _, recipe = argument.partition(",")
     common.check_argument(task, TASKS)

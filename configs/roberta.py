@@ -3,19 +3,19 @@
     bertjax pretrain --config configs/roberta.py:base --workdir runs/roberta \
         --config.data.corpus=corpora/openwebtext --config.tokenizer.path=vocab/roberta
 
-BERT's encoder, trained longer on more text: byte-level BPE that keeps case, FULL-SENTENCES of one
-segment without next-sentence pairs, masks drawn anew in every step (section 4). Adam with b2 = 0.98
-and no clipping, 500,000 steps of 8,192 sequences of 512 tokens (table 9); a step adds up 16
-microbatches, and `--config.data.microbatches` says how many fit your memory.
+BERT's encoder, trained longer on more text: cased byte-level BPE, FULL-SENTENCES of one segment
+without next sentence prediction, dynamic masks (section 4). Adam with b2 = 0.98 and no clipping,
+500,000 steps of 8,192 sequences of 512 tokens (table 9), in 16 microbatches: set
+`--config.data.microbatches` according to the memory of the devices.
 
     size    layers  width  heads   parameters   MNLI  QNLI   QQP   RTE   SST  MRPC  CoLA   STS
     base        12    768     12  124,645,632   87.6  92.8  91.9  78.7  94.8  90.2  63.6  91.2
     large       24   1024     16  355,359,744   90.2  94.7  92.2  86.6  96.4  90.9  68.0  92.4
-    tiny         2    128      2      610,304   (a demonstration of seconds, vocabulary 1,024)
+    tiny         2    128      2      610,304   (a demonstration, vocabulary 1,024)
 
-Scores are on the dev sets, from table 5 and, for base, from the authors' release. Parameters count
-the pooler, which no loss of this recipe reaches: it stays as it was drawn, for tasks to train.
-Cost of large, as published: about one day on 1,024 V100 GPUs for 100,000 steps.
+Scores are on the dev sets, from table 5 and, for base, from the authors' release. Parameters
+include the pooler, which this recipe does not train: it keeps its random initialisation until
+fine-tuning. Cost of large, as published: about one day on 1,024 V100 GPUs for 100,000 steps.
 """
 
 from ml_collections import ConfigDict
@@ -27,10 +27,10 @@ _RATES = {"tiny": (6e-4, 24_000), "base": (6e-4, 24_000), "large": (4e-4, 30_000
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=500_000))

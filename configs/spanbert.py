@@ -3,20 +3,20 @@
     bertjax pretrain --config configs/spanbert.py:base --workdir runs/spanbert \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-cased
 
-BERT's encoder on single segments of one document, without next-sentence pairs (section 3.3). Hidden
-are spans of up to 10 whole words, 3.8 on average, 15% of the tokens in all, each span as a whole by
-[MASK] (80%), by random tokens (10%) or not at all; the span boundary objective predicts them a
-second time from their two neighbours (3.1, 3.2). Adam, 2,400,000 steps of 256 sequences of 512
-tokens, decay 0.1, epsilon 1e-8 (4.3).
+BERT's encoder on single segments of one document, without next sentence prediction (section 3.3).
+Masks are spans of up to 10 whole words, 3.8 on average, with 15% of the tokens in total; a whole
+span is replaced by [MASK] (80%), by random tokens (10%) or unchanged (10%). The span boundary
+objective also predicts its tokens from the two neighbours of the span (3.1, 3.2). Adam, 2,400,000
+steps of 256 sequences of 512 tokens, weight decay 0.1, epsilon 1e-8 (4.3).
 
     size    layers  width  heads   parameters   SQuAD 1.1 / 2.0 F1   GLUE (test)
     base        12    768     12  108,310,272   92.4 / 83.6
     large       24   1024     16  333,579,264   94.6 / 88.7          82.8
-    tiny         2    128      2      610,176   (a demonstration of seconds, vocabulary 1,024)
+    tiny         2    128      2      610,176   (a demonstration, vocabulary 1,024)
 
-Scores of large are the paper's (tables 1 and 6), those of base the authors' release's. Parameters
-count the pooler, which no loss of this recipe reaches. Cost of large, as published: 15 days on 32
-V100 GPUs.
+Scores of large are from the paper (tables 1 and 6), those of base from the authors' release.
+Parameters include the pooler, which this recipe does not train. Cost of large, as published: 15
+days on 32 V100 GPUs.
 """
 
 from ml_collections import ConfigDict
@@ -27,10 +27,10 @@ SIZES = ("tiny", "base", "large")
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=2_400_000))

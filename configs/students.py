@@ -1,4 +1,4 @@
-"""Students of a small BERT, and the same without a teacher: `configs/students.py:STUDENT`.
+"""Distillation of a small BERT, and baselines without a teacher: `configs/students.py:STUDENT`.
 
     bertjax pretrain --config configs/students.py:distilbert --workdir runs/distilbert \
         --config.objectives.soft_targets.teacher=runs/family/bert \
@@ -9,11 +9,11 @@
         --config.objectives.layer_matching.teacher=runs/family/bert \
         --config.tokenizer.path=runs/family/bert/tokenizer --config.data.input="('enwiki/*.gz',)"
 
-The teacher is the run of `configs/family.py:bert`: 2 layers, 128 wide. DistilBERT's student has one
-of these layers; TinyBERT's has two of half the width, and its task-specific stages are those of
+The teacher is the run of `configs/family.py:bert`: 2 layers, width 128. DistilBERT's student has
+one of these layers; TinyBERT's has two of half the width, and its task-specific stages are those of
 `configs/tinybert_glue.py`. Objectives are those of `configs/distilbert.py` and
-`configs/tinybert.py`, of the students without a teacher MLM alone; all have 1,000 steps of 64
-sequences of 64 tokens. What came of it stands in experiments/LOG.md.
+`configs/tinybert.py`, and MLM only for students without a teacher; all have 1,000 steps of 64
+sequences of 64 tokens. Results are in experiments/LOG.md.
 
     student            parameters
     distilbert          1,312,640
@@ -30,10 +30,10 @@ RECIPES = ("distilbert", "distilbert_alone", "tinybert", "tinybert_alone")
 
 
 def get_config(student: str) -> ConfigDict:
-    """The recipe for a student.
+    """Returns the config of a student.
 
     Raises:
-      UserError: there is no such student.
+      UserError: Unknown student.
     """
     common.check_argument(student, RECIPES)
     name, _, alone = student.partition("_")
@@ -53,7 +53,7 @@ def get_config(student: str) -> ConfigDict:
 
 
 def _distilbert() -> ConfigDict:
-    """Half of BERT-tiny's layers, as wide."""
+    """Half of the layers of BERT-tiny, equal width."""
     config = distilbert.get_config("base")
     tiny = common.bert_model("tiny")
     for field in ("size", "hidden_size", "num_attention_heads", "intermediate_size"):
@@ -63,7 +63,7 @@ def _distilbert() -> ConfigDict:
 
 
 def _tinybert() -> ConfigDict:
-    """As many layers as BERT-tiny, half as wide."""
+    """The number of layers of BERT-tiny, half of the width."""
     config = tinybert.get_config("4")
     tiny = common.bert_model("tiny")
     for field in ("num_hidden_layers", "num_attention_heads"):

@@ -3,21 +3,21 @@
     bertjax pretrain --config configs/t5.py:base --workdir runs/t5 \
         --config.data.corpus=corpora/c4 --config.tokenizer.path=vocab/t5/spiece.model
 
-Recipe (section 3.1): 15% of a text is cut out in spans of 3 tokens on average, each replaced by a
-sentinel, and the decoder says what was cut out; 524,288 steps of 128 sequences of 512 tokens; a
-rate that stays for 10,000 steps and then falls with the square root of the step; SentencePiece,
-32,000 pieces, and 100 sentinels.
+Recipe (section 3.1): spans of 3 tokens on average with 15% of the tokens are replaced by sentinels,
+and the decoder generates the removed spans; 524,288 steps of 128 sequences of 512 tokens; a
+learning rate that is constant for 10,000 steps and then decays with the square root of the step;
+SentencePiece with 32,000 tokens and 100 sentinels.
 
     size    layers  width  heads   parameters
     small      6+6    512      8   60,573,696
     base     12+12    768     12  223,128,576
     large    24+24   1024     16  738,299,904
-    tiny       2+2    128      2    1,069,568   (a demonstration of seconds, vocabulary 1,024)
+    tiny       2+2    128      2    1,069,568   (a demonstration, vocabulary 1,024)
 
 Where we differ: the objective and the sizes are T5's, the model is the Transformer of
-`configs/transformer.py`, with sinusoidal positions, biases and LayerNorm behind each sum (T5:
-relative positions, no biases, scales alone, before each sum). Adam (T5: Adafactor) with a warmup,
-to a rate of 1e-3 that is ours.
+`configs/transformer.py`, with sinusoidal positions, biases and post-norm LayerNorm (T5: relative
+positions, no biases, pre-norm RMSNorm). Adam (T5: Adafactor) with a warmup to a learning rate of
+1e-3, which is ours.
 """
 
 from ml_collections import ConfigDict
@@ -35,10 +35,10 @@ _SHAPES = {
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=524_288))

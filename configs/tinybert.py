@@ -6,22 +6,23 @@
 
 Recipe (sections 3 and 4.2): a student of 4 or 6 layers matches the embeddings, the hidden states
 and the attention scores of a pretrained BERT-base, layer m those of layer 3m or 2m, through learned
-maps of the width; nothing is predicted. Sequences of 128, 3 epochs of English Wikipedia. What
-follows is `configs/tinybert_glue.py`. The tokenizer is the teacher's.
+projections to its width; no tokens are predicted. Sequences of 128 tokens, 3 epochs of English
+Wikipedia. The next stages are in `configs/tinybert_glue.py`. The tokenizer is the teacher's.
 
     size    layers  width  feed-forward  heads   parameters   GLUE (test, as published)
     4            4    312         1,200     12   14,350,248   77.0
     6            6    768         3,072     12   66,955,008   79.4
-    tiny         1     64           128      2      308,224   (a demonstration of seconds)
+    tiny         1     64           128      2      308,224   (a demonstration)
 
-BERT-base, the teacher, has 79.5 there; that of tiny is `configs/quickstart.py`:
+BERT-base, the teacher, has a GLUE score of 79.5; the teacher of tiny is `configs/quickstart.py`:
 
     bertjax pretrain --config configs/quickstart.py --workdir runs/quickstart
     bertjax pretrain --config configs/tinybert.py:tiny --workdir runs/tinybert_tiny \
         --config.objectives.layer_matching.teacher=runs/quickstart
 
-Batch, rate and warmup are those of BERT's pretraining, as the paper says. The linear maps have no
-bias, as in its equations; the published code has one, and a single map for embeddings and layers.
+Batch size, learning rate and warmup are those of BERT's pretraining, as in the paper. The
+projections have no bias, as in its equations; the published code has biases, and one projection for
+embeddings and layers.
 """
 
 from ml_collections import ConfigDict
@@ -38,10 +39,10 @@ STUDENTS = {
 
 
 def get_config(size: str = "4") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     layers, width, intermediate, heads = STUDENTS[size]

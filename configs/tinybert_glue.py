@@ -1,9 +1,9 @@
 """TinyBERT on a GLUE task: `configs/tinybert_glue.py:TASK,STAGE`, and `:TASK,STAGE_tiny`.
 
-Paper: Jiao et al. 2020, sections 3.2 and 4.2. Both stages learn from the same fine-tuned teacher,
-`layers` by matching its layers, with the maps of the width that the general stage learned, then
-`prediction` by its scores; the labels are not looked at, but for the accuracy that is reported. A
-teacher is a run of `configs/glue.py` that kept its checkpoint:
+Paper: Jiao et al. 2020, sections 3.2 and 4.2. Both stages distil the same fine-tuned teacher:
+`layers` matches its layers, with projections initialised from those of the general stage, then
+`prediction` matches its logits; labels are used only for the reported accuracy. A teacher is a run
+of `configs/glue.py` that kept its checkpoints:
 
     bertjax finetune --config configs/glue.py:mrpc --init runs/bert_base --data glue \
         --workdir runs/teacher --config.keep_checkpoints=true
@@ -27,8 +27,8 @@ this recipe:
     qnli   accuracy             87.7
     rte    accuracy             66.6
 
-Recipe: 20 epochs of `layers` at 5e-5, 3 of `prediction` at 3e-5 (out of 1e-5, 2e-5, 3e-5), batches
-of 32. `tiny` ends within seconds and is for tests.
+Recipe: 20 epochs of `layers` at 5e-5, 3 of `prediction` at 3e-5 (published: 1e-5, 2e-5 or 3e-5),
+batches of 32. `tiny` takes seconds and is for tests.
 """
 
 from ml_collections import ConfigDict
@@ -40,10 +40,10 @@ RECIPES = ("layers", "prediction", "layers_tiny", "prediction_tiny")
 
 
 def get_config(argument: str) -> ConfigDict:
-    """The recipe of a stage for a task.
+    """Returns the config of a stage for a task.
 
     Raises:
-      UserError: there is no such task or stage.
+      UserError: Unknown task or stage.
     """
     task, _, recipe = argument.partition(",")
     common.check_argument(recipe, RECIPES)

@@ -4,11 +4,11 @@
         --config.data.input=pairs/train.tsv --config.data.validation_input=pairs/dev.tsv
     bertjax translate --init runs/transformer --input sources.txt
 
-Sources and targets, TSV or JSON lines (`bertjax prepare --help`): an encoder-decoder of 6 layers
-each, one table of embeddings for source, target and output, 37,000 byte pairs. Recipe (sections 5
-and 6): Adam with b2 = 0.98 and epsilon 1e-9, a rate that grows for 4,000 steps and then falls with
-the square root of the step, its peak being (width * 4,000) ** -0.5; label smoothing 0.1; base
-100,000 steps, big 300,000; decoding with a beam of 4 and a length penalty of 0.6.
+An encoder-decoder of 6 + 6 layers for sources and targets in TSV or JSON lines (`bertjax prepare
+--help`), with shared embeddings of source, target and output, and BPE with 37,000 tokens. Recipe
+(sections 5 and 6): Adam with b2 = 0.98 and epsilon 1e-9, a learning rate with a linear warmup of
+4,000 steps to (width * 4,000) ** -0.5 and an inverse square root decay; label smoothing 0.1;
+100,000 steps for base, 300,000 for big; decoding with a beam of 4 and a length penalty of 0.6.
 
     size    layers  width  heads   parameters   BLEU, English to German, newstest2014
     base       6+6    512      8   63,082,496   27.3
@@ -19,7 +19,7 @@ The paper counts 65 and 213 million. Cost, as published: 12 hours for base and 3
 P100 GPUs.
 
 Where we differ: batches have a fixed number of pairs of up to 128 tokens (published: about 25,000
-tokens on either side). Checkpoints are not averaged.
+source tokens and 25,000 target tokens). Checkpoints are not averaged.
 """
 
 from ml_collections import ConfigDict
@@ -32,10 +32,10 @@ _DROPOUT = {"tiny": 0.1, "base": 0.1, "big": 0.3}
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     layers, width, heads = _SHAPES[size]

@@ -3,22 +3,23 @@
     bertjax pretrain --config configs/unilm.py:large --workdir runs/unilm \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-cased
 
-BERT's encoder, in which masks decide what a hidden token is predicted from (sections 2.3 and 2.5):
-a third of the examples see themselves whole, a sixth only what is before each token and a sixth
-what is behind it, and in a third the second of two segments sees the first and what came before.
-770,000 steps of 330 sequences of 512 tokens, a rate of 3e-5 with a warmup of 40,000 steps.
+BERT's encoder with one of four attention masks per example (sections 2.3 and 2.5): bidirectional
+for a third of the examples, left-to-right for a sixth, right-to-left for a sixth, and
+sequence-to-sequence for a third, where the first segment is bidirectional and the second is causal
+and attends to the first. 770,000 steps of 330 sequences of 512 tokens, a learning rate of 3e-5 with
+a warmup of 40,000 steps.
 
     size    layers  width  heads   parameters
     base        12    768     12  108,313,344
     large       24   1024     16  333,583,360
-    tiny         2    128      2      610,688   (a demonstration of seconds, vocabulary 1,024)
+    tiny         2    128      2      610,688   (a demonstration, vocabulary 1,024)
 
 Cost of large, as published: 7 hours for 10,000 steps on 8 V100 GPUs.
 
-Where we differ: published, the parameters begin as those of BERT-large; there is no next-sentence
-prediction, and single tokens are hidden (published: next sentences in bidirectional examples, and
-two or three tokens together in a fifth of the draws). An example seen from one side has two
-segments of text as well, which count as one.
+Where we differ: random initialisation (published: that of BERT-large); no next sentence prediction
+(published: in bidirectional examples); masks of single tokens (published: of two or three tokens in
+a fifth of the cases). Examples with a left-to-right or right-to-left mask consist of two segments
+as well, which count as one.
 """
 
 from ml_collections import ConfigDict
@@ -29,10 +30,10 @@ SIZES = ("tiny", "base", "large")
 
 
 def get_config(size: str = "large") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=770_000))

@@ -3,13 +3,13 @@
     bertjax pretrain --config configs/universal_transformer.py:base --workdir runs/ut \
         --config.data.corpus=corpora/wiki --config.tokenizer.path=vocab/bert-base-uncased
 
-The encoder of the paper with BERT's masked tokens for an objective: one block that is applied up to
-6 times (WMT; 8 to 12 in the paper's other tasks), with signals of time and position, until each
-token halts; a step costs 0.01, the default of tensor2tensor.
+The encoder of the paper, trained with BERT's masked language model: one block that is applied up to
+6 times (WMT; 8 to 12 in the paper's other tasks), with timestep and position embeddings, until each
+token halts (ACT); the ponder cost of a step is 0.01, the default of tensor2tensor.
 
     size    steps  width  heads  feed-forward   parameters
     base        6   1024     16         4,096   43,851,777
-    tiny        4    128      2           512      329,473   (a demonstration of seconds)
+    tiny        4    128      2           512      329,473   (a demonstration)
 
 Published for translation (WMT14, base, which also has a decoder): BLEU 28.9, the Transformer 28.0.
 
@@ -26,10 +26,10 @@ _SHAPES = {"tiny": (4, 128, 2), "base": (6, 1024, 16)}
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=250_000))

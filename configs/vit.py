@@ -4,22 +4,22 @@
     bertjax pretrain --config configs/vit.py:base --workdir runs/vit \
         --config.data.input="('imagenet.npz',)" --config.data.batch_size=1024
 
-Recipe (section 4.1 and appendix B.1, ImageNet): patches of 16 pixels (huge: 14) of images of 224;
-300 epochs of batches of 4,096, Adam with a rate of 3e-3, warmup of 10,000 steps, cosine decay,
-weight decay 0.3, dropout 0.1, gradients clipped to a norm of 1.
+Recipe (section 4.1 and appendix B.1, ImageNet): patches of 16 x 16 pixels (huge: 14 x 14) of images
+of 224 x 224; 300 epochs of batches of 4,096, Adam with a learning rate of 3e-3, warmup of 10,000
+steps, cosine decay, weight decay 0.3, dropout 0.1, gradients clipped to a norm of 1.
 
     size    layers  width  heads   feed-forward   parameters   as published
     base        12    768     12          3,072    85,798,656    86 M
     large       24  1,024     16          4,096   303,301,632   307 M
     huge        32  1,280     16          5,120   630,764,800   632 M
     digits       4     64      4            128       135,488   (see below)
-    tiny         2     32      2             64        17,888   (a demonstration of seconds)
+    tiny         2     32      2             64        17,888   (a demonstration)
 
-The parameters are those of the encoder; published counts have heads and patches of their own: 1,000
-classes are 1.3 M more in huge.
+Parameters are those of the encoder; published counts include the classifier, for instance 1.3 M for
+1,000 classes in huge.
 
-`digits` learns scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, in patches of 2, of which a
-fifth is held out: 98.1% of these are right after its 1,000 steps, 96.7% after 500.
+`digits` classifies scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, in patches of 2 x 2, of
+which a fifth is held out: the accuracy is 98.1% after its 1,000 steps, 96.7% after 500.
 """
 
 from ml_collections import ConfigDict
@@ -38,10 +38,10 @@ _SHAPES = {
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=93_800))

@@ -3,24 +3,24 @@
     bertjax pretrain --config configs/xlnet.py:base --workdir runs/xlnet_base \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/xlnet/spiece.model
 
-Recipe (section 3.1 and appendix A.4, of large): tokens are predicted in random order, one out of
-K = 6, in spans of 1 to 5 words; sequences of 512 tokens with a memory of 384; 500,000 steps of
-8,192 sequences; Adam with a rate of 4e-4, warmup of 40,000 steps, linear decay, epsilon 1e-6,
-weight decay 0.01, dropout 0.1. SentencePiece, 32,000 pieces, cased. Base is trained on Wikipedia
-and books alone, with batches of 2,048 and a rate of 1e-4.
+Recipe (section 3.1 and appendix A.4, of large): a sixth of the tokens (K = 6) is predicted in a
+random order, in spans of 1 to 5 words; sequences of 512 tokens with a memory of 384; 500,000 steps
+of 8,192 sequences; Adam with a learning rate of 4e-4, warmup of 40,000 steps, linear decay, epsilon
+1e-6, weight decay 0.01, dropout 0.1. SentencePiece, 32,000 tokens, cased. Base is trained on
+Wikipedia and books alone, with batches of 2,048 and a learning rate of 1e-4.
 
     size    layers  width  heads   parameters   MNLI-m   SST-2   CoLA   (dev, as published)
     base        12    768     12  116,718,336    85.6     93.4
     large       24   1024     16  360,268,800    90.8     97.0   69.0
-    tiny         2    128      2      560,768   (a demonstration of seconds, vocabulary 1,024)
+    tiny         2    128      2      560,768   (a demonstration, vocabulary 1,024)
 
 Cost of large, as published: 5.5 days on 512 TPU v3 chips.
 
-Where we differ: a row of the batch reads a document from its beginning to its end, and its two
-segments always follow each other (published: half of the second segments are of other documents,
-half of each sequence is reused as memory, and half of the batch reads backwards). [CLS] ends a
-sequence, as published; padding follows it (published: comes before), which changes no output since
-positions are relative.
+Where we differ: a row of the batch continues the same document from its beginning to its end, and
+its two segments are always consecutive (published: half of the second segments are from other
+documents, half of each sequence is reused as memory, and half of the batch is in reverse order).
+[CLS] is the last token of a sequence, as published; padding follows it (published: precedes), which
+does not change the outputs since positions are relative.
 """
 
 from ml_collections import ConfigDict
@@ -37,10 +37,10 @@ _ABSOLUTE = (
 
 
 def get_config(size: str = "base") -> ConfigDict:
-    """The recipe for one size.
+    """Returns the config of a size.
 
     Raises:
-      UserError: there is no such size.
+      UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
     config = ConfigDict(common.run(num_train_steps=500_000))
@@ -59,7 +59,7 @@ def get_config(size: str = "base") -> ConfigDict:
 
 
 def _model(size: str) -> ConfigDict:
-    """BERT's words for the published fields; positions are relative, without a longest sequence."""
+    """The published fields, named as BERT's; relative positions need no maximum length."""
     model = common.bert_model(size)
     for absent in _ABSOLUTE:
         del model[absent]

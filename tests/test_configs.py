@@ -159,7 +159,7 @@ def test_its_model_has_the_parameters_of_its_record(spec):
     make = functools.partial(encoder.init, train=False)
     shapes = jax.eval_shape(make, jax.random.key(0), batch)
     text = record(pathlib.Path(spec.partition(":")[0]))
-    elsewhere = re.search(r"configs/(\w+\.py):\w+`, where its record stands", text)
+    elsewhere = re.search(r"the config of `configs/(\w+\.py):\w+`", text)
     text = record(FOLDER / elsewhere[1]) if elsewhere else text
     assert f"{trees.num_parameters(shapes['params']):,}" in text
 

@@ -1,9 +1,8 @@
-"""Mutation testing: applies small faults to a copy of the package, and reports those that tests
-catch.
+"""Mutation testing: apply small faults to a copy of the package and report those that tests catch.
 
     tools/run python tools/plant_faults.py                       # every fault of tools/faults.toml
-    tools/run python tools/plant_faults.py --only layers --jobs 2 tools/run python
-    tools/plant_faults.py --check               # only check that every fault applies
+    tools/run python tools/plant_faults.py --only layers --jobs 2
+    tools/run python tools/plant_faults.py --check               # check that every fault applies
 
 Each fault of `tools/faults.toml` replaces a text that occurs exactly once in its file. The tests
 listed with it run on the copy until the first failure: first those of the default run, then, if

@@ -218,7 +218,10 @@ def test_a_fine_tuning_of_the_same_encoder_is_one_more_row(suite, tmp_path):
     [
         (["--layers", "lst"], "--layers lst: no layers 'lst': did you mean 'last'?"),
         (["--seeds", "0"], "--seeds: got 0, expected an integer >= 1"),
-        (["--recipe", "smal"], "no 'features,smal': did you mean 'features,small'?"),
+        (
+            ["--recipe", "smal"],
+            "unknown config argument 'features,smal': did you mean 'features,small'?",
+        ),
         (["--config.task.layers=last"], "choose them with --layers"),
         (["--config.task.lstm_sise=8"], "no field 'lstm_sise'"),
     ],

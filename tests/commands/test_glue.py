@@ -166,7 +166,7 @@ def test_small_tasks_may_begin_with_mnli(suite, tmp_path):
         (["--tasks", "colla"], "unknown GLUE task 'colla': did you mean 'cola'?"),
         (["--seeds", "0"], "--seeds: got 0, expected an integer >= 1"),
         (["--tasks", "rte", "--from_mnli"], "--from_mnli requires mnli among the tasks"),
-        (["--recipe", "smal"], "no 'smal': did you mean 'small'?"),
+        (["--recipe", "smal"], "unknown config argument 'smal': did you mean 'small'?"),
         (["--config.modle.x=1"], "no field 'modle'"),
     ],
 )
