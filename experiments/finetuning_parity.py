@@ -1,10 +1,11 @@
-"""Fine-tunes a released BERT on STS-B in bertjax and in PyTorch; prints both losses of each step.
+"""Fine-tunes a released BERT on STS-B in bertjax and PyTorch; prints both losses of every step.
 
     python experiments/finetuning_parity.py --model minilm/ --init runs/minilm --data glue/ \
         --steps 60 > experiments/minilm_finetuning/stsb_without_dropout.jsonl
 
-Both sides have the same head, the same batches and no dropout, so that the losses differ by
-rounding alone. `--init` is what `bertjax import` made of `--model`. Needs the extra `hf`.
+Both have the same initial head, the same batches and no dropout, so that the losses differ by
+rounding only. `--init` is the run that `bertjax import` creates from `--model`. Needs the extra
+`hf`.
 """
 
 import argparse
@@ -41,7 +42,7 @@ NAMES = {
 
 
 def main() -> None:
-    """Prints one JSON line a step."""
+    """Prints one JSON line per step."""
     arguments = _parser().parse_args()
     recipe = configs.changed(configs.load_config(f"{ROOT}/configs/glue.py:stsb"), RECIPE)
     with tempfile.TemporaryDirectory() as workdir:
@@ -79,7 +80,7 @@ def _model(folder: str, head: Mapping[str, jax.Array]) -> torch.nn.Module:
 
 
 def _adamw(model: torch.nn.Module, fields: configs.ConfigDict) -> torch.optim.Optimizer:
-    """AdamW as transformers' Trainer makes it: biases and LayerNorm's scales do not decay."""
+    """AdamW of transformers' Trainer: no weight decay of biases and LayerNorm scales."""
     groups = ([], [])
     for name, parameter in model.named_parameters():
         groups["bias" in name or "LayerNorm" in name].append(parameter)
@@ -109,8 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--model", required=True, help="folder of a Hugging Face BERT")
-    add("--init", required=True, help="the run that `bertjax import` made of it")
-    add("--data", required=True, help="folder that holds STS-B/, as GLUE released it")
+    add("--init", required=True, help="folder of the run imported from it")
+    add("--data", required=True, help="folder of the GLUE data, with STS-B/")
     add("--steps", type=int, default=60, help="optimizer steps (default: 60)")
     return parser
 

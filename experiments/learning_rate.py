@@ -1,10 +1,10 @@
-"""Question: which peak rate and warmup suit BERT-tiny in two minutes of training.
+"""Question: the best peak learning rate and warmup for two minutes of training BERT-tiny.
 
     bertjax sweep --config experiments/learning_rate.py --workdir runs/learning_rate --parallel 2
 
-Draws at random instead of a grid (Bergstra & Bengio 2012): of two fields of which one matters more,
-twelve draws try twelve values of each, where a grid of twelve tries three or four. The first run is
-the recipe of `configs/quickstart.py` as it is.
+Random search instead of a grid (Bergstra & Bengio 2012): if one of two fields matters more, twelve
+random samples try twelve values of it, where a grid of twelve tries three or four. The first run is
+the unchanged recipe of `configs/quickstart.py`.
 """
 
 from ml_collections import ConfigDict
@@ -14,12 +14,12 @@ from configs import quickstart
 
 
 def get_config() -> ConfigDict:
-    """The recipe that all runs share."""
+    """Returns the config that the runs change."""
     return quickstart.get_config()
 
 
 def get_runs() -> list[Point]:
-    """The recipe, and twelve draws."""
+    """Returns the unchanged recipe and twelve random samples."""
     table = {
         "optimizer.learning_rate": log_uniform(3e-4, 3e-2),
         "optimizer.warmup_steps": integers(0, 300),

@@ -1,12 +1,12 @@
-"""Question: what the published recipes take, at least, on which pods.
+"""Question: lower bounds of the time and memory of published recipes on TPU pods.
 
     python experiments/pods.py
     python experiments/pods.py --configs configs/bert_large.py --pods v5e-8 v6e-256
 
-Every recipe is planned for every pod by `bertjax plan`, with its own batch, in as many microbatches
-as a chip seems to need (and in what `bertjax plan` finds, where that is too few); the JSON of the
-plans is kept, so that an interrupted table goes on. What is kept stays as it was planned: delete it
-to plan anew. Prints the table of the README.
+Runs `bertjax plan` for every recipe and pod, with the recipe's batch size and an estimated number
+of microbatches (`bertjax plan` increases it if the step does not fit). The JSON output of the plans
+is stored, so that an interrupted run can be resumed; delete a file to plan again. Prints the table
+of the README.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TOKENS = {
     "configs/albert.py:xxlarge": 2_048,
     "configs/electra.py:large": 4_096,
 }
-"""By recipe, tokens of a microbatch that a chip of 16 GB holds, in powers of two."""
+"""Tokens of a microbatch that fit on a chip of 16 GB, in powers of two, by recipe."""
 
 PODS = ("v5e-8", "v5e-256", "v5p-512", "v6e-256")
 
@@ -38,26 +38,26 @@ Plan = dict[str, Any]
 
 
 def main() -> None:
-    """Plans what is missing, and prints all."""
+    """Runs the missing plans and prints the table."""
     arguments = _parser().parse_args()
     out = pathlib.Path(arguments.out)
     try:
         storage.make_folder(out)
-        made = [
-            (config, pod, planned(config, pod, out))
+        plans = [
+            (config, pod, load_or_plan(config, pod, out))
             for config in arguments.configs
             for pod in arguments.pods
         ]
     except UserError as error:
         sys.exit(f"pods: error: {error}")
-    print(table(made))
+    print(table(plans))
 
 
-def planned(config: str, pod: str, out: pathlib.Path) -> Plan:
-    """What `bertjax plan` says, kept in a file of this recipe and pod.
+def load_or_plan(config: str, pod: str, out: pathlib.Path) -> Plan:
+    """Loads the stored plan of a recipe and pod, or runs `bertjax plan` and stores its output.
 
     Raises:
-      UserError: it refuses.
+      UserError: `bertjax plan` failed.
     """
     name = config.removeprefix("configs/").replace(".py", "").replace(":", "_")
     path = out / f"{name}_{pod}.json"
@@ -76,7 +76,7 @@ def planned(config: str, pod: str, out: pathlib.Path) -> Plan:
 
 
 def microbatches(config: str, pod: str) -> int:
-    """The power of two that leaves a chip as many tokens at a time as it holds, and one row."""
+    """The smallest power of two with which a microbatch of a chip fits, or has one row."""
     topology = chips.get_topology(pod)
     longest = max(build.phases(load_config(config, ())), key=lambda phase: phase.max_seq_length)
     rows = longest.batch_size // len(topology.devices)
@@ -87,31 +87,31 @@ def microbatches(config: str, pod: str) -> int:
     return parts
 
 
-def table(made: list[tuple[str, str, Plan]]) -> str:
-    """Markdown: a line for each recipe and pod."""
+def table(plans: list[tuple[str, str, Plan]]) -> str:
+    """Formats a Markdown table with a row for each recipe and pod."""
     lines = [
         "| recipe | pod | microbatches | memory of a chip | step, at least | sequences/s, at most |"
-        " MFU, at most | the run, at least | chip-hours |",
+        " MFU, at most | whole run, at least | chip-hours |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
-    return "\n".join(lines + [_line(*each) for each in made])
+    return "\n".join(lines + [_line(*each) for each in plans])
 
 
 def _line(config: str, pod: str, plan: Plan) -> str:
     head = f"| `{config.removeprefix('configs/')}` | {pod} |"
     if "run_seconds" not in plan:
         return f"{head} does not fit | | | | | | |"
-    # The phase in which the run is longest.
+    # The phase with most of the time.
     step = max(plan["that_fit"], key=lambda each: each["phase"]["steps"] * each["seconds"]["step"])
-    settings, there, phase = step["settings"], step["memory"]["there"], step["phase"]
+    settings, capacity, phase = step["settings"], step["memory"]["capacity"], step["phase"]
     shape = f"{phase['batch_size']:,} x {phase['max_seq_length']}"
     remat = "" if settings["remat"] == "none" else f", remat {settings['remat']}"
     numbers = dict.fromkeys(each["settings"]["microbatches"] for each in plan["that_fit"])
     parts = ", ".join(map(str, numbers))
-    held = max(each["memory"]["all"] for each in plan["that_fit"])
+    used = max(each["memory"]["all"] for each in plan["that_fit"])
     cells = [
         f"{parts}{remat}",
-        f"{held / 1e9:.1f} of {there / 1e9:.0f} GB",
+        f"{used / 1e9:.1f} of {capacity / 1e9:.0f} GB",
         f"{_time(step['seconds']['step'])} for {shape}",
         f"{step['sequences_per_second']:,.0f}",
         f"{step['model_flops_utilisation']:.0%}",
@@ -134,10 +134,12 @@ def _parser() -> argparse.ArgumentParser:
         "--configs",
         nargs="+",
         default=list(TOKENS),
-        help="default: the five of the README",
+        help="config files (default: the five of the README)",
     )
-    add("--pods", nargs="+", default=list(PODS), help="default: the four of the README")
-    add("--out", default="experiments/pods", help="folder of the plans")
+    add(
+        "--pods", nargs="+", default=list(PODS), help="topologies (default: the four of the README)"
+    )
+    add("--out", default="experiments/pods", help="folder of stored plans")
     return parser
 
 

@@ -1,14 +1,13 @@
-"""Question: how far a run grows over chips, and what limits it there.
+"""Question: the scaling of a run with the number of TPU chips, and its bottleneck.
 
     python experiments/scaling.py --config configs/bert_large.py --chip v5e
     python experiments/scaling.py --chip v5p --chips 1 8 64 1024 --config.mesh.shard_optimizer=true
 
-Weak scaling gives every chip the same number of sequences. Strong scaling shares out one batch, of
-which few chips take as many at a time. The training step of each number of chips is compiled as
-`bertjax plan` does it, for TPUs that need not be here (pip install 'bertjax[tpu,report]'), and its
-roofline drawn: the time of a step and what it waits for, what a chip sends, what it moves in its
-memory, and how much it holds. Points that were compiled before are kept in the JSON file; an
-interrupted run goes on.
+Weak scaling has a fixed number of sequences per chip. Strong scaling has a fixed batch size, with
+microbatches of at most --per_chip sequences. The training step is compiled for each number of chips
+as by `bertjax plan`, without TPU hardware (pip install 'bertjax[tpu,report]'), and its roofline is
+plotted: step time and bottleneck, bytes sent, memory traffic and memory of a chip. Compiled points
+are stored in the JSON file, so that an interrupted run can be resumed.
 """
 
 import argparse
@@ -27,13 +26,13 @@ from bertjax.io import storage
 CAUSES = {"matmuls": "matmuls", "memory": "memory traffic", "collectives": "collectives"}
 MARKERS = {"matmuls": "o", "memory traffic": "s", "collectives": "^"}
 
-Asked = dict[str, Any]
-"""One point: scaling, chips, batch_size, microbatches, and the overrides of the config."""
+PointSpec = dict[str, Any]
+"""Settings of a point: scaling, chips, batch_size, microbatches, and overrides of the config."""
 
 
 def main() -> None:
-    """Compiles what is missing, and prints and draws all."""
-    os.environ["JAX_PLATFORMS"] = "cpu"  # an accelerator that is here stays free
+    """Runs the command line."""
+    os.environ["JAX_PLATFORMS"] = "cpu"  # do not occupy an accelerator of this machine
     try:
         run(sys.argv[1:])
     except UserError as error:
@@ -41,10 +40,10 @@ def main() -> None:
 
 
 def run(words: Sequence[str]) -> None:
-    """Compiles what is missing, and prints and draws all that is asked.
+    """Compiles the missing points, prints the table and plots it.
 
     Raises:
-      UserError: there is no such config, chip or number of chips.
+      UserError: Unknown config or chip, or impossible number of chips.
     """
     rest, overrides = split_overrides(list(words))
     arguments = _parser().parse_args(rest)
@@ -54,15 +53,15 @@ def run(words: Sequence[str]) -> None:
     file, _, argument = arguments.config.partition(":")
     config = "_".join(filter(None, [pathlib.Path(file).stem, argument]))
     path = out / f"{config}_{arguments.chip}_{arguments.length}.json"
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     points = []
-    for asked in requested_points(arguments, dict(overrides)):
-        made = next((each for each in kept if asked.items() <= each.items()), None)
-        if made is None:
-            made = asked | point(arguments, asked)
-            kept.append(made)
-            io_files.write_text(path, json.dumps(kept, indent=1) + "\n")
-        points.append(made)
+    for spec in requested_points(arguments, dict(overrides)):
+        found = next((each for each in stored if spec.items() <= each.items()), None)
+        if found is None:
+            found = spec | point(arguments, spec)
+            stored.append(found)
+            io_files.write_text(path, json.dumps(stored, indent=1) + "\n")
+        points.append(found)
     print(table(points))
     title = " ".join([arguments.config, *(f"{name}={value}" for name, value in overrides)])
     draw(points, f"{title} on {arguments.chip}", path.with_suffix(".png"))
@@ -70,25 +69,28 @@ def run(words: Sequence[str]) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuses what can be seen to be wrong before anything is compiled.
+    """Checks the arguments before compilation.
 
     Raises:
-      UserError: there is no such chip, a number is no number of things, or nothing can be drawn.
+      UserError: Unknown chip, a number below 1, or matplotlib is not installed.
     """
     from bertjax.inference import layer_analysis
     from bertjax.runtime.chips import CHIPS
 
     if arguments.chip not in CHIPS:
-        raise UserError(f"no chip {arguments.chip!r}: {nearest(arguments.chip, CHIPS)}")
+        raise UserError(f"--chip: unknown {arguments.chip!r}; {nearest(arguments.chip, CHIPS)}")
     for name in ("chips", "per_chip", "batch_size", "length"):
         value = getattr(arguments, name)
-        if min(value) < 1 if name == "chips" else value < 1:
-            raise UserError(f"--{name}: expected 1 or more")
+        least = min(value) if name == "chips" else value
+        if least < 1:
+            raise UserError(f"--{name}: got {least}, expected an integer >= 1")
     layer_analysis.check_matplotlib()
 
 
-def requested_points(arguments: argparse.Namespace, overrides: dict[str, str]) -> Iterator[Asked]:
-    """What is asked, scaling by scaling, from few chips to many."""
+def requested_points(
+    arguments: argparse.Namespace, overrides: dict[str, str]
+) -> Iterator[PointSpec]:
+    """Yields the points: weak scaling, then strong scaling, by number of chips."""
     shared = {"overrides": overrides}
     counts = sorted(set(arguments.chips))
     for chips in counts:
@@ -97,16 +99,16 @@ def requested_points(arguments: argparse.Namespace, overrides: dict[str, str]) -
     for chips in counts:
         rows, rest = divmod(arguments.batch_size, chips)
         if rest == 0:
-            at_once = max(n for n in range(1, arguments.per_chip + 1) if rows % n == 0)
-            batch = {"batch_size": arguments.batch_size, "microbatches": rows // at_once}
+            size = max(n for n in range(1, arguments.per_chip + 1) if rows % n == 0)
+            batch = {"batch_size": arguments.batch_size, "microbatches": rows // size}
             yield shared | {"scaling": "strong", "chips": chips} | batch
 
 
-def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
-    """Compiles one point: seconds and bytes of a step, of one chip.
+def point(arguments: argparse.Namespace, spec: PointSpec) -> dict[str, Any]:
+    """Compiles one point and returns seconds and bytes of a step, per chip.
 
     Raises:
-      UserError: the config cannot be planned, or there is no slice of so many chips.
+      UserError: The config cannot be planned, or there is no slice with this number of chips.
     """
     from bertjax import build
     from bertjax.profiling import plan as profiling_plan
@@ -114,11 +116,11 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
     from bertjax.runtime import chips
 
     fields = {"data.phases": "()", "data.max_seq_length": arguments.length}
-    fields |= {f"data.{name}": asked[name] for name in ("batch_size", "microbatches")}
-    fields |= asked["overrides"]
+    fields |= {f"data.{name}": spec[name] for name in ("batch_size", "microbatches")}
+    fields |= spec["overrides"]
     overrides = [(name, str(value)) for name, value in fields.items()]
     config = profiling_plan.resolve_for_tpu(load_config(arguments.config, overrides))
-    count = asked["chips"] * chips.CHIPS[arguments.chip].name_units_per_chip
+    count = spec["chips"] * chips.CHIPS[arguments.chip].name_units_per_chip
     topology = chips.get_topology(f"{arguments.chip}-{count}")
     (phase,) = build.phases(config)
     with CompilerProcess(topology.name, topology.slices) as compile_step:
@@ -131,14 +133,14 @@ def point(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
         "bytes_sent": sum(each.bytes for each in step.collectives),
         "bytes_moved": step.memory_bytes,
         "memory": step.memory["all"],
-        "memory_there": step.memory["capacity"],
-        "sequences_per_second": asked["batch_size"] / step.seconds["step"],
+        "memory_capacity": step.memory["capacity"],
+        "sequences_per_second": spec["batch_size"] / step.seconds["step"],
         "model_flops_utilisation": profiling_plan.compute_mfu(step, topology),
     }
 
 
 def table(points: list[dict[str, Any]]) -> str:
-    """A line for each point."""
+    """Formats a table with a line for each point."""
     lines = [
         "scaling   chips  sequences   step, ms   sent, MB  moved, GB  memory, GB  sequences/s"
         "    MFU  limit"
@@ -161,66 +163,66 @@ def table(points: list[dict[str, Any]]) -> str:
 
 
 def limit(seconds: dict[str, float]) -> str:
-    """What takes longest."""
+    """The bottleneck: the largest term of the roofline."""
     return CAUSES[max(CAUSES, key=lambda cause: seconds[cause])]
 
 
 def draw(points: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
-    """Step time and its limit, bytes sent and moved, and memory over the number of chips."""
+    """Plots step time with its bottleneck, bytes sent and moved, and memory by number of chips."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     panels = {
-        "step, at least (ms)": lambda each: each["seconds"]["step"] * 1e3,
-        "sent by a chip in a step (MB)": lambda each: each["bytes_sent"] / 1e6,
-        "moved in its memory in a step (GB)": lambda each: each["bytes_moved"] / 1e9,
-        "held by a chip (GB)": lambda each: each["memory"] / 1e9,
+        "step time, lower bound (ms)": lambda each: each["seconds"]["step"] * 1e3,
+        "sent per chip and step (MB)": lambda each: each["bytes_sent"] / 1e6,
+        "memory traffic per chip and step (GB)": lambda each: each["bytes_moved"] / 1e9,
+        "memory per chip (GB)": lambda each: each["memory"] / 1e9,
     }
-    held = [each for each in points if each["fits"]]
-    counts = sorted({each["chips"] for each in held})
+    fitting = [each for each in points if each["fits"]]
+    counts = sorted({each["chips"] for each in fitting})
     figure = Figure(figsize=(13, 9), layout="constrained")
     figure.suptitle(title)
     for axes, (name, value) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         for scaling, colour in (("weak", "tab:blue"), ("strong", "tab:orange")):
-            drawn = [each for each in held if each["scaling"] == scaling]
-            chips, values = [each["chips"] for each in drawn], [value(each) for each in drawn]
+            shown = [each for each in fitting if each["scaling"] == scaling]
+            chips, values = [each["chips"] for each in shown], [value(each) for each in shown]
             axes.plot(chips, values, "-", color=colour, label=scaling)
-            for each in drawn:
+            for each in shown:
                 marker = MARKERS[limit(each["seconds"])]
                 axes.plot(each["chips"], value(each), marker, color=colour)
-            if drawn and name.startswith("step"):
+            if shown and name.startswith("step"):
                 grow = [1 if scaling == "weak" else chips[0] / count for count in chips]
                 ideal = [values[0] * each for each in grow]
-                axes.plot(chips, ideal, ":", color=colour, label=f"{scaling}, without loss")
+                axes.plot(chips, ideal, ":", color=colour, label=f"{scaling}, ideal")
         axes.set(xlabel="chips", title=name, xscale="log")
         axes.set_xticks(counts, [f"{count:,}" for count in counts])
         axes.set_xticks([], minor=True)
-        values = list(map(value, held)) or [1]
-        if name.startswith(("step", "moved")):
+        values = list(map(value, fitting)) or [1]
+        if name.startswith(("step", "memory traffic")):
             axes.set(yscale="log", ylim=(min(values) / 2, 2 * max(values)))
             axes.yaxis.set_major_formatter("{x:g}")
         else:
             axes.set_ylim(0, 1.3 * max(values) or 1)
-        limits = sorted({limit(each["seconds"]) for each in held})
+        limits = sorted({limit(each["seconds"]) for each in fitting})
         handles = [Line2D([], [], color="grey", ls="", marker=MARKERS[name]) for name in limits]
         lines, labels = axes.get_legend_handles_labels()
-        axes.legend(lines + handles, labels + [f"waits for {name}" for name in limits])
+        axes.legend(lines + handles, labels + [f"limited by {name}" for name in limits])
     figure.savefig(path, dpi=100)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog="--config.FIELD=VALUE changes a field of the config, as for `bertjax plan`.",
+        epilog="--config.FIELD=VALUE overrides a field of the config, as in `bertjax plan`.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--config", default="configs/bert_large.py", help="what is trained")
-    add("--chip", default="v5e", help="v4, v5e, v5p, v6e, tpu7x")
-    add("--chips", type=int, nargs="+", default=[1, 4, 16, 64, 256], help="how many")
-    add("--per_chip", type=int, default=16, help="sequences of a chip in weak scaling (default 16)")
-    add("--batch_size", type=int, default=4096, help="of strong scaling (default 4,096)")
-    add("--length", type=int, default=512, help="tokens of a sequence (default 512)")
+    add("--config", default="configs/bert_large.py", help="config file")
+    add("--chip", default="v5e", help="kind of TPU: v4, v5e, v5p, v6e, tpu7x")
+    add("--chips", type=int, nargs="+", default=[1, 4, 16, 64, 256], help="numbers of chips")
+    add("--per_chip", type=int, default=16, help="sequences per chip in weak scaling (default 16)")
+    add("--batch_size", type=int, default=4096, help="batch size of strong scaling (default 4,096)")
+    add("--length", type=int, default=512, help="sequence length (default 512)")
     add("--out", default="experiments/scaling", help="folder of the JSON file and the plot")
     return parser
 

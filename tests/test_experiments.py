@@ -1,4 +1,4 @@
-"""Every sweep file in experiments/ has runs that fit its config, and says how to run them."""
+"""Sweep files of experiments/: they load, and their docstrings state question and command."""
 
 import ast
 import pathlib
@@ -23,7 +23,7 @@ def test_there_are_sweeps():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_its_record_says_how_to_run_it(path):
+def test_the_docstring_has_the_command(path):
     record = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert record.startswith("Question: ")
     command = re.search(rf"bertjax sweep --config experiments/{path.name}(?::(\w+))?", record)
@@ -33,29 +33,29 @@ def test_its_record_says_how_to_run_it(path):
     sweep = sweeps_plan.load(spec, [], options)
     assert len(sweep.runs) > 1
     if not finetunes:
-        # A run without its metric would have no place in the table.
+        # A run without the metric could not be ranked in the table.
         assert sweep.metric.split("/")[1] in sweep.config["objectives"]
 
 
-def test_the_encoders_that_are_asked_are_those_that_are_trained():
-    trained, asked = (
+def test_the_fine_tuned_encoders_are_those_of_the_pretraining_sweep():
+    pretraining, finetuning = (
         sweeps_plan.load(f"{ROOT}/experiments/{spec}", [], options)
         for spec, options in (
             ("masking_rate.py", {}),
             ("masking_rate_glue.py:rte", {"data": "glue"}),
         )
     )
-    folders = {f"runs/masking_rate/{run.name}" for run in trained.runs}
-    assert folders == {run.settings["init"] for run in asked.runs if run.name != "untrained"}
+    folders = {f"runs/masking_rate/{run.name}" for run in pretraining.runs}
+    assert folders == {run.settings["init"] for run in finetuning.runs if run.name != "untrained"}
 
 
-def test_folders_of_configs_are_forgotten(monkeypatch):
-    """Another checkout's configs/ would otherwise be read as this one's."""
+def test_config_modules_are_not_cached(monkeypatch):
+    """Cached modules would hide the configs/ of another checkout."""
 
-    def of_configs() -> list[str]:
+    def config_modules() -> list[str]:
         return [name for name in sys.modules if name.partition(".")[0] == "configs"]
 
-    for name in of_configs():  # what other tests have read stands aside
+    for name in config_modules():  # restored after the test
         monkeypatch.delitem(sys.modules, name)
     sweeps_plan.load(str(FILES[0]), [], {})
-    assert not of_configs()
+    assert not config_modules()

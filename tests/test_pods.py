@@ -1,4 +1,4 @@
-"""experiments/pods.py: how a batch is cut, what is kept, what the user reads."""
+"""experiments/pods.py: the number of microbatches, stored plans, and the printed table."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ def pods(load_script) -> types.ModuleType:
 
 @pytest.fixture
 def pod(pods, monkeypatch):
-    """Any name stands for so many chips of so much memory: "8 of 16"."""
+    """Fake topologies: the name "8 of 16" is 8 chips of 16 GB."""
 
     def topology(name):
         count, memory = map(int, name.split(" of "))
@@ -31,17 +31,17 @@ def pod(pods, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "name", "parts"),
     [
-        # 256 sequences of 512 tokens: 16,384 on each of 8, where base fits, and large in halves.
+        # 256 sequences of 512 tokens: 16,384 tokens per chip of 8; large needs two parts.
         ("configs/bert_base.py", "8 of 16", 1),
         ("configs/bert_large.py", "8 of 16", 2),
         ("configs/bert_large.py", "8 of 32", 1),
         ("configs/bert_large.py", "256 of 16", 1),
-        # 8,192 sequences of 512 tokens; a chip holds 8 of them.
+        # 8,192 sequences of 512 tokens; 8 of them fit on a chip.
         ("configs/roberta.py:large", "8 of 16", 128),
         ("configs/roberta.py:large", "256 of 16", 4),
     ],
 )
-def test_a_batch_is_cut_into_what_a_chip_holds(config, name, parts, pods, pod, root, monkeypatch):
+def test_microbatches_fit_on_a_chip(config, name, parts, pods, pod, root, monkeypatch):
     monkeypatch.chdir(root)
     assert pods.microbatches(config, name) == parts
 
@@ -50,7 +50,7 @@ def step(tokens: int, steps: int, seconds: float, parts: int) -> dict:
     return {
         "phase": {"steps": steps, "batch_size": 256, "max_seq_length": tokens},
         "seconds": {"step": seconds},
-        "memory": {"all": tokens * 2e7, "there": 16 * GB},
+        "memory": {"all": tokens * 2e7, "capacity": 16 * GB},
         "settings": {"data": 8, "remat": "full", "microbatches": parts},
         "sequences_per_second": 256 / seconds,
         "model_flops_utilisation": 0.5,
@@ -64,7 +64,7 @@ PLAN = {
 }
 
 
-def test_a_line_tells_of_the_longest_phase_and_of_the_most_memory(pods):
+def test_a_row_has_the_longest_phase_and_the_most_memory(pods):
     *_, whole, none = pods.table(
         [("configs/bert_large.py", "v5e-8", PLAN), ("configs/x.py", "v5e-8", {"that_fit": []})]
     ).splitlines()
@@ -75,20 +75,20 @@ def test_a_line_tells_of_the_longest_phase_and_of_the_most_memory(pods):
     assert none == "| `x.py` | v5e-8 | does not fit | | | | | | |"
 
 
-def test_plans_are_kept_and_refusals_are_told(pods, monkeypatch, tmp_path):
-    asked = []
+def test_plans_are_stored_and_failures_are_reported(pods, monkeypatch, tmp_path):
+    calls = []
 
     def run(words, **_):
-        asked.append(words)
+        calls.append(words)
         refused = "v5e-9" in words
         return subprocess.CompletedProcess(words, 2 if refused else 0, json.dumps(PLAN))
 
     monkeypatch.setattr(pods.subprocess, "run", run)
     monkeypatch.setattr(pods, "microbatches", lambda config, pod: 4)
     for _ in range(2):
-        assert pods.planned("configs/albert.py:xxlarge", "v5e-8", tmp_path) == PLAN
+        assert pods.load_or_plan("configs/albert.py:xxlarge", "v5e-8", tmp_path) == PLAN
     assert [each.name for each in tmp_path.iterdir()] == ["albert_xxlarge_v5e-8.json"]
-    (words,) = asked
+    (words,) = calls
     assert words[2:] == [
         "bertjax",
         "plan",
@@ -100,4 +100,4 @@ def test_plans_are_kept_and_refusals_are_told(pods, monkeypatch, tmp_path):
         "--config.data.microbatches=4",
     ]
     with pytest.raises(UserError, match=r"topology v5e-9.* exit status 2"):
-        pods.planned("configs/albert.py:xxlarge", "v5e-9", tmp_path)
+        pods.load_or_plan("configs/albert.py:xxlarge", "v5e-9", tmp_path)

@@ -27,7 +27,7 @@ rows to it. Results are in the workdir: table.md and results.json (medians, spre
 
 
 def main(argv: list[str]) -> None:
-    """Runs what is not finished and prints the table."""
+    """Runs the unfinished rows and prints the table."""
     from bertjax.config import split_overrides
 
     rest, overrides = split_overrides(argv)

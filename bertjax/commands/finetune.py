@@ -16,7 +16,7 @@ examples:
   bertjax finetune --config configs/glue.py:rte+mrpc --init runs/bert --data glue \\
       --workdir runs/rte_and_mrpc
   bertjax finetune --config configs/glue.py:rte --init random:runs/bert --data tfds:/data/tfds \\
-      --workdir runs/rte_from_nothing
+      --workdir runs/rte_random
 
 --init is a pretraining run: RUN for its newest checkpoint, RUN@STEP or RUN@best for another one,
 random:RUN for its architecture and tokenizer with untrained weights; or RUN/seed_N, a seed of a
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", required=True, help="config file, as in configs/glue.py:mrpc")
+    parser.add_argument("--config", required=True, help="config file, such as configs/glue.py:mrpc")
     parser.add_argument("--init", required=True, help="RUN, RUN@STEP, RUN@best or random:RUN")
     parser.add_argument("--data", required=True, help="folder of the task, or tfds:DIR")
     parser.add_argument("--workdir", required=True, help="folder for all outputs")
@@ -89,7 +89,7 @@ def _command(argv: list[str]) -> str:
 def _outcome(
     recipe, arguments: argparse.Namespace, argv: list[str], results: list[dict[str, Any]]
 ) -> str:
-    """Paths of the results, and the command for the next step."""
+    """Returns the paths of the results and the command of the next stage."""
     from bertjax.io import storage
     from bertjax.overrides import with_overrides
     from bertjax.runs import multitask

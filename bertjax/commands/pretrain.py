@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", required=True, help="config file, as in configs/bert.py:mini")
+    parser.add_argument("--config", required=True, help="config file, such as configs/bert.py:mini")
     parser.add_argument("--workdir", required=True, help="folder for all outputs, or gs://...")
     parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     return parser
@@ -93,7 +93,7 @@ def _command(argv: list[str]) -> str:
 
 
 def extension(argv: list[str], config, steps: int) -> list[str]:
-    """The command line that trains a complete run for more steps.
+    """Returns the command line that trains a complete run for more steps.
 
     Args:
       argv: The command line of the run.
