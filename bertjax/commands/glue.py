@@ -16,9 +16,9 @@ examples:
 Each task is a `bertjax finetune` in WORKDIR/TASK with the recipe of configs/glue.py; a
 --config.FIELD=VALUE applies to all tasks. --grid runs batch sizes 16 and 32, learning rates 5e-5,
 3e-5 and 2e-5 and 2 to 4 epochs, each with all seeds, and reports the point with the best median dev
-score; the reported score is the one that selected it, hence optimistic. With --from_mnli, RTE, STS-B and MRPC are
-initialised from the fine-tuned MNLI encoder. --parallel N runs N at a time, each with one GPU or an
-equal share of the cores.
+score, which is optimistic, since the same score selects the point. With --from_mnli, RTE, STS-B and
+MRPC are initialised from the fine-tuned MNLI encoder. --parallel N runs N at a time, each with one
+GPU or an equal share of the cores.
 
 Results are in the workdir: table.md and results.json (medians, spread, seeds, the average as on the
 leaderboard), and submission.zip for the evaluation server. The same command resumes the suite.
