@@ -1,4 +1,4 @@
-"""A server that speaks as much of Google Cloud Storage's JSON API as its clients here ask for.
+"""A local server with the subset of Google Cloud Storage's JSON API that the clients here use.
 
 `STORAGE_EMULATOR_HOST` and `TENSORSTORE_GCS_HTTP_URL` lead the clients to it. It can be told to
 fail for a while, and to refuse.
@@ -22,7 +22,7 @@ UPLOAD = re.compile(r"/upload/storage/v1/b/([^/?]+)/o$")
 
 
 def forget_clients() -> None:
-    """Has this process meet its servers anew: clients remember the one that they met first."""
+    """Drop cached clients, which would keep connecting to an earlier server."""
     import fsspec
     from etils.epath import backend
 
@@ -61,7 +61,7 @@ class BucketServer(ThreadingHTTPServer):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads clients here."""
+        """Environment variables that point clients to this server."""
         return {
             "STORAGE_EMULATOR_HOST": self.url,
             "TENSORSTORE_GCS_HTTP_URL": self.url,
@@ -101,7 +101,7 @@ class BucketServer(ThreadingHTTPServer):
         }
 
     def handle_error(self, request, client_address) -> None:
-        """Says nothing of clients that go away: tests kill them."""
+        """Ignore errors of closed connections: tests kill clients."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._take(path.rpartition("/")[2], self._body())
 
     def _take(self, token: str, body: bytes) -> None:
-        """A piece of an upload; the last one says how long all of it is."""
+        """Append a piece of an upload; the last piece states the total size."""
         bucket, name, content = self.server.uploads[token]
         content += body
         total = self.headers.get("Content-Range", "*/*").rpartition("/")[2]
@@ -244,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(206, content[first : last + 1], headers)
 
     def _batch(self, body: bytes) -> None:
-        """Only removals come in batches here."""
+        """Only deletions are sent in batches."""
         boundary = re.search(r'boundary="?([^";]+)', self.headers["Content-Type"])[1]
         parts = re.findall(rb"DELETE (\S+) HTTP", body)
         answers = []
@@ -275,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _parts(content_type: str, body: bytes) -> tuple[str, bytes]:
-    """The name and the content of an upload of two parts: JSON, and bytes as they are."""
+    """Split a multipart upload into its name and content: JSON, then raw bytes."""
     boundary = re.search(r'boundary="?([^";]+)', content_type)[1].encode()
     _, facts, content, _ = re.split(rb"(?:\r?\n)?--" + re.escape(boundary), body)
     (facts, content) = (re.split(rb"\r?\n\r?\n", part, maxsplit=1)[1] for part in (facts, content))

@@ -1,4 +1,4 @@
-"""What all tests share. The environment is set before anything can import jax."""
+"""Fixtures of all tests. Environment variables are set before jax is imported."""
 
 import collections
 import gc
@@ -46,7 +46,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_programs():
-    """No file needs another's programs, which came to gigabytes, and slowed collecting garbage."""
+    """Clear compiled programs after each file: they would add up to gigabytes and slow garbage
+    collection.
+    """
     yield
     jax.clear_caches()
     gc.collect()
@@ -58,7 +60,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out slow tests, but for those that the command names one by one."""
+    """Skip slow tests, except those named one by one on the command line."""
     if config.getoption("--all") or any("::" in argument for argument in config.args):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
@@ -68,7 +70,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Prints how long the tests of each folder took, summed over the processes."""
+    """Print the duration of the tests of each folder, summed over processes."""
     seconds: collections.Counter = collections.Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -83,19 +85,19 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session")
 def regolden(request) -> bool:
-    """Whether golden curves are to be rewritten instead of compared."""
+    """Whether golden curves are rewritten instead of compared."""
     return request.config.getoption("--regolden")
 
 
 @pytest.fixture(scope="session")
 def root() -> pathlib.Path:
-    """The checkout: where pyproject.toml lies."""
+    """The checkout: the folder of pyproject.toml."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def load_script(root: pathlib.Path):
-    """A program beside the package as a module: `load_script("tools/measure_ngrams.py")`."""
+    """Load a script as a module: `load_script("tools/measure_ngrams.py")`."""
 
     def load(name: str) -> types.ModuleType:
         path = root / name
@@ -109,7 +111,7 @@ def load_script(root: pathlib.Path):
 
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
-    """Real data beside the checkout; tests that need it skip where it is absent."""
+    """The folder of real data next to the checkout; skips the test if it does not exist."""
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip(f"real data is absent: no folder {folder}")
@@ -118,22 +120,22 @@ def shared_data() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def tpu_compiler() -> None:
-    """The compiler for TPUs, which needs no TPU; tests that need it skip without the extra."""
+    """Skips the test without the TPU compiler, which is an extra and needs no TPU."""
     pytest.importorskip("libtpu", reason="no compiler for TPUs: the extra `tpu`")
 
 
 @pytest.fixture(scope="session")
 def report() -> None:
-    """What draws plots; tests that need it skip without the extra."""
+    """Skips the test without matplotlib, which is an extra."""
     pytest.importorskip("matplotlib", reason="no matplotlib: the extra `report`")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory) -> pathlib.Path:
-    """A folder where this process and the commands that it runs keep what XLA compiled.
+    """A folder of compiled programs, shared by this process and the commands that it runs.
 
-    Each worker of xdist has its own, made anew in every run: JAX writes a program in place, so
-    that a process can read half of what another one is writing, or was when it was killed.
+    Each worker of xdist has its own, deleted after the run: JAX does not write entries atomically,
+    so a process could read an incomplete entry of another one.
     """
     folder = tmp_path_factory.mktemp("compilation_cache")
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -144,10 +146,10 @@ def compilation_cache(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def command_environment(compilation_cache: pathlib.Path) -> dict[str, str]:
-    """The environment of a command: this checkout, CPU only, compiled programs kept.
+    """The environment of a command: this checkout, CPU only, shared compilation cache.
 
-    Their number has no limit: JAX would otherwise look at all of them, and stumble over what a
-    process was writing when a test killed it.
+    The size of the cache has no limit: JAX would otherwise read all entries, including incomplete
+    ones of killed processes.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return os.environ | {
@@ -161,10 +163,10 @@ def command_environment(compilation_cache: pathlib.Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def start_bertjax(command_environment):
-    """Types `bertjax ARGS...` in a process of its own and returns the Popen at once.
+    """Start `bertjax ARGS...` in a separate process and return the Popen at once.
 
-    `devices` is how many CPU devices it sees (1 unless told), `env` adds to its environment,
-    anything else goes to `subprocess.Popen` (`cwd`, `stdin`, ...).
+    `devices` is the number of CPU devices (default: 1), `env` has additional environment variables,
+    other options are those of `subprocess.Popen` (`cwd`, `stdin`, ...).
     """
 
     def start(*args, devices: int = 1, env: dict[str, str] | None = None, **options):
@@ -182,10 +184,10 @@ def start_bertjax(command_environment):
 
 @pytest.fixture(scope="session")
 def run_bertjax(start_bertjax):
-    """Types `bertjax ARGS...`, waits for its end and returns the CompletedProcess.
+    """Run `bertjax ARGS...` to its end and return the CompletedProcess.
 
-    `input` is what it reads from standard input, `timeout` in seconds; the rest is
-    `start_bertjax`'s.
+    `input` is its standard input, `timeout` is in seconds; other options are those of
+    `start_bertjax`.
     """
 
     def run(*args, input: str | bytes | None = None, timeout: float = 600, **options):
@@ -203,9 +205,9 @@ def run_bertjax(start_bertjax):
 
 
 class MemoryCorpus:
-    """Documents given as lengths of their sentences; every token is its own position.
+    """A corpus in memory, given as sentence lengths; every token id is its own position.
 
-    `read_records` collects the numbers of the records that were read.
+    `read_records` collects the indices of the records that were read.
     """
 
     dtype = np.dtype("<u4")
@@ -265,7 +267,7 @@ def memory_corpus():
 
 @pytest.fixture
 def varied_documents():
-    """Makes documents of 1 to 40 sentences of 1 to 30 tokens, always the same ones."""
+    """Create documents of 1 to 40 sentences of 1 to 30 tokens, always the same ones."""
 
     def make(count: int, seed: int = 0, max_length: int = 30) -> list[list[int]]:
         generator = np.random.default_rng(seed)

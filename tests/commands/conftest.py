@@ -1,4 +1,4 @@
-"""What tests of import and export share: a small BERT as transformers would have saved it."""
+"""Fixtures for tests of import and export: a small BERT as saved by transformers."""
 
 import json
 import pathlib
@@ -34,7 +34,7 @@ def linear(name, inputs, outputs):
 
 
 def shapes():
-    """Every array of BertForPreTraining."""
+    """Shapes of all arrays of BertForPreTraining."""
     found = {
         "bert.embeddings.word_embeddings.weight": (V, D),
         "bert.embeddings.position_embeddings.weight": (24, D),
@@ -57,7 +57,7 @@ def shapes():
 
 @pytest.fixture(scope="session")
 def save_pretrained():
-    """Writes a folder as transformers does: BertForPreTraining, with arrays and words changed."""
+    """Write a folder like transformers: BertForPreTraining, with changed arrays and config fields."""
     library = pytest.importorskip("safetensors.numpy", reason="needs safetensors: bertjax[hf]")
 
     def save(

@@ -1,4 +1,4 @@
-"""`bertjax analyze`: distances and angles between layers, by hand from extracted features."""
+"""bertjax analyze: distances and cosines between layers, computed by hand from extracted features."""
 
 import json
 import pathlib
@@ -52,7 +52,7 @@ def test_the_table_has_a_line_for_each_layer(run, capsys):
 
 
 @pytest.mark.slow
-def test_it_draws(run, capsys, tmp_path):
+def test_a_plot_is_written(run, capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="plots need matplotlib: bertjax[report]")
     status, out, _ = typed(capsys, run, "--plot", tmp_path / "layers.png")
     assert status == 0
@@ -60,7 +60,7 @@ def test_it_draws(run, capsys, tmp_path):
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_of_a_layer_that_changes_nothing_the_cosine_is_one():
+def test_the_cosine_of_an_identity_layer_is_one():
     same = np.ones((3, 2, 4), np.float32)
     encoding = inference_features.FeatureExtractor(None, None, [0, 1], "none", None, None)
     found = with_features(encoding, same)
@@ -81,7 +81,7 @@ def with_features(encoding, features):
         (["--batch_size", "0"], "texts.txt", "--batch_size: got 0, expected an integer >= 1"),
     ],
 )
-def test_a_mistake_is_one_line(run, capsys, words, texts, message):
+def test_a_user_error_is_one_line(run, capsys, words, texts, message):
     status, out, errors = typed(capsys, run, *words, texts=texts)
     assert (status, out) == (2, "")
     assert message in errors

@@ -1,4 +1,4 @@
-"""`bertjax bench`, on shapes that are over in a moment."""
+"""bertjax bench, on shapes that take a moment."""
 
 import json
 
@@ -54,8 +54,8 @@ def test_images_are_measured_as_well(capsys):
 
 
 @pytest.mark.slow
-def test_a_phase_that_memory_does_not_hold_is_told_beside_the_others(capsys):
-    """Scores of 131,072 x 131,072 tokens, 128 GiB a head and example."""
+def test_a_phase_out_of_memory_is_reported_next_to_the_others(capsys):
+    """Attention scores of 131,072 x 131,072 tokens: 128 GiB per head and example."""
     long = [
         "--config.model.max_position_embeddings=131072",
         "--config.data.phases=((6, 16, 8), (4, 131072, 8))",
@@ -70,6 +70,6 @@ def test_a_phase_that_memory_does_not_hold_is_told_beside_the_others(capsys):
 
 
 @pytest.mark.parametrize("option", ["--steps", "--repeats", "--warmup"])
-def test_nothing_is_no_measurement(option):
+def test_zero_steps_or_repeats_are_refused(option):
     with pytest.raises(UserError, match=f"{option}: got 0, expected an integer >= 1"):
         bench.main([*SMALL, option, "0"])

@@ -1,4 +1,4 @@
-"""A run whose text, corpus and folder all lie in a bucket, on machines that come and go."""
+"""A run whose text, corpus and workdir are in a bucket, on machines that are replaced."""
 
 import json
 import pathlib
@@ -30,7 +30,7 @@ def bucket():
     server.server_close()
 
 
-def test_a_run_in_a_bucket_goes_on_where_another_machine_was_killed(
+def test_a_run_in_a_bucket_resumes_on_another_machine_after_a_kill(
     bucket, run_bertjax, start_bertjax, tmp_path
 ):
     text = "".join(f"The number {n} comes before {n + 1}.\nNot {n + 7}.\n\n" for n in range(400))

@@ -1,4 +1,4 @@
-"""bertjax generate, perplexity and choose, on a GPT that transformers would have saved."""
+"""bertjax generate, perplexity and choose, with a GPT as saved by transformers."""
 
 import contextlib
 import io
@@ -52,7 +52,7 @@ def typed(*words) -> tuple[int, str, str]:
     return status, out.getvalue(), errors.getvalue()
 
 
-def test_prompts_are_gone_on_with_in_their_order(run):
+def test_prompts_are_continued_in_order(run):
     prompts = ["a b c", "q", "x y"]
     options = ("--max_new_tokens", 5, "--batch_size", 2)
     status, out, errors = typed("generate", "--init", run, *prompts, *options)
@@ -67,7 +67,7 @@ def test_prompts_are_gone_on_with_in_their_order(run):
     assert json.loads(alone)["text"] == rows[2]["text"]
 
 
-def test_a_prompt_begins_as_the_documents_of_the_run_did(run, tmp_path):
+def test_a_prompt_starts_like_the_documents_of_the_run(run, tmp_path):
     own = shutil.copytree(run, tmp_path / "own")
     config = json.loads((own / "config.json").read_text())
     del config["imported"]
@@ -104,7 +104,7 @@ def test_a_prompt_begins_as_the_documents_of_the_run_did(run, tmp_path):
         (["perplexity", "--init", "RUN", "--input", "nowhere/*"], "nowhere"),
     ],
 )
-def test_a_mistake_is_one_line(run, words, message):
+def test_a_user_error_is_one_line(run, words, message):
     status, out, errors = typed(*[str(run) if word == "RUN" else word for word in words])
     assert status == 2
     assert message in errors

@@ -1,4 +1,4 @@
-"""`bertjax export`: a run becomes what transformers opens."""
+"""bertjax export: a run becomes a folder that transformers loads."""
 
 import json
 import pathlib
@@ -65,7 +65,7 @@ def make_run(save_pretrained, folder, objectives, **model) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory) -> pathlib.Path:
-    """CoLA of our own, which is the same to learn from and to be scored on."""
+    """CoLA data with the same examples for training and evaluation."""
     folder = tmp_path_factory.mktemp("glue") / "CoLA"
     folder.mkdir()
     lines = [f"x\t{number % 2}\t\t{text}" for number, text in enumerate(SENTENCES)]
@@ -76,7 +76,7 @@ def glue(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def finetuned(run_bertjax, pretrained, glue, tmp_path_factory) -> pathlib.Path:
-    """What `bertjax finetune` makes of the run, with its checkpoint kept."""
+    """A fine-tuning of the run by `bertjax finetune`, with kept checkpoints."""
     workdir = tmp_path_factory.mktemp("runs") / "cola"
     words = ["--config", "configs/glue.py:cola,tiny", "--init", pretrained, "--data", glue]
     fields = ["keep_checkpoints=true", "data.max_seq_length=16", "data.padded_lengths=()"]
@@ -87,12 +87,12 @@ def finetuned(run_bertjax, pretrained, glue, tmp_path_factory) -> pathlib.Path:
 
 
 def export_run(source, target, *options) -> dict:
-    """Exports and returns their config."""
+    """Export a run and return the config.json of transformers."""
     export.main(["--from", str(source), "--to", str(target), *map(str, options)])
     return json.loads((target / "config.json").read_text())
 
 
-def test_a_run_becomes_their_folder(run_bertjax, pretrained, tmp_path):
+def test_a_run_becomes_a_hugging_face_folder(run_bertjax, pretrained, tmp_path):
     target = tmp_path / "theirs"
     output = run_bertjax("export", "--from", pretrained, "--to", target)
     assert output.returncode == 0, output.stderr
@@ -111,7 +111,7 @@ def test_a_run_becomes_their_folder(run_bertjax, pretrained, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
-def test_checkpoints_go_by_step_or_rank(pretrained, tmp_path):
+def test_checkpoints_are_selected_by_step_or_rank(pretrained, tmp_path):
     name = "bert.embeddings.word_embeddings.weight"
     words = {}
     for which in ("20", "30", "best"):
@@ -121,7 +121,7 @@ def test_checkpoints_go_by_step_or_rank(pretrained, tmp_path):
     np.testing.assert_allclose(words["30"], 1.5 * words["20"], rtol=1e-6)
 
 
-def test_what_was_imported_goes_back_to_the_last_byte(save_pretrained, run_bertjax, tmp_path):
+def test_import_then_export_is_byte_identical(save_pretrained, run_bertjax, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
     importing.write(importing.read(source), tmp_path / "run")
     output = run_bertjax("export", "--from", tmp_path / "run", "--to", tmp_path / "back")
@@ -130,7 +130,7 @@ def test_what_was_imported_goes_back_to_the_last_byte(save_pretrained, run_bertj
         assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
 
 
-def test_half_precision_stays(save_pretrained, tmp_path):
+def test_half_precision_is_kept(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
     half = {name: array.astype(np.float16) for name, array in weights.read(source).items()}
     weights.write(source, half)
@@ -140,7 +140,7 @@ def test_half_precision_stays(save_pretrained, tmp_path):
     assert all(back[name].tobytes() == array.tobytes() for name, array in half.items())
 
 
-def test_a_pooler_that_nothing_trained_stays_here(save_pretrained, tmp_path):
+def test_an_untrained_pooler_is_not_exported(save_pretrained, tmp_path):
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",))
     config = export_run(run, tmp_path / "theirs")
     assert config["architectures"] == ["BertForMaskedLM"]
@@ -156,7 +156,7 @@ def test_a_pooler_that_nothing_trained_stays_here(save_pretrained, tmp_path):
         ({"type_vocab_size": 0, "num_pooler_layers": 0}, "distilbert"),
     ],
 )
-def test_numbers_tell_the_architecture(save_pretrained, tmp_path, model, model_type):
+def test_hyperparameters_determine_the_architecture(save_pretrained, tmp_path, model, model_type):
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",), **model)
     config = export_run(run, tmp_path / "theirs")
     assert config["model_type"] == model_type
@@ -164,7 +164,7 @@ def test_numbers_tell_the_architecture(save_pretrained, tmp_path, model, model_t
     assert model_type in prefixes
 
 
-def test_positions_that_padding_contradicts(save_pretrained, tmp_path):
+def test_positions_that_conflict_with_the_padding_id(save_pretrained, tmp_path):
     fields = {"type_vocab_size": 1, "position_offset": 2}
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",), **fields)
     with pytest.raises(UserError, match="position_offset=2 makes pad_token_id=1 in transformers"):
@@ -191,7 +191,7 @@ def test_a_fine_tuned_run_is_a_classifier(finetuned, tmp_path):
 
 
 @pytest.mark.slow
-def test_transformers_predicts_what_was_scored(finetuned, tmp_path):
+def test_transformers_predicts_the_scored_predictions(finetuned, tmp_path):
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
     transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
     export_run(finetuned, tmp_path / "theirs")
@@ -204,7 +204,7 @@ def test_transformers_predicts_what_was_scored(finetuned, tmp_path):
     assert found == [int(line.split("\t")[1]) for line in lines]
 
 
-def test_checkpoints_that_were_not_kept(finetuned, tmp_path):
+def test_a_run_without_checkpoints_is_refused(finetuned, tmp_path):
     results = json.loads((finetuned / "results.json").read_text())
     workdir = tmp_path / "cola"
     workdir.mkdir()
@@ -217,7 +217,7 @@ def test_checkpoints_that_were_not_kept(finetuned, tmp_path):
         export_run(workdir / "seed_7", tmp_path / "theirs")
 
 
-def test_scores_of_fine_tunings_stand_in_the_card(pretrained, finetuned, tmp_path):
+def test_scores_of_fine_tuning_runs_are_in_the_card(pretrained, finetuned, tmp_path):
     export_run(pretrained, tmp_path / "theirs", "--scores", finetuned)
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert "| fine-tuned on | metric | median | lowest | highest | seeds |" in card
@@ -229,7 +229,7 @@ def test_scores_of_fine_tunings_stand_in_the_card(pretrained, finetuned, tmp_pat
     assert not (tmp_path / "other").exists()
 
 
-def test_heads_that_transformers_has_not_are_left_out(pretrained, tmp_path, capsys):
+def test_heads_that_transformers_does_not_have_are_left_out(pretrained, tmp_path, capsys):
     run = tmp_path / "run"
     run.mkdir()
     for name in ("config.json", "tokenizer"):
@@ -244,7 +244,7 @@ def test_heads_that_transformers_has_not_are_left_out(pretrained, tmp_path, caps
     assert "left out (no class of transformers has it): sbo" in capsys.readouterr().err
 
 
-def test_fresh_parameters_are_no_run(run_bertjax, pretrained, tmp_path):
+def test_a_run_with_random_parameters_is_refused(run_bertjax, pretrained, tmp_path):
     words = ["--from", f"random:{pretrained}", "--to", tmp_path / "theirs"]
     output = run_bertjax("export", *words)
     assert output.returncode == 2

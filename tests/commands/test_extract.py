@@ -1,4 +1,4 @@
-"""`bertjax extract`: rows that line up with texts, whatever their order, length and company."""
+"""bertjax extract: features do not depend on the order, length and batch of the texts."""
 
 import dataclasses
 import pathlib
@@ -30,7 +30,7 @@ TEXTS = ["a b c d e f g h i j k l m n o p q r", "x y", "", "a", "q w e r t y"]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A BERT whose words are letters, and every number a draw."""
+    """A BERT with random weights whose words are letters."""
     folder = tmp_path_factory.mktemp("extract")
     (folder / "vocab.txt").write_text("\n".join([*PIECES, ""]))
     config = load_config(str(CONFIG), SMALL.items())
@@ -78,7 +78,7 @@ def rows_of(tokens):
     ]
 
 
-def test_company_and_chunks_do_not_matter(run, tokens):
+def test_features_do_not_depend_on_batches_and_chunks(run, tokens):
     encoding = features.load(str(run), layers="-1,0")
     reader = TextReader(encoding.tokenizer, 24, texts_per_chunk=2)
     alone = dataclasses.replace(encoding, reader=reader)
@@ -98,7 +98,7 @@ def test_pooled_rows(run, tokens, tmp_path):
     assert np.abs(first - mean).max() > 0.01
 
 
-def test_parquet_says_the_same(run, tokens, tmp_path):
+def test_parquet_has_the_same_features(run, tokens, tmp_path):
     pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'bertjax[parquet]'")
     table = extracted(run, tmp_path / "f.parquet", "--layers", "-1,-2")
     assert list(table) == ["text", "token", "piece", "begin", "end", "layer_2", "layer_1"]
@@ -117,19 +117,19 @@ def test_parquet_says_the_same(run, tokens, tmp_path):
         (["--max_seq_length", "12"], "line 1: text too long: got 18 tokens, expected at most 10"),
     ],
 )
-def test_what_cannot_be_is_one_line(run, tmp_path, options, printed):
+def test_impossible_options_are_one_line(run, tmp_path, options, printed):
     with pytest.raises(UserError, match=printed):
         extracted(run, tmp_path / "f.npz", *options)
     assert not list(tmp_path.iterdir())
 
 
-def test_layers_without_numbers_are_told_as_such(capsys):
+def test_invalid_layers_are_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         extract.main(["--init", "run", "--input", "a.txt", "--layers", "--out", "f.npz"])
     assert "argument --layers: expected one argument" in capsys.readouterr().err
 
 
-def test_longer_texts_are_cut_on_request(run, tmp_path, capsys):
+def test_longer_texts_are_truncated_on_request(run, tmp_path, capsys):
     found = extracted(run, tmp_path / "f.npz", "--max_seq_length", "12", "--truncate")
     assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]
     assert capsys.readouterr().err == "note: texts truncated to 10 tokens: 1\n"
@@ -149,7 +149,7 @@ def test_files_are_not_overwritten(run, tmp_path):
         extracted(run, tmp_path / "f.txt")
 
 
-def test_the_share_that_is_done_is_that_of_the_bytes(tmp_path):
+def test_progress_is_the_share_of_bytes(tmp_path):
     source = tmp_path / "texts.txt"
     source.write_text("aaaa\né\nbb\n")  # 5, 3 and 3 bytes
     for name in ("texts.txt", "texts.txt.gz"):

@@ -1,4 +1,4 @@
-"""`bertjax features`: once with the runs of the user, else with a stand-in that writes results."""
+"""bertjax features: once with real runs, else with a stub of finetune that writes results."""
 
 import itertools
 import json
@@ -62,7 +62,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_of_two_layers(tmp_path_factory) -> pathlib.Path:
-    """Model and tokenizer of a run: enough for one that begins with fresh parameters."""
+    """Model and tokenizer of a run: enough for random parameters."""
     run = tmp_path_factory.mktemp("runs") / "bert"
     text = [" ".join(words) for words in SENTENCES]
     pieces = tokenizer.train(text, kind="wordpiece", vocab_size=60, lowercase=False)
@@ -75,7 +75,7 @@ def run_of_two_layers(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.mark.slow
-def test_features_come_to_a_table(run_bertjax, data, run_of_two_layers, tmp_path, capsys):
+def test_features_become_a_table(run_bertjax, data, run_of_two_layers, tmp_path, capsys):
     words = ["--init", f"random:{run_of_two_layers}", "--data", data, "--workdir", tmp_path / "w"]
     words += ["--recipe", "tiny", "--layers", "weighted_sum_all", "--seeds", 1]
     words += [f"--config.{name}={value}" for name, value in QUICK.items()]
@@ -99,7 +99,7 @@ def test_features_come_to_a_table(run_bertjax, data, run_of_two_layers, tmp_path
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Puts it in place of `bertjax finetune`; changes the scores, by row."""
+    """Replace `bertjax finetune` by a stub, and return a function that sets the scores by row."""
     script, scores = tmp_path / "stand_in.py", tmp_path / "scores.json"
     script.write_text(STAND_IN)
     scores.write_text("{}")
@@ -111,7 +111,7 @@ def stand_in(tmp_path, monkeypatch):
 
 @pytest.fixture
 def deep(run_of_two_layers, tmp_path) -> pathlib.Path:
-    """The same with as many layers as every row requires."""
+    """The same with enough layers for every row."""
     content = json.loads((run_of_two_layers / "config.json").read_text())
     content["model"]["num_hidden_layers"] = 4
     (tmp_path / "deep").mkdir()
@@ -136,7 +136,7 @@ def ran(tmp_path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_every_row_stands_beside_the_published_one(suite, stand_in, tmp_path):
+def test_every_row_is_next_to_the_published_one(suite, stand_in, tmp_path):
     stand_in(last=0.25, concat_last_four=0.75)
     status, out, _ = suite("--seeds", 2)
     assert status == 0
@@ -164,7 +164,7 @@ def test_the_published_figures():
     assert set(features.LAYERS) == set(features.PUBLISHED) - {"fine_tuning"}
 
 
-def test_what_failed_is_done_again_alone_and_rows_are_added(suite, stand_in, tmp_path):
+def test_only_failed_rows_are_run_again_and_rows_can_be_added(suite, stand_in, tmp_path):
     stand_in(last="broken")
     status, out, printed = suite("--layers", "embeddings,last")
     assert status == 2
@@ -181,7 +181,7 @@ def test_what_failed_is_done_again_alone_and_rows_are_added(suite, stand_in, tmp
     assert rows == ["embeddings", "second-to-last hidden", "last hidden"]
 
 
-def test_a_folder_keeps_its_encoder_and_its_data(suite, run_of_two_layers, tmp_path):
+def test_a_workdir_belongs_to_one_encoder_and_its_data(suite, run_of_two_layers, tmp_path):
     assert suite("--layers", "last")[0] == 0
     status, _, printed = suite("--layers", "last", init=run_of_two_layers)
     assert (status, printed.count("\n")) == (2, 1)
@@ -197,7 +197,7 @@ def fine_tuning(folder, encoder="random", task="ner"):
     (folder / "results.json").write_text(json.dumps(results))
 
 
-def test_a_fine_tuning_of_the_same_encoder_is_one_more_row(suite, tmp_path):
+def test_a_fine_tuning_run_of_the_same_encoder_is_an_additional_row(suite, tmp_path):
     fine_tuning(tmp_path / "ner")
     status, out, _ = suite("--layers", "last", "--finetuned", tmp_path / "ner")
     assert status == 0
@@ -226,7 +226,7 @@ def test_a_fine_tuning_of_the_same_encoder_is_one_more_row(suite, tmp_path):
         (["--config.task.lstm_sise=8"], "no field 'lstm_sise'"),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, message):
+def test_a_user_error_is_one_line_before_anything_runs(suite, tmp_path, words, message):
     status, out, errors = suite(*words)
     assert (status, out) == (2, "")
     assert message in errors
@@ -234,7 +234,7 @@ def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, mess
     assert not ran(tmp_path)
 
 
-def test_an_encoder_with_too_few_layers_is_told_which_rows_it_has(suite, run_of_two_layers):
+def test_too_few_layers_are_refused_with_the_possible_rows(suite, run_of_two_layers):
     status, _, printed = suite("--layers", "last,sum_last_four", init=run_of_two_layers)
     assert (status, printed.count("\n")) == (2, 1)
     assert "'sum_last_four': got 2, expected 4 or more; choose among" in printed

@@ -1,4 +1,4 @@
-"""bertjax fill: what the model believes, wherever [MASK] stands, one text or several."""
+"""bertjax fill: probabilities at [MASK] are those of the model, for one text or several."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def filler(run):
 
 
 def by_hand(filler, ids, place):
-    """Probabilities of all tokens at a place of one row."""
+    """Probabilities of all tokens at a position of one row."""
 
     def method(module, batch):
         sequence = module.encoder(batch, train=False).sequence
@@ -41,7 +41,7 @@ def by_hand(filler, ids, place):
     return np.asarray(jax.nn.softmax(logits))
 
 
-def test_probabilities_are_the_models(filler):
+def test_probabilities_are_those_of_the_model(filler):
     texts = ["a b [MASK] d", "[MASK] x y z q r s t [MASK]"]
     found = filler.fill(texts)
     assert [len(places) for places in found] == [1, 2]
@@ -64,7 +64,7 @@ def test_the_precision_of_the_run_can_be_changed(run):
 
 
 class Hidden:
-    """In place of a pretrainer: one token of a row is hidden, and predicted with probability 1."""
+    """A stub of a pretrainer: one token per row is masked and predicted with probability 1."""
 
     def __init__(self, places):
         self.places = jnp.asarray(places)
@@ -74,7 +74,7 @@ class Hidden:
         return self.places, labels[:, 0], jnp.ones(labels.shape), labels
 
 
-def test_guesses_come_with_up_to_twelve_tokens_of_text_on_either_side(filler):
+def test_predictions_have_up_to_twelve_tokens_of_context_on_either_side(filler):
     letters, first, places = LETTERS[:20], WORDS.index("a"), [1, 6, 12, 13, 20]
     ids = np.array([[2, *range(first, first + 20), 3, 0]] * len(places), np.int32)
     batch = {"input_ids": ids, "attention_mask": ids > 0, "example_id": np.arange(len(places))}
@@ -92,7 +92,7 @@ def typed(capsys, *words):
     return status, *capsys.readouterr()
 
 
-def test_texts_come_from_the_line_or_from_standard_input(run, capsys, monkeypatch):
+def test_texts_are_arguments_or_lines_of_standard_input(run, capsys, monkeypatch):
     texts = ["a [MASK] c", "[MASK] b"]
     status, plain, _ = typed(capsys, "--init", run, "--top", 2, *texts)
     assert status == 0
@@ -118,7 +118,7 @@ def test_texts_come_from_the_line_or_from_standard_input(run, capsys, monkeypatc
         (["a [MASK]", "--batch_size", "0"], "--batch_size: got 0, expected an integer >= 1"),
     ],
 )
-def test_a_mistake_is_one_line(run, capsys, words, message):
+def test_a_user_error_is_one_line(run, capsys, words, message):
     status, out, errors = typed(capsys, "--init", run, *words)
     assert (status, out) == (2, "")
     assert message in errors

@@ -1,4 +1,4 @@
-"""Fine-tuning from the command line, on a task that a small model can learn: good films and bad."""
+"""bertjax finetune, on a task that a small model learns: positive and negative reviews."""
 
 import itertools
 import json
@@ -51,7 +51,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> pathlib.Path:
-    """SST-2 of our own: 30 sentences to learn, 10 to be scored, 5 without labels."""
+    """SST-2 data: 30 training sentences, 10 with labels for evaluation, 5 without labels."""
     folder = tmp_path_factory.mktemp("glue") / "SST-2"
     folder.mkdir()
     lines = [f"{text}\t{label}" for text, label in ROWS]
@@ -68,7 +68,7 @@ def pretrained(tmp_path_factory) -> pathlib.Path:
 
 
 def beginning(recipe: str, run: pathlib.Path) -> pathlib.Path:
-    """The folder of a pretraining run with one checkpoint, in which nothing was learned yet."""
+    """The workdir of a pretraining run with one checkpoint of random weights."""
     pieces = tokenizer.train([text for text, _ in ROWS] * 4, kind="wordpiece", vocab_size=90)
     pieces.save(str(run / "tokenizer"))
     config = configs.load_config(
@@ -111,7 +111,7 @@ def job_of(data, init, workdir, **overrides) -> finetune_job.Job:
 
 @pytest.fixture(scope="module")
 def finished(run_bertjax, data, pretrained, tmp_path_factory):
-    """The command, typed once, with two seeds: (its workdir, what it said)."""
+    """The output of the command with two seeds: (workdir, standard output)."""
     workdir = tmp_path_factory.mktemp("runs") / "sst2"
     words = arguments(data, pretrained, workdir, keep_checkpoints="true")
     output = run_bertjax("finetune", *words, "--seeds", 2, env=COMPILED_QUICKLY)
@@ -127,7 +127,7 @@ def test_the_config_of_a_run_is_a_recipe(finished, data, pretrained, tmp_path):
     assert configs.differences(recipe, job.config) == []
 
 
-def test_it_learns_and_says_so(finished):
+def test_scores_improve_and_are_printed(finished):
     workdir, output = finished
     results = json.loads((workdir / "results.json").read_text())
     assert results["status"] == "complete"
@@ -146,7 +146,7 @@ def test_it_learns_and_says_so(finished):
     assert "\x1b" not in output.stderr + output.stdout
 
 
-def test_it_tells_which_parameters_it_began_with(finished, pretrained):
+def test_the_initial_checkpoint_is_logged(finished, pretrained):
     workdir, _ = finished
     results = json.loads((workdir / "results.json").read_text())
     assert results["init"]["name"] == str(pretrained)
@@ -156,7 +156,7 @@ def test_it_tells_which_parameters_it_began_with(finished, pretrained):
     assert json.loads((workdir / "summary.json").read_text())["init"]["encoder"] == encoder
 
 
-def test_predictions_are_what_was_scored(finished):
+def test_prediction_files_have_the_scored_predictions(finished):
     workdir, _ = finished
     results = json.loads((workdir / "results.json").read_text())
     for result in results["each_seed"]:
@@ -172,8 +172,8 @@ def test_predictions_are_what_was_scored(finished):
     assert [line.split("\t")[0] for line in test] == ["index", "0", "10", "20", "30", "40"]
 
 
-def test_a_seed_that_kept_its_checkpoints_can_be_asked(finished, tmp_path, capsys):
-    """In JSON and as text, it says of each dev sentence what was predicted in training."""
+def test_predict_with_a_seed_that_kept_its_checkpoints(finished, tmp_path, capsys):
+    """JSON and text input give the predictions of the dev set in training."""
     lines = [text for text, _ in ROWS[::3]]
     lines[0] = json.dumps({"sentence": lines[0]})
     (tmp_path / "asked.txt").write_text("\n".join([*lines, ""]))
@@ -200,7 +200,7 @@ def test_a_seed_that_kept_its_checkpoints_can_be_asked(finished, tmp_path, capsy
         ("pretrained", "one", "has no task: expected a run of bertjax finetune"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(
+def test_predict_refuses_unusable_runs_in_one_line(
     finished, pretrained, init, line, message, tmp_path, capsys
 ):
     (tmp_path / "asked.txt").write_text(f"{line}\n")
@@ -212,7 +212,7 @@ def test_what_cannot_be_asked_is_one_line(
     assert (output.out, output.err.count("\n")) == ("", 1)
 
 
-def test_a_finished_run_is_not_done_again(finished, data, pretrained, capsys):
+def test_a_finished_run_is_not_repeated(finished, data, pretrained, capsys):
     workdir, output = finished
     before = (workdir / "results.json").read_text()
     finetune.main([*arguments(data, pretrained, workdir), "--seeds", "2"])
@@ -224,7 +224,7 @@ def test_a_finished_run_is_not_done_again(finished, data, pretrained, capsys):
     assert json.loads(after)["each_seed"] == json.loads(before)["each_seed"]
 
 
-def test_seeds_differ_from_the_first_step_on(finished):
+def test_seeds_differ_from_the_first_step(finished):
     losses = [
         [
             record["loss"]
@@ -238,7 +238,7 @@ def test_seeds_differ_from_the_first_step_on(finished):
 
 
 class StopAfter(Interrupt):
-    """Stops as a signal would, after so many steps."""
+    """Stops like a signal after a number of steps."""
 
     def __init__(self, steps: int):
         super().__init__()
@@ -251,7 +251,7 @@ class StopAfter(Interrupt):
 
 
 @pytest.mark.slow
-def test_interrupted_seeds_end_as_uninterrupted_ones(data, pretrained, tmp_path):
+def test_interrupted_seeds_equal_uninterrupted_ones(data, pretrained, tmp_path):
     """Stops within an epoch, at its end, and one step before the last."""
     changes = {"num_train_epochs": 3, "choose_epoch": "best", "keep_checkpoints": "true"}
     whole = job_of(data, pretrained, tmp_path / "whole", **changes)
@@ -273,7 +273,7 @@ def test_interrupted_seeds_end_as_uninterrupted_ones(data, pretrained, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_more_seeds_are_added(
+def test_a_killed_run_resumes_and_more_seeds_can_be_added(
     command_environment, root, data, pretrained, finished, tmp_path
 ):
     words = arguments(data, pretrained, tmp_path)
@@ -298,7 +298,7 @@ def test_a_killed_run_goes_on_and_more_seeds_are_added(
     assert results[:2] == whole
 
 
-def test_the_encoder_is_the_pretrained_one_and_differs_from_a_fresh_one(data, pretrained, tmp_path):
+def test_the_encoder_is_initialised_from_the_pretrained_one(data, pretrained, tmp_path):
     def begun(init):
         job = job_of(data, init, tmp_path)
         state = finetune_job.init_state(job, job.trainer(0))
@@ -312,7 +312,7 @@ def test_the_encoder_is_the_pretrained_one_and_differs_from_a_fresh_one(data, pr
 
 
 @pytest.mark.slow
-def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
+def test_only_the_discriminator_of_an_electra_is_fine_tuned(data, tmp_path):
     run = beginning("electra.py:tiny", tmp_path / "electra")
     checkpoint = run / "checkpoints" / "7"
     assert set(restore.load_numpy(checkpoint, "params")) == {"encoder", "generator", "rtd"}
@@ -335,7 +335,7 @@ def test_of_an_electra_the_discriminator_alone_is_fine_tuned(data, tmp_path):
         ({"task.dataset": "sst"}, r"config.task.dataset: got 'sst', .*; did you mean 'sst2'\?"),
     ],
 )
-def test_what_does_not_fit_is_one_line(data, pretrained, tmp_path, overrides, message):
+def test_mismatches_are_one_line(data, pretrained, tmp_path, overrides, message):
     with pytest.raises(UserError, match=message) as caught:
         job_of(data, pretrained, tmp_path, **overrides)
     assert "\n" not in str(caught.value)
@@ -356,7 +356,7 @@ def test_no_seeds_are_refused(data, pretrained, tmp_path):
 
 
 def changed(run: pathlib.Path, folder: pathlib.Path, change) -> pathlib.Path:
-    """A run like another, with another config."""
+    """A copy of a run with a changed config."""
     folder.mkdir()
     content = json.loads((run / "config.json").read_text())
     change(content)
@@ -390,7 +390,7 @@ def test_a_tokenizer_of_another_size_or_none_is_refused(data, pretrained, tmp_pa
         job_of(data, run, tmp_path / "w")
 
 
-def test_mistakes_are_told_in_one_line_with_status_2(run_bertjax, data, pretrained, tmp_path):
+def test_user_errors_are_one_line_with_status_2(run_bertjax, data, pretrained, tmp_path):
     output = run_bertjax("finetune", *arguments(data, "random", tmp_path / "w"))
     assert output.returncode == 2
     assert output.stderr.startswith("bertjax finetune: error: random requires a run")

@@ -1,4 +1,6 @@
-"""`bertjax glue`: a suite of runs, each a process, here of a stand-in that only writes results."""
+"""bertjax glue: a suite of runs in separate processes, which a stub that only writes results
+replaces.
+"""
 
 import json
 import sys
@@ -40,7 +42,9 @@ for name in json.loads((here / "files.json").read_text())[task]:
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Replaces `bertjax finetune`; sets the scores, by task or by folder of a run."""
+    """Replace `bertjax finetune` by a stub, and return a function that sets scores by task or
+    folder.
+    """
     script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
     files = {
@@ -77,7 +81,7 @@ def suite(stand_in, data, tmp_path, root, monkeypatch, capsys):
     return run
 
 
-def test_all_tasks_come_to_a_table_an_average_and_an_archive(suite, stand_in, tmp_path):
+def test_all_tasks_give_a_table_an_average_and_an_archive(suite, stand_in, tmp_path):
     stand_in(cola=0.2, rte=0.8)
     status, out, printed = suite("--seeds", 2)
     assert status == 0
@@ -98,7 +102,7 @@ def test_all_tasks_come_to_a_table_an_average_and_an_archive(suite, stand_in, tm
     assert "lacks" not in printed
 
 
-def test_what_failed_is_named_and_done_again_alone(suite, stand_in, tmp_path):
+def test_failed_tasks_are_named_and_only_they_run_again(suite, stand_in, tmp_path):
     stand_in(rte="broken")
     status, out, printed = suite("--tasks", "cola,rte")
     assert status == 2
@@ -114,8 +118,8 @@ def test_what_failed_is_named_and_done_again_alone(suite, stand_in, tmp_path):
     assert (tmp_path / "suite" / "cola" / "results.json").stat().st_mtime_ns == written
 
 
-def test_a_folder_keeps_the_encoder_that_it_began_with(suite, data, tmp_path, capsys):
-    """Scores of another encoder would be reported as this one's."""
+def test_a_workdir_belongs_to_one_encoder(suite, data, tmp_path, capsys):
+    """Scores of another encoder would be reported as those of this one."""
     assert suite("--tasks", "rte")[0] == 0
     words = ("--data", data, "--workdir", tmp_path / "suite", "--tasks", "rte")
     assert cli.main(["glue", "--init", "runs/other", *map(str, words)]) == 2
@@ -124,7 +128,7 @@ def test_a_folder_keeps_the_encoder_that_it_began_with(suite, data, tmp_path, ca
     assert output.count("\n") == 1
 
 
-def test_a_grid_reports_its_best_point_and_says_so(suite, stand_in):
+def test_a_grid_reports_its_best_point(suite, stand_in):
     stand_in(**{"rte/batch_32,rate_3e-05,epochs_4": 0.9})
     status, out, _ = suite("--tasks", "rte", "--grid", "--parallel", 4, "--seeds", 1)
     assert status == 0
@@ -140,7 +144,7 @@ def test_a_grid_reports_its_best_point_and_says_so(suite, stand_in):
         (("--from_mnli", "--tasks", "mnli,cola"), "--from_mnli has no effect: got tasks cola, mn"),
     ],
 )
-def test_what_would_change_no_run_or_all_alike_is_refused(suite, tmp_path, words, message):
+def test_options_without_effect_on_the_runs_are_refused(suite, tmp_path, words, message):
     status, _, printed = suite("--tasks", "rte,mnli", *words)
     assert status == 2
     assert message in printed
@@ -148,7 +152,7 @@ def test_what_would_change_no_run_or_all_alike_is_refused(suite, tmp_path, words
     assert not (tmp_path / "suite").exists()
 
 
-def test_small_tasks_may_begin_with_mnli(suite, tmp_path):
+def test_small_tasks_can_be_initialised_from_mnli(suite, tmp_path):
     status, *_ = suite("--tasks", "rte,mnli,cola", "--from_mnli", "--parallel", 2)
     assert status == 0
     order = dict(line.split() for line in (tmp_path / "order").read_text().splitlines())
@@ -170,7 +174,7 @@ def test_small_tasks_may_begin_with_mnli(suite, tmp_path):
         (["--config.modle.x=1"], "no field 'modle'"),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, message):
+def test_a_user_error_is_one_line_before_anything_runs(suite, tmp_path, words, message):
     status, out, errors = suite(*words)
     assert (status, out) == (2, "")
     assert message in errors
@@ -178,7 +182,7 @@ def test_a_mistake_is_one_line_before_anything_runs(suite, tmp_path, words, mess
     assert not (tmp_path / "order").exists()
 
 
-def test_tasks_of_mnli_are_not_started_without_it_and_the_rest_runs(suite, stand_in, tmp_path):
+def test_if_mnli_fails_its_dependent_tasks_are_skipped(suite, stand_in, tmp_path):
     stand_in(mnli="broken")
     status, _, printed = suite("--tasks", "rte,mnli,cola", "--from_mnli")
     assert status == 2
@@ -198,7 +202,7 @@ def test_mnli_counts_once_with_both_of_its_dev_sets(tmp_path):
     assert glue_task("mnli").metrics == ("accuracy",)
 
 
-def test_work_is_the_size_of_the_training_examples_times_the_epochs(tmp_path):
+def test_work_is_the_number_of_training_examples_times_the_epochs(tmp_path):
     (tmp_path / "RTE").mkdir()
     (tmp_path / "RTE" / "train.tsv").write_text("x" * 50)
     (tmp_path / "RTE" / "dev.tsv").write_text("x" * 900)

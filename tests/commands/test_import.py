@@ -1,4 +1,4 @@
-"""`bertjax import`: what transformers saved becomes a run."""
+"""bertjax import: a model saved by transformers becomes a run."""
 
 import json
 
@@ -22,7 +22,7 @@ CLASSIFIER = {
 
 
 def id2label(*names):
-    """The field of a config.json that names the outputs."""
+    """The field of config.json with the names of the outputs."""
     return {"id2label": {str(number): name for number, name in enumerate(names)}}
 
 
@@ -55,7 +55,7 @@ def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_special_tokens_that_bertjax_does_not_find_in_texts_are_named(
+def test_special_tokens_that_are_not_recognised_in_texts_are_named(
     save_pretrained, tmp_path, special
 ):
     source = save_pretrained(tmp_path / "theirs")
@@ -81,7 +81,7 @@ def test_a_bare_sentencepiece_model_is_named(save_pretrained, tmp_path):
     assert "SentencePiece model without a tokenizer.json" in warning
 
 
-def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
+def test_mismatched_arrays_are_listed_in_a_table(run_bertjax, save_pretrained, tmp_path):
     changed = {"bert.pooler.dense.bias": np.zeros(5, np.float32), "adapter": np.ones(3)}
     source = save_pretrained(tmp_path / "theirs", changed, ("bert.encoder.layer.1.output.dense.b",))
     captured = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
@@ -108,14 +108,14 @@ def test_what_does_not_fit_is_a_table(run_bertjax, save_pretrained, tmp_path):
         ),
     ],
 )
-def test_a_config_that_does_not_fit(save_pretrained, tmp_path, change, printed):
+def test_a_config_that_does_not_match_is_refused(save_pretrained, tmp_path, change, printed):
     source = save_pretrained(tmp_path / "theirs", **change)
     with pytest.raises(UserError, match=printed):
         import_model(source, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tokenizer_may_lie_elsewhere_and_must_fit(save_pretrained, tmp_path):
+def test_a_separate_tokenizer_must_match_the_model(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
     (source / "vocab.txt").rename(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match="is not a tokenizer folder"):
@@ -130,7 +130,7 @@ def test_a_tokenizer_may_lie_elsewhere_and_must_fit(save_pretrained, tmp_path):
         import_model(source, tmp_path / "other", "--tokenizer", tmp_path / "vocab.txt")
 
 
-def test_a_folder_that_is_taken_is_left_alone(save_pretrained, tmp_path):
+def test_an_existing_folder_is_not_overwritten(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
     before = sorted(path.name for path in source.iterdir())
     with pytest.raises(UserError, match="exists and is not empty: specify a new folder"):
@@ -164,8 +164,8 @@ def theirs_for(end, **config):
     return {"architectures": [f"BertFor{end}"], **config}
 
 
-def test_the_class_tells_which_head_it_is(save_pretrained, tmp_path, capsys):
-    """Of a pooler that the head does not read nothing is known."""
+def test_the_model_class_determines_the_head(save_pretrained, tmp_path, capsys):
+    """The config does not determine whether the head reads a pooler."""
     tags = {"0": "O", "1": "B-PER"}
     config = theirs_for("TokenClassification", id2label=tags)
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **config)
@@ -197,14 +197,14 @@ def test_the_class_tells_which_head_it_is(save_pretrained, tmp_path, capsys):
         ("MultipleChoice", {"num_choices": "4"}, "race", "num_choices of config.json: got '4'"),
     ],
 )
-def test_a_head_of_which_too_little_is_known(save_pretrained, tmp_path, end, config, task, printed):
+def test_an_ambiguous_head_is_refused(save_pretrained, tmp_path, end, config, task, printed):
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **theirs_for(end, **config))
     with pytest.raises(UserError, match=printed):
         import_model(source, tmp_path / "run", "--task", task)
     assert not (tmp_path / "run").exists()
 
 
-def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_path):
+def test_predict_with_an_imported_question_answering_model(save_pretrained, run_bertjax, tmp_path):
     head = {name.replace("classifier", "qa_outputs"): a for name, a in CLASSIFIER.items()}
     head["bert.embeddings.position_embeddings.weight"] = np.ones((512, 16), np.float32)
     config = theirs_for("QuestionAnswering", max_position_embeddings=512)
@@ -218,14 +218,16 @@ def test_what_answers_questions_can_be_asked(save_pretrained, run_bertjax, tmp_p
     assert ["truncated" in answer for answer in answers] == [False, True]
 
 
-def test_heads_beside_a_classifier_are_left_out(save_pretrained, tmp_path, capsys):
+def test_other_heads_than_the_classifier_are_left_out(save_pretrained, tmp_path, capsys):
     config = {"finetuning_task": "rte", **id2label("entailment", "not_entailment")}
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, **config)
     import_model(source, tmp_path / "run")
     assert "left out: mlm, sentence_pair" in capsys.readouterr().err
 
 
-def test_fine_tuning_from_their_folder_tells_the_way(save_pretrained, tmp_path):
+def test_fine_tuning_from_a_hugging_face_folder_is_refused_with_the_import_command(
+    save_pretrained, tmp_path
+):
     source = save_pretrained(tmp_path / "theirs")
     with pytest.raises(UserError, match=r"`bertjax import --from \S+theirs --to RUN`"):
         checkpoint_origin.resolve(str(source))
@@ -235,12 +237,12 @@ def test_fine_tuning_from_their_folder_tells_the_way(save_pretrained, tmp_path):
     ("model_type", "activation"),
     [("bert", "tanh"), ("xlnet", "tanh"), ("electra", "gelu"), ("distilbert", "relu")],
 )
-def test_what_is_fine_tuned_next_can_be_exported(model_type, activation):
+def test_the_suggested_fine_tuning_can_be_exported(model_type, activation):
     config = ConfigDict({"imported": {"model_type": model_type}})
     assert importing.classifier_act(config) == activation
 
 
-def test_help_teaches(run_bertjax):
+def test_help_has_an_example(run_bertjax):
     captured = run_bertjax("import", "--help")
     assert captured.returncode == 0
     assert "bertjax finetune --config configs/glue.py:rte --init runs/bert_base" in captured.stdout

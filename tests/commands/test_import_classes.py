@@ -39,7 +39,7 @@ def classifier(bias, kernel=None):
 
 
 def named(*names, **more):
-    """The fields of a config.json that name the outputs of a classifier of texts."""
+    """Fields of config.json that name the outputs of a text classifier."""
     table = {str(number): name for number, name in enumerate(names)}
     return {"architectures": ["BertForSequenceClassification"], "id2label": table, **more}
 
@@ -69,7 +69,7 @@ def test_names_and_order_are_those_of_the_model(save_pretrained, tmp_path, task,
     assert again["imported"]["parameters"] == run["imported"]["parameters"]
 
 
-def test_predict_prints_the_class_that_the_model_means(save_pretrained, tmp_path):
+def test_predict_prints_the_class_of_the_model(save_pretrained, tmp_path):
     arrays = classifier(np.log([6.0, 3.0, 1.0]))
     config = named("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
     source = save_pretrained(tmp_path / "hf", arrays, HEADS, **config)
@@ -148,13 +148,15 @@ def test_stated_tags_replace_those_of_the_config(save_pretrained, tmp_path):
         ),
     ],
 )
-def test_classes_that_are_not_those_of_the_task(save_pretrained, tmp_path, config, labels, message):
+def test_other_classes_than_those_of_the_task_are_refused(
+    save_pretrained, tmp_path, config, labels, message
+):
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
     with pytest.raises(UserError, match=message):
         importing.read(source, task="rte", labels=labels)
 
 
-def test_old_placeholders_in_label2id_contradict_nothing(save_pretrained, tmp_path):
+def test_placeholders_in_label2id_are_ignored(save_pretrained, tmp_path):
     config = named("not_entailment", "entailment", label2id={"LABEL_0": 0, "LABEL_1": 1})
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
     assert importing.read(source, task="rte").config.imported.class_order == (1, 0)
@@ -175,7 +177,7 @@ def test_a_regression_has_no_classes(save_pretrained, tmp_path, config, labels, 
         importing.read(source, task="rte")
 
 
-def test_a_sigmoid_of_transformers_is_mentioned(save_pretrained, tmp_path):
+def test_a_sigmoid_in_the_pipeline_of_transformers_is_mentioned(save_pretrained, tmp_path):
     """Its pipeline applies one to a single output, unless the config states a regression."""
     source = save_pretrained(tmp_path / "hf", classifier([2]), HEADS)
     (warning,) = importing.read(source, task="stsb").warnings
@@ -191,14 +193,14 @@ def test_a_sigmoid_of_transformers_is_mentioned(save_pretrained, tmp_path):
         (["--labels", "a", "b"], "--labels: got a, b, expected none"),
     ],
 )
-def test_statements_about_a_head_that_is_not_there(save_pretrained, tmp_path, options, message):
+def test_options_about_a_missing_head_are_refused(save_pretrained, tmp_path, options, message):
     source = save_pretrained(tmp_path / "hf")
     with pytest.raises(UserError, match=message):
         import_model(source, tmp_path / "run", *options)
     assert not (tmp_path / "run").exists()
 
 
-def test_statements_about_a_head_that_stays_behind(save_pretrained, tmp_path):
+def test_options_about_a_head_that_is_left_out_are_refused(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS)
     with pytest.raises(UserError, match="--labels: got a, expected none"):
         importing.read(source, task="none", labels=("a",))
@@ -212,7 +214,7 @@ def test_statements_about_a_head_that_stays_behind(save_pretrained, tmp_path):
         ("BertForMaskedLM", {}, None),
     ],
 )
-def test_classes_of_transformers_that_are_read_as_others(
+def test_classes_of_transformers_that_are_imported_as_other_heads(
     save_pretrained, tmp_path, capsys, name, arrays, message
 ):
     without = ("cls.seq_relationship", "bert.pooler")
@@ -224,7 +226,7 @@ def test_classes_of_transformers_that_are_read_as_others(
     assert not message or message in printed
 
 
-def test_a_task_that_the_config_does_not_confirm(save_pretrained, tmp_path, capsys):
+def test_a_task_that_contradicts_the_config_is_refused(save_pretrained, tmp_path, capsys):
     config = named("entailment", "not_entailment", finetuning_task="rte")
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "qnli")

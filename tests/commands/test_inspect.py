@@ -1,4 +1,4 @@
-"""What `bertjax inspect` says."""
+"""bertjax inspect: descriptions of runs, checkpoints and corpora."""
 
 import json
 
@@ -52,7 +52,7 @@ def printed(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_checkpoint_is_described_by_what_it_holds(workdir, capsys):
+def test_description_of_a_checkpoint(workdir, capsys):
     checkpoint = printed(capsys, workdir / "checkpoints" / "30")
     assert checkpoint["kind"] == "checkpoint"
     assert checkpoint["step"] == 30
@@ -66,14 +66,14 @@ def test_a_checkpoint_is_described_by_what_it_holds(workdir, capsys):
     assert checkpoint["bytes"] > 0
 
 
-def test_checkpoints_go_by_step_or_rank(workdir, capsys):
+def test_checkpoints_are_selected_by_step_or_rank(workdir, capsys):
     assert printed(capsys, f"{workdir}@20")["step"] == 20
     assert printed(capsys, f"{workdir}@best")["step"] == 20
     with pytest.raises(UserError, match="no checkpoint '25'"):
         inspect.main([f"{workdir}@25"])
 
 
-def test_a_run_is_described_by_what_came_out(workdir, capsys):
+def test_description_of_a_run(workdir, capsys):
     run = printed(capsys, workdir)
     assert run["kind"] == "run"
     assert run["status"] == "stopped at step 30 of 40; the same command resumes it"
@@ -97,13 +97,13 @@ def test_the_status_of_a_run(workdir, tmp_path, capsys):
     assert fresh["status"] == "stopped before its first checkpoint, of 40 steps"
 
 
-def test_a_running_run_is_said_to_run(tmp_path, root, run_bertjax):
+def test_the_status_of_a_running_run(tmp_path, root, run_bertjax):
     with claim(tmp_path / "run", CONFIG):
         result = run_bertjax("inspect", tmp_path / "run", "--json")
     assert json.loads(result.stdout)["status"] == "running"
 
 
-def test_people_read_a_tree_of_shapes(workdir, capsys):
+def test_text_output_has_a_tree_of_shapes(workdir, capsys):
     inspect.main([str(workdir / "checkpoints" / "30")])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"checkpoint {workdir / 'checkpoints' / '30'}"
@@ -121,7 +121,7 @@ def test_people_read_a_tree_of_shapes(workdir, capsys):
     ]
 
 
-def test_people_read_what_a_run_is(workdir, capsys):
+def test_text_output_describes_a_run(workdir, capsys):
     inspect.main([str(workdir)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"run {workdir}"
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_not_described(workdir):
         inspect.main([str(workdir / "checkpoints" / "30")])
 
 
-def test_what_is_none_of_these_is_told_what_would_be(tmp_path):
+def test_other_folders_are_refused_with_what_is_expected(tmp_path):
     (tmp_path / "file").write_text("")
     for path, came in [
         (tmp_path / "nothing", "is missing"),
@@ -179,8 +179,8 @@ WORDS = tuple(f"word{number}" for number in range(100, 160))
         ({"status": "running", "steps": 40, "seeds": 2}, "stopped; 2 seed(s) finished"),
     ],
 )
-def test_a_fine_tuning_is_done_when_its_seeds_are(tmp_path, capsys, summary, status):
-    """Its checkpoints are gone by then."""
+def test_a_fine_tuning_run_is_complete_when_its_seeds_are(tmp_path, capsys, summary, status):
+    """Its checkpoints are deleted at that point."""
     claim(tmp_path, CONFIG).release()
     write_summary(tmp_path, summary)
     assert printed(capsys, tmp_path)["status"].startswith(status)

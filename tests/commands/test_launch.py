@@ -1,4 +1,4 @@
-"""`bertjax launch`: real processes on this machine that join, are killed, stop and continue."""
+"""bertjax launch: real processes on this machine that connect, are killed, stop and resume."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def two(corpus, tmp_path_factory, run_bertjax):
 
 @pytest.fixture(scope="module")
 def four(corpus, tmp_path_factory, run_bertjax, root):
-    """Four processes with two devices each, which note in `built` what they read."""
+    """Four processes with two devices each, which record the examples they read in `built`."""
     folder = tmp_path_factory.mktemp("four")
     (folder / "built").mkdir()
     (folder / "sitecustomize.py").write_text(NOTES_WHAT_IS_BUILT)
@@ -121,7 +121,7 @@ def four(corpus, tmp_path_factory, run_bertjax, root):
 
 
 @pytest.mark.slow
-def test_several_processes_learn_what_one_learns(alone, two, four):
+def test_several_processes_train_the_same_model_as_one(alone, two, four):
     assert losses(two) == pytest.approx(alone, rel=1e-5)
     assert losses(four) == pytest.approx(alone, rel=1e-5)
 
@@ -140,7 +140,7 @@ def test_each_process_reads_only_its_part_of_the_data(four):
 
 @pytest.mark.parametrize("processes", [1, 8])
 @pytest.mark.slow
-def test_another_number_of_processes_goes_on_with_the_same_data(
+def test_another_number_of_processes_resumes_with_the_same_data(
     alone, four, corpus, tmp_path, run_bertjax, processes
 ):
     workdir = tmp_path / "run"
@@ -157,7 +157,7 @@ def test_another_number_of_processes_goes_on_with_the_same_data(
 
 
 def process_of(number):
-    """The process of a job on this machine that has this number, by its environment."""
+    """Find the process of a job on this machine by its index, from its environment."""
     for folder in pathlib.Path("/proc").iterdir():
         try:
             environment = (folder / "environ").read_bytes()
@@ -173,7 +173,7 @@ MARK = f"LAUNCH_TEST={os.getpid()}".encode()
 
 @pytest.fixture
 def running(corpus, tmp_path, start_bertjax):
-    """A job of two processes that has begun to train, far from its end."""
+    """A job of two processes that is training, far from its end."""
     workdir = tmp_path / "run"
     longer = words(corpus, workdir, num_train_steps=100_000)
     mark = dict([MARK.decode().split("=")])
@@ -188,7 +188,7 @@ def running(corpus, tmp_path, start_bertjax):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running):
+def test_a_killed_process_is_named_and_the_others_end(running):
     process, _ = running
     os.kill(process_of(1), signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
@@ -197,9 +197,7 @@ def test_a_process_that_is_killed_takes_the_others_with_it_and_is_named(running)
 
 
 @pytest.mark.slow
-def test_after_a_kill_the_same_job_goes_on_bit_for_bit(
-    two, corpus, tmp_path, start_bertjax, run_bertjax
-):
+def test_a_killed_job_resumes_bit_for_bit(two, corpus, tmp_path, start_bertjax, run_bertjax):
     workdir = tmp_path / "run"
     slowly = words(corpus, workdir, eval_every=1)
     mark = dict([MARK.decode().split("=")])
@@ -240,7 +238,7 @@ def one_of_two(port, number, **more):
 
 
 @pytest.mark.slow
-def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, start_bertjax):
+def test_processes_with_different_configs_are_refused(corpus, tmp_path, start_bertjax):
     port, printed = free_port(), []
     jobs = [
         start_bertjax(
@@ -258,7 +256,7 @@ def test_processes_that_are_about_different_things_say_so(corpus, tmp_path, star
 
 
 @pytest.mark.slow
-def test_processes_that_never_come_are_named(corpus, tmp_path, start_bertjax):
+def test_processes_that_do_not_join_are_named(corpus, tmp_path, start_bertjax):
     port = free_port()
     job = {"BERTJAX_PROCESSES": "4", "BERTJAX_SECONDS_TO_JOIN": "4"}
     here = [
@@ -275,7 +273,7 @@ def test_processes_that_never_come_are_named(corpus, tmp_path, start_bertjax):
 
 
 @pytest.mark.slow
-def test_a_first_process_that_never_comes_is_named(corpus, tmp_path, run_bertjax):
+def test_a_missing_first_process_is_named(corpus, tmp_path, run_bertjax):
     port = free_port()
     done = run_bertjax(*words(corpus, tmp_path / "run"), env=one_of_two(port, 1))
     assert done.returncode == 2
@@ -283,7 +281,7 @@ def test_a_first_process_that_never_comes_is_named(corpus, tmp_path, run_bertjax
 
 
 @pytest.mark.slow
-def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertjax):
+def test_after_a_user_error_no_command_is_suggested(corpus, tmp_path, run_bertjax):
     wrong = words(corpus, tmp_path / "run", **{"optimizer.warmup_steps": 1000})
     done = run_bertjax("launch", "--processes", "1", "--", *wrong)
     assert done.returncode == 2
@@ -302,7 +300,7 @@ def test_a_mistake_in_the_run_is_not_to_be_repeated(corpus, tmp_path, run_bertja
         (["--", "extract"], "with a VERB of pretrain, finetune"),
     ],
 )
-def test_a_mistake_is_one_line(run_bertjax, arguments, output):
+def test_a_user_error_is_one_line(run_bertjax, arguments, output):
     done = run_bertjax("launch", *arguments)
     assert done.returncode == 2
     assert output in done.stderr

@@ -1,4 +1,4 @@
-"""Every verb with what another verb takes: one line and status 2, never a traceback or a result."""
+"""Every verb with an input of another verb: one line and status 2, without traceback or result."""
 
 import contextlib
 import io
@@ -42,7 +42,7 @@ def write_run(config, pieces, params, folder: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> pathlib.Path:
-    """A run of each kind, a tokenizer, a corpus, data of two tasks, and what is none of these."""
+    """A run of each kind, a tokenizer, a corpus, data of two tasks, and a folder of none of these."""
     home = tmp_path_factory.mktemp("home")
     (home / "vocab.txt").write_text("\n".join([*PIECES, ""]))
     pieces = tokenizer.load(home / "vocab.txt")
@@ -77,7 +77,7 @@ def home(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture
 def typed(home, tmp_path, monkeypatch):
-    """Types a command, HOME and OUT replaced, and returns status, output and errors."""
+    """Run a command with HOME and OUT replaced; return status, output and errors."""
 
     def run(*words: str) -> tuple[int, str, str]:
         words = [word.replace("HOME", str(home)).replace("OUT", str(tmp_path)) for word in words]
@@ -91,7 +91,7 @@ def typed(home, tmp_path, monkeypatch):
 
 
 def refused(result: tuple[int, str, str]) -> str:
-    """The one line of a command that wrote nothing."""
+    """Check that a command writes nothing and prints one line, and return it."""
     status, out, errors = result
     assert (status, out, errors.count("\n")) == (2, "", 1), errors
     return errors
@@ -178,7 +178,7 @@ TAKEN = ("inspect", "HOME/suite")
 @pytest.mark.parametrize(
     ("verb", "run"), [(verb, run) for verb in RUNS for run in NO_RUNS if (verb, run) != TAKEN]
 )
-def test_what_is_no_run_is_one_line(typed, tmp_path, verb, run):
+def test_a_folder_that_is_not_a_run_is_one_line(typed, tmp_path, verb, run):
     words = [word.replace("RUN", run) for word in RUNS[verb]]
     refused(typed(verb, *words))
     assert not list(tmp_path.iterdir())
@@ -237,7 +237,7 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place[:24])
 @pytest.mark.parametrize("verb", OUTPUTS)
-def test_a_place_that_cannot_be_written_is_named_with_the_reason(typed, verb, place):
+def test_a_path_that_cannot_be_written_is_named_with_the_reason(typed, verb, place):
     words = [word.replace("PLACE", place) for word in OUTPUTS[verb]]
     line = refused(typed(verb, *words))
     named, reasons = PLACES[place]
@@ -255,5 +255,5 @@ def test_a_place_that_cannot_be_written_is_named_with_the_reason(typed, verb, pl
     ids=lambda words: words[0],
 )
 def test_an_empty_name_is_not_standard_input(typed, words):
-    """As of a variable of the shell that is not set."""
+    """For instance from an unset shell variable."""
     refused(typed(*words, "--input", ""))

@@ -1,3 +1,5 @@
+"""bertjax prepare: interruptions, kills and messages of the command."""
+
 import contextlib
 import hashlib
 import json
@@ -18,7 +20,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *(f"w{n}" for n in r
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a vocabulary and 4 MB of text, which is 16 blocks and as many shards."""
+    """A folder with a vocabulary and 4 MB of text: 16 blocks and 16 shards."""
     draw = random.Random(3)
     folder = tmp_path_factory.mktemp("place")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
@@ -50,7 +52,7 @@ def wait_for_another_shard(process, out):
 
 
 def children_of(process):
-    """A child belongs to the thread that started it."""
+    """Child processes, listed per thread that started them."""
     tasks = pathlib.Path(f"/proc/{process.pid}/task").glob("*/children")
     return [int(word) for task in tasks for word in task.read_text().split()]
 
@@ -64,7 +66,7 @@ def contents(folder):
 
 
 @pytest.mark.slow
-def test_killed_terminated_and_interrupted_it_goes_on(place, start_bertjax, run_bertjax, tmp_path):
+def test_it_resumes_after_kill_sigterm_and_ctrl_c(place, start_bertjax, run_bertjax, tmp_path):
     out, whole = tmp_path / "corpus", tmp_path / "whole"
     assert run_bertjax(*arguments(place, whole)).returncode == 0
     for number, status in (
@@ -89,9 +91,7 @@ def test_killed_terminated_and_interrupted_it_goes_on(place, start_bertjax, run_
     verify(out)
 
 
-def test_interrupted_before_the_first_shard_it_names_no_folder(
-    place, tmp_path, monkeypatch, capsys
-):
+def test_an_interrupt_before_the_first_shard_prints_no_folder(place, tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -118,7 +118,7 @@ def test_a_killed_worker_is_one_line(place, start_bertjax, tmp_path):
     assert "Traceback" not in complaint
 
 
-def test_it_says_what_it_made(place, run_bertjax, tmp_path):
+def test_the_summary_is_printed(place, run_bertjax, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"w1 w2. W3\xff.\n\n\xe2\x80\x8b\n\nw4 w5")
     done = run_bertjax(
         *("prepare", "--input", tmp_path / "a.txt", "--tokenizer", place / "vocab.txt"),
@@ -151,7 +151,7 @@ def test_an_empty_validation_split_is_warned_of(place, run_bertjax, tmp_path):
         ),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(place, run_bertjax, tmp_path, changes, complaint):
+def test_a_user_error_is_one_line_and_status_2(place, run_bertjax, tmp_path, changes, complaint):
     options = {
         "--input": f"{place}/?.txt",
         "--tokenizer": f"{place}/vocab.txt",
@@ -164,14 +164,14 @@ def test_a_mistake_is_one_line_and_status_2(place, run_bertjax, tmp_path, change
     assert not (tmp_path / "corpus").exists()
 
 
-def test_help_teaches(run_bertjax):
+def test_help_has_examples(run_bertjax):
     done = run_bertjax("prepare", "--help")
     assert done.returncode == 0
     for word in ("python-docs", "tfds:", "--validation_fraction", "examples:"):
         assert word in done.stdout
 
 
-def test_a_terminal_sees_a_moving_bar(place, start_bertjax, tmp_path):
+def test_a_terminal_shows_a_progress_bar(place, start_bertjax, tmp_path):
     ours, theirs = os.openpty()
     with start_bertjax(
         *arguments(place, tmp_path / "corpus"), stderr=theirs, env={"TERM": "xterm"}

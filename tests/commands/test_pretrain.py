@@ -1,4 +1,4 @@
-"""`bertjax pretrain`, as the user runs, kills, extends and misuses it."""
+"""bertjax pretrain: runs, kills, extensions and user errors."""
 
 import json
 import math
@@ -37,7 +37,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Real English: the topics of Python's own help, a document each."""
+    """English text: the topics of Python's own help, one document each."""
     from pydoc_data.topics import topics
 
     path = tmp_path_factory.mktemp("text") / "topics.txt"
@@ -48,7 +48,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corpus(text, tmp_path_factory, run_bertjax):
-    """A tokenizer and a corpus made by the commands the user types."""
+    """A tokenizer and a corpus, created with the commands."""
     folder = tmp_path_factory.mktemp("corpus")
     made = run_bertjax(
         "tokenizer", "--input", text, "--kind", "wordpiece", "--vocab_size", 600,
@@ -64,7 +64,7 @@ def corpus(text, tmp_path_factory, run_bertjax):
 
 
 def words(corpus, workdir, **changes):
-    """The words after `bertjax` for a run of seconds."""
+    """Arguments of `bertjax` for a run that takes seconds."""
     fields = TINY | {"data.corpus": corpus} | changes
     if "data.phases" in changes:  # each has its own
         del fields["data.max_seq_length"], fields["data.batch_size"]
@@ -73,7 +73,7 @@ def words(corpus, workdir, **changes):
 
 
 def fingerprints(run_bertjax, workdir):
-    """SHA-256 of the parameters and of the optimizer state, as `inspect` tells them."""
+    """SHA-256 of parameters and optimizer state, as printed by `inspect`."""
     printed = run_bertjax("inspect", workdir / "checkpoints" / str(STEPS), "--json")
     assert printed.returncode == 0, printed.stderr
     found = json.loads(printed.stdout)
@@ -81,7 +81,7 @@ def fingerprints(run_bertjax, workdir):
 
 
 def losses(workdir):
-    """Loss by step, as metrics.jsonl has it."""
+    """Loss by step, from metrics.jsonl."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     records = map(json.loads, lines)
     return {record["step"]: record["loss"] for record in records if "loss" in record}
@@ -95,7 +95,7 @@ def uninterrupted(corpus, tmp_path_factory, run_bertjax):
     return workdir
 
 
-def test_the_summary_stands_beside_the_unigram_baseline(uninterrupted):
+def test_the_summary_has_the_unigram_baseline(uninterrupted):
     summary = json.loads((uninterrupted / "summary.json").read_text())
     assert summary["steps"] == STEPS
     assert summary["tokens"] == STEPS * 8 * 32
@@ -114,7 +114,7 @@ def test_only_predicted_tokens_have_a_perplexity(uninterrupted):
     assert "held_out/sentence_pair/perplexity" not in held_out
 
 
-def test_a_second_start_says_that_the_run_is_complete(uninterrupted, corpus, run_bertjax):
+def test_a_second_start_reports_a_complete_run(uninterrupted, corpus, run_bertjax):
     again = run_bertjax(*words(corpus, uninterrupted))
     assert again.returncode == 0, again.stderr
     assert "complete" in again.stdout
@@ -144,7 +144,7 @@ def test_ten_kills_at_random_moments_change_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
+def test_a_signal_finishes_the_step_saves_and_prints_how_to_resume(
     number, status, uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
 ):
     workdir = tmp_path / "run"
@@ -188,8 +188,8 @@ def test_phases_of_two_lengths_run_on_a_mesh(corpus, tmp_path, run_bertjax):
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_extended_in_other_parts(corpus, tmp_path, run_bertjax):
-    """As on fewer devices, or on some with less memory."""
+def test_a_finished_run_is_extended_with_other_microbatches(corpus, tmp_path, run_bertjax):
+    """For instance on fewer devices, or with less memory."""
     fields = {"optimizer.schedule": "constant", "log_every": 1}
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     assert run_bertjax(*words(corpus, whole, num_train_steps=12, **fields)).returncode == 0
@@ -216,7 +216,7 @@ def test_a_finished_run_is_extended_in_other_parts(corpus, tmp_path, run_bertjax
         ({"model.hidden_act": "gelo"}, "did you mean 'gelu'"),
     ],
 )
-def test_mistakes_get_one_line(changes, printed, corpus, tmp_path, run_bertjax):
+def test_user_errors_are_one_line(changes, printed, corpus, tmp_path, run_bertjax):
     done = run_bertjax(*words(corpus, tmp_path / "run", **changes))
     assert done.returncode == 2, done.stderr
     assert printed in done.stderr
@@ -232,7 +232,7 @@ def test_mistakes_get_one_line(changes, printed, corpus, tmp_path, run_bertjax):
     ],
 )
 def test_the_offered_extension_resumes_the_same_run(root, tmp_path, overrides, phases):
-    """With a field that follows from the number of steps, and others from the command line."""
+    """Also with a field derived from the number of steps, and with overrides."""
     path = tmp_path / "configs" / "own.py"
     path.parent.mkdir()
     path.write_text(

@@ -1,4 +1,4 @@
-"""bertjax score, as the user types it."""
+"""bertjax score: output, errors and help of the command."""
 
 import contextlib
 import io
@@ -27,7 +27,7 @@ def test_one_json_object_is_printed(tmp_path):
     assert (status, again) == (0, out)
 
 
-def test_a_mistake_is_one_line(tmp_path):
+def test_a_user_error_is_one_line(tmp_path):
     status, out, errors = typed("score", "rase", "--predictions", tmp_path)
     assert (status, out) == (2, "")
     assert errors == "bertjax score: error: unknown task 'rase': did you mean 'race'?\n"

@@ -1,4 +1,4 @@
-"""`bertjax sweep`: runs are processes, here of a stand-in that writes what a run would write."""
+"""bertjax sweep: runs are processes, which a stub that writes their files replaces."""
 
 import json
 import os
@@ -99,7 +99,7 @@ sys.exit(cli.main(["sweep", *sys.argv[1:]]))
 
 
 class Home:
-    """A folder with a sweep file, a stand-in for the runs and what it shall do."""
+    """A folder with a sweep file, and a stub of the runs with its instructions."""
 
     def __init__(self, folder: pathlib.Path, capsys):
         self.folder, self.workdir, self._capsys = folder, folder / "sweep", capsys
@@ -165,7 +165,7 @@ def test_every_run_has_a_name_a_folder_and_a_row(home):
     assert f"{NAMES[1]}: held_out/mlm/loss 4.5000, " in printed
 
 
-def test_a_run_that_fails_stops_no_other_and_is_tried_again(home):
+def test_a_failed_run_does_not_stop_others_and_is_retried(home):
     home.orders({NAMES[1]: "fail"})
     status, out, printed = home.sweep("--parallel", 2)
     assert status == 2
@@ -192,14 +192,14 @@ def test_a_run_that_fails_stops_no_other_and_is_tried_again(home):
     assert len(home.begun) == 5
 
 
-def test_a_run_that_was_killed_has_no_last_word(home):
-    """As by a kernel that is out of memory: the last line of the log alone would mislead."""
+def test_the_log_of_a_killed_run_is_not_quoted(home):
+    """For instance by the kernel when memory runs out: the last line of the log would mislead."""
     home.orders({NAMES[0]: "killed"})
     assert f"{NAMES[0]} failed: ended by SIGKILL; last output: step 3 (" in home.sweep()[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
-def test_a_sweep_that_is_asked_to_end_lets_its_runs_save(home, command_environment, number):
+def test_a_signal_to_a_sweep_lets_its_runs_save(home, command_environment, number):
     home.orders(dict.fromkeys(NAMES[1:3], "wait"))
     words = ["--config", home.file, "--workdir", home.workdir, "--parallel", "2"]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -230,8 +230,8 @@ def until(true, seconds: float = 60) -> None:
     assert true()
 
 
-def test_a_run_that_outlived_its_sweep_is_waited_for(home):
-    """As after a kill of the sweep alone: two writers in one folder would be refused."""
+def test_a_run_that_survived_its_killed_sweep_is_awaited(home):
+    """Two processes must not write to one workdir."""
     folder = home.workdir / NAMES[0]
     holds = "import sys, time; from bertjax.runs.workdir import claim; held = claim(sys.argv[1], "
     holds += "{}); print(flush=True); time.sleep(1)"
@@ -244,7 +244,7 @@ def test_a_run_that_outlived_its_sweep_is_waited_for(home):
     assert home.begun == NAMES
 
 
-def test_status_needs_the_folder_alone_and_writes_nothing(home, tmp_path):
+def test_status_needs_only_the_folder_and_writes_nothing(home, tmp_path):
     home.sweep()
     moved = home.workdir.rename(tmp_path / "elsewhere")
     home.file.unlink()
@@ -256,7 +256,7 @@ def test_status_needs_the_folder_alone_and_writes_nothing(home, tmp_path):
     assert home.files() == before
 
 
-def test_a_dry_run_prints_what_can_be_typed_and_writes_nothing(home):
+def test_a_dry_run_prints_commands_and_writes_nothing(home):
     before = home.files()
     status, out, _ = home.sweep("--dry_run", "--config.num_train_steps=7")
     assert status == 0
@@ -330,7 +330,7 @@ def one_line(ended: tuple[int, str, str]) -> str:
         ('[{"init": "runs/a"}]', "'init' of a run requires fine-tuning"),
     ],
 )
-def test_a_mistake_in_the_file_is_one_line_before_anything_is_written(home, runs, message):
+def test_an_error_in_the_file_is_one_line_before_anything_is_written(home, runs, message):
     home.runs(runs)
     assert message in one_line(home.sweep())
     assert not home.workdir.exists()
@@ -346,12 +346,12 @@ def test_a_mistake_in_the_file_is_one_line_before_anything_is_written(home, runs
         (["--", "--gpus", "8"], "words after --: got '--gpus', expected none"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line(home, words, message):
+def test_an_error_on_the_command_line_is_one_line(home, words, message):
     assert message in one_line(home.sweep(*words))
     assert not home.workdir.exists()
 
 
-def test_a_config_file_is_no_sweep_file_and_a_run_no_sweep(home, tmp_path):
+def test_other_files_and_folders_than_sweeps_are_refused(home, tmp_path):
     home.file.write_text(home.file.read_text().replace("get_runs", "get_nothing"))
     assert "defines no get_runs(); pass a sweep file" in one_line(home.sweep())
     (tmp_path / "config.json").write_text("{}")
@@ -359,7 +359,7 @@ def test_a_config_file_is_no_sweep_file_and_a_run_no_sweep(home, tmp_path):
     assert "--config: got none, expected one; set it, or --status WORKDIR" in one_line(home.type())
 
 
-def test_fine_tuning_is_told_from_its_task(home):
+def test_a_config_with_a_task_is_fine_tuned(home):
     home.runs("", FINETUNING)
     spec = f"{home.file}:rte"
     words = ("--config", spec, "--workdir", home.workdir, "--data", "glue")
@@ -380,7 +380,7 @@ def test_fine_tuning_is_told_from_its_task(home):
     assert 'sweep.options.init: "runs/b" in the folder, got "runs/other"' in captured
 
 
-def test_a_live_table_shows_those_that_run(home, monkeypatch):
+def test_the_live_table_shows_running_runs(home, monkeypatch):
     from rich.console import Console
 
     from bertjax.sweeps import display, sweep

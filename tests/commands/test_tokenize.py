@@ -1,4 +1,4 @@
-"""`bertjax tokenize`, typed as the user types it."""
+"""bertjax tokenize: encoding and decoding lines of standard input."""
 
 import io
 import json
@@ -16,7 +16,7 @@ LINES = ["The cat sat.", "", "  caf\u00e9 [MASK] </s> ", "\u4e2d\u6587"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A byte-level tokenizer, which loses nothing."""
+    """A byte-level tokenizer, which is lossless."""
     path = tmp_path_factory.mktemp("tokenize") / "vocab"
     train(["the cat sat on the mat"] * 3, kind="bpe", vocab_size=280).save(str(path))
     return path
@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def tokenize(monkeypatch, folder):
-    """Runs the command in this process on bytes; returns its lines and what stopped it."""
+    """Run the command in this process on bytes; return its lines and its error."""
 
     def run(content: bytes, *flags, tokenizer=folder, reader=io.BytesIO):
         output = io.BytesIO()
@@ -42,7 +42,7 @@ def tokenize(monkeypatch, folder):
     return run
 
 
-def test_there_and_back_through_a_pipe(run_bertjax, folder):
+def test_round_trip_through_a_pipe(run_bertjax, folder):
     content = "".join(line + "\n" for line in LINES)
     forth = run_bertjax("tokenize", "--tokenizer", folder, input=content)
     assert forth.returncode == 0, forth.stderr
@@ -54,7 +54,7 @@ def test_there_and_back_through_a_pipe(run_bertjax, folder):
     assert back.stdout == content
 
 
-def test_each_line_is_answered_before_the_next_is_there(folder, root, command_environment):
+def test_each_line_is_processed_before_the_next_arrives(folder, root, command_environment):
     process = subprocess.Popen(
         [sys.executable, "-m", "bertjax", "tokenize", "--tokenizer", str(folder)],
         cwd=root,
@@ -75,24 +75,24 @@ def test_each_line_is_answered_before_the_next_is_there(folder, root, command_en
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n", b"\r\n"])
-def test_the_last_line_may_lack_its_end(tokenize, ending):
+def test_the_last_line_may_lack_a_newline(tokenize, ending):
     lines, error = tokenize(b"the\r\ncat" + ending)
     assert error is None
     assert ["".join(json.loads(line)["pieces"]) for line in lines] == ["the", "cat"]
 
 
 class Dribble(io.BytesIO):
-    """A pipe that gives three bytes at a time, as slow writers do."""
+    """A pipe that returns three bytes per read, like a slow writer."""
 
     def read1(self, size=-1):
         return super().read1(3)
 
 
-def test_a_byte_order_mark_is_no_text(tokenize):
+def test_a_byte_order_mark_is_removed(tokenize):
     assert tokenize(b"\xef\xbb\xbfthe cat\nmat") == tokenize(b"the cat\nmat")
 
 
-def test_lines_in_pieces_are_put_together(tokenize):
+def test_lines_across_reads_are_joined(tokenize):
     content = "".join(line + "\n" for line in LINES).encode()
     assert tokenize(content, reader=Dribble) == tokenize(content)
 
@@ -116,7 +116,7 @@ def test_ids_are_read_in_three_forms(tokenize, folder, form):
         ("-1", "id outside the vocabulary: got -1"),
     ],
 )
-def test_a_bad_line_of_ids_is_named_after_the_good_ones_are_answered(tokenize, line, message):
+def test_an_invalid_line_of_ids_is_named_after_the_output_of_earlier_lines(tokenize, line, message):
     with pytest.raises(UserError, match=message):
         raise UserError(tokenize(line.encode(), "--decode")[1])
     lines, error = tokenize(f"5\n\n{line}\n6\n".encode(), "--decode")
@@ -124,7 +124,7 @@ def test_a_bad_line_of_ids_is_named_after_the_good_ones_are_answered(tokenize, l
     assert error.startswith("standard input, line 3: ")
 
 
-def test_a_line_that_is_not_utf8_is_named_after_the_good_ones_are_answered(tokenize):
+def test_a_line_that_is_not_utf8_is_named_after_the_output_of_earlier_lines(tokenize):
     for reader in (io.BytesIO, Dribble):
         lines, error = tokenize(b"the\ncat\nb\xffd\nsat\n", reader=reader)
         assert len(lines) == 2
@@ -132,7 +132,7 @@ def test_a_line_that_is_not_utf8_is_named_after_the_good_ones_are_answered(token
 
 
 @pytest.mark.parametrize(("flag", "same"), [("--cased", False), ("--uncased", True)])
-def test_a_vocab_txt_is_read_as_told(tokenize, tmp_path, flag, same):
+def test_case_options_apply_to_a_vocab_txt(tokenize, tmp_path, flag, same):
     path = tmp_path / "vocab.txt"
     path.write_text("[UNK]\nthe\nThe\n")
     lines, _ = tokenize(b"the\nThe\n", flag, tokenizer=path)

@@ -1,4 +1,4 @@
-"""`bertjax tokenizer`, typed as the user types it."""
+"""bertjax tokenizer: training, options and errors of the command."""
 
 import pydoc_data.topics
 import sys
@@ -12,7 +12,7 @@ from bertjax.tokenizers.tokenizer import load
 
 @pytest.fixture
 def text(tmp_path):
-    """Documents between blank lines."""
+    """Documents separated by blank lines."""
     path = tmp_path / "topics.txt"
     topics = pydoc_data.topics.topics.values()
     documents = ["\n".join(line for line in topic.splitlines() if line.strip()) for topic in topics]
@@ -20,7 +20,7 @@ def text(tmp_path):
     return path
 
 
-def test_a_tokenizer_is_made_and_described(run_bertjax, text, tmp_path):
+def test_a_tokenizer_is_trained_and_described(run_bertjax, text, tmp_path):
     out = tmp_path / "vocab"
     done = run_bertjax("tokenizer", "--input", text, "--vocab_size", 600, "--out", out)
     assert done.returncode == 0, done.stderr
@@ -34,7 +34,7 @@ def test_a_tokenizer_is_made_and_described(run_bertjax, text, tmp_path):
     assert tokenizer.encode_batch(["THE"]) == tokenizer.encode_batch(["the"])
 
 
-def test_help_teaches_and_imports_nothing_heavy(run_bertjax):
+def test_help_has_examples_and_imports_nothing_heavy(run_bertjax):
     done = run_bertjax("tokenizer", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.returncode == 0
     for word in ("examples:", "sentencepiece_bpe", "--character_coverage"):
@@ -78,7 +78,7 @@ def test_case_and_accents(tmp_path, flags, same):
     assert [the == capital, accented == plain] == same
 
 
-def test_a_smaller_vocabulary_than_asked_is_said(tmp_path, capsys):
+def test_a_smaller_vocabulary_than_requested_is_reported(tmp_path, capsys):
     path = tmp_path / "text.txt"
     path.write_text("a few words\n")
     train("--input", path, "--vocab_size", 5000, "--out", tmp_path / "vocab")
@@ -96,7 +96,7 @@ def test_only_the_first_documents(text, tmp_path, capsys):
     assert learned_from(tmp_path, capsys, "--max_documents", 7) == 7
 
 
-def test_a_sample_is_about_its_share_and_the_same_again(text, tmp_path, capsys):
+def test_a_sample_has_about_its_share_and_is_reproducible(text, tmp_path, capsys):
     sampled = learned_from(tmp_path, capsys, "--sample", 0.5)
     whole = len(pydoc_data.topics.topics)
     assert 0.3 * whole < sampled < 0.7 * whole
@@ -123,14 +123,14 @@ def test_an_existing_tokenizer_is_kept(text, tmp_path):
         (["--out", "OCCUPIED"], "is not a tokenizer folder"),
     ],
 )
-def test_mistakes_are_refused_and_leave_nothing(text, tmp_path, flags, message):
+def test_user_errors_leave_no_files(text, tmp_path, flags, message):
     flags = [tmp_path if flag == "OCCUPIED" else flag for flag in flags]
     with pytest.raises(UserError, match=message):
         train("--input", text, "--out", tmp_path / "vocab", *flags)
     assert list(tmp_path.iterdir()) == [text]
 
 
-def test_damaged_input_is_named_and_leaves_nothing(run_bertjax, tmp_path):
+def test_damaged_input_is_named_and_leaves_no_files(run_bertjax, tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"good line\n\nbad \xff line\n")
     out = tmp_path / "vocab"
@@ -143,7 +143,7 @@ def test_damaged_input_is_named_and_leaves_nothing(run_bertjax, tmp_path):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_drawn_on_a_terminal_only(text, tmp_path, monkeypatch, capsys, terminal):
+def test_progress_is_displayed_on_a_terminal_only(text, tmp_path, monkeypatch, capsys, terminal):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     train("--input", text, "--vocab_size", 300, "--out", tmp_path / "vocab")

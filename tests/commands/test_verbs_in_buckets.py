@@ -1,4 +1,4 @@
-"""Every verb that reads or writes folders, with all of them in a bucket."""
+"""Every verb that reads or writes folders, with all folders in a bucket."""
 
 import json
 import pathlib
@@ -37,7 +37,9 @@ def bucket(request, monkeypatch, tmp_path):
     server.close()
 
 
-def test_all_may_lie_in_a_bucket(bucket, save_pretrained, root, monkeypatch, capsys, tmp_path):
+def test_all_folders_can_be_in_a_bucket(
+    bucket, save_pretrained, root, monkeypatch, capsys, tmp_path
+):
     server, url = bucket
     monkeypatch.chdir(root)
 

@@ -85,6 +85,6 @@ def test_every_config_of_a_pretraining_has_a_curve():
     """A new file in configs/ belongs into PRETRAINING, unless it is another size of one there."""
     known = {recipe.partition(".")[0] for recipe in (*PRETRAINING, *DISTILLATION)}
     for path in CONFIGS.glob("*.py"):
-        other_size = re.search(r"configs/(\w+)\.py:\w+`, where its record stands", path.read_text())
+        other_size = re.search(r"the config of `configs/(\w+)\.py:\w+`", path.read_text())
         name = other_size[1] if other_size else path.stem
         assert name in {*known, *TUNING, "common"}, f"{path.name} has no golden curve"
