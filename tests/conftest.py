@@ -46,9 +46,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_programs():
-    """Clear compiled programs after each file: they would add up to gigabytes and slow garbage
-    collection.
-    """
+    """Clear compiled programs after each file: they add up to gigabytes and slow gc."""
     yield
     jax.clear_caches()
     gc.collect()

@@ -57,7 +57,7 @@ def shapes():
 
 @pytest.fixture(scope="session")
 def save_pretrained():
-    """Write a folder like transformers: BertForPreTraining, with changed arrays and config fields."""
+    """Write a folder like transformers: BertForPreTraining, with changed arrays and fields."""
     library = pytest.importorskip("safetensors.numpy", reason="needs safetensors: bertjax[hf]")
 
     def save(

@@ -1,4 +1,4 @@
-"""bertjax analyze: distances and cosines between layers, computed by hand from extracted features."""
+"""bertjax analyze: distances and cosines between layers, by hand from extracted features."""
 
 import json
 import pathlib

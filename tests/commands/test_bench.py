@@ -70,6 +70,6 @@ def test_a_phase_out_of_memory_is_reported_next_to_the_others(capsys):
 
 
 @pytest.mark.parametrize("option", ["--steps", "--repeats", "--warmup"])
-def test_zero_steps_or_repeats_are_refused(option):
+def test_zero_is_refused(option):
     with pytest.raises(UserError, match=f"{option}: got 0, expected an integer >= 1"):
         bench.main([*SMALL, option, "0"])

@@ -200,7 +200,7 @@ def test_predict_with_a_seed_that_kept_its_checkpoints(finished, tmp_path, capsy
         ("pretrained", "one", "has no task: expected a run of bertjax finetune"),
     ],
 )
-def test_predict_refuses_unusable_runs_in_one_line(
+def test_predict_refuses_invalid_lines_and_runs_in_one_line(
     finished, pretrained, init, line, message, tmp_path, capsys
 ):
     (tmp_path / "asked.txt").write_text(f"{line}\n")

@@ -1,6 +1,4 @@
-"""bertjax glue: a suite of runs in separate processes, which a stub that only writes results
-replaces.
-"""
+"""bertjax glue: a suite of runs, with a stub in place of bertjax finetune."""
 
 import json
 import sys
@@ -42,9 +40,7 @@ for name in json.loads((here / "files.json").read_text())[task]:
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Replace `bertjax finetune` by a stub, and return a function that sets scores by task or
-    folder.
-    """
+    """Replace `bertjax finetune` by a stub; returns a function that sets the scores."""
     script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
     files = {

@@ -165,7 +165,7 @@ def theirs_for(end, **config):
 
 
 def test_the_model_class_determines_the_head(save_pretrained, tmp_path, capsys):
-    """The config does not determine whether the head reads a pooler."""
+    """The pooler, which this head does not use, is left out."""
     tags = {"0": "O", "1": "B-PER"}
     config = theirs_for("TokenClassification", id2label=tags)
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **config)
@@ -197,7 +197,9 @@ def test_the_model_class_determines_the_head(save_pretrained, tmp_path, capsys):
         ("MultipleChoice", {"num_choices": "4"}, "race", "num_choices of config.json: got '4'"),
     ],
 )
-def test_an_ambiguous_head_is_refused(save_pretrained, tmp_path, end, config, task, printed):
+def test_heads_with_missing_or_contradictory_information_are_refused(
+    save_pretrained, tmp_path, end, config, task, printed
+):
     source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **theirs_for(end, **config))
     with pytest.raises(UserError, match=printed):
         import_model(source, tmp_path / "run", "--task", task)

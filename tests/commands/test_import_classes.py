@@ -214,7 +214,7 @@ def test_options_about_a_head_that_is_left_out_are_refused(save_pretrained, tmp_
         ("BertForMaskedLM", {}, None),
     ],
 )
-def test_classes_of_transformers_that_are_imported_as_other_heads(
+def test_unexpected_classes_of_transformers_are_reported(
     save_pretrained, tmp_path, capsys, name, arrays, message
 ):
     without = ("cls.seq_relationship", "bert.pooler")
@@ -226,14 +226,16 @@ def test_classes_of_transformers_that_are_imported_as_other_heads(
     assert not message or message in printed
 
 
-def test_a_task_that_contradicts_the_config_is_refused(save_pretrained, tmp_path, capsys):
+def test_a_task_that_contradicts_the_config_is_reported(save_pretrained, tmp_path, capsys):
     config = named("entailment", "not_entailment", finetuning_task="rte")
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "qnli")
     assert "finetuning_task='rte': imported as qnli, the value of --task" in capsys.readouterr().err
 
 
-def test_answers_to_questions_are_assumed_to_exist(save_pretrained, tmp_path, capsys):
+def test_question_answering_models_are_imported_as_squad1_by_default(
+    save_pretrained, tmp_path, capsys
+):
     arrays = {name.replace("classifier", "qa_outputs"): a for name, a in classifier([0, 0]).items()}
     config = {"architectures": ["BertForQuestionAnswering"]}
     source = save_pretrained(tmp_path / "hf", arrays, HEADS, **config)

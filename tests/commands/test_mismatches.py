@@ -42,7 +42,7 @@ def write_run(config, pieces, params, folder: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> pathlib.Path:
-    """A run of each kind, a tokenizer, a corpus, data of two tasks, and a folder of none of these."""
+    """A run of each kind, a tokenizer, a corpus, data of two tasks, and an unrelated folder."""
     home = tmp_path_factory.mktemp("home")
     (home / "vocab.txt").write_text("\n".join([*PIECES, ""]))
     pieces = tokenizer.load(home / "vocab.txt")

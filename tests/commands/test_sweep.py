@@ -192,8 +192,8 @@ def test_a_failed_run_does_not_stop_others_and_is_retried(home):
     assert len(home.begun) == 5
 
 
-def test_the_log_of_a_killed_run_is_not_quoted(home):
-    """For instance by the kernel when memory runs out: the last line of the log would mislead."""
+def test_a_killed_run_is_reported_with_its_signal_and_last_output(home):
+    """The last line of output alone would mislead, for instance after an out-of-memory kill."""
     home.orders({NAMES[0]: "killed"})
     assert f"{NAMES[0]} failed: ended by SIGKILL; last output: step 3 (" in home.sweep()[1]
 

@@ -112,9 +112,9 @@ def test_the_corpus_in_a_bucket_is_that_of_one_machine(
 
 @pytest.fixture
 def job_server(apache_beam, command_environment):
-    """The options for a job server and a pool of workers, all in processes of their own.
+    """Options for a job server and a pool of workers, all in separate processes.
 
-    What Flink's and Spark's job servers are told, and tell their workers, Beam's own is told too.
+    They are Beam's own, which have the same interface as those of Flink and Spark.
     """
     servers = {
         "runners.portability.local_job_service_main": free_port(),
@@ -241,7 +241,7 @@ def test_workers_have_no_effect_with_beam(run_bertjax, vocabulary, tmp_path):
     assert "--workers requires --runner local: pass Beam's own options after --" in done.stderr
 
 
-def test_without_beam_the_error_says_what_to_install(texts, vocabulary, tmp_path, monkeypatch):
+def test_without_beam_the_error_has_the_install_command(texts, vocabulary, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "bertjax.corpus.beam", raising=False)
     with pytest.raises(UserError, match=r"pip install 'bertjax\[beam\]'"):

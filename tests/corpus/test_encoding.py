@@ -1,3 +1,5 @@
+"""Encoding of documents as records of token ids and sentence lengths."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""Preparation of a corpus: splits, workers, interruptions, resuming, and refused input."""
+
 import contextlib
 import hashlib
 import json

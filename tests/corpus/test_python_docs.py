@@ -1,3 +1,5 @@
+"""The built-in corpus of Python's documentation and docstrings."""
+
 import os
 import subprocess
 import sys

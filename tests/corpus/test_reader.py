@@ -1,3 +1,5 @@
+"""Reading a corpus: records in any order, checksums, fingerprints."""
+
 import json
 import shutil
 import threading

@@ -1,3 +1,5 @@
+"""Reading sources in blocks, and resuming from a position."""
+
 import pytest
 
 from bertjax.corpus import reading
@@ -98,10 +100,10 @@ def test_changes_after_the_position_are_accepted():
     stream = Stream(SOURCES, ("train",))
     block = next(read_blocks(stream, {"train": START}, read))
 
-    def read_mended(source):
+    def read_repaired(source):
         return map(Document, [*TEXTS[source.name], "new"])
 
-    found = list(read_blocks(stream, {"train": block.position}, read_mended))
+    found = list(read_blocks(stream, {"train": block.position}, read_repaired))
     assert sum(b.texts.count("new") for b in found) == 3
 
 

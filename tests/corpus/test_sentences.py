@@ -1,3 +1,5 @@
+"""Sentence splitting: rules, speed and accuracy."""
+
 import pytest
 
 from bertjax.corpus.sentences import split_line, split_paragraphs, split_sentences

@@ -1,3 +1,5 @@
+"""Reading documents from text, JSON lines and WikiExtractor files."""
+
 import gzip
 import json
 

@@ -1,3 +1,5 @@
+"""Reading documents and pairs from TensorFlow Datasets."""
+
 import sys
 
 import numpy as np

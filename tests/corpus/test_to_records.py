@@ -1,3 +1,5 @@
+"""Records of tokenized documents."""
+
 import numpy as np
 
 from bertjax.corpus import encoding

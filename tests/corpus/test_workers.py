@@ -1,3 +1,5 @@
+"""Worker processes: order of results, errors, termination."""
+
 import functools
 import math
 import os

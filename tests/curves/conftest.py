@@ -1,4 +1,4 @@
-"""Runs of twenty steps of shrunk recipes, and the curves in golden/ that these must follow.
+"""Runs of twenty steps of shrunk recipes, compared with golden curves in tests/golden/.
 
 From text to tokenizer, corpus, batches, masks, loss, update and held-out measurement: whatever
 changes the numbers of a run changes a curve. Where that is meant, `tools/regolden` rewrites them,
@@ -49,23 +49,23 @@ SHRUNK = {
     "checkpoint_every": "0",
 }
 OWN = {
-    # Two microbatches on eight devices; two rows before the first position; 256 bytes and five
-    # special tokens before the first piece.
+    # Two microbatches on eight devices; a position offset of 2; 256 bytes and five special tokens
+    # in addition to the merges.
     "roberta.py:tiny": {
         "data.batch_size": "16",
         "model.max_position_embeddings": "34",
         "model.vocab_size": "300",
         "tokenizer.vocab_size": "300",
     },
-    # Two phases, of which the second one warms up anew.
+    # Two phases, the second with its own warmup.
     "large_batch.py:lamb_64k": {
         "data.phases": "((12, 16, 16), (8, 32, 8))",
         "optimizer.restarts": "((0.005, 2),)",
         "data.microbatches": "1",
     },
-    # Unlike byte pairs, SentencePiece's unigrams do not continue to whole sentences.
+    # SentencePiece's unigram model cannot fill a larger vocabulary from this text.
     "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
-    # Likewise; and sentinels behind the pieces.
+    # Likewise; and sentinels after the vocabulary.
     "t5.py:tiny": {
         "model.vocab_size": "80",
         "tokenizer.vocab_size": "60",
@@ -76,13 +76,14 @@ OWN = {
         "model.vocab_size": "300",
         "tokenizer.vocab_size": "300",
     },
-    # Likewise; and a memory that is shorter than a document.
+    # Likewise; and a memory shorter than a document.
     "xlnet.py:tiny": {
         "model.vocab_size": "60",
         "tokenizer.vocab_size": "60",
         "model.mem_len": "24",
     },
-    # Byte pairs, as roberta.py; and documents that are packed, but kept apart.
+    # Byte-level BPE, as roberta.py; and packed documents, with gpt2.py without attention across
+    # them.
     "gpt1.py:tiny": {"model.vocab_size": "300", "tokenizer.vocab_size": "300"},
     "language_models.py:gpt": {"model.vocab_size": "300", "tokenizer.vocab_size": "300"},
     "gpt3.py:tiny": {
@@ -96,7 +97,7 @@ OWN = {
         "model.vocab_size": "300",
         "tokenizer.vocab_size": "300",
     },
-    # Words that are read and not predicted; rows that continue with the same document.
+    # An input vocabulary larger than the softmax; rows that continue documents.
     "elmo.py:tiny": {
         "model.vocab_size": "30",
         "tokenizer.vocab_size": "30",
@@ -107,7 +108,7 @@ OWN = {
     },
     "vit.py:tiny": {"data.input": "('digits',)", "data.max_seq_length": "1"},
 }
-"""What a recipe needs beside SHRUNK."""
+"""Fields of single recipes, in addition to SHRUNK."""
 NOUNS = ["cat", "dog", "house", "river", "teacher", "letter", "garden", "window", "engine", "song"]
 VERBS = ["sees", "finds", "likes", "carries", "follows", "leaves", "paints", "remembers"]
 PLACES = ["in the north", "near a wall", "after dinner", "without a word", "on the road"]
@@ -115,13 +116,13 @@ PLACES = ["in the north", "near a wall", "after dinner", "without a word", "on t
 
 @pytest.fixture(scope="session")
 def nouns() -> list[str]:
-    """What sentences are about."""
+    """Subjects and objects of the sentences."""
     return NOUNS
 
 
 @pytest.fixture(scope="session")
 def sentences():
-    """`sentences(seed)` says sentences of a few words, the same on any machine, without end."""
+    """`sentences(seed)` yields sentences of a few words, endlessly and reproducibly."""
 
     def log(seed: int):
         chance = random.Random(seed)

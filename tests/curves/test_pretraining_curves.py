@@ -1,4 +1,4 @@
-"""Twenty steps of every recipe that pretrains, shrunk: a curve is followed, all is learned."""
+"""Golden curves of pretraining: twenty steps of every recipe, shrunk; all parameters change."""
 
 import pathlib
 import re
@@ -57,11 +57,11 @@ TUNING = ("glue", "squad", "ner", "race", "kbert", "tinybert_glue")
 def test_a_pretraining_curve(recipe, pretrain, follows, tmp_path):
     job = pretrain(recipe, tmp_path)
     follows(f"pretrain_{recipe.partition('.')[0]}", tmp_path)
-    all_is_learned(job)
+    check_all_parameters_change(job)
 
 
-def all_is_learned(job: pretrain_job.Job) -> None:
-    """No array of the encoder stays as it began, but a pooler that no loss reaches."""
+def check_all_parameters_change(job: pretrain_job.Job) -> None:
+    """Check that every array of the encoder changes, except for a pooler without a loss."""
     first = trees.named(job.trainer.create_state().params["encoder"])
     last = load_numpy(
         job.workdir / "checkpoints" / str(job.config.num_train_steps), "params/encoder"
@@ -78,11 +78,11 @@ def test_a_distillation_curve(recipe, pretrained, pretrain, follows, tmp_path):
     teacher = {f"objectives.{DISTILLATION[recipe]}.teacher": str(pretrained)}
     job = pretrain(recipe, tmp_path, **teacher)
     follows(f"pretrain_{recipe.partition('.')[0]}", tmp_path)
-    all_is_learned(job)
+    check_all_parameters_change(job)
 
 
 def test_every_config_of_a_pretraining_has_a_curve():
-    """A new file in configs/ belongs into PRETRAINING, unless it is another size of one there."""
+    """A new file in configs/ must be in PRETRAINING, unless it is another size of one there."""
     known = {recipe.partition(".")[0] for recipe in (*PRETRAINING, *DISTILLATION)}
     for path in CONFIGS.glob("*.py"):
         other_size = re.search(r"the config of `configs/(\w+)\.py:\w+`", path.read_text())

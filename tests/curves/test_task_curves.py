@@ -1,4 +1,4 @@
-"""A few steps of every kind of task follow their curve."""
+"""Golden curves of fine-tuning: a few steps of every kind of task."""
 
 import json
 import pathlib
@@ -36,7 +36,7 @@ STAGES = {"layers": "layer_matching", "prediction": "soft_targets"}
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory, sentences, nouns) -> pathlib.Path:
-    """Four tasks in GLUE's layout: 80 examples to learn from, 11 in each dev set; and a graph."""
+    """Four tasks in GLUE's layout: 80 training examples, 11 in each dev set; and a graph."""
     folder, output, chance = (
         tmp_path_factory.mktemp("golden") / "glue",
         sentences(1),
@@ -76,7 +76,7 @@ def glue(tmp_path_factory, sentences, nouns) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def other_data(tmp_path_factory, sentences, nouns) -> pathlib.Path:
-    """What the other tasks read, each in the layout of its release."""
+    """Data of the other tasks, each in its released layout."""
     folder, output = tmp_path_factory.mktemp("golden") / "other", sentences(3)
     texts = [[next(output) for _ in range(5)] for _ in range(16)]
     for split, some in (("train", texts), ("dev", texts[:4])):
@@ -95,7 +95,7 @@ def other_data(tmp_path_factory, sentences, nouns) -> pathlib.Path:
 
 
 def paragraph(number: int, text: list[str]) -> dict:
-    """Of SQuAD: one question that the text answers, and one that it does not."""
+    """A SQuAD paragraph with an answerable and an unanswerable question."""
     subject = text[2].split()[1]
     found = {"id": f"{number}a", "question": f"Who {text[2].split()[2]}?", "is_impossible": False}
     found["answers"] = [{"text": subject, "answer_start": " ".join(text).find(subject)}]
@@ -104,7 +104,7 @@ def paragraph(number: int, text: list[str]) -> dict:
 
 
 def article(number: int, text: list[str], nouns: list[str]) -> dict:
-    """Of RACE: a question whose answer is in the first sentence."""
+    """A RACE article with a question whose answer is in the first sentence."""
     right = text[0].split()[1]
     options = [right, *[noun for noun in nouns if noun != right][:3]]
     options = options[number % 4 :] + options[: number % 4]
@@ -113,14 +113,14 @@ def article(number: int, text: list[str], nouns: list[str]) -> dict:
 
 
 def tagged(words: list[str], nouns: list[str]) -> str:
-    """Of CoNLL: nouns are entities."""
+    """A CoNLL sentence in which nouns are entities."""
     return "\n".join(f"{word} x {'B-NOUN' if word in nouns else 'O'}" for word in words)
 
 
 def fine_tune(
     recipe: str, init: str, glue: pathlib.Path, workdir: pathlib.Path, **more: str
 ) -> pathlib.Path:
-    """One seed of a task; returns its folder."""
+    """Fine-tune one seed of a task; returns its folder."""
     fields = {"log_every": "1"} | more
     config = load_config(str(CONFIGS / recipe), fields.items())
     job = finetune_job.prepare(config, init=init, data=str(glue), workdir=str(workdir))
@@ -149,7 +149,7 @@ def test_a_curve_of_another_task(task, pretrained, other_data, tmp_path, follows
 
 @pytest.fixture(scope="module")
 def tuned(pretrained, glue, tmp_path_factory) -> pathlib.Path:
-    """A teacher of a task."""
+    """A teacher that is fine-tuned on a task."""
     workdir = tmp_path_factory.mktemp("golden") / "tuned"
     return fine_tune("glue.py:cola,tiny", str(pretrained), glue, workdir, keep_checkpoints="true")
 

@@ -1,3 +1,5 @@
+"""Examples of masked language models: formats, next-sentence pairs, epochs."""
+
 import numpy as np
 import pytest
 

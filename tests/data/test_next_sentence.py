@@ -1,3 +1,5 @@
+"""Random partners of next-sentence pairs."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""Pseudorandom permutations of example indices."""
+
 import numpy as np
 import pytest
 

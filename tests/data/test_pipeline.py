@@ -1,3 +1,5 @@
+"""The input pipeline: order, seeking, hosts, threads."""
+
 import itertools
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Prefetching items: same items, one ahead, errors in their place."""
+"""Prefetching: the same items, one item ahead, errors in place."""
 
 import pytest
 

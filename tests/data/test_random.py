@@ -1,3 +1,5 @@
+"""Counter-based random numbers of the host."""
+
 import hashlib
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""[CLS] and [SEP] around token sequences, by hand: both orders, both numbers of separators."""
+"""Special tokens around token sequences, by hand: both orders, both numbers of separators."""
 
 import numpy as np
 import pytest

@@ -1,3 +1,5 @@
+"""Windows over documents: counts, offsets and preceding windows."""
+
 import numpy as np
 import pytest
 

@@ -1,4 +1,4 @@
-"""Choosing from scores: what is left to draw from, by hand."""
+"""Token sampling: the candidates left by top-k, top-p and penalties, by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -25,18 +25,18 @@ def test_top_k_keeps_the_highest():
 @pytest.mark.parametrize(
     ("share", "wanted"), [(0.49, [[0], [2, 3]]), (0.75, [[0, 1], [1, 2, 3]]), (1e-9, [[0], [3]])]
 )
-def test_top_p_keeps_the_fewest_that_are_enough(share, wanted):
+def test_top_p_keeps_the_smallest_sufficient_set(share, wanted):
     assert kept(sampling.keep_top_p(SCORES, share)) == wanted
 
 
-def test_the_repetition_penalty_lowers_what_was_there_once():
+def test_the_repetition_penalty_applies_to_previous_tokens():
     scores = jnp.array([[2.0, -2.0, 3.0, -3.0]])
     history = jnp.array([[-1, 0, 1, 0]])
     found = sampling.penalize_repetition(scores, history, 2.0)
     np.testing.assert_allclose(found, [[1.0, -4.0, 3.0, -3.0]])
 
 
-def test_no_ngram_comes_twice():
+def test_no_ngram_is_repeated():
     history = jnp.array([[-1, 1, 2, 3, 1, 2, -1, -1], [2, 2, 0, 2, 2, 2, -1, -1]])
     end = jnp.int32(6)
     three = np.asarray(sampling.find_repeated_ngrams(history, end, 3, 5))
@@ -46,7 +46,7 @@ def test_no_ngram_comes_twice():
     assert not np.asarray(sampling.find_repeated_ngrams(history, end, 9, 5)).any()
 
 
-def test_draws_follow_the_probabilities():
+def test_samples_follow_the_probabilities():
     keys = jax.random.split(jax.random.key(0), 4000)
     scores = jnp.tile(SCORES[:1], (4000, 1))
     tokens = np.asarray(TokenSampler(temperature=0.5).sample(scores, keys))
@@ -60,6 +60,6 @@ def test_draws_follow_the_probabilities():
     "fields",
     [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"no_repeat_ngram": -2}],
 )
-def test_an_impossible_choice_is_one_line(fields):
+def test_impossible_settings_are_one_line(fields):
     with pytest.raises(UserError, match=rf"{next(iter(fields))}: got .*, expected"):
         TokenSampler(**fields)

@@ -1,4 +1,4 @@
-"""The search, on a model that is a table: what follows depends on the last two tokens."""
+"""Greedy and beam search, with a table as the model: logits depend on the last two tokens."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def log_probability(before, tokens):
 
 
 def follow(before, length=NEW, choose=np.argmax):
-    """The most likely tokens one by one, up to the end, then -1."""
+    """The most likely tokens one by one, up to the end token, then -1."""
     tokens, (a, b) = [], before
     while len(tokens) < length and END not in tokens:
         tokens.append(int(choose(TABLE[a, b])))
@@ -44,7 +44,7 @@ def follow(before, length=NEW, choose=np.argmax):
     return tokens + [-1] * (length - len(tokens))
 
 
-def test_greedy_takes_the_likeliest_until_the_end():
+def test_greedy_search_takes_the_most_likely_tokens_until_the_end():
     found = search.complete(DECODER, CACHE, HISTORY, max_new_tokens=9, end_id=END)
     wanted = [follow(row, 9) for row in ((3, 1), (4, 4))]
     np.testing.assert_array_equal(found, wanted)
@@ -58,7 +58,7 @@ def test_without_an_end_every_row_gets_all_tokens():
 
 
 def continuations():
-    """Every continuation that ends with END or is as long as it may be."""
+    """All continuations that end with END or have the maximum length."""
     for tokens in itertools.product(range(V), repeat=NEW):
         cut = tokens.index(END) + 1 if END in tokens else NEW
         yield tokens[:cut]
@@ -72,8 +72,8 @@ def continuations():
         (beam.shifted_power(0.6), lambda n: ((5 + n) / 6) ** 0.6),
     ],
 )
-def test_a_beam_that_is_wide_enough_finds_the_best_of_all(penalty, divisor):
-    """Nothing is lost in two steps with 5 candidates; what is complete stays in competition."""
+def test_a_wide_beam_finds_the_best_continuation(penalty, divisor):
+    """With 5 candidates and two steps nothing is pruned; finished beams stay candidates."""
     few = {"max_new_tokens": 2, "end_id": END, "penalty": penalty}
     tokens, scores = beam.search(DECODER, CACHE, HISTORY, width=V, **few)
     for row, before in enumerate(((3, 1), (4, 4))):
@@ -86,7 +86,7 @@ def test_a_beam_that_is_wide_enough_finds_the_best_of_all(penalty, divisor):
         assert float(scores[row]) == pytest.approx(every[best], rel=1e-5)
 
 
-def test_a_beam_of_one_is_greedy_and_wider_ones_are_no_worse():
+def test_a_beam_of_one_is_greedy_and_wider_beams_score_at_least_as_well():
     one, _ = beam.search(DECODER, CACHE, HISTORY, width=1, max_new_tokens=NEW)
     greedy = search.complete(DECODER, CACHE, HISTORY, max_new_tokens=NEW)
     np.testing.assert_array_equal(one, greedy)
@@ -96,8 +96,8 @@ def test_a_beam_of_one_is_greedy_and_wider_ones_are_no_worse():
     assert (np.asarray(scores[1]) >= np.asarray(scores[0]) - 1e-6).all()
 
 
-def test_a_beam_reads_on_after_its_own_tokens():
-    """Candidates change their rows from step to step, and their caches with them."""
+def test_the_cache_follows_the_beams():
+    """Beams change their rows from step to step, and caches are reordered with them."""
     pairs = np.array(list(itertools.product(range(V), repeat=2)))
     options = {"width": 3, "max_new_tokens": 2 * NEW, "penalty": beam.power(0.0)}
     tokens, scores = beam.search(DECODER, pairs[:, 0], jnp.asarray(pairs), **options)
@@ -113,7 +113,7 @@ def test_a_beam_wider_than_the_vocabulary_is_refused():
         beam.search(DECODER, CACHE, HISTORY, width=V + 1, max_new_tokens=2)
 
 
-def test_a_draw_is_the_rows_own_whatever_stands_beside_it():
+def test_the_samples_of_a_row_do_not_depend_on_the_batch():
     keys = jax.random.split(jax.random.key(0), 2)
     options = {"max_new_tokens": 6, "sampler": TokenSampler(temperature=1.0)}
     both = search.complete(DECODER, CACHE, HISTORY, keys=keys, **options)
@@ -121,7 +121,7 @@ def test_a_draw_is_the_rows_own_whatever_stands_beside_it():
     np.testing.assert_array_equal(both[:1], alone)
 
 
-def test_a_search_goes_on_step_by_step():
+def test_a_search_can_be_run_step_by_step():
     state = search.init_state(CACHE, HISTORY, 3)
     for _ in range(3):
         state = search.advance(DECODER, state)

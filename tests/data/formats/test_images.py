@@ -1,4 +1,4 @@
-"""Images: what is read, how it is split, what is wrong with it."""
+"""The images format: reading, splits and errors."""
 
 import numpy as np
 import pytest
@@ -41,14 +41,14 @@ def test_an_epoch_has_every_image_once():
     np.testing.assert_array_equal(batch["labels"], learned.labels[first[:5]])
 
 
-def test_bytes_become_numbers_around_zero(file):
+def test_bytes_are_scaled_to_values_around_zero(file):
     name = file(images=np.array([[[0, 255]], [[51, 102]]], np.uint8), labels=np.array([0, 1]))
     learned, held_out = read(name)
     assert held_out is None
     np.testing.assert_allclose(learned.pixels[..., 0], [[[-1, 1]], [[-0.6, -0.2]]], atol=1e-6)
 
 
-def test_what_is_wrong_is_one_line(file, tmp_path):
+def test_user_errors_are_one_line(file, tmp_path):
     with pytest.raises(UserError, match=r"absent.npz: expected digits, or an .npz"):
         read(str(tmp_path / "absent.npz"))
     with pytest.raises(UserError, match=r"images \[2, 3\] and labels \[2\]"):

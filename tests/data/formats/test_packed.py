@@ -1,4 +1,4 @@
-"""Windows over packed documents: every token once, documents known from their separators."""
+"""The packed formats: windows over documents, each token once."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_windows_follow_the_stream_and_share_one_token(corpus, documents):
     np.testing.assert_array_equal(read[: len(text)], circle[entry : entry + len(text)])
 
 
-def test_an_epoch_is_entered_elsewhere_and_in_another_order(corpus):
+def test_an_epoch_has_another_offset_and_order(corpus):
     windows = make(corpus)
     first, second = (windows.build(epoch, np.arange(3))["input_ids"] for epoch in (0, 1))
     assert (first != second).any()
@@ -57,7 +57,7 @@ def test_an_epoch_is_entered_elsewhere_and_in_another_order(corpus):
         np.testing.assert_array_equal(np.sort(order), place)
 
 
-def test_an_example_is_its_own_whatever_is_built_with_it(corpus):
+def test_an_example_does_not_depend_on_the_batch(corpus):
     windows = make(corpus, separate_documents=True)
     whole = windows.build(3, np.arange(windows.num_examples))
     some = windows.build(3, np.array([4, 1]))
@@ -65,7 +65,7 @@ def test_an_example_is_its_own_whatever_is_built_with_it(corpus):
         np.testing.assert_array_equal(rows, whole[name][[4, 1]])
 
 
-def test_documents_that_are_kept_apart_begin_anew_with_their_separator(corpus):
+def test_positions_restart_at_the_separator_of_a_separated_document(corpus):
     windows = make(corpus, separate_documents=True, max_seq_length=40)
     batch = windows.build(0, np.arange(windows.num_examples))
     for ids, packed_segment_ids, positions in zip(

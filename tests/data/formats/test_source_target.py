@@ -1,4 +1,4 @@
-"""Pairs from files to batches: every text, its end, and nothing else."""
+"""The source-target format: pairs from files to batches."""
 
 import json
 
@@ -51,7 +51,7 @@ def examples(corpus, pieces, length=12):
     )
 
 
-def test_both_texts_end_and_are_padded(corpus, pieces):
+def test_both_texts_have_an_end_token_and_padding(corpus, pieces):
     made = examples(corpus, pieces)
     assert made.num_examples == len(PAIRS) * 20
     batch = made.build(0, np.arange(3))
@@ -64,7 +64,7 @@ def test_both_texts_end_and_are_padded(corpus, pieces):
             assert np.all(batch[name][row][~batch[mask][row]] == pieces.pad_id)
 
 
-def test_long_texts_lose_their_ends(corpus, pieces):
+def test_long_texts_are_truncated(corpus, pieces):
     batch = examples(corpus, pieces, length=4).build(0, np.array([2]))
     (four,) = pieces.encode_batch(["four"])[0]
     assert batch["input_ids"][0].tolist() == [four] * 3 + [pieces.sep_id]
@@ -79,7 +79,7 @@ def test_an_epoch_has_every_pair_once_in_its_own_order(corpus, pieces):
     assert (orders[0] != orders[1]).any()
 
 
-def test_json_lines_are_the_same_pairs(tmp_path):
+def test_json_lines_give_the_same_pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
     rows = [dict(zip(("source", "target"), pair, strict=True)) for pair in PAIRS]
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -96,7 +96,7 @@ def test_json_lines_are_the_same_pairs(tmp_path):
         ("a.jsonl", '{"source": "a", "target": 3}', r"a\.jsonl:2: expected"),
     ],
 )
-def test_what_is_no_pair_is_told_with_its_line(name, line, message, tmp_path):
+def test_a_line_without_a_pair_is_refused_with_its_number(name, line, message, tmp_path):
     path = tmp_path / name
     good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
     path.write_text(f"{good}\n{line}\n")
@@ -104,7 +104,7 @@ def test_what_is_no_pair_is_told_with_its_line(name, line, message, tmp_path):
         list(layouts.read_pairs(str(path)))
 
 
-def test_documents_are_no_pairs(corpus, pieces, tmp_path):
+def test_a_corpus_of_documents_is_refused(corpus, pieces, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("One two. Three four. Five six.\n")
     pieces.save(str(tmp_path / "vocab"))

@@ -1,4 +1,4 @@
-"""Streams: every token once, rows that continue, any step without the steps before it."""
+"""The stream formats: each token once, rows that continue documents, O(1) seeking."""
 
 import numpy as np
 import pytest
@@ -46,8 +46,8 @@ def test_an_epoch_has_every_token_once(corpus, num_segments, epoch):
     np.testing.assert_array_equal(np.sort(read), np.arange(corpus.num_tokens))
 
 
-def test_rows_go_on_where_they_were(corpus):
-    """The pieces of a row, joined while it continues, are stretches of the corpus."""
+def test_rows_continue_documents(corpus):
+    """The segments of a row, joined while it continues, are contiguous text of the corpus."""
     streams = make(corpus)
     seen, before = np.zeros(streams.batch_size, int), np.zeros(streams.batch_size, int)
     for step in range(streams.steps_per_epoch):
@@ -67,7 +67,7 @@ def test_rows_go_on_where_they_were(corpus):
     assert (seen > 2).all()
 
 
-def test_pieces_are_full_except_at_the_ends_of_documents(corpus):
+def test_segments_are_full_except_at_the_ends_of_documents(corpus):
     streams = make(corpus, 1)
     batch = streams.build(0, np.arange(streams.num_examples))
     sizes = batch["memory_mask"].sum(axis=1)
@@ -96,7 +96,7 @@ def test_the_layout_of_a_pair(corpus, cls_last):
         assert (ids[length:] == PAD).all()
 
 
-def test_a_step_does_not_depend_on_where_one_began(corpus):
+def test_a_step_does_not_depend_on_the_start_step(corpus):
     streams = make(corpus)
     steps = 2 * streams.steps_per_epoch + 3
     with batches(streams, batch_size=3, num_steps=steps) as whole:
@@ -118,7 +118,7 @@ def test_documents_come_in_another_order_in_each_epoch(corpus):
     assert (first != second).any()
 
 
-def test_what_is_too_small_is_one_line(corpus, memory_corpus):
+def test_too_small_settings_are_one_line(corpus, memory_corpus):
     with pytest.raises(UserError, match="expected >= batch_size=999; lower batch_size"):
         make(corpus, 999)
     with pytest.raises(UserError, match="max_seq_length=3 leaves 1 tokens"):
