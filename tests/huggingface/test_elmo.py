@@ -1,4 +1,4 @@
-"""Released ELMo models: what does not fit is told before anything is written."""
+"""Import of released ELMo models: conversion, and errors before anything is written."""
 
 import json
 
@@ -52,7 +52,7 @@ for side in (0, 1):
 
 @pytest.fixture
 def release(tmp_path):
-    """Writes a folder as ELMo was released."""
+    """Write a folder like a released ELMo."""
 
     def write(options=OPTIONS, **changed):
         folder = tmp_path / "theirs"
@@ -67,7 +67,7 @@ def release(tmp_path):
     return write
 
 
-def test_it_becomes_a_run(release, run_bertjax, tmp_path):
+def test_a_released_elmo_becomes_a_run(release, run_bertjax, tmp_path):
     folder = release()
     output = run_bertjax("import", "--from", folder, "--to", tmp_path / "run")
     assert output.returncode == 0, output.stderr
@@ -81,7 +81,7 @@ def test_it_becomes_a_run(release, run_bertjax, tmp_path):
     np.testing.assert_array_equal(both, whole)
 
 
-def test_options_that_do_not_fit_are_a_table(release):
+def test_mismatched_options_are_listed_in_a_table(release):
     changed = {**OPTIONS, "lstm": {**OPTIONS["lstm"], "dim": 5}}
     with pytest.raises(UserError) as caught:
         importing.read(release(changed, extra=(2,)))
@@ -119,6 +119,6 @@ def test_files_that_are_missing_or_damaged(release):
     ("options", "message"),
     [({"task": "rte"}, "--task: got rte, expected none"), ({"labels": ("a",)}, "--labels: got a")],
 )
-def test_a_language_model_has_no_head_of_a_task(release, options, message):
+def test_a_task_head_is_refused(release, options, message):
     with pytest.raises(UserError, match=message):
         importing.read(release(), **options)

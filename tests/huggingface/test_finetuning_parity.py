@@ -1,4 +1,4 @@
-"""Fine-tuning against PyTorch: the loss of every step, the parameters after them, and dropout."""
+"""Fine-tuning parity with PyTorch: loss of every step, final parameters, effect of dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def released(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory):
-    """STS-B with 42 examples: five batches of 8 an epoch and one of 2."""
+    """STS-B with 42 examples: five batches of 8 per epoch and one of 2."""
     folder = tmp_path_factory.mktemp("glue")
     random = np.random.default_rng(0)
 
@@ -82,7 +82,7 @@ def run(released, tmp_path_factory):
 
 
 def prepared(root, run, glue, folder, dropout=(0.0, 0.0, 0.0)):
-    """A fine-tuning of the run, and its first state."""
+    """A fine-tuning job of the run, and its initial state."""
     recipe = configs.load_config(f"{root / 'configs/glue.py'}:stsb", [])
     rates = {f"model.{name}": rate for name, rate in zip(NAMES[:2], dropout, strict=False)}
     recipe = configs.changed(recipe, RECIPE | rates | {"task.classifier_dropout": dropout[2]})
@@ -111,7 +111,7 @@ def inputs(batch):
 
 
 def adamw(model):
-    """As transformers' Trainer: biases and the scales of LayerNorm do not decay."""
+    """AdamW of transformers' Trainer: no weight decay of biases and LayerNorm scales."""
     groups = ([], [])
     for name, parameter in model.named_parameters():
         groups["bias" in name or "LayerNorm" in name].append(parameter)
@@ -121,7 +121,7 @@ def adamw(model):
     )
 
 
-def test_every_step_has_the_loss_that_it_has_in_pytorch(root, run, released, glue, tmp_path):
+def test_the_loss_of_every_step_equals_that_of_pytorch(root, run, released, glue, tmp_path):
     job, state = prepared(root, run, glue, tmp_path)
     model = reference(released, state.params)
     optimizer, train_step = adamw(model), job.trainer(0).train_step
@@ -159,7 +159,7 @@ def self_attentions(model):
 
 @pytest.mark.parametrize("dropout", [(0.3, 0, 0), (0, 0.3, 0), (0, 0, 0.3)], ids=NAMES)
 def test_dropout_spreads_the_score_as_in_pytorch(root, run, released, glue, tmp_path, dropout):
-    """One example many times over: the rows differ by what was dropped alone."""
+    """One example many times in a batch: the rows differ only by their dropout masks."""
     rows = 2048
     job, state = prepared(root, run, glue, tmp_path, dropout)
     _, batch = next(job.dataset.batches["train"].training_batches())

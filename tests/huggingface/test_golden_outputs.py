@@ -1,4 +1,4 @@
-"""What transformers computed, kept as small arrays: parity where torch is not installed.
+"""Parity with golden outputs of transformers, where torch is not installed.
 
 Weights are draws in the order of their names; `pytest --regolden` computes the arrays anew.
 """
@@ -51,7 +51,7 @@ MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
 
 def draws(shapes):
-    """Weights of these shapes, which any machine draws alike."""
+    """Random weights of given shapes, identical on any machine."""
     random = np.random.default_rng(0)
     return {
         name: (random.normal(size=shapes[name]) / 2 + is_scale(name)).astype(np.float32)
@@ -86,7 +86,7 @@ def computed_by_transformers(name: str) -> dict:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_are_those_of_transformers(name, regolden):
+def test_logits_equal_those_of_transformers(name, regolden):
     path = FOLDER / f"huggingface_{name}.json"
     if regolden:
         path.write_text(json.dumps(computed_by_transformers(name), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Names of files of any age become the names that count; what is not ours is refused."""
+"""Names and configs of Hugging Face files of any age; unsupported models are refused."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_old_names_and_constants():
     assert released.dtype == "float32"
 
 
-def test_arrays_that_are_there_twice():
+def test_duplicate_arrays():
     words = np.arange(6, dtype=np.float32).reshape(3, 2)
     arrays = {
         "bert.embeddings.word_embeddings.weight": words,
@@ -70,7 +70,7 @@ def test_arrays_that_are_there_twice():
         Released.of(BERT, arrays)
 
 
-def test_one_type_is_remembered_and_several_are_float32():
+def test_a_single_dtype_is_kept_and_mixed_dtypes_become_float32():
     half = {"bert.a": np.zeros(1, np.float16), "bert.b": np.zeros(1, np.float16)}
     assert Released.of(BERT, half).dtype == "float16"
     assert Released.of(BERT, half | {"bert.b": np.zeros(1, np.float32)}).dtype == "float32"
@@ -85,7 +85,7 @@ def test_other_architectures_are_refused(config, tmp_path):
         huggingface_model.read(tmp_path)
 
 
-def test_folders_that_are_none(tmp_path):
+def test_other_folders_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"no folder .*bert-base: .*hf download NAME --local-dir"):
         huggingface_model.read(tmp_path / "bert-base")
     with pytest.raises(UserError, match=r"has no config.json"):
@@ -158,7 +158,7 @@ OURS = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt
 
 
 @pytest.mark.parametrize(("model_type", "theirs"), CONFIGS.items(), ids=CONFIGS)
-def test_a_config_goes_there_and_back(model_type, theirs):
+def test_round_trip_of_a_config(model_type, theirs):
     architecture = architectures.load(model_type)
     ours = architecture.fields(theirs, ("encoder",))
     assert ours["name"] == OURS.get(model_type, "bert")
@@ -185,7 +185,7 @@ def test_exactly_one_architecture_describes_a_run():
         ({"task": {"pooler_act": "tanh"}}, "bert"),
     ],
 )
-def test_an_electra_as_wide_as_a_bert_is_told_by_its_heads(run, model_type):
+def test_an_electra_of_berts_width_is_recognised_by_its_heads(run, model_type):
     model = FIELDS | {"name": "bert", "num_pooler_layers": 0}
     assert architectures.model_type_of(run | {"model": model}) == model_type
 
@@ -194,7 +194,7 @@ def test_an_electra_as_wide_as_a_bert_is_told_by_its_heads(run, model_type):
     "model",
     [{"embedding_size": 6, "position_offset": 2}, {"embedding_size": 6} | {"type_vocab_size": 0}],
 )
-def test_numbers_that_no_architecture_has(model):
+def test_hyperparameters_of_no_architecture_are_refused(model):
     with pytest.raises(UserError, match="no architecture of transformers"):
         architectures.model_type_of({"model": FIELDS | {"name": "bert"} | model})
 
@@ -228,20 +228,22 @@ def test_numbers_that_no_architecture_has(model):
         ),
     ],
 )
-def test_a_config_of_the_family_that_asks_for_something_else(model_type, change, parts, printed):
+def test_unsupported_fields_of_related_architectures_are_refused(
+    model_type, change, parts, printed
+):
     architecture = architectures.load(model_type)
     with pytest.raises(UserError, match=printed):
         architecture.fields(CONFIGS[model_type] | change, parts)
 
 
-def test_what_an_albert_does_not_say():
+def test_defaults_of_an_albert_config():
     theirs = {word: value for word, value in CONFIGS["albert"].items() if word != "hidden_act"}
     ours = architectures.load("albert").fields(theirs, ())
     assert (ours["hidden_act"], ours["sharing"]) == ("gelu_new", "all")
 
 
 def test_memory_and_distances_without_a_limit():
-    """Released as null and -1, which are our zeros."""
+    """Released as null and -1, which are 0 in bertjax."""
     architecture = architectures.load("xlnet")
     ours = architecture.fields(CONFIGS["xlnet"] | {"mem_len": None, "clamp_len": -1}, ())
     assert (ours["mem_len"], ours["clamp_len"]) == (0, 0)
@@ -265,25 +267,25 @@ def test_memory_and_distances_without_a_limit():
         ({"hidden_act": "quick_gelu"}, "no activation 'quick_gelu': known: gelu"),
     ],
 )
-def test_a_config_that_asks_for_something_else(change, printed):
+def test_unsupported_fields_are_refused(change, printed):
     with pytest.raises(UserError, match=printed):
         architectures.load("bert").fields(FIELDS | change, ("mlm",))
 
 
-def test_without_a_head_of_words_nothing_is_tied():
+def test_embeddings_are_tied_only_with_a_language_model_head():
     bert = architectures.load("bert")
     untied = bert.fields(FIELDS | {"tie_word_embeddings": False}, ("encoder",))
     assert untied == bert.fields(FIELDS, ("encoder",))
 
 
-def test_a_config_that_lacks_a_field():
+def test_a_missing_field_is_refused():
     theirs = {word: value for word, value in FIELDS.items() if word != "hidden_size"}
     with pytest.raises(UserError, match=r"config.json lacks hidden_size"):
         architectures.load("bert").fields(theirs, ())
 
 
-def test_what_an_old_config_does_not_say():
-    """As the small BERTs of Turc et al. 2019 were released, without an epsilon."""
+def test_defaults_of_an_old_config():
+    """The small BERTs of Turc et al. 2019 were released without an epsilon."""
     theirs = {word: value for word, value in FIELDS.items() if word != "layer_norm_eps"}
     ours = architectures.load("bert").fields(theirs, ())
     assert ours["layer_norm_eps"] == 1e-12
@@ -304,17 +306,17 @@ def test_what_an_old_config_does_not_say():
         ),
     ],
 )
-def test_a_model_that_theirs_cannot_be(model_type, change, printed):
+def test_fields_without_a_counterpart_in_transformers_are_refused(model_type, change, printed):
     architecture = architectures.load(model_type)
     with pytest.raises(UserError, match=printed):
         architecture.config(FIELDS | change, ("mlm", "glue"))
 
 
-def test_a_model_that_none_of_theirs_is():
+def test_a_model_without_an_architecture_is_refused():
     with pytest.raises(UserError, match=r"got name='vit' .* no architecture of transformers"):
         architectures.model_type_of({"model": FIELDS | {"name": "vit"}})
 
 
-def test_heads_without_arrays_are_always_there():
+def test_heads_without_parameters_are_always_present():
     arrays = {"transformer.h.0.attn.c_attn.weight": np.zeros((2, 6), np.float32)}
     assert Released.of({"model_type": "gpt2"}, arrays).parts == ["encoder", "causal_lm"]

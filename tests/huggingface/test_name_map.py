@@ -1,4 +1,4 @@
-"""Arrays are converted between the names and layouts of both sides, and back bit for bit."""
+"""Name maps: arrays are converted between names and layouts of both sides, bit-identically."""
 
 import math
 
@@ -51,7 +51,7 @@ def random_arrays(shapes):
 
 
 def distinct_arrays(shapes):
-    """Arrays no two of whose values are equal."""
+    """Arrays whose values are all different."""
     start, arrays = 0, {}
     for name, shape in shapes.items():
         size = math.prod(shape)
@@ -169,7 +169,7 @@ def after_the_first(model):
 
 
 def block(path, layer):
-    """A block with fused query, key, value (the latter two have fewer heads) and a gated unit."""
+    """A block with fused query, key and value (fewer heads for the latter two) and a gated unit."""
     qkv = tuple(f"{path}/attention/{name}" for name in ("query", "key", "value"))
     return [
         *dense(qkv, f"{layer}.attn.Wqkv"),
@@ -255,7 +255,7 @@ def test_round_trips_of_groups_are_bit_equal():
 
 
 def test_two_layer_axes_share_one_number():
-    """Blocks that a period of layers contains, scanned inside the scan over periods."""
+    """Blocks of a period of layers, scanned inside the scan over periods."""
     maps = with_layers(norm("n", "h.{layer}.n", bias=False), lambda _: [[1, 2], [4, 5], [7, 8]])
     param = np.arange(3 * 2 * 5, dtype=np.float32).reshape(3, 2, 5)
     hf = to_hf(maps, {"n/scale": param}, {}, "run")

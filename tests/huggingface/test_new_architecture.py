@@ -1,4 +1,4 @@
-"""An architecture is one file of huggingface/architectures/, and no edit elsewhere.
+"""A new architecture is one file in huggingface/architectures/, without other changes.
 
 The one below is unlike those in the repository: the first layer has no norm, layers alternate
 between two groups, query, key and value are one torch weight, and the model has no `hidden_act`,
@@ -193,7 +193,7 @@ TEXT = ["a line of text that a tokenizer is trained on", "and another one"] * 20
 
 @pytest.fixture(autouse=True)
 def files(tmp_path, monkeypatch):
-    """Adds a model and its architecture to the two folders, in which the files could lie."""
+    """Add a model and its architecture to the two folders."""
     for folder, (package, source) in FILES.items():
         path = tmp_path / "bertjax" / folder / "alternating.py"
         path.parent.mkdir(parents=True)
@@ -213,7 +213,7 @@ def pieces():
 
 
 def write_run(folder, pieces, model=(), objectives=None, task=None):
-    """A run of the model with random parameters; returns these."""
+    """Write a run of the model with random parameters, and return these."""
     config = configs.load_config("configs/bert.py:tiny", [])
     computation = {"precision": "float32", "unroll": 1}
     with config.unlocked():

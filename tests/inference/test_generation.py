@@ -1,4 +1,4 @@
-"""Going on with prompts, with a model whose next letter is known without any network."""
+"""Text generation, with a model whose next letter is given by a table."""
 
 import types
 
@@ -19,14 +19,14 @@ ANY = np.zeros_like(SUCCESSOR)
 
 
 class Tokenizer:
-    """A token is a letter."""
+    """A tokenizer of single letters."""
 
     def decode(self, ids):
         return "".join(LETTERS[token] for token in ids)
 
 
 def model(scores):
-    """The scores of what follows a token are its row."""
+    """A model whose logits after a token are a row of a table."""
 
     def step(cache, tokens):
         return jnp.asarray(scores)[tokens], cache
@@ -41,7 +41,7 @@ def model(scores):
 
 
 def texts(scores, prompts, **settings):
-    """What is written after each prompt."""
+    """The generated text of each prompt."""
     found = dict.fromkeys(range(len(prompts)), "")
     ids = [[LETTERS.index(letter) for letter in prompt] for prompt in prompts]
     for written in generate.complete(model(scores), ids, Settings(**settings)):
@@ -54,7 +54,7 @@ def test_a_prompt_is_continued_up_to_a_stop_string(stop, wanted):
     assert texts(SUCCESSOR, ["ab"], max_new_tokens=5, stop=stop) == [wanted]
 
 
-def test_what_is_drawn_for_a_prompt_depends_on_its_number_and_not_on_its_batch():
+def test_samples_depend_on_the_index_of_the_prompt_not_on_its_batch():
     drawn = {"sampler": TokenSampler(temperature=1.0), "max_new_tokens": 7, "seed": 3}
     together = texts(ANY, ["b"] * 5, batch_size=5, **drawn)
     assert texts(ANY, ["b"] * 5, batch_size=2, **drawn) == together

@@ -1,4 +1,4 @@
-"""The batch that a language model makes of a prompt: tokens, and which of them are there."""
+"""The batch of a language model for a prompt: tokens and attention mask."""
 
 import types
 
@@ -8,7 +8,7 @@ from bertjax.inference.language_model import LanguageModel
 
 
 class Recorder:
-    """A pretrainer whose encoder has no parameters, and whose cache is the batch that it read."""
+    """A pretrainer without parameters whose cache is the batch that it receives."""
 
     encoder = types.SimpleNamespace(prefill=lambda batch, room: (None, batch | {"room": room}))
 
@@ -16,7 +16,7 @@ class Recorder:
         return method(self, *arguments), {}
 
 
-def test_a_token_of_id_0_belongs_to_a_prompt_and_what_fills_it_up_does_not():
+def test_tokens_of_id_0_are_visible_in_a_prompt_and_padding_is_not():
     model = LanguageModel(Recorder(), {}, None, 40, None, None)
     history = np.array([[-1, -1, 0, 7, 2], [5, 0, 0, 4, 9], [-1, -1, -1, 3, 0]])
     read = model.prefill({}, history, 6)

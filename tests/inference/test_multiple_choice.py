@@ -1,4 +1,4 @@
-"""Multiple choice: which tokens are the answer's, what stands before a question, what is right."""
+"""Multiple choice with a language model: scored tokens, shots, accuracy."""
 
 import json
 import types
@@ -32,7 +32,7 @@ def model():
     )
 
 
-def test_an_answer_is_scored_by_its_own_tokens_alone(model):
+def test_only_the_tokens_of_an_answer_are_scored(model):
     scores = multiple_choice.score_choices(model, QUESTIONS, ["", "", ""], batch_size=2)
     wanted = [[-sum(map(ord, f" {c}")) for c in q.choices] for q in QUESTIONS]
     assert scores == wanted

@@ -1,4 +1,4 @@
-"""Windows that slide, and what is added up: every token once."""
+"""Perplexity with sliding windows: every token is counted once."""
 
 import types
 
@@ -13,7 +13,7 @@ from bertjax.tokenizers import tokenizer
 @pytest.mark.parametrize(
     ("size", "length", "stride"), [(23, 8, 3), (8, 8, 3), (3, 8, 7), (9, 8, 1)]
 )
-def test_every_token_but_the_first_is_new_once(size, length, stride):
+def test_every_token_except_the_first_is_predicted_once(size, length, stride):
     counted = []
     for window in perplexity.split_windows(range(size), length, stride):
         assert len(window.ids) <= length
@@ -21,7 +21,7 @@ def test_every_token_but_the_first_is_new_once(size, length, stride):
     assert counted == list(range(1, size))
 
 
-def test_all_but_the_first_window_have_context():
+def test_all_windows_except_the_first_have_context():
     found = list(perplexity.split_windows(range(20), 8, 2))
     assert all(window.first >= 6 for window in found[1:-1])
 
@@ -37,7 +37,7 @@ class Letters:
 
 
 def score_tokens(params, ids, there):
-    """A token's log probability is minus its number; even ones are hits."""
+    """The log probability of a token is minus its id; even ids are correct."""
     return -np.asarray(ids)[:, 1:].astype(float), np.asarray(ids)[:, 1:] % 2 == 0
 
 
@@ -65,13 +65,13 @@ def test_sums_are_those_of_all_documents(model):
     assert known.bits_per_byte == pytest.approx(sum(letters) / np.log(2) / 14)
 
 
-def test_bytes_of_a_first_token_that_nothing_predicts_are_not_counted(model):
+def test_bytes_of_an_unpredicted_first_token_are_not_counted(model):
     model.end_id = None
     known = perplexity.measure(model, ["éab", "d", ""], stride=2)
     assert (known.num_tokens, known.num_bytes, known.num_documents) == (2, 2, 3)
 
 
-def test_line_breaks_that_a_corpus_lacks_are_no_bytes(model):
+def test_line_breaks_removed_by_the_corpus_are_not_counted(model):
     model.config = {}
     model.tokenizer = tokenizer.train(["one two three"] * 3, kind="bpe", vocab_size=270)
     known = perplexity.measure(model, ["one. two\nthree\n"], stride=2)
@@ -85,12 +85,12 @@ def test_line_breaks_that_a_corpus_lacks_are_no_bytes(model):
         ({"stride": 6}, "stride: got 6, expected at least 1 and less than the window length 6"),
     ],
 )
-def test_windows_that_do_not_fit_are_one_line(model, options, message):
+def test_invalid_windows_are_one_line(model, options, message):
     with pytest.raises(UserError, match=message):
         perplexity.measure(model, ["abc"], **options)
 
 
-def test_a_window_is_as_long_as_the_texts_that_were_learned_from(model):
+def test_the_default_window_has_the_length_of_the_training_sequences(model):
     shapes = []
 
     def seen(params, ids, there):

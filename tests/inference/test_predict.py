@@ -1,4 +1,4 @@
-"""Batches that prediction makes of texts, and where it cuts them; no model is run."""
+"""Batches and truncation in prediction, without a model."""
 
 import jax.numpy as jnp
 import pytest
@@ -13,13 +13,13 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 
 
 def count(params, batch):
-    """In place of a model: the score of two texts is their number of tokens."""
+    """A stub of a model: the score of two texts is their number of tokens."""
     return jnp.sum(batch["attention_mask"], axis=1, keepdims=True).astype(jnp.float32)
 
 
 @pytest.fixture
 def scores(tmp_path):
-    """Scores of pairs of texts, by the limits of the recipe and of the model."""
+    """Scores of pairs of texts, for maximum lengths of the recipe and the model."""
     (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, ""]))
     pieces = tokenizer.load(tmp_path / "vocab.txt")
     mesh = make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
@@ -39,6 +39,8 @@ def scores(tmp_path):
     [({"max_seq_length": 17}, 40, 17), ({"max_seq_length": 40}, 19, 19), ({}, 23, 23)],
     ids=["recipe", "model", "no recipe"],
 )
-def test_texts_are_cut_where_the_recipe_or_the_model_ends(scores, data, positions, max_length):
+def test_texts_are_truncated_to_the_limit_of_the_recipe_or_the_model(
+    scores, data, positions, max_length
+):
     lines = [(" ".join(LETTERS), " ".join(LETTERS)), ("a b", "c d e")]
     assert scores(lines, data, positions) == [(max_length, True), (8, False)]

@@ -1,4 +1,4 @@
-"""Text while tokens come: whole characters, and nothing of a stop string."""
+"""Streaming of text: whole characters, and no part of a stop string."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def written(text, stop=(), prompt="a "):
     return parts
 
 
-def test_a_character_comes_whole():
+def test_characters_are_not_split():
     assert written("né") == ["n", "", "é"]
     assert written("€") == ["", "", "€"]
 
@@ -34,12 +34,12 @@ def test_a_text_ends_before_a_stop_string():
     assert "".join(written("abcabd!", ["abd", "zz"])) == "abc"
 
 
-def test_what_may_begin_a_stop_string_waits():
+def test_a_possible_prefix_of_a_stop_string_is_held_back():
     assert written("xabz", ["abc"]) == ["x", "", "", "abz"]
 
 
 @pytest.mark.parametrize("stop", [[], ["\n"]])
-def test_the_end_gives_what_was_held_back(stop):
+def test_held_back_text_is_returned_at_the_end(stop):
     stream = TextStream(Bytes(), b"", [*stop, "abc"])
     assert stream.add(ord("a")) == ""
     assert stream.end() == "a"
@@ -47,5 +47,5 @@ def test_the_end_gives_what_was_held_back(stop):
 
 
 @pytest.mark.parametrize("stop", [["cd", "bcd"], ["bcd", "cd"]])
-def test_of_stop_strings_that_end_together_the_one_that_begins_first_ends_a_text(stop):
+def test_of_stop_strings_with_the_same_end_the_longest_applies(stop):
     assert "".join(written("abcd", stop)) == "a"

@@ -1,4 +1,4 @@
-"""Saying targets: the most likely tokens, whatever stands in the same batch."""
+"""Translation: the most likely tokens, independent of the batch."""
 
 import jax
 import jax.numpy as jnp
@@ -32,14 +32,14 @@ def make(pieces):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_neighbours_and_order_change_nothing(beams, make):
+def test_translations_do_not_depend_on_batch_and_order(beams, make):
     translator = make(beams)
     together = translator.translate(SOURCES, 2)
     assert translator.translate(SOURCES[::-1], 2) == together[::-1]
     assert len(set(together)) > 1
 
 
-def test_greedy_says_what_the_whole_decoder_finds_likeliest(make, pieces):
+def test_greedy_decoding_is_the_argmax_of_the_teacher_forced_decoder(make, pieces):
     translator = make(1)
     (ids,) = pieces.encode_batch(SOURCES[:1])
     batch = {"input_ids": jnp.asarray([[*ids, pieces.sep_id]])}
@@ -63,10 +63,10 @@ def test_greedy_says_what_the_whole_decoder_finds_likeliest(make, pieces):
     assert pieces.encode_batch([found])[0][: len(wanted)] == wanted
 
 
-def test_what_was_wanted_is_compared_as_the_tokenizer_spells_it(pieces):
+def test_references_are_compared_after_a_tokenizer_round_trip(pieces):
     assert translate.count_exact_matches(["a b", "c"], ["A  b", "d"], pieces) == 1
 
 
-def test_a_run_without_pairs_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="is no run"):
         translate.load(str(tmp_path), beams=4, length_penalty=0.6)

@@ -215,7 +215,7 @@ def test_the_command_for_arrow_converts_to_json_lines(tmp_path, kind):
     assert list(read_documents([converted(path, tmp_path, "text")])) == ["one", "two\nlines"]
 
 
-def test_every_kind_has_a_remedy_that_quotes_file_names():
+def test_every_kind_has_a_conversion_command_that_quotes_file_names():
     for kind in (*file_kinds.KINDS, file_kinds.JSON_ARRAY, file_kinds.NUL_BYTES):
         for path in ("a b/it's.x.gz", "plain.x"):
             output = file_kinds.remedy(kind, path)

@@ -1,3 +1,5 @@
+"""Reading lines of plain and compressed files: offsets, encodings, damage."""
+
 import bz2
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""What tests of layers share: random arrays, and the arithmetic of the papers in numpy float64."""
+"""Fixtures of layer tests: random arrays, and the papers' formulas in numpy float64."""
 
 import types
 
@@ -14,16 +14,16 @@ KEY = jax.random.key(0)
 
 @pytest.fixture
 def random():
-    """Draws float32 arrays: `random(3, 5)`; the same ones in every run."""
+    """Random float32 arrays: `random(3, 5)`; the same in every run."""
     generator = np.random.default_rng(0)
     return lambda *shape: jnp.asarray(generator.normal(size=shape), jnp.float32)
 
 
 @pytest.fixture
 def randomized():
-    """Variables of a module, every one a draw: no zero bias or unit scale hides a mistake.
+    """Random variables of a module: no zero bias or unit scale hides an error.
 
-    `randomized(module, x, mask, train=False)`: what `module.init` would be given after the key.
+    `randomized(module, x, mask, train=False)`: the arguments of `module.init` after the key.
     """
 
     def draw(module, *arguments, scale=0.5, **options):
@@ -80,7 +80,7 @@ def post_norm_block(x, mask, parameters, epsilon):
 
 @pytest.fixture(scope="session")
 def by_hand():
-    """The layers in numpy, written from the papers' formulas."""
+    """The layers in numpy, from the papers' formulas."""
     return types.SimpleNamespace(
         layer_norm=layer_norm,
         gelu=gelu,

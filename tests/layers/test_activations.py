@@ -1,4 +1,4 @@
-"""Activations by their names."""
+"""Activation functions, by name."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def test_other_names_of_activations(name, value):
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_new", "silu"])
-def test_in_bfloat16_the_result_alone_is_rounded(name):
+def test_in_bfloat16_only_the_result_is_rounded(name):
     x = jnp.linspace(-6, 6, 401).astype(jnp.bfloat16)
     exact, slope = jax.vjp(activation(name), x.astype(jnp.float32))
     found, own_slope = jax.vjp(activation(name), x)
@@ -53,7 +53,7 @@ def test_in_bfloat16_the_result_alone_is_rounded(name):
     np.testing.assert_allclose(got.astype(jnp.float32), wanted, atol=2**-8)
 
 
-def test_gelu_is_that_of_the_complement_of_the_error_function():
+def test_gelu_equals_the_formula_with_erfc():
     x = np.linspace(-8, 8, 4001)
     wanted = 0.5 * x * scipy.special.erfc(-x / np.sqrt(2))
     np.testing.assert_allclose(activation("gelu")(jnp.asarray(x, jnp.float32)), wanted, atol=1e-6)

@@ -1,4 +1,4 @@
-"""A stack that alternates between blocks is the loop over its layers, written by hand."""
+"""AlternatingStack equals a loop over its layers."""
 
 import flax.linen as nn
 import jax
@@ -43,7 +43,7 @@ def x(random):
     [(6, {}), (5, {}), (7, {"unroll": 6}), (2, {}), (7, {"remat": "full"}), (7, {"unroll": 100})],
 )
 def test_layers_alternate(num_layers, fields, x, random, randomized):
-    """Values, all hidden states and gradients are those of a loop with banded masks."""
+    """Outputs, hidden states and gradients equal those of a loop with banded masks."""
     module = modernbert(num_layers, keep_hidden_states=True, **fields)
     params, probe = randomized(module, x, MASK, train=False, scale=0.3), random(B, L, D)
     band = np.abs(np.arange(L)[:, None] - np.arange(L)) <= 1
@@ -70,7 +70,7 @@ def test_layers_alternate(num_layers, fields, x, random, randomized):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
 
 
-def test_with_one_block_it_is_a_stack(x, randomized):
+def test_with_one_block_it_equals_a_stack(x, randomized):
     plain, module = Stack(GLOBAL, 3), AlternatingStack((GLOBAL,), 3)
     params = randomized(plain, x, MASK, train=False)
     boxed = [m.init(jax.random.key(0), x, MASK, train=False) for m in (plain, module)]
@@ -85,7 +85,7 @@ def test_with_one_block_it_is_a_stack(x, randomized):
 
 
 class Filled(nn.Module):
-    """A block whose initial kernel says which block it is."""
+    """A block whose initial kernel identifies it."""
 
     number: float
 
@@ -108,7 +108,7 @@ def test_every_layer_is_initialised_by_its_own_block(x):
 
 
 class Dropping(nn.Module):
-    """Returns random numbers."""
+    """A block that returns random numbers."""
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -124,7 +124,7 @@ def test_dropout_differs_from_layer_to_layer(x):
     assert len(np.unique(samples)) == samples.size
 
 
-def test_what_cannot_be_stacked_is_refused(x):
+def test_incompatible_blocks_are_refused(x):
     with pytest.raises(ValueError, match="got parameters of different names or shapes"):
         AlternatingStack((GLOBAL, FeedForwardBlock(3)), 2).init(
             jax.random.key(0), x, MASK, train=False

@@ -1,4 +1,4 @@
-"""The gradient of attention's last steps, written out, beside that of the formula."""
+"""The custom gradient of masked softmax attention equals that of the formula."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def formula(scores, mask, kept, value):
 
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("kind", MASKS)
-def test_values_and_gradients_are_those_of_the_formula(kind, dropout, random):
+def test_values_and_gradients_equal_the_formula(kind, dropout, random):
     scores, value, probe = random(B, H, L, M), random(B, M, H, K), random(B, L, H, K)
     mask, kept = MASKS[kind], DropoutMask(random(B, H, L, M) > -0.5, 1.25) if dropout else None
     seeing = mask.any(-1, keepdims=True)
@@ -54,7 +54,7 @@ def _of(seeing, kept):
     return DropoutMask(kept.where & seeing, kept.times)
 
 
-def test_hidden_scores_pass_no_gradient_whatever_they_are(random):
+def test_masked_scores_have_no_gradient(random):
     scores, value = random(B, H, L, M), random(B, M, H, K)
     mask = MASKS["padding"]
     scores = jnp.where(mask, scores, 1e9)

@@ -1,4 +1,4 @@
-"""Attention against numpy, and what a mask hides (law 7)."""
+"""Attention against numpy, and masks (invariant 7)."""
 
 import flax.linen as nn
 import jax
@@ -25,7 +25,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_self_attention_is_the_formula(kind, random, randomized, by_hand):
+def test_self_attention_equals_the_formula(kind, random, randomized, by_hand):
     module, x = SelfAttention(H), random(B, L, H * K)
     params = randomized(module, x, KINDS[kind], train=False)
     got = module.apply(params, x, KINDS[kind], train=False)
@@ -56,7 +56,7 @@ class Attend(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["padding", "packed", "visible matrix", "causal", "prefix"])
-def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, random):
+def test_masked_tokens_have_no_effect_and_no_gradient(kind, random):
     query, key, value = (random(B, L, H, K) for _ in range(3))
     probe, mask = random(H, K), KINDS[kind]
     visible = np.broadcast_to(mask.array(), (B, 1, L, L))[:, 0]
@@ -77,7 +77,7 @@ def test_hidden_tokens_change_nothing_and_get_no_gradient(kind, random):
     assert all(np.all(jacobian_of_values[b, :, b][visible[b]] > 0) for b in range(B))
 
 
-def test_values_in_hidden_tokens_change_nothing(random):
+def test_values_in_masked_tokens_have_no_effect(random):
     query, key, value = (random(B, L, H, K) for _ in range(3))
     mask = KINDS["padding"]
     loud = jnp.where(mask.key_mask[:, :, None, None], 0.0, 1e4)
@@ -87,7 +87,7 @@ def test_values_in_hidden_tokens_change_nothing(random):
     )
 
 
-def test_a_query_that_may_see_nothing_stays_finite(random):
+def test_a_query_without_visible_keys_stays_finite(random):
     query, key, value = (random(1, 3, 1, 2) for _ in range(3))
     mask = masks.packed(jnp.array([[1, 1, 0]]))
 
@@ -100,7 +100,7 @@ def test_a_query_that_may_see_nothing_stays_finite(random):
         assert np.all(gradient[0, 2] == 0)
 
 
-def test_the_output_may_begin_with_its_own_standard_deviation(random):
+def test_the_output_kernel_has_its_own_initializer_range(random):
     module, x = SelfAttention(H, initializer_range=0.02, output_range=0.3), random(B, L, H * K)
     params = nn.unbox(module.init(jax.random.key(0), x, KINDS["all"], train=False))["params"]
     assert np.std(params["output"]["kernel"]) == pytest.approx(0.3, rel=0.2)
@@ -131,7 +131,7 @@ def test_every_precision_is_near_float32(name, random, randomized):
     assert error < (1e-6 if name == "float32" else 3e-2)
 
 
-def test_scores_are_what_the_softmax_is_taken_of(random, randomized):
+def test_scores_are_the_inputs_of_the_softmax(random, randomized):
     layer, x = SelfAttention(2), random(3, 5, 6)
     mask = masks.padding(jnp.arange(5) < jnp.array([[5], [2], [1]]))
     variables = randomized(layer, x, mask, train=False)
@@ -179,7 +179,7 @@ def test_rotary_attention_does_not_change_when_all_positions_are_shifted(random,
     assert np.abs(reversed_order[:, ::-1] - wanted).max() > 0.1
 
 
-def test_rotary_attention_is_the_formula(random, randomized):
+def test_rotary_attention_equals_the_formula(random, randomized):
     """One head, one query at a time, with `rotate_half` as in Hugging Face's ModernBERT."""
     x, mask, theta = random(1, 5, 4), masks.padding(jnp.ones((1, 5), bool)), 30.0
     module = SelfAttention(1, rotary=Rotary(theta))

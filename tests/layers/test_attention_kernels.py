@@ -1,4 +1,4 @@
-"""Kernels of attention: when which one is used, that they compute the same, and what they hide."""
+"""Fused attention kernels: selection, equality with the formula, masks."""
 
 import dataclasses
 import functools
@@ -81,7 +81,7 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
         (TPU, {"platform": "cpu"}, "splash", "splash", "requested"),
     ],
 )
-def test_the_rule(case, changes, asked, kernel, reason):
+def test_kernel_selection(case, changes, asked, kernel, reason):
     chosen, why = choose(dataclasses.replace(case, **changes), asked)
     assert chosen == kernel
     assert reason in why
@@ -95,13 +95,13 @@ def test_the_rule(case, changes, asked, kernel, reason):
         (GPU, "splash", "got 'splash', a kernel for tpu, expected one for gpu"),
     ],
 )
-def test_a_kernel_that_cannot_be_is_one_line(case, asked, output):
+def test_an_unsupported_kernel_is_one_line(case, asked, output):
     with pytest.raises(UserError, match=output):
         choose(case, asked)
 
 
 def masks_of_every_kind():
-    """Of four rows the last sees nothing: not a key is there, or none is of a pack."""
+    """Masks of all kinds; the last of four rows has no visible key."""
     there = np.random.default_rng(3).random((B, L)) < 0.7
     packed_segment_ids = 1 + (np.arange(L) + 30 * np.arange(B)[:, None]) // 100
     there[-1], packed_segment_ids[-1] = False, 0
@@ -141,7 +141,7 @@ def products(*arrays):
 
 
 def assert_same(got, wanted, atol):
-    """But for the last row: where nothing is seen, zeros are as good as a mean of all."""
+    """Compare all rows except the last, which has no visible key: any finite output is good."""
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
         assert one.dtype == other.dtype
         one, other = (np.asarray(x, np.float32) for x in (one, other))
@@ -162,8 +162,8 @@ def value_and_gradients(function, probe, query, key, value, mask):
     ("kind", "dtype", "atol"),
     [*((kind, "float32", 1e-5) for kind in MASKS), ("all", "bfloat16", 0.03)],
 )
-def test_splash_is_the_formula_and_so_are_its_gradients(kind, dtype, atol, arrays, random):
-    """In float32: errors of the products in bfloat16 differ between releases of XLA."""
+def test_splash_and_its_gradients_equal_the_formula(kind, dtype, atol, arrays, random):
+    """In float32: errors of bfloat16 matmuls differ between releases of XLA."""
     rounded = [x.astype(dtype) for x in arrays]
     exact = [x.astype(jnp.float32) for x in rounded]
     probe = random(B, L, H, K)
@@ -185,8 +185,8 @@ def test_splash_over_several_blocks_of_queries_and_keys(random):
     assert_same(got, products(query, key, value, mask), 1e-5)
 
 
-def test_splash_on_a_mesh_works_on_own_rows_and_heads(arrays):
-    """Rows over data and fsdp, heads over tensor; and rows by vmap over data, as in parts."""
+def test_splash_on_a_mesh_uses_local_rows_and_heads(arrays):
+    """Rows over data and fsdp, heads over tensor; and rows by vmap over data, as in training."""
     axes = ("data", "fsdp", "tensor", "sequence")
     mesh = jax.make_mesh((2, 2, 2, 1), axes, axis_types=(AxisType.Auto,) * 4)
     wanted = products(*arrays, MASKS["all"])
@@ -213,8 +213,8 @@ def test_splash_on_a_mesh_works_on_own_rows_and_heads(arrays):
         assert "all-gather" not in compiled.as_text()
 
 
-def test_hidden_tokens_change_nothing_and_get_no_gradient(arrays, random):
-    """Padding, other packs and what comes later: each hides tokens that the others show."""
+def test_masked_tokens_have_no_effect_and_no_gradient(arrays, random):
+    """Padding, packed neighbours and later tokens: each mask hides tokens that the others show."""
     query, key, value = arrays
     asking, mask = 200, MASKS["all"]
     shown = np.broadcast_to(mask.array(), (B, 1, L, L))[:, 0, asking]
@@ -235,7 +235,7 @@ def test_hidden_tokens_change_nothing_and_get_no_gradient(arrays, random):
 
 
 def described_mesh(platform, **axes):
-    """A mesh of devices that are only described."""
+    """A mesh of devices without hardware."""
     device = dataclasses.replace(
         jax.make_mesh((1,), ("data",)).abstract_mesh.abstract_device, platform=platform
     )
@@ -278,7 +278,7 @@ def test_without_a_mesh_a_kernel_must_be_requested(arrays):
     assert "pallas_call" in programs["splash"]
 
 
-def test_a_cut_sequence_is_seen(arrays):
+def test_a_sharded_sequence_is_detected(arrays):
     lines = []
     with (
         log_kernel_choice(lines.append),
@@ -290,8 +290,8 @@ def test_a_cut_sequence_is_seen(arrays):
     assert "splash does not support sequences that are sharded over devices" in lines[0]
 
 
-def test_cudnn_takes_what_the_rule_gives_it(monkeypatch, random):
-    """As far as a machine without a GPU can tell: both passes become cuDNN's calls."""
+def test_cudnn_accepts_the_selected_cases(monkeypatch, random):
+    """As far as can be tested without a GPU: both passes are lowered to cuDNN calls."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
@@ -309,8 +309,8 @@ CUDA = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in 
 
 
 @pytest.mark.skipif(not (host.list_gpus() and CUDA), reason="no GPU, or no JAX for it")
-def test_cudnn_is_the_formula_and_so_are_its_gradients():
-    """In a process of its own: this one was told to leave the GPU alone."""
+def test_cudnn_and_its_gradients_equal_the_formula():
+    """In a separate process, because this one does not use the GPU."""
     environment = {name: v for name, v in os.environ.items() if name != "JAX_PLATFORMS"}
     subprocess.run([sys.executable, __file__], env=environment, check=True, timeout=300)
 

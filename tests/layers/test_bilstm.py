@@ -1,4 +1,4 @@
-"""A BiLSTM against a loop over numbers; padding, which is nothing to either direction."""
+"""BiLSTM against a loop over tokens; padding has no effect."""
 
 import flax.linen as nn
 import jax
@@ -17,7 +17,7 @@ MODULE = BiLSTM(2, F)
 
 
 def one_direction(params, x):
-    """Hochreiter & Schmidhuber 1997 with a forget gate that begins at 1, token by token."""
+    """Hochreiter & Schmidhuber 1997 with a forget gate bias of 1, token by token."""
     cell = hidden = np.zeros(F)
     outputs = []
     for token in x:
@@ -52,7 +52,7 @@ def run(variables):
     return jax.jit(lambda x, there: MODULE.apply(variables, x, there, train=False))
 
 
-def test_it_is_the_loop_over_the_tokens_that_are_there(variables, run, x):
+def test_it_equals_a_loop_over_the_tokens(variables, run, x):
     params = jax.tree.map(np.asarray, variables["params"])
     found = np.asarray(run(x, THERE))
     assert found.shape == (B, L, 2 * F)
@@ -66,8 +66,8 @@ def test_it_is_the_loop_over_the_tokens_that_are_there(variables, run, x):
         assert not found[row, length:].any()
 
 
-def test_padding_changes_nothing(run, x):
-    """Neither what stands there, nor how much of it there is."""
+def test_padding_has_no_effect(run, x):
+    """Neither its content nor its length."""
     found = run(x, THERE)
     np.testing.assert_array_equal(found, run(jnp.where(THERE[..., None], x, 9.0), THERE))
     longer = jnp.pad(x, ((0, 0), (0, 6), (0, 0)), constant_values=3.0)
@@ -75,7 +75,7 @@ def test_padding_changes_nothing(run, x):
     np.testing.assert_allclose(found_longer[:, :L], found, atol=1e-6)
 
 
-def test_every_token_that_is_there_reaches_all_others_and_padding_none(run, x):
+def test_every_token_affects_all_others_and_padding_none(run, x):
     def through(x):
         return run(x, THERE)
 
@@ -85,7 +85,7 @@ def test_every_token_that_is_there_reaches_all_others_and_padding_none(run, x):
         np.testing.assert_array_equal(moved[row, :, row] > 0, pairs[row])
 
 
-def test_without_layers_it_is_nothing_and_impossible_sizes_are_one_line(x):
+def test_zero_layers_are_the_identity_and_impossible_sizes_are_one_line(x):
     np.testing.assert_array_equal(BiLSTM(0, F).apply({}, x, THERE, train=False), x)
     for layers, cells in ((-1, 4), (2, 0)):
         with pytest.raises(UserError, match=f"BiLSTM: got {layers} layers of {cells} cells"):

@@ -1,4 +1,4 @@
-"""The feed-forward net, the post-norm block, and what it keeps for its gradient."""
+"""Feed-forward networks, post-norm and pre-norm blocks, and their residuals for the gradient."""
 
 import flax.linen as nn
 import jax
@@ -32,8 +32,8 @@ def test_post_norm_block(random, randomized, by_hand):
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_dropout_of_a_block_acts_on_both_outputs_and_not_on_the_residual(random):
-    """With all but nothing kept, the two residual paths alone come through."""
+def test_dropout_applies_to_both_outputs_and_not_to_the_residual(random):
+    """With a rate near 1, only the two residual connections remain."""
     x, mask = random(2, 5, 6), masks.padding(jnp.ones((2, 5), bool))
     block = PostNormBlock(SelfAttention(3, 0.0), FeedForward(11), 65535 / 65536)
     params = block.init(jax.random.key(0), x, mask, train=False)
@@ -43,8 +43,8 @@ def test_dropout_of_a_block_acts_on_both_outputs_and_not_on_the_residual(random)
 
 
 @pytest.mark.parametrize(("precision", "kind"), [("float32", "f32"), ("bfloat16", "bf16")])
-def test_for_its_gradient_a_block_keeps_one_array_of_each_large_shape(precision, kind, capsys):
-    """Of attention the weights, of the feed-forward net what the activation takes; no zeros."""
+def test_residuals_have_one_array_of_each_large_shape(precision, kind, capsys):
+    """The attention weights and the input of the activation; no arrays of zeros."""
     x, mask = (
         jnp.ones((2, 5, 6), NAMED[precision].activations),
         masks.padding(jnp.ones((2, 5), bool)),
@@ -64,7 +64,7 @@ def test_for_its_gradient_a_block_keeps_one_array_of_each_large_shape(precision,
 
 
 @pytest.mark.parametrize("act", ["gelu", "silu"])
-def test_a_gated_feed_forward_net_multiplies_activations_by_a_linear_map(act, random, randomized):
+def test_gated_feed_forward(act, random, randomized):
     module, x = FeedForward(11, act, use_bias=False, gated=True), random(2, 3, 7)
     boxed = jax.eval_shape(module.init, jax.random.key(0), x)["params"]
     assert boxed["gate"]["kernel"].names == ("embed", "mlp")
@@ -89,7 +89,7 @@ def test_a_gated_feed_forward_net_multiplies_activations_by_a_linear_map(act, ra
 
 
 def test_blocks_without_biases(random, randomized):
-    """ModernBERT's blocks: pre-norm, and the first one reads embeddings that are normalised."""
+    """ModernBERT's blocks: pre-norm; the first one has no norm, since embeddings are normalised."""
     x, mask = random(2, 5, 6), masks.padding(jnp.arange(5) < jnp.array([[3], [5]]))
     attention = SelfAttention(3, use_bias=False)
     feed_forward = FeedForward(11, use_bias=False, gated=True)

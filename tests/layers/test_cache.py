@@ -1,4 +1,4 @@
-"""Columns of a cache: what follows sees what is there, wherever rows began."""
+"""Columns of a KV cache and their masks, also for left-padded rows."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ def made(start, length):
     return values.reshape(N, B, length, H, K)
 
 
-def test_columns_are_added_behind_those_that_are_there():
+def test_columns_are_appended():
     cache = caches.init_cache(made(0, L), made(100, L), THERE, 2)
     assert cache.keys.shape == (N, B, L + 2, H, K)
     later = cache.extended(made(500, 1), made(900, 1), jnp.ones((B, 1), bool))
@@ -32,14 +32,14 @@ def test_positions_count_the_tokens_of_a_row():
     np.testing.assert_array_equal(cache.positions(jnp.ones((B, 1), bool)), [[2], [3]])
 
 
-def test_what_follows_sees_the_past_but_no_empty_columns():
+def test_new_tokens_attend_to_the_past_and_not_to_empty_columns():
     cache = caches.init_cache(made(0, L), made(0, L), THERE, 1)
     mask = cache.mask(masks.padding(jnp.ones((B, 1), bool))).array()
     np.testing.assert_array_equal(mask[0, 0, 0], [False, True, True, False, True])
     np.testing.assert_array_equal(mask[1, 0, 0], [True, True, True, False, True])
 
 
-def test_rows_are_taken_in_any_order():
+def test_rows_are_gathered_in_any_order():
     cache = caches.init_cache(made(0, L), made(50, L), THERE, 1)
     taken = cache.take(jnp.array([1, 1, 0]))
     np.testing.assert_array_equal(taken.keys[:, 0], cache.keys[:, 1])

@@ -1,4 +1,4 @@
-"""Choosing and hiding tokens: exact numbers, fair draws, whole words (law 1)."""
+"""Selection and masking of tokens: exact counts, uniform sampling, whole words (invariant 1)."""
 
 import functools
 
@@ -124,8 +124,8 @@ def test_words_are_chosen_whole_whenever_possible():
     assert 0 < cut_examples < 200
 
 
-def test_words_of_one_token_are_like_tokens():
-    """Such as Chinese characters: every position is equally likely."""
+def test_words_of_one_token_are_selected_like_tokens():
+    """For instance Chinese characters: every position is equally likely."""
     maskable, starts = jnp.ones((20_000, 7), bool), jnp.ones((20_000, 7), bool)
     positions, weights = words(keys(20_000), maskable, starts, jnp.full(20_000, 2), 2)
     assert np.all(weights == 1)
@@ -144,13 +144,13 @@ def test_words_of_several_characters_stay_together():
     assert len(seen) == 6
 
 
-def test_a_text_of_one_giant_word_is_cut_to_the_budget():
+def test_a_text_of_one_long_word_is_truncated_to_the_budget():
     starts = jnp.zeros((3, 20), bool).at[1, 0].set(True)
     positions, weights = words(keys(3), jnp.ones((3, 20), bool), starts, jnp.array([3, 1, 0]), 4)
     assert chosen(positions, weights) == [{0, 1, 2}, {0}, set()]
 
 
-def test_hidden_tokens_are_the_chosen_ones_alone():
+def test_only_selected_tokens_are_masked():
     ids = jnp.asarray(np.random.default_rng(2).integers(5, VOCABULARY, (64, 37)))
     positions, weights = tokens(keys(64), jnp.ones((64, 37), bool), jnp.full(64, 5), 11)
     hidden = masking.hide(
@@ -162,7 +162,7 @@ def test_hidden_tokens_are_the_chosen_ones_alone():
 
 
 @pytest.mark.parametrize(("mask_share", "random_share"), [(0.8, 0.1), (0.3, 0.5)])
-def test_shares_of_hidden_random_and_kept_tokens(mask_share, random_share):
+def test_shares_of_masked_random_and_unchanged_tokens(mask_share, random_share):
     count, width = 4000, 25
     # A token outside the random range tells a kept one from a random one.
     ids = jnp.full((count, width), VOCABULARY)

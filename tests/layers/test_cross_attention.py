@@ -1,4 +1,4 @@
-"""Attention to another sequence: what its mask hides passes no gradient (law 7)."""
+"""Cross-attention: masked source tokens have no gradient (invariant 7)."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def ask(layer, x, memory, mask):
     return layer(x, layer.read(memory), mask, train=False)
 
 
-def test_of_a_sequence_to_itself_it_is_self_attention(random, randomized):
+def test_of_a_sequence_to_itself_it_equals_self_attention(random, randomized):
     x, mask = random(B, M, H * K), masks.causal(M)
     variables = randomized(SelfAttention(H), x, mask, train=False)
     wanted = SelfAttention(H).apply(variables, x, mask, train=False)
@@ -22,7 +22,7 @@ def test_of_a_sequence_to_itself_it_is_self_attention(random, randomized):
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def test_hidden_tokens_of_the_source_get_no_gradient(random, randomized):
+def test_masked_tokens_of_the_source_have_no_gradient(random, randomized):
     x, memory, probe = random(B, L, H * K), random(B, M, H * K), random(H * K)
     there = np.arange(M) < np.array([[3], [5]])
     mask = masks.padding(jnp.asarray(there))

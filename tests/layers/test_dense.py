@@ -1,4 +1,4 @@
-"""Linear maps over several axes, and BERT's initialiser."""
+"""Dense layers over several axes, and BERT's initialiser."""
 
 import flax.linen as nn
 import jax
@@ -54,7 +54,7 @@ def test_parameters_stay_float32_and_results_have_the_type_of_the_precision(name
     assert y.dtype == NAMED[name].activations
 
 
-def test_kernels_begin_as_a_normal_cut_at_two_deviations():
+def test_kernels_are_initialised_from_a_truncated_normal():
     dense = Dense((400,), ("embed", "mlp"), initializer_range=0.05)
     params = nn.meta.unbox(dense.init(jax.random.key(0), jnp.zeros((1, 500))))["params"]
     kernel = np.asarray(params["kernel"], np.float64)
@@ -65,7 +65,7 @@ def test_kernels_begin_as_a_normal_cut_at_two_deviations():
     assert np.all(params["bias"] == 0)
 
 
-def test_the_initialiser_has_the_quantiles_of_the_cut_normal():
+def test_the_initialiser_has_the_quantiles_of_the_truncated_normal():
     draws = np.sort(truncated_normal(1.0)(jax.random.key(1), (100_000,)))
     # Phi(1) - Phi(0) of Phi(2) - Phi(-2): 0.341345 / 0.954500.
     assert np.mean((draws > 0) & (draws < 1)) == pytest.approx(0.341345 / 0.9545, abs=6e-3)
@@ -73,9 +73,7 @@ def test_the_initialiser_has_the_quantiles_of_the_cut_normal():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16_operands"])
-def test_what_comes_before_the_product_is_computed_again_with_the_same_gradient(
-    precision, random, randomized
-):
+def test_a_rematerialised_input_has_the_same_gradient(precision, random, randomized):
     dense, x = Dense((5,), ("embed", "mlp"), precision=NAMED[precision]), random(2, 3, 7)
     params, probe = randomized(dense, x), random(2, 3, 5)
 

@@ -1,4 +1,4 @@
-"""Dropout: how many, which, and how much the rest grows."""
+"""Dropout: rate, scaling, masks and keys."""
 
 import flax.linen as nn
 import jax
@@ -37,7 +37,7 @@ def test_evaluation_and_rate_zero_change_nothing_and_need_no_key(random):
     np.testing.assert_array_equal(Dropout(0.0).apply({}, x, train=True), x)
 
 
-def test_one_key_one_mask_another_key_another_mask():
+def test_masks_are_a_function_of_the_key():
     x = jnp.ones(1000)
     np.testing.assert_array_equal(drop(0.5, x, key=3), drop(0.5, x, key=3))
     assert np.any(drop(0.5, x, key=3) != drop(0.5, x, key=4))
@@ -56,19 +56,19 @@ def drop_by_rows(keys):
     return Twice().apply({}, jnp.ones((len(keys), 101)), rngs=rngs)
 
 
-def test_each_dropout_of_a_row_draws_anew_and_so_does_each_row():
+def test_masks_differ_between_layers_and_rows():
     first, second = drop_by_rows(jax.random.split(jax.random.key(1), 3))
     masks = [tuple(row.tolist()) for row in (*np.asarray(first), *np.asarray(second))]
     assert len(set(masks)) == 6
 
 
-def test_what_a_row_drops_does_not_depend_on_the_other_rows():
+def test_the_mask_of_a_row_does_not_depend_on_other_rows():
     keys = jax.random.split(jax.random.key(1), 3)
     for whole, alone in zip(drop_by_rows(keys), drop_by_rows(keys[2:]), strict=True):
         np.testing.assert_array_equal(whole[2:], alone)
 
 
-def test_dropped_elements_pass_no_gradient(random):
+def test_dropped_elements_have_no_gradient(random):
     x = random(50)
     gradient = jax.grad(lambda x: drop(0.25, x).sum())(x)
     np.testing.assert_allclose(gradient, np.where(drop(0.25, x) == 0, 0, 1 / 0.75), rtol=1e-6)
@@ -81,7 +81,7 @@ def test_an_impossible_rate(rate):
 
 
 def test_a_per_example_key_goes_through_scan_remat_jit_and_vmap():
-    """Every layer of a stack has the masks that its own key and those of the examples give."""
+    """The masks of a layer depend on its own key and the keys of the examples."""
 
     class Layer(nn.Module):
         @nn.compact

@@ -1,4 +1,4 @@
-"""Tables of vectors: reading rows, and scoring against all of them."""
+"""Embedding tables: lookup and logits."""
 
 import flax.linen as nn
 import jax
@@ -23,7 +23,7 @@ def test_rows_and_scores(random):
     )
 
 
-def test_the_gradient_adds_up_where_a_row_is_read_twice(random):
+def test_gradients_of_a_row_used_twice_are_summed(random):
     module, table, probe = Embedding(11, 5, ("vocab", "embed")), random(11, 5), random(3, 5)
 
     def read(table):
@@ -46,7 +46,7 @@ def test_types(name):
     assert scores.dtype == NAMED[name].activations
 
 
-def test_an_id_outside_the_table_is_not_a_number(random):
+def test_an_id_outside_the_table_gives_nan(random):
     rows = Embedding(11, 5, ("vocab", "embed")).apply(
         {"params": {"embedding": random(11, 5)}}, jnp.array([10, 11])
     )

@@ -1,4 +1,4 @@
-"""A module inside a module whose parameters no gradient reaches."""
+"""Frozen modules: no gradient reaches their parameters."""
 
 import functools
 
@@ -17,7 +17,7 @@ INNER = functools.partial(Dense, (7,), (None, None), parent=None)
 
 
 class Outer(nn.Module):
-    """What a frozen map gives, mapped again."""
+    """A module that applies a frozen module, then a trained one."""
 
     @nn.compact
     def __call__(self, x):
@@ -30,7 +30,7 @@ def variables():
     return nn.meta.unbox(Outer().init(jax.random.key(3), X))
 
 
-def test_its_parameters_lie_apart(variables):
+def test_frozen_parameters_are_a_separate_collection(variables):
     assert jax.tree.map(jnp.shape, variables) == {
         "params": {"own": {"kernel": (7, 2), "bias": (2,)}},
         "frozen": {"teacher": {"params": {"kernel": (5, 7), "bias": (7,)}}},
@@ -40,7 +40,7 @@ def test_its_parameters_lie_apart(variables):
     assert kernel.names == (None, None)
 
 
-def test_it_computes_and_nothing_flows_back(variables):
+def test_outputs_are_equal_and_have_no_gradient(variables):
     inner, own = variables["frozen"]["teacher"]["params"], variables["params"]["own"]
     wanted = (X @ inner["kernel"] + inner["bias"]) @ own["kernel"] + own["bias"]
     np.testing.assert_allclose(Outer().apply(variables, X), wanted, rtol=1e-5)
@@ -54,7 +54,7 @@ def test_it_computes_and_nothing_flows_back(variables):
     assert np.all(to_input == 0)
 
 
-def test_it_has_no_backward_pass_to_be_counted(variables):
+def test_it_has_no_backward_pass(variables):
     frozen, own = 2 * 3 * 5 * 7, 2 * 3 * 7 * 2
     assert flops(Outer().apply, variables, X) == frozen + own
     assert training_flops(Outer().apply, variables, X) == frozen + 3 * own

@@ -1,4 +1,4 @@
-"""A stack of groups of blocks is a `Stack` whose layers have the parameters of their group."""
+"""GroupedStack equals a Stack whose layers have the parameters of their group."""
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ def test_layers_are_divided_into_groups(layers, groups):
     ],
     ids=str,
 )
-def test_it_is_a_stack_with_the_parameters_of_its_groups(layers, groups, x, random, randomized):
+def test_it_equals_a_stack_with_the_parameters_of_its_groups(layers, groups, x, random, randomized):
     module, probe = grouped(len(layers), groups, keep_hidden_states=True), random(B, L, D)
     params = randomized(module, x, MASK, train=False)
     plain = Stack(module.block, len(layers) * I, keep_hidden_states=True)
@@ -77,7 +77,7 @@ def test_it_is_a_stack_with_the_parameters_of_its_groups(layers, groups, x, rand
         assert np.abs(expected).max() > 0
 
 
-def test_however_it_is_compiled_it_has_the_same_gradient(x, random, randomized):
+def test_gradients_do_not_depend_on_unrolling_and_remat(x, random, randomized):
     params, probe = randomized(grouped(3, 2), x, MASK, train=False), random(B, L, D)
     options = {"train": True, "rngs": {"dropout": jax.random.key(5)}}
     _, expected = gradient(grouped(3, 2, 0.3), params, x, probe, **options)
@@ -100,7 +100,7 @@ def test_dropout_differs_between_layers_of_a_group(x, randomized):
     assert np.asarray(states[1:] != states[:-1]).any(axis=(1, 2, 3)).all()
 
 
-def test_names_and_first_values_of_parameters(x):
+def test_names_and_initial_values_of_parameters(x):
     boxed = grouped(3, 2).init(jax.random.key(0), x, MASK, train=False)["params"]["group"]
     kernel = boxed["attention"]["query"]["kernel"]
     assert (kernel.names, kernel.value.shape) == (
@@ -111,6 +111,6 @@ def test_names_and_first_values_of_parameters(x):
     assert len(np.unique(values)) == values.size
 
 
-def test_a_remat_policy_that_does_not_exist(x):
+def test_an_unknown_remat_policy(x):
     with pytest.raises(UserError, match="no remat policy 'ful': did you mean 'full'"):
         grouped(3, 2, remat="ful").init(jax.random.key(0), x, MASK, train=False)

@@ -1,4 +1,4 @@
-"""What stands on top of an encoder."""
+"""Heads on top of an encoder: pooler, transform, classifier."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from bertjax.layers.dense import NAMED
 from bertjax.layers.heads import Classifier, Pooler, PredictionTransform
 
 
-def test_the_pooler_reads_the_first_token(random, randomized):
+def test_the_pooler_uses_the_first_token(random, randomized):
     module, sequence = Pooler(), random(2, 5, 7)
     params = randomized(module, sequence)
     dense = params["params"]["dense"]

@@ -1,4 +1,4 @@
-"""Layers by their names, beside hidden states that were picked by hand."""
+"""Choices of layers by name, against hidden states selected by hand."""
 
 import flax.linen as nn
 import jax
@@ -24,7 +24,7 @@ class Reader(nn.Module):
 
 
 def encoded_of(random, layers):
-    """As of a model with a LayerNorm behind its last layer."""
+    """Outputs of a model with a LayerNorm after its last layer."""
     states = tuple(random(layers + 1, B, L, D))
     return Encoded(2 * states[-1], hidden_states=states)
 
@@ -34,7 +34,7 @@ def softmax(x):
 
 
 @pytest.mark.parametrize("name", layer_choice.CHOICES)
-def test_a_name_is_what_a_person_would_pick(name, random):
+def test_named_choices_equal_those_by_hand(name, random):
     encoded = encoded_of(random, N)
     h = [*map(np.asarray, encoded.hidden_states[:-1]), np.asarray(encoded.sequence)]
     module = Reader(name)

@@ -1,4 +1,4 @@
-"""Sums with weights."""
+"""Losses as weighted sums."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def test_cross_entropy_by_hand():
     np.testing.assert_allclose(loss, np.log(2) + 3 * np.log(2.5), rtol=1e-6)
 
 
-def test_weight_zero_counts_nothing_and_passes_no_gradient(random):
+def test_weight_zero_has_no_loss_and_no_gradient(random):
     logits = random(2, 3, 5)
     labels, weights = jnp.array([[0, 4, 2], [1, 1, 3]]), jnp.array([[1.0, 0, 1], [0, 0, 1]])
     gradient = jax.grad(losses.cross_entropy)(logits, labels, weights)
@@ -24,19 +24,19 @@ def test_weight_zero_counts_nothing_and_passes_no_gradient(random):
     np.testing.assert_allclose(gradient, wanted, atol=1e-6)
 
 
-def test_the_loss_is_float32_and_stays_finite_for_great_scores():
+def test_the_loss_is_float32_and_finite_for_large_logits():
     logits = jnp.array([[1e4, -1e4], [0.0, 1e4]], jnp.bfloat16)
     loss = losses.cross_entropy(logits, jnp.array([0, 0]), jnp.ones(2))
     assert loss.dtype == jnp.float32
     np.testing.assert_allclose(loss, jnp.asarray(1e4, jnp.bfloat16).astype(jnp.float32))
 
 
-def test_correct_counts_weights_of_the_right_ones():
+def test_correct_is_the_sum_of_weights_of_correct_predictions():
     logits = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 0.5, 1.0]])
     assert losses.correct(logits, jnp.array([1, 1, 2]), jnp.array([1.0, 1.0, 0.25])) == 1.25
 
 
-def test_yes_or_no_by_hand():
+def test_binary_cross_entropy_by_hand():
     """Logits log(1) and log(3) are probabilities of 1/2 and 3/4."""
     logits = jnp.log(jnp.array([[1.0, 3.0, 3.0]]))
     labels, weights = jnp.array([[True, True, False]]), jnp.array([[1.0, 2.0, 0.5]])
@@ -47,9 +47,9 @@ def test_yes_or_no_by_hand():
 
 
 def test_divergence_by_hand():
-    """At a temperature of 2: probabilities 1/3, 2/3 of what is expected, 1/2, 1/2 of what came.
+    """At a temperature of 2: teacher probabilities 1/3, 2/3; student 1/2, 1/2.
 
-    The second token adds nothing to the sum, for it is as expected.
+    The second token adds nothing to the sum, because student and teacher are equal.
     """
     wanted, logits = 2 * jnp.log(jnp.array([[1.0, 2.0], [1.0, 1.0]])), jnp.zeros((2, 2))
     by_hand = np.log(2 / 3) / 3 + 2 * np.log(4 / 3) / 3

@@ -1,4 +1,4 @@
-"""Every kind of mask, and what a batch asks for."""
+"""Attention masks of every kind, and the masks of a batch."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +24,7 @@ def test_a_visible_matrix_is_query_by_token():
     assert mask[0, 0, 1, 0]
 
 
-def test_packed_neighbours_see_themselves_alone():
+def test_packed_neighbours_are_separated():
     mask = masks.packed(PACKS).array()
     assert mask.shape == (2, 1, 4, 4)
     wanted = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
@@ -33,14 +33,14 @@ def test_packed_neighbours_see_themselves_alone():
     np.testing.assert_array_equal(mask[1, 0], np.array(wanted, bool))
 
 
-def test_a_prefix_is_seen_whole_and_the_rest_from_the_left():
+def test_a_prefix_is_bidirectional_and_the_rest_causal():
     np.testing.assert_array_equal(masks.causal(3).array()[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
     mask = masks.prefix(jnp.array([[True, True, False, False]]))
     wanted = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     np.testing.assert_array_equal(mask[0], np.array(wanted, bool))
 
 
-def test_a_batch_asks_by_rank_and_by_packs():
+def test_the_mask_of_a_batch_follows_from_ranks_and_packs():
     rank_two = masks.from_batch({"attention_mask": TOKENS})
     np.testing.assert_array_equal(rank_two.array(), TOKENS[:, None, None])
     pairs = jnp.arange(2 * 3 * 3).reshape(2, 3, 3) % 4 > 0
@@ -52,13 +52,13 @@ def test_a_batch_asks_by_rank_and_by_packs():
     np.testing.assert_array_equal(both, wanted)
 
 
-def test_tokens_that_are_there_are_those_that_anything_sees():
+def test_visible_tokens_are_those_that_any_query_attends_to():
     np.testing.assert_array_equal(masks.padding_mask(TOKENS), TOKENS)
     matrix = jnp.array([[[True, False, False], [True, True, False], [False] * 3]])
     np.testing.assert_array_equal(masks.padding_mask(matrix), [[True, True, False]])
 
 
-def test_a_branch_sees_itself_and_its_entity_and_the_trunk_sees_the_trunk():
+def test_a_branch_attends_to_itself_and_its_entity_and_the_trunk_to_the_trunk():
     """K-BERT's figure 2: Tim Cook CEO Apple is visiting Beijing capital China is_a City now."""
     branches = jnp.array([[0, 0, 0, 1, 1, 0, 0, 0, 2, 2, 3, 3, 0]])
     entities = jnp.array([[0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2, 2, 0]])
@@ -78,15 +78,15 @@ def test_a_branch_sees_itself_and_its_entity_and_the_trunk_sees_the_trunk():
             assert set(np.flatnonzero(mask[0, 0, query])) == wanted
 
 
-def test_tokens_in_order_see_those_before_them_and_those_without_a_place():
+def test_permuted_tokens_attend_to_earlier_and_to_unordered_tokens():
     earlier, itself = masks.ordered(jnp.array([[2, -1, 0, -1, 1]]))
     seen = [[0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0]]
     np.testing.assert_array_equal(earlier[0, 0], np.array(seen, bool))
     np.testing.assert_array_equal(itself[0, 0], np.eye(5, dtype=bool))
 
 
-def test_a_mask_keeps_what_it_is_made_of():
-    """So a kernel need not read what it can work out: no matrix is made before `array`."""
+def test_a_mask_is_kept_in_compact_form():
+    """So that kernels need no array: none is created before `array`."""
     mask = masks.causal(3) & masks.padding(TOKENS) & masks.packed(PACKS[:, :3])
     assert (mask.causal, mask.pairs) == (3, None)
     np.testing.assert_array_equal(mask.key_mask, TOKENS)
@@ -97,7 +97,7 @@ def test_a_mask_keeps_what_it_is_made_of():
     assert mask.array().shape == (2, 1, 3, 3)
 
 
-def test_two_masks_of_one_kind_show_what_both_show():
+def test_two_masks_of_one_kind_are_intersected():
     other = jnp.array([[True, False, True], [True, True, False]])
     mask = masks.padding(TOKENS) & masks.padding(other)
     np.testing.assert_array_equal(
@@ -108,7 +108,7 @@ def test_two_masks_of_one_kind_show_what_both_show():
     np.testing.assert_array_equal(mask.array()[0, 0], np.eye(3, dtype=bool))
 
 
-def test_the_mean_is_of_tokens_that_are_there():
+def test_the_mean_excludes_padding():
     sequence = jnp.array([[[1.0, 5.0], [3.0, 9.0], [100.0, jnp.nan]], [[2.0, 4.0], [7, 7], [8, 8]]])
     np.testing.assert_array_equal(masks.mean(sequence, TOKENS), [[2.0, 7.0], [2.0, 4.0]])
     nothing = jnp.zeros_like(TOKENS)
@@ -134,7 +134,7 @@ def test_a_window_is_a_band_around_the_diagonal():
     np.testing.assert_array_equal(mask.array(), wanted)
 
 
-def test_windows_that_cannot_be_are_refused():
+def test_impossible_windows_are_refused():
     with pytest.raises(ValueError, match=r"different windows: got \(7, 4\) and \(7, 3\)"):
         masks.window(7, 4) & masks.window(7, 3)
     with pytest.raises(ValueError, match="got 0, expected an integer >= 1"):

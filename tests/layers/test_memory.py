@@ -1,4 +1,4 @@
-"""The memory: the newest tokens of the text that a row continues with, and of no other."""
+"""The memory of previous segments: the newest tokens of the same document."""
 
 import flax.linen as nn
 import jax
@@ -49,7 +49,7 @@ def read(carry, batch):
 
 
 def held(carry):
-    """The remembered numbers of every row, oldest first, and whether all layers agree."""
+    """The remembered token ids of every row, oldest first, and whether all layers agree."""
     memory = nn.meta.unbox(carry)["Memory_0"]
     states, filled = np.asarray(memory["states"]), np.asarray(memory["filled"])
     np.testing.assert_array_equal(states[:, 0][filled], -states[:, 1][filled])
@@ -72,7 +72,7 @@ def test_the_newest_tokens_are_kept_in_order(carry):
     assert held(carry)[0] == [[2, 3, 11, 12], [13, 14, 15], [9]]
 
 
-def test_nothing_is_remembered_where_nobody_asks(carry):
+def test_memory_requires_a_carry_and_is_continuation(carry):
     assert Reader().apply({}, FIRST).states is None
     plain = {"input_ids": FIRST["input_ids"]}
     assert Reader().apply({"carry": carry}, plain).states is None

@@ -37,7 +37,7 @@ def test_values_and_gradients(epsilon, random, randomized, by_hand):
         assert gradient[place] == pytest.approx(slope, rel=1e-3, abs=1e-4)
 
 
-def test_statistics_are_float32_whatever_comes_in(random):
+def test_statistics_are_float32_for_any_input(random):
     x = (100 + random(5, 257)).astype(jnp.bfloat16)
     module = LayerNorm()
     y = module.apply(module.init(jax.random.key(0), x), x)
@@ -48,7 +48,7 @@ def test_statistics_are_float32_whatever_comes_in(random):
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=2**-8, atol=1e-3)
 
 
-def test_it_begins_as_the_plain_normalisation(random):
+def test_it_is_initialised_as_plain_normalisation(random):
     variables = LayerNorm().init(jax.random.key(0), random(2, 7))
     assert np.all(variables["params"]["scale"].value == 1)
     assert np.all(variables["params"]["bias"].value == 0)

@@ -1,4 +1,4 @@
-"""What a permutation language model predicts: exact budgets, spans in contexts, random orders."""
+"""Targets of a permutation language model: exact budgets, spans in contexts, random orders."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def places(positions, weights, length):
 
 @pytest.mark.parametrize("length", [1, 2, 5, 29, 128])
 def test_the_budget_is_exact(length):
-    """For words of a token each, for words of several, and for one giant word."""
+    """For words of one token, for words of several tokens, and for one long word."""
     generator = np.random.default_rng(length)
     maskable = generator.random((50, length)) < 0.8
     maskable[0], maskable[1] = True, False
@@ -52,7 +52,7 @@ def test_the_budget_is_exact(length):
 
 
 def test_spans_are_of_whole_words_in_published_proportions():
-    """Words of 1 to 4 tokens in 400 long texts, of which spans begin and end with words."""
+    """Words of 1 to 4 tokens in 400 long texts; spans start and end at word boundaries."""
     count, length = 400, 240
     generator = np.random.default_rng(0)
     starts = generator.random((count, length)) < 0.6
@@ -74,22 +74,22 @@ def test_spans_are_of_whole_words_in_published_proportions():
     np.testing.assert_allclose(thirds, 1 / 6, atol=0.02)
 
 
-def test_a_span_lies_anywhere_within_its_context_and_nowhere_else():
-    """Of each text the first span alone; of three words, it may leave up to three before it."""
+def test_a_span_is_anywhere_within_its_context():
+    """Only the first span of each text; with three words, up to three words precede it."""
     every = np.ones((501, 29), bool)
     positions, weights, _ = choose(every, every, context=2.0, max_length=3, limit=1)
     assert weights.all()
     assert set(positions[:, 0].tolist()) == {0, 1, 2, 3}
 
 
-def test_draws_are_new_and_every_example_has_its_own():
+def test_samples_differ_between_steps_and_examples():
     maskable = np.ones((2, 60), bool)
     (first, *_), (other, *_) = choose(maskable, maskable), choose(maskable, maskable, seed=1)
     assert (first != other).any()
     assert (first[0] != first[1]).any()
 
 
-def test_targets_and_special_tokens_are_ordered_and_nothing_else_is():
+def test_only_targets_and_special_tokens_are_ordered():
     positions = jnp.asarray([[4, 1, 0], [0, 0, 0]])
     weights = jnp.asarray([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     special = jnp.asarray([[0, 0, 0, 0, 0, 1, 1]] * 2, bool)

@@ -1,4 +1,4 @@
-"""Sinusoids: the numbers of the formula, and what makes them worth having."""
+"""Sinusoidal position embeddings: the formula and its properties."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 from bertjax.layers.embeddings import sinusoidal, sinusoids
 
 
-def test_they_are_those_of_the_formula():
+def test_they_equal_the_formula():
     table = sinusoids(7, 6)
     assert table.shape == (7, 6)
     for position in range(7):
@@ -32,7 +32,7 @@ def test_a_product_of_two_positions_depends_on_their_distance_alone():
 
 
 @pytest.mark.parametrize("stddev", [0.02, 0.08])
-def test_a_start_is_a_multiple_of_them(stddev):
+def test_the_initialiser_is_a_multiple_of_them(stddev):
     table = sinusoidal(stddev)(jax.random.key(0), (11, 6), jnp.float32)
     assert table.dtype == jnp.float32
     np.testing.assert_allclose(table, 2 * stddev * sinusoids(11, 6), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Products in every named precision: values, types and gradients."""
+"""Matmuls in every named precision: values, types and gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def test_mixed_products_round_operands_and_nothing_else(random):
     np.testing.assert_allclose(gradient_y, rounded(x).T @ rounded(probe), rtol=1e-5, atol=1e-5)
 
 
-def test_all_products_of_the_mixed_precision_read_bfloat16(random):
+def test_all_matmuls_of_the_mixed_precision_have_bfloat16_operands(random):
     x, y = random(5, 7), random(7, 3)
 
     def loss(x, y):

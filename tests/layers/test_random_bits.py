@@ -1,4 +1,4 @@
-"""Random bits: blocks of Threefry as jax.random has them, each for four elements."""
+"""Random bits from Threefry blocks of jax.random, one block for four elements."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def on_tpus(key, shape):
 @pytest.mark.parametrize("shape", [(4,), (2, 3, 128, 20)])
 @pytest.mark.parametrize("way", [bits16, on_tpus])
 def test_four_elements_share_a_block_of_jax(shape, way):
-    """JAX makes 32 bits of a block by taking one word exclusive-or the other."""
+    """JAX makes 32 bits of a block: one word exclusive-or the other."""
     key = jax.random.fold_in(jax.random.key(5), 11)
     found = np.asarray(jax.jit(way, static_argnums=1)(key, shape))
     assert (found.shape, found.dtype) == (shape, np.uint16)
@@ -37,17 +37,17 @@ def test_the_last_blocks_may_be_used_in_part(shape, whole):
     np.testing.assert_array_equal(on_tpus(key, whole), bits16(key, whole))
 
 
-def test_a_number_alone_has_bits_too():
+def test_a_scalar_has_random_bits():
     assert bits16(jax.random.key(2), ()) == bits16(jax.random.key(2), (1,))[0]
 
 
-def test_another_generator_is_asked_as_it_is():
+def test_other_generators_are_used_unchanged():
     key = jax.random.key(5, impl="rbg")
     np.testing.assert_array_equal(bits16(key, (3, 5)), jax.random.bits(key, (3, 5), jnp.uint16))
 
 
-def test_bits_are_even_and_elements_of_a_block_are_independent():
-    """Of 2**20 elements each bit is set in half, and agrees with the next part's in half."""
+def test_bits_are_uniform_and_elements_of_a_block_are_independent():
+    """Of 2**20 elements, each bit is set in half, and equals the next element's in half."""
     bits = np.asarray(jax.jit(bits16, static_argnums=1)(jax.random.key(0), (1024, 1024)))
     set_in = np.unpackbits(bits.view(np.uint8)[..., None], axis=-1).reshape(1024, 1024, 16)
     np.testing.assert_allclose(set_in.mean((0, 1)), 0.5, atol=5 * 0.5 / 1024)
@@ -62,8 +62,8 @@ def test_bits_of_several_keys_at_once():
     np.testing.assert_array_equal(found, np.stack([bits16(key, (2, 9)) for key in keys]))
 
 
-def test_bits_that_are_read_often_are_made_once():
-    """Left to itself XLA merges a copy of the cipher with each reader."""
+def test_bits_with_several_readers_are_computed_once():
+    """By default, XLA merges a copy of the cipher with each reader."""
 
     def function(key, x):
         kept = bits16(key, x.shape) > 6000

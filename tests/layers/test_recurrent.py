@@ -1,4 +1,4 @@
-"""The recurrence against a loop over numbers; padding, clipping and what continues."""
+"""Recurrent layers against a loop over tokens: padding, clipping, carried states."""
 
 import flax.linen as nn
 import jax
@@ -18,7 +18,7 @@ def sigmoid(x):
 
 
 def one_direction(params, x, cell, hidden, cell_clip, proj_clip):
-    """A layer over one text, token by token; a limit of 0 is none."""
+    """A layer over one text, token by token; a limit of 0 is no limit."""
     outputs = []
     for token in x:
         gates = np.einsum("e,egf->gf", token, params["input"]["kernel"]) + params["input"]["bias"]
@@ -62,7 +62,7 @@ def run(variables):
     [{}, {"without_skip_connections": True}, {"cell_clip": 0.0}, {"proj_clip": 0.0}],
     ids=str,
 )
-def test_it_is_the_loop_over_tokens(variables, given, fields):
+def test_it_equals_a_loop_over_tokens(variables, given, fields):
     x, state = np.asarray(given[0]), given[2]
     stack = STACK.clone(**fields)
     layers, after = stack.apply(variables, *given, train=False)
@@ -85,7 +85,7 @@ def test_it_is_the_loop_over_tokens(variables, given, fields):
             np.testing.assert_allclose(layers[layer][row, :length], wanted, atol=1e-5)
 
 
-def test_padding_is_nothing(run, given):
+def test_padding_has_no_effect(run, given):
     x, there, state = given
     layers, after = run(x, there, state)
     other, same = run(jnp.where(there[..., None], x, 9.0), there, state)
@@ -94,7 +94,7 @@ def test_padding_is_nothing(run, given):
     assert not np.asarray(layers[-1])[~np.asarray(there)].any()
 
 
-def test_two_pieces_are_one_text_for_the_forward_direction(run, given):
+def test_two_segments_equal_one_text_in_the_forward_direction(run, given):
     x, there, state = given
     there = jnp.ones_like(there)
     whole, _ = run(x, there, state)

@@ -1,4 +1,4 @@
-"""Relative attention, one head and one pair of tokens at a time."""
+"""Relative attention, computed for one head and one pair of tokens at a time."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +31,7 @@ def wave(distance):
 
 
 def by_hand(stream, view, content, memory, parameters, clamp):
-    """Dai et al. 2019, section 3.3, and Yang et al. 2019, section 2.5, read word by word."""
+    """Dai et al. 2019, section 3.3, and Yang et al. 2019, section 2.5, literally."""
     p = {
         name: np.asarray(leaf["kernel"] if isinstance(leaf, dict) else leaf, np.float64)
         for name, leaf in parameters.items()
@@ -75,7 +75,7 @@ def test_both_streams_by_hand(random, randomized, clamp):
     assert not np.asarray(got[1])[0, 1].any()
 
 
-def test_distances_fall_from_the_longest_and_can_be_clamped():
+def test_distances_are_descending_and_can_be_clamped():
     signals = distance_signals(2, 3, 4, 0)
     np.testing.assert_allclose(signals[:, 0], np.sin([3, 2, 1, 0, -1]), rtol=1e-6)
     clamped = distance_signals(2, 3, 4, 1)

@@ -10,7 +10,7 @@ B, L, H, K = 2, 7, 3, 10
 
 
 def planes(x, rotary):
-    """The K / 2 pairs of features that are rotated, as complex numbers."""
+    """The K / 2 rotated pairs of features, as complex numbers."""
     x = np.asarray(x, np.float64)
     if rotary.interleaved:
         return x[..., 0::2] + 1j * x[..., 1::2]
@@ -18,7 +18,7 @@ def planes(x, rotary):
 
 
 @pytest.mark.parametrize("rotary", [Rotary(100.0), Rotary(100.0, interleaved=True)])
-def test_every_plane_turns_by_its_own_frequency(rotary, random):
+def test_every_pair_is_rotated_by_its_own_frequency(rotary, random):
     x = random(B, L, H, K)
     frequencies = 100.0 ** (-2 * np.arange(K // 2) / K)
     turns = np.exp(1j * np.arange(L)[:, None] * frequencies)[None, :, None]
@@ -36,7 +36,7 @@ def test_numbers_by_hand():
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_scores_depend_on_relative_positions_alone(interleaved, random):
+def test_scores_depend_only_on_relative_positions(interleaved, random):
     query, key, rotary = random(1, 1, 1, K), random(1, 1, 1, K), Rotary(50.0, interleaved)
 
     def score(query_position, key_position):
@@ -66,7 +66,7 @@ def test_the_type_of_the_input_is_kept_and_angles_are_float32(random):
     np.testing.assert_allclose(np.asarray(got, np.float32), Rotary()(x), atol=0.05)
 
 
-def test_what_cannot_be_rotated_is_refused(random):
+def test_unsupported_inputs_are_refused(random):
     with pytest.raises(ValueError, match="got heads of width 5, expected an even one"):
         Rotary()(random(1, 2, 1, 5))
     with pytest.raises(ValueError, match=r"theta of rotary embeddings: got 0.0, expected"):

@@ -1,4 +1,4 @@
-"""Sharing by stack is an unrolled stack with copied parameters, forward and backward."""
+"""SharedStack equals an unrolled stack with copied parameters, forward and backward."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def x(random):
 
 
 def copied(params, shared):
-    """The parameters of a `Stack`: every layer has its own copy of what is shared."""
+    """The parameters of a `Stack` in which every layer has a copy of the shared ones."""
     own, one = params["params"].get("block", {}), params["params"].get("shared", {})
     assert set(one) == set(shared)
     assert set(own) == set(PARTS) - set(shared)
@@ -40,7 +40,7 @@ def copied(params, shared):
 
 
 @pytest.mark.parametrize("shared", SHARING, ids=len)
-def test_it_is_a_stack_with_copied_parameters(shared, x, random, randomized):
+def test_it_equals_a_stack_with_copied_parameters(shared, x, random, randomized):
     params = randomized(shared_stack(shared), x, MASK, train=False)
     probe = random(B, L, D)
 
@@ -76,14 +76,14 @@ def test_names_and_axes_of_parameters(x):
     assert (kernel.names, kernel.value.shape) == (("layers", "mlp", "embed"), (N, 11, D))
 
 
-def test_layers_begin_differently_in_what_they_do_not_share(x):
+def test_unshared_parameters_are_initialised_differently(x):
     params = shared_stack(PARTS[:2]).init(jax.random.key(0), x, MASK, train=False)["params"]
     kernel = np.asarray(params["block"]["feed_forward"]["output"]["kernel"].value)
     assert len(np.unique(kernel)) == kernel.size
     assert np.std(kernel) == pytest.approx(0.02 * 0.88, rel=0.3)
 
 
-def test_however_it_is_compiled_it_has_the_same_gradient(x, random, randomized):
+def test_gradients_do_not_depend_on_unrolling_and_remat(x, random, randomized):
     params, probe = randomized(shared_stack(PARTS), x, MASK, train=False), random(B, L, D)
 
     def gradient(**fields):
@@ -117,7 +117,7 @@ def test_dropout_differs_from_layer_to_layer(x, randomized):
     np.testing.assert_array_equal(states, again)
 
 
-def test_mistakes(x):
+def test_invalid_settings_are_refused(x):
     with pytest.raises(UserError, match="no remat policy 'ful': did you mean 'full'"):
         shared_stack(PARTS, remat="ful").init(jax.random.key(0), x, MASK, train=False)
     with pytest.raises(ValueError, match="a layer has no attn"):

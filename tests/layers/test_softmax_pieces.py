@@ -1,4 +1,4 @@
-"""The same losses, answers and gradients as with all scores at once, which never exist."""
+"""The chunked softmax: losses, predictions and gradients equal those of all logits at once."""
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,7 @@ SPREAD = 0.3
 
 
 class Predicting(nn.Module):
-    """A table of its own, and a bias that it is given."""
+    """A head with its own table and a given bias."""
 
     @nn.compact
     def __call__(self, hidden, bias, labels, weights, positions):
@@ -47,7 +47,7 @@ def whole(hidden, table, bias, labels, weights):
 
 
 @pytest.mark.parametrize("positions", [0, 1, 3, 8])
-def test_pieces_are_the_whole(given, positions):
+def test_chunks_equal_the_whole(given, positions):
     def pieces(hidden, table, bias, labels, weights):
         arguments = hidden, bias, labels, weights, positions
         return Predicting().apply({"params": {"table": table}}, *arguments)

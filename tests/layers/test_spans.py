@@ -1,4 +1,4 @@
-"""Spans of a text: exact shares, the published distributions, and what is put together of them."""
+"""Spans of a text: exact shares, published distributions, sources and targets made of them."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ ROWS = 1000
 
 @pytest.fixture(scope="module")
 def rows():
-    """[CLS] text [SEP], texts of a few sizes, many times over."""
+    """[CLS] text [SEP], texts of several sizes, many times."""
     generator = np.random.default_rng(0)
     ids = generator.integers(5, 90, (len(SIZES) * ROWS, L))
     sizes = np.tile(SIZES, ROWS)
@@ -48,7 +48,7 @@ def poisson_spans(rows, keys):
     return jax.tree.map(np.asarray, jax.jit(draw)(keys, *rows))
 
 
-def test_text_is_all_but_its_ends(random_spans):
+def test_text_excludes_special_tokens_at_the_ends(random_spans):
     text, _ = random_spans
     np.testing.assert_array_equal(text.size, np.tile(SIZES, ROWS))
     assert np.all(text.begin == 1)
@@ -93,7 +93,7 @@ def test_poisson_spans_are_exact_and_never_touch(poisson_spans):
     assert np.mean(first) == pytest.approx(3, abs=0.4)
 
 
-def test_all_of_the_text_is_in_the_source_or_in_the_target(rows, random_spans):
+def test_every_token_is_in_the_source_or_in_the_target(rows, random_spans):
     ids, there = rows
     _, found = random_spans
     tokens = jnp.broadcast_to(99 - jnp.arange(found.begin.shape[1]), found.begin.shape)
@@ -114,7 +114,7 @@ def test_all_of_the_text_is_in_the_source_or_in_the_target(rows, random_spans):
         assert again == np.asarray(ids[row])[np.asarray(there[row])].tolist()
 
 
-def test_a_span_without_tokens_is_a_token_more():
+def test_an_empty_span_inserts_a_mask_token():
     ids = jnp.asarray([[7, 8, 9, 0]])
     there = jnp.asarray([[True, True, True, False]])
     found = spans.Spans(*(jnp.asarray([rows]) for rows in ([0, 1, 3], [0, 2, 0], [True] * 3)))

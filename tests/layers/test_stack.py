@@ -1,4 +1,4 @@
-"""A scanned stack is the loop over its layers, however it is compiled."""
+"""A scanned stack equals a loop over its layers, however it is compiled."""
 
 import flax.linen as nn
 import jax
@@ -27,7 +27,7 @@ def stack(dropout=0.0, **fields):
 
 
 class Layer(nn.Module):
-    """A cheap block: what is tested of the stack does not depend on what a layer computes."""
+    """A cheap block: the tests of the stack do not depend on the computation of a layer."""
 
     @nn.compact
     def __call__(self, x, mask, *, train):
@@ -62,14 +62,14 @@ def test_parameters_carry_a_leading_axis_of_layers(boxed):
     assert block["attention_norm"]["scale"].names == ("layers", "norm")
 
 
-def test_layers_begin_differently(boxed):
+def test_layers_are_initialised_differently(boxed):
     kernel = boxed["params"]["block"]["feed_forward"]["intermediate"]["kernel"]
     kernel = np.asarray(kernel.value)
     assert len(np.unique(kernel)) > 0.99 * kernel.size
 
 
 @pytest.mark.parametrize("unroll", [1, 2, 100])
-def test_it_is_a_loop_over_blocks(unroll, x, params):
+def test_it_equals_a_loop_over_blocks(unroll, x, params):
     wanted, states = x, []
     for index in range(N):
         wanted = block().apply(layer(params, index), wanted, MASK, train=False)
@@ -80,7 +80,7 @@ def test_it_is_a_loop_over_blocks(unroll, x, params):
     np.testing.assert_allclose(hidden_states, states, rtol=1e-5, atol=1e-5)
 
 
-def test_hidden_states_are_kept_on_request_alone(x, params):
+def test_hidden_states_are_returned_only_on_request(x, params):
     assert stack().apply(params, x, MASK, train=False)[1] is None
 
 
@@ -107,7 +107,7 @@ def test_every_remat_policy_and_unrolling_has_the_same_gradient(x, random, rando
 
 
 @pytest.mark.parametrize("unroll", [1, N])
-def test_remat_computes_again(unroll, x, randomized):
+def test_remat_recomputes(unroll, x, randomized):
     params = randomized(Stack(Layer(), N), x, MASK, train=False)
 
     def tanhs(remat):

@@ -1,4 +1,4 @@
-"""N-grams and spans: their lengths, whole words, budgets that are met exactly (law 1's masks)."""
+"""N-grams and spans of words: lengths, whole words, exact budgets (invariant 1)."""
 
 import functools
 
@@ -36,12 +36,12 @@ def test_lengths_of_spans():
 
 
 def sizes_of_groups(starts):
-    """Words of one token: the sizes of all groups but the last of each row, which the end cuts."""
+    """Sizes of all groups of one-token words, except the last of each row."""
     return np.concatenate([np.diff(np.flatnonzero(row)) for row in np.asarray(starts)])
 
 
 @pytest.mark.parametrize("lengths", [masking.ngram_lengths(), masking.span_lengths()])
-def test_groups_are_as_long_as_drawn(lengths):
+def test_groups_have_the_sampled_lengths(lengths):
     words = jnp.ones((40, 1500), bool)
     starts = masking.group_words(keys(40), words, words, lengths)
     sizes = sizes_of_groups(starts)
@@ -51,7 +51,7 @@ def test_groups_are_as_long_as_drawn(lengths):
     assert np.abs(got - lengths).max() < 4.5 * error.max()
 
 
-def test_groups_begin_with_words_and_end_before_what_may_not_be_masked():
+def test_groups_start_at_words_and_end_before_unmaskable_tokens():
     # [CLS] aa b ccc [SEP] d ee [SEP]
     starts = jnp.array([[1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1]], bool)
     maskable = jnp.array([[0, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0]], bool)
@@ -66,7 +66,7 @@ def test_groups_begin_with_words_and_end_before_what_may_not_be_masked():
 
 
 def texts(generator, count, length):
-    """Rows of words of 1 to 4 tokens with separators and padding in them."""
+    """Rows of words of 1 to 4 tokens, with separators and padding."""
     starts = generator.random((count, length)) < 0.6
     maskable = generator.random((count, length)) < 0.95
     ends = generator.integers(0, length + 1, count)
@@ -75,7 +75,7 @@ def texts(generator, count, length):
 
 @pytest.mark.parametrize("kind", CHOOSERS)
 def test_the_budget_is_met_exactly(kind):
-    """In texts of 0 to 41 tokens with holes, budgets of all that there is among them."""
+    """Texts of 0 to 41 tokens with unmaskable positions, and all possible budgets."""
     starts, maskable = texts(np.random.default_rng(1), 300, 41)
     budget = np.minimum(np.random.default_rng(2).integers(0, 14, 300), maskable.sum(-1))
     positions, weights, *_ = choose(kind, keys(300), maskable, starts, jnp.asarray(budget), 13)
@@ -87,7 +87,7 @@ def test_the_budget_is_met_exactly(kind):
 
 
 @pytest.mark.parametrize("kind", CHOOSERS)
-def test_a_text_of_one_giant_word_is_cut_to_the_budget(kind):
+def test_a_text_of_one_long_word_is_truncated_to_the_budget(kind):
     starts = jnp.zeros((3, 20), bool).at[:, :2].set(True)
     maskable = jnp.ones((3, 20), bool).at[:, 0].set(False)
     positions, weights, *_ = choose(kind, keys(3), maskable, starts, jnp.array([3, 1, 0]), 4)
@@ -98,7 +98,7 @@ def test_a_text_of_one_giant_word_is_cut_to_the_budget(kind):
 
 
 def test_ngrams_are_chosen_whole_whenever_possible():
-    """Words of one token: what is chosen are runs, of which at most one was cut."""
+    """Words of one token: selected tokens are runs, of which at most one is truncated."""
     words, budget = jnp.ones((500, 60), bool), jnp.full(500, 9)
     positions, _ = choose("ngram", keys(500), words, words, budget, 9)
     cutting, _ = jax.vmap(jax.random.split, out_axes=1)(keys(500))
@@ -108,7 +108,7 @@ def test_ngrams_are_chosen_whole_whenever_possible():
             assert set(np.flatnonzero(groups[row] == group)) <= set(places.tolist())
 
 
-def test_spans_are_runs_of_whole_words_and_know_their_ends():
+def test_spans_are_runs_of_whole_words_with_their_boundaries():
     starts, maskable = texts(np.random.default_rng(3), 300, 53)
     budget = np.minimum(9, maskable.sum(-1))
     positions, weights, spans = map(
@@ -135,8 +135,8 @@ def test_spans_are_runs_of_whole_words_and_know_their_ends():
     assert 0 < cut < 200
 
 
-def test_the_mean_length_of_spans_is_the_papers():
-    """The first span of each text, which no budget cuts: 3.8 words."""
+def test_the_mean_length_of_spans_is_that_of_the_paper():
+    """The first span of each text, which is never truncated: 3.8 words."""
     words = jnp.ones((4000, 128), bool)
     positions, _, spans = choose("span", keys(4000), words, words, jnp.full(4000, 10), 10)
     first = np.asarray(spans)[:, 0]
@@ -162,7 +162,7 @@ def test_every_word_is_equally_likely(kind):
 
 
 @pytest.mark.parametrize("kind", CHOOSERS)
-def test_an_examples_choice_is_its_keys_alone(kind):
+def test_the_selection_depends_only_on_the_key(kind):
     starts, maskable = texts(np.random.default_rng(4), 8, 29)
     budget = jnp.minimum(5, maskable.sum(-1))
     together = choose(kind, keys(8), maskable, starts, budget, 5)

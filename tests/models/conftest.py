@@ -1,4 +1,4 @@
-"""What tests of models share: variables in which every number is a draw, and parity."""
+"""Fixtures of model tests: random variables, and parity with reference implementations."""
 
 import pathlib
 import zlib
@@ -14,7 +14,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent.parent / "golden"
 
 @pytest.fixture(scope="session")
 def random_variables():
-    """Variables of a model as `init` would make them; `scale` is their deviation."""
+    """Random variables with the shapes of `init`; `scale` is their standard deviation."""
 
     def draw(model, batch, scale=0.3):
         generator = np.random.default_rng(1)
@@ -28,14 +28,14 @@ def random_variables():
 
 
 def _draw(path, shape, magnify):
-    """Weights that depend on their name alone; magnified, softmax and GELU leave the middle."""
+    """Random weights that depend only on their name and magnitude."""
     generator = np.random.default_rng(zlib.crc32(path.encode()))
     center = 1.0 if path.endswith("scale") else 0.0
     return np.float32(center + magnify * 0.05 * generator.normal(size=shape))
 
 
 def _theirs(path, value, names):
-    """A leaf of ours under Hugging Face's names: [out in] kernels, a name for each layer."""
+    """A parameter under the names of transformers: kernels as [out in], one array per layer."""
     module, _, leaf = path.rpartition("/")
     leaves = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
     whole = path in names
@@ -52,9 +52,10 @@ def _theirs(path, value, names):
 
 @pytest.fixture(scope="session")
 def parity():
-    """`parity(pretrainer, batch, names, magnify)`: our parameters, and the same in their names.
+    """`parity(pretrainer, batch, names, magnify)`: parameters of both sides.
 
-    `names` gives Hugging Face's name for each module or leaf of ours; `*` counts layers.
+    `names` maps each module or parameter to its name in transformers; `*` is the index of the
+    layer.
     """
 
     def make(pretrainer, batch, names, magnify):
@@ -76,10 +77,10 @@ def parity():
 
 @pytest.fixture(scope="session")
 def load_into():
-    """Gives a torch model our parameters: `load_into(model, params, names)`, with names as above.
+    """`load_into(model, params, names)`: load parameters into a torch model, with names as above.
 
-    What has no name there, such as the parameters of another tower, is left out; every weight of
-    the torch model must be given.
+    Parameters without a name there, such as those of another tower, are left out; every weight of
+    the torch model must be set.
     """
 
     def load(model, params, names):
@@ -102,7 +103,7 @@ def load_into():
 
 @pytest.fixture(scope="session")
 def golden_parity(regolden):
-    """`golden_parity(name, outputs)`: what Hugging Face gave once, where it is not installed."""
+    """`golden_parity(name, outputs)`: compare with stored outputs of transformers."""
 
     def check(name, outputs, reference=None):
         path = FOLDER / f"parity_{name}.npz"

@@ -1,4 +1,4 @@
-"""ALBERT's encoder: sizes, the paper's table of sharing, names, arithmetic, padding (law 7)."""
+"""ALBERT's encoder: sizes, parameter sharing, names, arithmetic, padding (invariant 7)."""
 
 import functools
 import math
@@ -150,7 +150,7 @@ word_embeddings/embedding                       53x5      vocab -
 
 
 def test_names_shapes_and_axes_of_parameters():
-    """Checkpoints, sharding, LAMB and the exchange with Hugging Face know these names."""
+    """Checkpoints, sharding, LAMB and the exchange with transformers depend on these names."""
     lines = []
     for path, box in jax.tree_util.tree_leaves_with_path(
         shapes_of(small(sharing="attention")),
@@ -243,7 +243,7 @@ def test_longer_padding_never_changes_an_output(batch, variables):
         ),
     ],
 )
-def test_mistakes_come_before_compilation(fields, message):
+def test_user_errors_come_before_compilation(fields, message):
     with pytest.raises(UserError) as error:
         shapes_of(Model(**fields))
     assert str(error.value).startswith(message)

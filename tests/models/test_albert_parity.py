@@ -1,4 +1,4 @@
-"""The same numbers as Hugging Face's ALBERT, to 1e-4 in float32, with its weights (law 10)."""
+"""Parity with the ALBERT of transformers, to 1e-4 in float32 (invariant 10)."""
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +80,7 @@ def outputs(variables, batch):
 
 
 def there_of(batch, arrays):
-    """What padding may not decide: outputs of tokens that are there, and of texts."""
+    """Outputs of tokens and texts, without padding."""
     there = np.asarray(batch["attention_mask"])
     return {k: np.asarray(v)[there] if v.ndim == 3 else np.asarray(v) for k, v in arrays.items()}
 

@@ -1,4 +1,4 @@
-"""BERT's encoder: sizes, names, initialisation, arithmetic, and what padding may not do (law 7)."""
+"""BERT's encoder: sizes, names, initialisation, arithmetic, padding (invariant 7)."""
 
 import functools
 import math
@@ -118,7 +118,7 @@ word_embeddings/embedding                      53x15       vocab embed
 
 
 def test_names_shapes_and_axes_of_parameters():
-    """Checkpoints, sharding and the exchange with Hugging Face know these names."""
+    """Checkpoints, sharding and the exchange with transformers depend on these names."""
     lines = []
     for path, box in jax.tree_util.tree_leaves_with_path(
         shapes_of(small()), is_leaf=lambda node: isinstance(node, nn.LogicallyPartitioned)
@@ -222,7 +222,7 @@ def test_dropout_acts_in_training_alone(batch, variables):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "bfloat16_operands"])
-def test_lower_precision_is_near(precision, batch, variables):
+def test_lower_precision_is_close(precision, batch, variables):
     exact = run(small(), variables, batch)
     rough = run(small(precision=precision), variables, batch)
     assert rough.sequence.dtype == (jnp.bfloat16 if precision == "bfloat16" else jnp.float32)
@@ -256,7 +256,7 @@ def test_longer_padding_never_changes_an_output(batch, variables):
 
 
 def slopes(batch, variables, **fields):
-    """How much each output [l] of each row depends on the word in each place [m]: [B L M]."""
+    """The gradient of each output [l] of each row by the word at each position [m]: [B L M]."""
     probe = jnp.asarray(np.random.default_rng(5).normal(size=D), jnp.float32)
     table = variables["params"]["word_embeddings"]["embedding"]
 
@@ -277,7 +277,7 @@ def slopes(batch, variables, **fields):
 
 
 def test_no_gradient_flows_from_padding_nor_between_packed_neighbours(batch, variables):
-    """Some padding is of no pack, some of that of a text: there the attention mask hides it."""
+    """Some padding has no pack id, some that of a text: the attention mask hides the latter."""
     packed_segment_ids = jnp.array(
         [[1, 1, 1, 2, 2, 3, 3], [4, 4, 4, 4, 4, 0, 4], [1, 2, 1, 2, 1, 0, 1]]
     )
@@ -289,8 +289,8 @@ def test_no_gradient_flows_from_padding_nor_between_packed_neighbours(batch, var
     assert np.all(got[~seen & there[:, :, None]] == 0)
 
 
-def test_a_visible_matrix_is_obeyed_through_all_layers(batch, variables):
-    """Tokens of two groups: a branch sees the trunk, the trunk never sees the branch."""
+def test_a_visible_matrix_applies_in_all_layers(batch, variables):
+    """Two groups of tokens: a branch attends to the trunk, but the trunk not to the branch."""
     trunk = np.arange(L) < 4
     matrix = np.broadcast_to(trunk[None, None, :] | ~trunk[None, :, None], (B, L, L))
     got = slopes(batch | {"attention_mask": jnp.asarray(matrix)}, variables)
@@ -298,8 +298,8 @@ def test_a_visible_matrix_is_obeyed_through_all_layers(batch, variables):
     assert np.all(got[~matrix] == 0)
 
 
-def test_knowledge_is_seen_by_its_entity_alone(batch, variables):
-    """K-BERT in one layer; through further ones, a branch speaks to others by its entity."""
+def test_only_its_entity_attends_to_knowledge(batch, variables):
+    """K-BERT with one layer; in further layers, a branch reaches others through its entity."""
     branches = jnp.array([[0, 0, 1, 1, 0, 2, 0], [0, 0, 1, 2, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0]])
     entities = jnp.array([[0, 1, 1, 1, 2, 2, 0], [0, 1, 1, 1, 0, 0, 0], [0, 0, 3, 3, 3, 3, 0]])
     params = dict(variables["params"])
@@ -313,7 +313,7 @@ def test_knowledge_is_seen_by_its_entity_alone(batch, variables):
     assert 0.1 < np.mean(~seen[0]) < 0.9
 
 
-def test_packed_texts_come_out_as_they_would_alone(batch, variables):
+def test_packed_texts_have_the_same_outputs_as_alone(batch, variables):
     first, second = batch["input_ids"][0, :4], batch["input_ids"][1, :3]
     packed = {
         "input_ids": jnp.concatenate([first, second])[None],
@@ -351,7 +351,7 @@ def test_packed_texts_come_out_as_they_would_alone(batch, variables):
         ),
     ],
 )
-def test_mistakes_come_before_compilation(fields, message):
+def test_user_errors_come_before_compilation(fields, message):
     with pytest.raises(UserError) as error:
         shapes_of(Model(**fields))
     assert str(error.value).startswith(message)

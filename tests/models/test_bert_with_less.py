@@ -1,4 +1,4 @@
-"""BERT's encoder without some of its parts, as ELECTRA and DistilBERT have it."""
+"""BERT's encoder without segments or pooler, as in ELECTRA and DistilBERT."""
 
 import math
 
@@ -22,7 +22,7 @@ LESS = {"embedding_size": 6, "type_vocab_size": 0, "num_pooler_layers": 0}
 
 
 def outputs_of(model, rows=B, length=L):
-    """The shapes of what it gives and of its parameters."""
+    """Shapes of its outputs and of its parameters."""
     batch = {
         "input_ids": jnp.zeros((rows, length), jnp.int32),
         "attention_mask": jnp.ones((rows, length), bool),
@@ -45,7 +45,7 @@ word_embeddings/embedding 53x6
 """
 
 
-def test_a_model_may_go_without_segments_and_pooler_and_with_narrower_embeddings():
+def test_segments_and_pooler_are_optional_and_embeddings_may_be_narrower():
     (sequence, pooled), shapes = outputs_of(Model(**SMALL | LESS))
     shapes = nn.meta.unbox(shapes)
     lines = [

@@ -1,4 +1,4 @@
-"""The same numbers as Hugging Face's ELECTRA, both towers, to 1e-4 in float32 (law 10)."""
+"""Parity with the ELECTRA of transformers, both towers, to 1e-4 in float32 (invariant 10)."""
 
 import flax.linen as nn
 import jax
@@ -66,7 +66,7 @@ def pretrainer():
 
 @pytest.fixture(scope="module")
 def batch():
-    """Every place is predicted; one row is full, one padded, one has a single token."""
+    """Every position is predicted; one row is full, one padded, one has a single token."""
     generator = np.random.default_rng(0)
     there = np.arange(L) < LENGTHS
     return {
@@ -106,7 +106,7 @@ def ours(batch, params):
 
 
 def shown(arrays):
-    """What is said of padding is nobody's business."""
+    """Outputs with those of padding removed."""
     there = np.arange(L) < LENGTHS
     return {
         "hidden_states": np.asarray(arrays["hidden_states"]) * there[None, :, :, None],
@@ -115,12 +115,12 @@ def shown(arrays):
     }
 
 
-def test_as_the_reference_was(ours, scale, golden_parity):
+def test_golden_outputs(ours, scale, golden_parity):
     golden_parity(f"electra_{scale}", ours)
 
 
 @pytest.mark.slow
-def test_as_the_reference_is(batch, params, ours, scale, load_into, golden_parity):
+def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity):
     torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
     transformers = pytest.importorskip("transformers", reason="parity needs bertjax[hf]")
 

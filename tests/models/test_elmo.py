@@ -1,4 +1,4 @@
-"""ELMo's laws: neither direction sees the other side, padding is nothing, states continue."""
+"""ELMo: separate directions, padding, and states carried between batches."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def apply(variables):
     return jax.jit(lambda batch: MODEL.apply(variables, batch, train=False))
 
 
-def test_each_direction_sees_its_own_side(apply, batch):
+def test_each_direction_depends_on_its_own_side(apply, batch):
     plain = np.asarray(apply(batch).sequence)
     for place in range(L):
         changed = batch["char_ids"].at[:, place].add(7) % 261
@@ -43,7 +43,7 @@ def test_each_direction_sees_its_own_side(apply, batch):
         np.testing.assert_array_equal(backward, seen & (at <= place))
 
 
-def test_padding_changes_nothing(apply, batch):
+def test_padding_has_no_effect(apply, batch):
     longer = {
         name: jnp.pad(rows, [(0, 0), (0, 3), (0, 0)][: rows.ndim]) for name, rows in batch.items()
     }
@@ -53,8 +53,8 @@ def test_padding_changes_nothing(apply, batch):
         assert not np.asarray(got)[:, L:].any()
 
 
-def test_rows_go_on_and_others_begin(apply, variables, batch):
-    """The forward direction of two pieces that continue is that of one text."""
+def test_states_continue_in_some_rows_and_restart_in_others(apply, variables, batch):
+    """The forward direction of two consecutive segments equals that of one text."""
     whole = batch | {"attention_mask": jnp.ones((B, L), bool)}
     joined = np.asarray(apply(whole).sequence)
     lead = (B, N, 2)
@@ -93,6 +93,6 @@ def test_impossible_fields_are_one_line(fields, printed, batch):
         model.init(jax.random.key(0), batch, train=False)
 
 
-def test_it_has_no_words_to_predict_with():
+def test_attend_is_not_supported():
     with pytest.raises(UserError, match="pretrain it with objective bidirectional_lm"):
         MODEL.attend(jnp.zeros((1, D)))

@@ -1,4 +1,4 @@
-"""The numbers of a released ELMo: what allennlp expects of its fixture, to 1e-5 (law 10)."""
+"""Parity with a released ELMo: expected outputs of allennlp's fixture, to 1e-5 (invariant 10)."""
 
 import json
 
@@ -37,7 +37,7 @@ def loaded(folder):
 
 
 def rows(sentences, width):
-    """A batch of sentences, each between its marks."""
+    """A batch of sentences, each between its boundary tokens."""
     begin, end = characters.TEXT_BEGIN, characters.TEXT_END
     begin, end = (characters.boundary_word(mark, width)[None] for mark in (begin, end))
     spelled = [
@@ -53,7 +53,7 @@ def rows(sentences, width):
 
 @pytest.fixture(scope="module")
 def outputs(folder, loaded):
-    """All layers of all sentences of all streams, as three rows that continue: [N, tokens, D]."""
+    """All layers of all sentences of three streams, as rows that continue: [N, tokens, D]."""
     model, params = loaded
     streams = json.loads((folder / "sentences.json").read_text())
     width = model.max_chars_per_word
@@ -81,8 +81,8 @@ def outputs(folder, loaded):
     return found
 
 
-def test_the_top_layer_is_theirs(folder, outputs):
-    """File i holds, of stream i, what the last LSTM of either direction gives."""
+def test_the_top_layer_equals_the_reference(folder, outputs):
+    """File i has, for stream i, the outputs of the last LSTM in both directions."""
     for stream in range(STREAMS):
         with h5py.File(folder / f"lm_embeddings_{stream}.hdf5") as file:
             for number in range(SENTENCES):
@@ -92,8 +92,8 @@ def test_the_top_layer_is_theirs(folder, outputs):
                 np.testing.assert_allclose(got, wanted, atol=1e-5, err_msg=f"{stream} {number}")
 
 
-def test_the_bottom_layer_is_theirs(folder, loaded):
-    """Their table has a vector for each word of the vocabulary, marks of a text among them."""
+def test_the_bottom_layer_equals_the_reference(folder, loaded):
+    """The reference has a vector for each word of the vocabulary, including boundary tokens."""
     model, params = loaded
     words = (folder / "vocab_test.txt").read_text(encoding="utf-8").split()
     char_ids = characters.spell(words, model.max_chars_per_word)

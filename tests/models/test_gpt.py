@@ -1,4 +1,4 @@
-"""GPT's laws: no token sees what follows it, packed neighbours are alone, a cache is no change."""
+"""GPT: causality, packing, padding, and decoding with a KV cache."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def encode(model):
 
 
 def reaches(model, variables, batch):
-    """[B L L]: whether anything of the output at l moves with the word at m."""
+    """[B L L]: whether any output at l has a gradient by the word at m."""
     words = variables["params"]["word_embeddings"]["embedding"][batch["input_ids"]]
     ids = jnp.arange(B * L).reshape(B, L)
     wide = type(model)(**SIZES | {"vocab_size": B * L})
@@ -52,12 +52,12 @@ def reaches(model, variables, batch):
     return np.stack([jacobian[row, :, row] for row in range(B)]) > 0
 
 
-def test_no_token_sees_what_follows_it(model, variables, batch):
+def test_outputs_do_not_depend_on_later_tokens(model, variables, batch):
     found = reaches(model, variables, batch)
     np.testing.assert_array_equal(found, np.broadcast_to(np.tri(L, dtype=bool), (B, L, L)))
 
 
-def test_packed_documents_see_themselves_alone(model, variables, batch, encode):
+def test_packed_documents_are_separated(model, variables, batch, encode):
     packed = batch | {"pack_ids": jnp.asarray(PACKS), "attention_mask": jnp.asarray(PACKS > 0)}
     starts = np.array([[0, 0, 0, 3, 3, 3, 3], [0, 0, 2, 2, 2, 5, 5]])
     packed["position_ids"] = jnp.asarray(np.arange(L) - starts)
@@ -70,15 +70,15 @@ def test_packed_documents_see_themselves_alone(model, variables, batch, encode):
     np.testing.assert_allclose(whole[:1, 3:], encode(variables, alone), atol=1e-5)
 
 
-def test_padding_changes_nothing(variables, batch, encode):
+def test_padding_has_no_effect(variables, batch, encode):
     short = {name: rows[:, :5] for name, rows in batch.items()}
     padded = batch | {"attention_mask": jnp.asarray(np.arange(L) < np.full((B, 1), 5))}
     found = encode(variables, padded)[:, :5]
     np.testing.assert_allclose(found, encode(variables, short), atol=1e-5)
 
 
-def test_a_cache_changes_nothing_at_any_position(model, variables, batch, encode):
-    """Row 1 begins two columns later; then tokens come one by one, and two at once."""
+def test_a_cache_has_no_effect_at_any_position(model, variables, batch, encode):
+    """Row 1 starts two columns later; then tokens are added one by one, and two at once."""
     ids = np.asarray(batch["input_ids"])
     columns = np.stack([ids[0], np.concatenate([[9, 9], ids[1, :5]])])
     there = np.arange(L) >= np.array([[0], [2]])
@@ -118,7 +118,7 @@ def test_a_text_that_is_too_long_is_refused(model):
         )
 
 
-def test_the_summary_of_a_text_is_its_last_token(model, variables, batch):
+def test_the_pooled_output_is_that_of_the_last_token(model, variables, batch):
     lengths = np.array([4, L])
     there = jnp.asarray(np.arange(L) < lengths[:, None])
     run = jax.jit(lambda batch: model.apply(variables, batch, train=False))
@@ -128,7 +128,7 @@ def test_the_summary_of_a_text_is_its_last_token(model, variables, batch):
 
 
 @pytest.mark.parametrize(("own", "others", "dropped"), [(0.5, 0.0, True), (0.0, 0.5, False)])
-def test_embeddings_have_a_dropout_of_their_own(model, variables, batch, own, others, dropped):
+def test_embeddings_have_their_own_dropout_rate(model, variables, batch, own, others, dropped):
     rates = {"embd_pdrop": own, "hidden_dropout_prob": others, "attention_probs_dropout_prob": 0.0}
     module = type(model)(**SIZES, **rates, output_hidden_states=True)
 

@@ -1,4 +1,4 @@
-"""What GPT and GPT-2 write, token for token as transformers has it: greedy, beams, no repeats."""
+"""Generation with GPT and GPT-2 equals that of transformers: greedy, beams, no repeated n-grams."""
 
 import jax
 import jax.numpy as jnp
@@ -50,12 +50,12 @@ def model(reference):
 
 @pytest.fixture(scope="module")
 def prompts(reference):
-    """Of different lengths, where transformers' model can be told so."""
+    """Prompts of different lengths, if the model of transformers supports them."""
     return PROMPTS if "GPT2" in type(reference).__name__ else PROMPTS[1:2]
 
 
 def theirs(reference, prompts, **options):
-    """What they write; -1 behind the end, where they fill up with one token or another."""
+    """The generated tokens, with -1 after the end instead of padding."""
     with torch.no_grad():
         found = reference.generate(
             torch.tensor(np.maximum(prompts, 0)),
@@ -80,7 +80,7 @@ def ours(model, prompts, follow):
 
 
 @pytest.mark.parametrize("sampler", [search.GREEDY, CONTROL], ids=["plain", "controlled"])
-def test_greedy_is_the_same(reference, model, prompts, sampler):
+def test_greedy_search_is_equal(reference, model, prompts, sampler):
     wanted = theirs(
         reference,
         prompts,
@@ -95,7 +95,7 @@ def test_greedy_is_the_same(reference, model, prompts, sampler):
 
 
 @pytest.mark.parametrize(("width", "alpha"), [(4, 1.0), (3, 0.0), (2, 2.0)])
-def test_beams_are_the_same(reference, model, prompts, width, alpha):
+def test_beam_search_is_equal(reference, model, prompts, width, alpha):
     wanted = theirs(
         reference,
         prompts,

@@ -1,4 +1,4 @@
-"""The same numbers as Hugging Face's RoBERTa, to 1e-4 in float32, with its weights (law 10)."""
+"""Parity with the RoBERTa of transformers, to 1e-4 in float32 (invariant 10)."""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ LENGTHS = {"padded": (L, 5, 8), "one token": (1,), "full": (L, L)}
 
 
 def batch_of(case):
-    """Texts of these lengths; Hugging Face tells padding by its id, so no other token has that."""
+    """Texts of given lengths; transformers detects padding by its id, so no other token has it."""
     lengths = np.array(LENGTHS[case])
     there = np.arange(lengths.max()) < lengths[:, None]
     ids = np.random.default_rng(0).integers(PAD + 1, V, there.shape)
@@ -74,7 +74,7 @@ def outputs(variables, batch):
 
 
 def there_of(batch, arrays):
-    """What padding may not decide: outputs of tokens that are there, and of texts."""
+    """Outputs of tokens and texts, without padding."""
     there = np.asarray(batch["attention_mask"])
     return {k: np.asarray(v)[there] if v.ndim == 3 else np.asarray(v) for k, v in arrays.items()}
 

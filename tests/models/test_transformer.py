@@ -1,4 +1,4 @@
-"""The encoder-decoder: what padding and the future change, and saying token by token."""
+"""The encoder-decoder: padding, causality, and decoding token by token."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def batch():
-    """Sources of full length, of length 1, and of something between."""
+    """Sources of full length, of length 1, and of a length in between."""
     generator = np.random.default_rng(0)
     return {
         "input_ids": jnp.asarray(generator.integers(0, V, (B, L))),
@@ -37,7 +37,7 @@ def encode(model, variables):
     return jax.jit(lambda batch: model.apply(variables, batch, train=False))
 
 
-def test_padding_changes_nothing_and_no_token_sees_what_follows(encode, batch):
+def test_padding_and_later_tokens_have_no_effect(encode, batch):
     encoded = encode(batch)
     noise = jnp.where(batch["attention_mask"], batch["input_ids"], 5)
     other = encode({**batch, "input_ids": noise})
@@ -50,7 +50,7 @@ def test_padding_changes_nothing_and_no_token_sees_what_follows(encode, batch):
     assert np.all(np.abs(later[:, 4:] - encoded.decoded[:, 4:]).max(-1) > 0)
 
 
-def test_token_by_token_is_all_at_once(model, variables, encode, batch):
+def test_decoding_token_by_token_equals_one_pass(model, variables, encode, batch):
     decoded = encode(batch).decoded
     wanted = model.apply(variables, decoded, method="attend")
     output = model.apply(variables, batch, T, method="begin")
@@ -61,14 +61,14 @@ def test_token_by_token_is_all_at_once(model, variables, encode, batch):
     np.testing.assert_array_equal(output.length, [T] * B)
 
 
-def test_positions_are_told_where_a_target_begins_in_the_middle(encode, batch):
+def test_positions_can_be_given_for_targets_that_start_later(encode, batch):
     encoded = encode({**batch, "decoder_positions": jnp.broadcast_to(jnp.arange(T), (B, T))})
     np.testing.assert_array_equal(encoded.decoded, encode(batch).decoded)
     moved = encode({**batch, "decoder_positions": jnp.broadcast_to(jnp.arange(T) + 3, (B, T))})
     assert np.all(np.abs(moved.decoded - encoded.decoded).max(-1) > 1e-3)
 
 
-def test_a_batch_without_targets_is_decoded_itself(encode, batch):
+def test_a_batch_without_targets_is_used_as_target(encode, batch):
     encoded = encode({name: batch[name] for name in ("input_ids", "attention_mask")})
     whole = encode({**batch, "decoder_input_ids": batch["input_ids"]}).decoded
     wanted = [whole[0, L - 1], whole[1, 0], whole[2, 7]]

@@ -1,4 +1,4 @@
-"""The same numbers as torch.nn.Transformer, to 1e-5 in float32, with its weights (law 10)."""
+"""Parity with torch.nn.Transformer, to 1e-5 in float32 (invariant 10)."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ NORMS["decoder"] = ("attention_norm", "cross_attention_norm", "feed_forward_norm
 
 @pytest.fixture(scope="module", params=[1.0, 4.0], ids=["as_made", "magnified"])
 def reference(request):
-    """torch's model without the LayerNorms that it adds behind the last layers."""
+    """The model of torch without the LayerNorms that it adds after the last layers."""
     torch.manual_seed(0)
     model = torch.nn.Transformer(D, H, N, N, F, batch_first=True, layer_norm_eps=1e-6).eval()
     model.encoder.use_nested_tensor = False  # a prototype, which warns
@@ -87,7 +87,7 @@ def _layer(weights, side, prefix):
     return made
 
 
-def test_encoder_and_decoder_are_torchs(reference, variables):
+def test_encoder_and_decoder_are_equal(reference, variables):
     generator = np.random.default_rng(1)
     source, target = (generator.integers(0, V, (B, length)) for length in (L, T))
     there = np.arange(L) < np.array([[L], [1], [8]])

@@ -1,4 +1,4 @@
-"""The Universal Transformer: a stack of copies, halting by hand, padding is nothing."""
+"""The Universal Transformer: shared layers, halting by hand, padding."""
 
 import math
 
@@ -27,7 +27,7 @@ def batch():
 
 @pytest.fixture(scope="module")
 def variables(random_variables, batch):
-    """The halting unit is biased so that tokens take different numbers of steps."""
+    """The halting bias makes tokens take different numbers of steps."""
     variables = random_variables(MODEL, batch)
     variables["params"]["pondering"]["halting"]["bias"] -= 1.0
     return variables
@@ -44,7 +44,7 @@ def halted(apply, batch):
 
 
 def unrolled(variables, batch, steps):
-    """What a stack of blocks gives that all have copies of the same weights."""
+    """Outputs of a stack of blocks that have copies of the same weights."""
     params = variables["params"]
     x = params["word_embeddings"]["embedding"][batch["input_ids"]] * math.sqrt(D)
     signals = signals_of(T, L, D)
@@ -55,7 +55,7 @@ def unrolled(variables, batch, steps):
     return x
 
 
-def test_without_halting_it_is_a_stack_of_copies(variables, batch):
+def test_without_halting_it_equals_a_stack_of_copies(variables, batch):
     params = {**variables["params"]["pondering"]}
     params.pop("halting")
     plain = {"params": variables["params"] | {"pondering": params}}
@@ -65,8 +65,8 @@ def test_without_halting_it_is_a_stack_of_copies(variables, batch):
     np.testing.assert_array_equal(encoded.ponder, np.full((B, L), T))
 
 
-def test_halting_is_the_papers(variables, halted):
-    """Token by token, by the rule of appendix C."""
+def test_halting_equals_the_paper(variables, halted):
+    """Token by token, according to appendix C."""
     dense = variables["params"]["pondering"]["halting"]
     signals = signals_of(T, L, D)
     states = [np.asarray(state) for state in halted.hidden_states]
@@ -93,7 +93,7 @@ def test_halting_is_the_papers(variables, halted):
     assert len(steps_taken) > 1
 
 
-def test_padding_and_its_halting_change_nothing(apply, batch, halted):
+def test_padding_and_its_halting_have_no_effect(apply, batch, halted):
     for token in (1, 17):
         there = batch["attention_mask"]
         other = batch | {"input_ids": jnp.where(there, batch["input_ids"], token)}
@@ -106,7 +106,7 @@ def test_padding_and_its_halting_change_nothing(apply, batch, halted):
         )
 
 
-def test_longer_rows_change_nothing(apply, batch, halted):
+def test_longer_rows_have_no_effect(apply, batch, halted):
     longer = {name: jnp.pad(rows, ((0, 0), (0, 3))) for name, rows in batch.items()}
     encoded = apply(longer)
     there = np.asarray(batch["attention_mask"])

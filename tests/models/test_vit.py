@@ -1,4 +1,4 @@
-"""ViT's own: an image of another size, patches that do not fit."""
+"""ViT: the number and order of patches, and images that do not match."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def shape(side=8, channels=1, **fields):
     return jax.eval_shape(sequence).shape
 
 
-def test_a_token_for_each_patch_and_one_for_the_whole():
+def test_there_is_a_token_for_each_patch_and_one_for_the_image():
     assert shape() == (2, 5, 6)
 
 
@@ -39,8 +39,8 @@ def test_patches_that_do_not_fit_are_one_line():
         shape(patch_size=3)
 
 
-def test_patches_follow_each_other_row_by_row(random_variables):
-    """Each image has ones in one of its nine patches: that place of the sequence alone changes."""
+def test_patches_are_in_row_major_order(random_variables):
+    """Each image has ones in one of nine patches: only that position of the sequence changes."""
     model = Model(
         **SMALL, image_size=12, patch_size=4, num_hidden_layers=1, output_hidden_states=True
     )

@@ -1,4 +1,4 @@
-"""The same numbers as Hugging Face's ViT, to 1e-4 in float32, with its weights (law 10)."""
+"""Parity with the ViT of transformers, to 1e-4 in float32 (invariant 10)."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ SIZES = {
 
 @pytest.fixture(scope="module", params=[1.0, 8.0], ids=["published", "magnified"])
 def reference(request):
-    """Hugging Face's model, every weight a draw; magnified, softmax and GELU leave the middle."""
+    """The model of transformers with random weights; a large scale leaves the linear range."""
     torch.manual_seed(0)
     model = transformers.ViTModel(transformers.ViTConfig(**SIZES, attn_implementation="eager"))
     with torch.no_grad():
@@ -39,7 +39,7 @@ def reference(request):
 
 
 def ours(reference):
-    """The reference's weights as our parameters."""
+    """The weights of the reference as parameters of bertjax."""
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
 
     def linear(name, *shape):

@@ -1,4 +1,4 @@
-"""XLNet's laws: nobody sees what the order hides, padding is nothing, memory is what it was."""
+"""XLNet: visibility by the sampled order, padding, and memory."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def variables(random_variables, batch):
 
 @pytest.fixture(scope="module")
 def jacobians(variables, batch):
-    """d stream / d word vectors: each [B Q B L], how much anything of it moves."""
+    """Derivatives of both streams by the word vectors: each [B Q B L], summed over features."""
     words = variables["params"]["word_embeddings"]["embedding"][batch["input_ids"]]
     table = jnp.concatenate([jnp.zeros((V, D)), words.reshape(-1, D)])
     ids = V + jnp.arange(B * L).reshape(B, L)
@@ -54,13 +54,13 @@ def jacobians(variables, batch):
 
 
 def wanted(batch):
-    """Who may reach whom through any number of layers: the order is transitive."""
+    """Expected dependencies through any number of layers: the order is transitive."""
     order, there = np.asarray(batch["prediction_order"]), np.asarray(batch["attention_mask"])
     earlier = (order[:, None, :] < 0) | (order[:, None, :] < order[:, :, None])
     return earlier & there[:, None, :]
 
 
-def test_a_query_never_sees_its_own_token_nor_later_ones(jacobians, batch):
+def test_a_query_does_not_depend_on_its_own_token_and_later_ones(jacobians, batch):
     allowed, positions = wanted(batch), np.asarray(batch["mlm_positions"])
     for row, query in np.ndindex(B, P):
         reach = jacobians[1][row, query]
@@ -70,15 +70,15 @@ def test_a_query_never_sees_its_own_token_nor_later_ones(jacobians, batch):
         assert not reach[1 - row].any()
 
 
-def test_the_content_stream_sees_itself_and_what_comes_before(jacobians, batch):
+def test_the_content_stream_depends_on_itself_and_earlier_tokens(jacobians, batch):
     allowed = wanted(batch) | np.eye(L, dtype=bool)
     for row, query in zip(*np.nonzero(np.asarray(batch["attention_mask"])), strict=True):
         reach = jacobians[0][row, query]
         np.testing.assert_array_equal(reach[row] > 0, allowed[row, query])
 
 
-def test_what_is_predicted_first_without_context_knows_nothing(variables, batch):
-    """Nothing is visible to it: the token that stands there must not be either."""
+def test_the_first_prediction_without_context_depends_on_no_token(variables, batch):
+    """No token is visible, not even the predicted one."""
     alone = batch | {"prediction_order": jnp.tile(jnp.arange(L), (B, 1))}
     alone["mlm_positions"] = jnp.zeros((B, P), jnp.int32)
     other = alone | {"input_ids": (alone["input_ids"] + 7) % V}
@@ -88,7 +88,7 @@ def test_what_is_predicted_first_without_context_knows_nothing(variables, batch)
     np.testing.assert_array_equal(first, second)
 
 
-def test_padding_changes_nothing(variables, batch):
+def test_padding_has_no_effect(variables, batch):
     plain = {name: batch[name] for name in ("input_ids", "attention_mask", "segment_ids")}
     longer = {name: jnp.pad(rows, ((0, 0), (0, 3))) for name, rows in plain.items()}
     longer["input_ids"] = longer["input_ids"].at[:, L:].set(7)
@@ -101,8 +101,8 @@ def test_padding_changes_nothing(variables, batch):
     np.testing.assert_array_equal(short.cls_state[1], short.sequence[1, 5])
 
 
-def test_two_pieces_with_memory_are_one_text_read_causally(variables):
-    """Where the second piece sees what the first one saw, one pass over both gives the same."""
+def test_two_segments_with_memory_equal_one_pass(variables):
+    """If the second segment attends to what was visible in the first."""
     generator = np.random.default_rng(2)
     ids = jnp.asarray(generator.integers(0, V, (B, 9)))
     first_sees_itself = np.zeros((9, 9), bool)

@@ -1,4 +1,4 @@
-"""The same numbers as Hugging Face's XLNet, to 1e-4 in float32, with its weights (law 10)."""
+"""Parity with the XLNet of transformers, to 1e-4 in float32 (invariant 10)."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def clamp_len(request):
 
 @pytest.fixture(scope="module")
 def reference(scale, clamp_len):
-    """Hugging Face's model, every weight a draw; magnified, softmax and GELU leave the middle."""
+    """The model of transformers with random weights; a large scale leaves the linear range."""
     torch.manual_seed(0)
     config = transformers.XLNetConfig(
         vocab_size=V,
@@ -72,7 +72,7 @@ def reference(scale, clamp_len):
 
 @pytest.fixture(scope="module")
 def params(reference):
-    """The reference's weights as our parameters."""
+    """The weights of the reference as parameters of bertjax."""
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
     block = {}
 
@@ -103,7 +103,7 @@ def model(clamp_len):
 
 @pytest.fixture(scope="module")
 def batch():
-    """Full length, length 1, and something between; segments of three kinds."""
+    """Full length, length 1, and a length in between; three kinds of segments."""
     generator = np.random.default_rng(0)
     there = np.arange(L) < np.array([[L], [1], [8]])
     segments = (np.arange(L) >= np.array([[4], [2], [3]])) * 1
@@ -140,7 +140,7 @@ def test_every_layer_is_equal(reference, params, model, batch):
     )
 
 
-def test_padding_on_the_other_side_changes_nothing(reference, params, model, batch):
+def test_left_padding_has_no_effect(reference, params, model, batch):
     """Released models were padded on the left: positions are relative."""
     there = batch["attention_mask"]
     moved = {
@@ -161,7 +161,7 @@ def test_padding_on_the_other_side_changes_nothing(reference, params, model, bat
 
 @pytest.fixture(scope="module")
 def drawn(batch):
-    """Targets and an order that leaves out some tokens; the first row predicts nothing late."""
+    """Targets and an order without some tokens; the last slots of the first row are unused."""
     generator = np.random.default_rng(1)
     positions = np.array([[9, 2, 5, 7], [0, 0, 0, 0], [1, 6, 3, 4]])
     order = np.full((B, L), -1)
@@ -210,7 +210,7 @@ def test_the_query_stream_is_equal(reference, params, model, drawn):
 
 
 def test_three_segments_with_memory_are_equal(reference, params, model):
-    """Every row continues twice; the memory of 7 holds less than a segment of 11."""
+    """Every row continues twice; the memory of 7 is shorter than a segment of 11."""
     generator = np.random.default_rng(3)
     carry, mems = None, None
     for step in range(3):
@@ -239,7 +239,7 @@ def test_three_segments_with_memory_are_equal(reference, params, model):
 @pytest.mark.parametrize(
     ("fields", "count"), [((), 116718336), ((32000, 1024, 24, 16, 4096), 360268800)]
 )
-def test_published_sizes_have_as_many_parameters(fields, count):
+def test_parameter_counts_of_published_sizes(fields, count):
     batch = {"input_ids": jnp.zeros((1, 2), jnp.int32), "attention_mask": jnp.ones((1, 2), bool)}
     names = ("vocab_size", "d_model", "n_layer", "n_head", "d_inner")
     ours = jax.eval_shape(lambda: Model(*fields).init(jax.random.key(0), batch, train=False))

@@ -1,4 +1,4 @@
-"""What tests of objectives share: a small encoder, and batches of random tokens."""
+"""Fixtures of objective tests: a small encoder, and batches of random tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ VOCABULARY = 61
 
 @pytest.fixture(scope="session")
 def encoder():
-    """A BERT so small that only its shapes matter."""
+    """A very small BERT."""
     return Model(
         vocab_size=VOCABULARY,
         hidden_size=6,
@@ -27,7 +27,7 @@ def encoder():
 
 @pytest.fixture(scope="session")
 def make_batch():
-    """Builds rows [CLS] tokens [SEP] of different lengths, with the keys of a step."""
+    """Build rows [CLS] tokens [SEP] of different lengths, with the keys of a step."""
 
     def make(batch_size=8, length=40, *, seed=0, step=0, full=False):
         generator = np.random.default_rng(7)
@@ -52,7 +52,7 @@ def make_batch():
 
 @pytest.fixture(scope="session")
 def random_variables():
-    """Variables of a module as `init` would make them, with every number a draw."""
+    """Random variables with the shapes of `init`."""
 
     def draw(module, *arguments, **options):
         generator = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Which words are predicted from what, and with which loss."""
+"""The bidirectional language model: contexts and loss."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def run(made, model, sequence, batch=BATCH):
 
 
 @pytest.mark.parametrize("size", [0, 9])
-def test_each_word_from_either_side(model, sequence, size):
+def test_each_word_is_predicted_from_both_sides(model, sequence, size):
     params, (loss, weight, metrics) = run(objective(softmax_size=size), model, sequence)
     # (row, place, label): words and the unknown word, no marks. With nine classes 12 is unknown.
     predicted = [(0, 1, 5), (0, 2, 12 if not size else UNK), (0, 3, UNK), (1, 1, 7)]
@@ -65,8 +65,8 @@ def test_padding_examples_do_not_count(model, sequence):
     assert weight == 6
 
 
-def test_the_scores_of_a_whole_batch_never_exist(model, sequence):
-    """Law 6: no array has a number for each position and word."""
+def test_logits_of_a_whole_batch_are_not_materialised(model, sequence):
+    """Invariant 6: no array has a value for each position and word."""
     made = objective()
     jaxpr = jax.make_jaxpr(lambda s: run(made, model, s)[1][0])(sequence)
     assert f"{IDS.shape[0]},{IDS.shape[1]},{V}" not in str(jaxpr)

@@ -1,4 +1,4 @@
-"""The causal language model: the loss by hand, in parts of any size, and no [B L V] (law 6)."""
+"""The causal language model: loss by hand, with any chunk size, without [B L V] (invariant 6)."""
 
 import re
 
@@ -35,7 +35,7 @@ def variables(random_variables, batch):
 
 
 @pytest.mark.parametrize("size", [0, 4])
-def test_the_loss_by_hand_whatever_the_parts(size, variables, batch):
+def test_the_loss_by_hand_with_any_chunk_size(size, variables, batch):
     module = pretrainer(positions_at_once=size)
     sequence = module.apply(
         variables, batch, method=lambda m, b: m.encoder(b, train=False).sequence
@@ -55,7 +55,7 @@ def test_the_loss_by_hand_whatever_the_parts(size, variables, batch):
     assert metrics["causal_lm/accuracy"][0] == hits
 
 
-def test_scores_of_all_positions_never_exist_at_once(variables, batch):
+def test_logits_of_all_positions_are_not_materialised(variables, batch):
     def loss(params):
         return pretrainer().apply({"params": params}, batch, train=False)[0]["causal_lm"][0]
 

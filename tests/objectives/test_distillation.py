@@ -1,4 +1,4 @@
-"""A student and its teacher: what is compared, by hand; and who learns from it."""
+"""Distillation objectives: losses by hand, frozen teachers, initialisation of the student."""
 
 import functools
 import re
@@ -64,13 +64,13 @@ def batch(make_batch):
 
 @pytest.fixture(scope="module")
 def drawn(batch):
-    """Draws the variables of a pretrainer, those of its teacher too."""
+    """Random variables of a pretrainer and its teacher."""
 
     return functools.cache(lambda name: draws(STUDENTS[name](), batch))
 
 
 def draws(module, batch):
-    """Variables of a module, every one a draw: no compiler is kept waiting."""
+    """Random variables of a module, without compilation."""
     generator = np.random.default_rng(2)
     boxed = jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
     return jax.tree.map(
@@ -123,7 +123,7 @@ def test_the_teacher_has_no_dropout(batch):
         np.testing.assert_array_equal(keeping[name], dropping[name])
 
 
-def test_the_weights_are_the_published_ones():
+def test_the_default_weights_are_those_published():
     assert distilbert().loss_weights() == {"mlm": 2.0, "soft_targets": 5.0, "hidden_cosine": 1.0}
 
 
@@ -175,7 +175,7 @@ def test_layer_matching_by_hand(layer_map, chosen, batch, drawn):
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_padding_has_no_part_in_it(name, batch, drawn):
+def test_padding_has_no_effect(name, batch, drawn):
     module, there = STUDENTS[name](), batch["attention_mask"]
     prepared = module.apply(drawn(name), batch, train=False, method="prepare")
     predictions = {key: rows for key, rows in prepared.items() if key.startswith("mlm")}
@@ -188,7 +188,7 @@ def test_padding_has_no_part_in_it(name, batch, drawn):
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_rows_of_weight_zero_count_nothing(name, batch, drawn):
+def test_rows_of_weight_zero_have_no_loss(name, batch, drawn):
     module = STUDENTS[name]()
     first = {key: rows[:3] for key, rows in batch.items()}
     wanted, _ = module.apply(drawn(name), first, train=False)
@@ -199,7 +199,7 @@ def test_rows_of_weight_zero_count_nothing(name, batch, drawn):
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_the_teacher_is_frozen_and_the_student_learns_from_it(name, batch, drawn):
+def test_only_the_student_has_a_gradient(name, batch, drawn):
     module, variables = STUDENTS[name](), drawn(name)
     own = next(reversed(variables["frozen"]))
 
@@ -215,7 +215,7 @@ def test_the_teacher_is_frozen_and_the_student_learns_from_it(name, batch, drawn
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDENTS)
 def test_accumulation_is_exact(name, batch, drawn):
-    """With a teacher, of whom each part reads its own rows."""
+    """With a teacher that computes each microbatch."""
     variables = drawn(name)
     rows = {key: x for key, x in batch.items() if key != "example_key"}
     rows["example_weight"] = jnp.array([1.0, 0, 1, 1])
@@ -241,8 +241,8 @@ def test_accumulation_is_exact(name, batch, drawn):
     ("layers", "deep", "chosen"),
     [(6, 12, [0, 2, 4, 7, 9, 11]), (2, 4, [0, 3]), (3, 3, [0, 1, 2]), (1, 2, [0])],
 )
-def test_the_student_begins_as_a_part_of_its_teacher(layers, deep, chosen, batch):
-    """Six of twelve layers are those that DistilBERT's published code takes."""
+def test_the_student_is_initialised_from_layers_of_its_teacher(layers, deep, chosen, batch):
+    """Six of twelve layers are those of DistilBERT's published code."""
     module = distilbert(layers, deep)
     variables = draws(module, batch)
     params, frozen = variables["params"], variables["frozen"]
@@ -264,7 +264,7 @@ def test_the_student_begins_as_a_part_of_its_teacher(layers, deep, chosen, batch
     assert left is params
 
 
-def test_a_student_of_another_width_does_not_begin_as_its_teacher(batch):
+def test_a_student_of_another_width_is_not_initialised_from_its_teacher(batch):
     made = {name: distilbert().objectives[name] for name in ("mlm", "soft_targets")}
     narrow = Pretrainer(model(2, 6, type_vocab_size=0, num_pooler_layers=0), made)
     variables = draws(narrow, batch)
@@ -301,13 +301,13 @@ MATCHED = tinybert().objectives
         ),
     ],
 )
-def test_mistakes_come_before_compilation(module, message, batch):
+def test_user_errors_come_before_compilation(module, message, batch):
     with pytest.raises(UserError, match=re.escape(message)):
         jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
 
 
 class Peers(nn.Module):
-    """A regression as the objective that is compared."""
+    """A regression objective as the distilled one."""
 
     weight: float = 0.0
     rewrites_input = False

@@ -1,4 +1,4 @@
-"""ELECTRA's two objectives: what is replaced, who learns from it, and what finding it costs."""
+"""ELECTRA's objectives: replacements, gradients and losses of generator and discriminator."""
 
 import functools
 
@@ -57,7 +57,7 @@ def prepared(params, batch):
     return pretrainer().apply({"params": params}, batch, train=False, method="prepare")
 
 
-def test_replacements_stand_where_tokens_were_chosen(params, make_batch):
+def test_replacements_are_at_the_selected_positions(params, make_batch):
     batch = make_batch()
     found = prepared(params, batch)
     np.testing.assert_array_equal(found["original_ids"], batch["input_ids"])
@@ -73,7 +73,7 @@ def test_replacements_stand_where_tokens_were_chosen(params, make_batch):
     assert np.mean(np.asarray(found["input_ids"])[chosen] == MASK) < 0.2
 
 
-def test_the_generator_does_not_read_the_tokens_that_it_predicts(params, make_batch):
+def test_the_generator_does_not_depend_on_predicted_tokens(params, make_batch):
     def logits(batch):
         module = pretrainer(mask_share=1.0)
         found = module.apply({"params": params}, batch, train=False, method="prepare")
@@ -89,7 +89,7 @@ def test_the_generator_does_not_read_the_tokens_that_it_predicts(params, make_ba
     np.testing.assert_array_equal(logits(changed)[0], wanted)
 
 
-def test_replacements_are_draws_from_what_the_generator_believes():
+def test_replacements_are_samples_of_the_generator():
     logits = jnp.log(jnp.array([[[0.5, 0.3, 0.2]], [[0.1, 0.1, 0.8]]]))
     keys = jax.vmap(lambda i: jax.random.split(jax.random.key(i), 2))(jnp.arange(4000))
     drawn = jax.jit(jax.vmap(lambda pair: masking.sample(pair, logits)))(keys)
@@ -98,8 +98,8 @@ def test_replacements_are_draws_from_what_the_generator_believes():
     np.testing.assert_allclose(shares, [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], atol=0.04)
 
 
-def test_replacements_change_with_the_step_alone(params, make_batch):
-    """Law 1: the same in the same step, whatever row the example stands in."""
+def test_replacements_depend_on_step_and_example(params, make_batch):
+    """Invariant 1: equal in the same step, in any row of the batch."""
     first = prepared(params, make_batch())["input_ids"]
     again = prepared(params, make_batch())["input_ids"]
     np.testing.assert_array_equal(first, again)
@@ -109,7 +109,7 @@ def test_replacements_change_with_the_step_alone(params, make_batch):
     np.testing.assert_array_equal(turned[::-1], first)
 
 
-def test_masks_and_samples_come_of_different_keys(params, make_batch, monkeypatch):
+def test_masks_and_samples_have_different_keys(params, make_batch, monkeypatch):
     used, sample = [], masking.sample
     monkeypatch.setattr(masking, "sample", lambda keys, x: used.append(keys) or sample(keys, x))
     batch = make_batch(2, 8)
@@ -121,7 +121,7 @@ def test_masks_and_samples_come_of_different_keys(params, make_batch, monkeypatc
 
 
 class Loss(nn.Module):
-    """The objective on an encoder whose output is given."""
+    """The objective with an encoder of given outputs."""
 
     encoder: nn.Module
     objective: nn.Module
@@ -160,7 +160,7 @@ def test_the_loss_of_rtd_by_hand(encoder, random_variables):
 
 @pytest.mark.parametrize("name", ["generator", "rtd"])
 def test_no_gradient_flows_through_the_sampling(name, params, make_batch):
-    """rtd teaches the encoder and the shared embeddings; the generator's own layers, nothing."""
+    """rtd has gradients for encoder and shared embeddings, not for the generator's layers."""
 
     def loss(params):
         losses, _ = pretrainer().apply({"params": params}, make_batch(), train=False)
@@ -187,7 +187,7 @@ def test_the_generator_shares_embeddings_and_has_a_share_of_the_width(params):
 
 
 def test_accumulation_is_exact(make_batch):
-    """Two losses, each over its own number of tokens, of which the parts hold unequal shares."""
+    """Two losses, each over its own number of tokens, with unequal shares per microbatch."""
     batch = {name: rows for name, rows in make_batch().items() if name != "example_key"}
     batch["example_weight"] = jnp.array([1.0, 1, 0, 1, 0, 0, 1, 1])
     none, rate = optax.identity(), lambda step: jnp.asarray(1.0)
@@ -211,8 +211,8 @@ def test_accumulation_is_exact(make_batch):
 
 
 @pytest.mark.slow
-def test_the_mesh_changes_no_replacement(make_batch):
-    """Laws 1 and 5: eight devices draw the tokens that one draws, and find as many."""
+def test_replacements_do_not_depend_on_the_mesh(make_batch):
+    """Invariants 1 and 5: eight devices sample the same tokens as one."""
     batch = {name: np.asarray(x) for name, x in make_batch().items() if name != "example_key"}
     results = []
     for sizes in ({}, {"data": 2, "fsdp": 2, "tensor": 2}):
@@ -247,6 +247,6 @@ def test_a_share_of_the_width_that_does_not_divide(make_batch):
         )
 
 
-def test_rtd_wants_a_generator_before_it(encoder, make_batch):
+def test_rtd_requires_a_preceding_generator(encoder, make_batch):
     with pytest.raises(UserError, match=r"put generator before it in config\.objectives"):
         rtd.Objective().prepare(encoder, make_batch(), train=True)

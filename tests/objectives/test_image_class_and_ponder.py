@@ -1,4 +1,4 @@
-"""The shortest objectives, by hand."""
+"""Image classification and the ponder cost, by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from bertjax.pretrainer import Encoded
 SEQUENCE = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
 
 
-def test_a_class_is_read_from_the_first_token(encoder):
+def test_classes_are_predicted_from_the_first_token(encoder):
     kernel = jnp.asarray(np.random.default_rng(1).normal(size=(6, 4)), jnp.float32)
     params = {"classifier": {"dense": {"kernel": kernel, "bias": jnp.zeros(4)}}}
     batch = {"labels": jnp.asarray([3, 1]), "example_weight": jnp.asarray([1.0, 0.0])}
@@ -25,7 +25,7 @@ def test_a_class_is_read_from_the_first_token(encoder):
     assert metrics["accuracy"][0] == (scores.argmax() == 3)
 
 
-def test_steps_of_tokens_that_are_there(encoder):
+def test_ponder_steps_exclude_padding(encoder):
     times = jnp.asarray([[1.5, 2.0, 9.0], [4.0, 8.0, 8.0]])
     batch = {"attention_mask": jnp.asarray([[True, True, False], [True, False, False]])}
     encoded = Encoded(SEQUENCE, ponder=times)

@@ -1,4 +1,4 @@
-"""The masked language model: which tokens are hidden (law 1), and what predicting them costs."""
+"""The masked language model: sampled masks (invariant 1) and loss."""
 
 import flax.linen as nn
 import jax
@@ -37,7 +37,7 @@ def prepare(encoder):
     return run
 
 
-def test_labels_are_the_originals_and_all_else_stays(prepare, make_batch):
+def test_labels_are_the_original_tokens_and_other_tokens_stay(prepare, make_batch):
     batch = make_batch()
     prepared = prepare(batch)
     original, hidden = np.asarray(batch["input_ids"]), np.asarray(prepared["input_ids"])
@@ -115,13 +115,13 @@ def test_replacements_are_never_special(prepare, make_batch):
 
 
 def masks_of(prepared):
-    """For each example what is seen of its mask, as something that can be compared."""
+    """The mask of each example in a form that can be compared."""
     rows = zip(*(np.asarray(prepared[name]).tolist() for name in NEW), strict=True)
     return [str(row) for row in rows]
 
 
-def test_a_mask_never_comes_twice(prepare, make_batch):
-    """In 25 steps each of 8 equal texts is hidden in another way, as in any other epoch."""
+def test_masks_do_not_repeat(prepare, make_batch):
+    """In 25 steps each of 8 equal texts has a different mask."""
     seen = set()
     for step in range(25):
         batch = make_batch(full=True, step=step)
@@ -134,7 +134,7 @@ def test_a_mask_never_comes_twice(prepare, make_batch):
 
 @pytest.mark.parametrize("masking", ["token", "word", "ngram", "span"])
 def test_masks_are_the_same_on_any_number_of_devices(masking, prepare, make_batch):
-    """On one, and on as many as there are rows."""
+    """On one device, and on one per row."""
     batch = make_batch(step=3)
     mesh = Mesh(jax.devices(), ("data",))
     spread = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
@@ -172,7 +172,7 @@ def test_static_masks_differ_between_examples_and_seeds(prepare, make_batch):
 
 
 @pytest.mark.parametrize("masking", ["word", "ngram", "span"])
-def test_masks_of_words_need_to_know_where_words_begin(masking, encoder, make_batch):
+def test_masks_of_words_require_word_starts(masking, encoder, make_batch):
     batch = make_batch()
     del batch["word_starts"]
     with pytest.raises(UserError, match=f"masking='{masking}' requires word_starts"):
@@ -206,7 +206,7 @@ def test_a_span_is_masked_replaced_or_kept_as_a_whole(prepare, make_batch):
     assert kinds["random"] / total == pytest.approx(0.3, abs=error)
 
 
-def test_whole_words_are_hidden_whole(prepare, make_batch):
+def test_whole_words_are_masked(prepare, make_batch):
     whole = cut = 0
     for step in range(10):
         batch = make_batch(step=step)
@@ -225,7 +225,7 @@ def test_whole_words_are_hidden_whole(prepare, make_batch):
     assert whole > 5 * cut
 
 
-def test_predictions_that_are_there_pass_unchanged(prepare, make_batch):
+def test_given_predictions_are_kept(prepare, make_batch):
     prepared = prepare(make_batch())
     again = prepare(prepared)
     for name in prepared:
@@ -233,13 +233,13 @@ def test_predictions_that_are_there_pass_unchanged(prepare, make_batch):
                                         for x in (again[name], prepared[name])))  # fmt: skip
 
 
-def test_the_padding_of_a_batch_counts_nothing(prepare, make_batch):
+def test_padding_rows_have_no_loss(prepare, make_batch):
     batch = make_batch() | {"example_weight": jnp.array([1.0, 0, 1, 1, 0, 1, 1, 0])}
     weights = prepare(batch)["mlm_weights"]
     np.testing.assert_array_equal(weights.any(-1), batch["example_weight"] > 0)
 
 
-def test_a_visible_matrix_hides_tokens_that_nobody_sees(encoder, make_batch):
+def test_tokens_hidden_by_a_visible_matrix_are_not_masked(encoder, make_batch):
     batch = make_batch(full=True)
     matrix = jnp.ones((8, 40, 40), bool).at[:, :, 7:].set(False).at[:, 3, 8].set(True)
     maskable = objective().maskable(batch | {"attention_mask": matrix})
@@ -248,7 +248,7 @@ def test_a_visible_matrix_hides_tokens_that_nobody_sees(encoder, make_batch):
 
 
 class Loss(nn.Module):
-    """The objective on an encoder whose output is given."""
+    """The objective with an encoder of given outputs."""
 
     encoder: nn.Module
     objective: nn.Module

@@ -1,4 +1,4 @@
-"""The permutation language model: keyed draws (law 1), exact budgets, no [B L V] (law 6)."""
+"""The permutation language model: keyed sampling, exact budgets, no [B L V] (invariants 1, 6)."""
 
 import re
 
@@ -57,7 +57,7 @@ def test_an_exact_share_is_predicted_and_the_text_stays(fields, prepare, make_ba
     )
 
 
-def test_draws_are_the_examples_own_whatever_the_batch(prepare, make_batch):
+def test_samples_do_not_depend_on_the_batch(prepare, make_batch):
     batch = make_batch()
     whole, half = prepare(batch), prepare(jax.tree.map(lambda rows: rows[4:], batch))
     for name in NEW:
@@ -67,7 +67,7 @@ def test_draws_are_the_examples_own_whatever_the_batch(prepare, make_batch):
     assert (later["mlm_positions"] != whole["mlm_positions"]).any()
 
 
-def test_predictions_that_are_there_are_kept_and_words_are_asked_for(prepare, make_batch):
+def test_given_predictions_are_kept_and_word_starts_required(prepare, make_batch):
     prepared = prepare(make_batch())
     again = prepare({**make_batch(step=1), **prepared})
     for name, values in prepared.items():

@@ -1,4 +1,4 @@
-"""The span boundary objective: arithmetic, and that it sees the two neighbours alone."""
+"""The span boundary objective: loss by hand, and inputs from the two neighbours only."""
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ VOCABULARY, D, L = 61, 6, 9
 
 
 class Loss(nn.Module):
-    """The objective on an encoder whose output is given."""
+    """The objective with an encoder of given outputs."""
 
     encoder: nn.Module
     objective: nn.Module
@@ -32,7 +32,7 @@ def spans(*rows):
 
 @pytest.fixture
 def batch():
-    """Row 0 hides [2 3 4] and [6]; row 1 hides [0 1], which nothing precedes, and [7]."""
+    """Row 0 masks [2 3 4] and [6]; row 1 masks [0 1], which has no left neighbour, and [7]."""
     return {
         "mlm_positions": jnp.array([[2, 3, 4, 6, 0], [0, 1, 7, 0, 0]]),
         "mlm_spans": spans([[2, 4], [2, 4], [2, 4], [6, 6]], [[0, 1], [0, 1], [7, 7]]),
@@ -79,7 +79,7 @@ def test_the_loss_by_hand(encoder, batch, sequence, random_variables):
     assert metrics["accuracy"] == (wanted_correct, 5)
 
 
-def test_its_inputs_are_the_boundary_tokens_alone(encoder, batch, sequence, random_variables):
+def test_its_inputs_are_only_the_boundary_tokens(encoder, batch, sequence, random_variables):
     module = Loss(encoder, sbo.Objective())
     variables = random_variables(module, sequence, batch)
     slopes = jax.grad(lambda x: module.apply(variables, x, batch)[0])(sequence)
@@ -89,9 +89,7 @@ def test_its_inputs_are_the_boundary_tokens_alone(encoder, batch, sequence, rand
     np.testing.assert_array_equal(seen, wanted)
 
 
-def test_a_neighbour_or_place_that_is_missing_counts_nothing(
-    encoder, batch, sequence, random_variables
-):
+def test_a_missing_neighbour_or_position_has_no_loss(encoder, batch, sequence, random_variables):
     def weight(objective, **changes):
         module = Loss(encoder, objective)
         variables = random_variables(module, sequence, batch)
@@ -106,7 +104,7 @@ def test_a_neighbour_or_place_that_is_missing_counts_nothing(
     assert weight(sbo.Objective(), mlm_spans=last, mlm_positions=positions) == 3
 
 
-def test_it_reads_the_spans_that_mlm_hides(encoder, make_batch):
+def test_it_uses_the_spans_masked_by_mlm(encoder, make_batch):
     batch = make_batch(full=True)
     hiding = mlm.Objective(
         mask_id=MASK, special_ids=(PAD, 1, CLS, SEP), vocab_size=VOCABULARY, masking="span"
@@ -123,7 +121,7 @@ def test_it_reads_the_spans_that_mlm_hides(encoder, make_batch):
     assert module.apply(variables, sequence, prepared)[1] == there.sum()
 
 
-def test_without_spans_it_says_what_is_missing(encoder, batch, sequence):
+def test_without_spans_it_is_refused(encoder, batch, sequence):
     del batch["mlm_spans"]
     with pytest.raises(UserError, match="put mlm before it, with"):
         Loss(encoder, sbo.Objective()).init(jax.random.key(0), sequence, batch)

@@ -1,4 +1,4 @@
-"""Two classes of the pooled output."""
+"""Sentence pair classification from the pooled output."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from bertjax.pretrainer import Encoded
 
 
 class Loss(nn.Module):
-    """The objective on an encoder whose output is given."""
+    """The objective with an encoder of given outputs."""
 
     encoder: nn.Module
     objective: nn.Module

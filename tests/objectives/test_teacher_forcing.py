@@ -1,4 +1,4 @@
-"""What an encoder-decoder is taught: keyed draws (law 1), exact targets, the loss by hand."""
+"""Teacher forcing objectives: keyed sampling (invariant 1), exact targets, loss by hand."""
 
 import functools
 import re
@@ -44,7 +44,7 @@ def prepare(encoder):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_draws_are_the_examples_own_and_new_in_every_step(name, prepare, make_batch):
+def test_samples_depend_on_example_and_step(name, prepare, make_batch):
     batch = make_batch()
     whole = prepare(name, batch)
     half = prepare(name, jax.tree.map(lambda rows: rows[4:], batch))
@@ -56,14 +56,14 @@ def test_draws_are_the_examples_own_and_new_in_every_step(name, prepare, make_ba
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_what_is_there_already_passes(name, prepare, make_batch):
+def test_given_targets_are_kept(name, prepare, make_batch):
     prepared = prepare(name, make_batch())
     again = prepare(name, {**make_batch(step=1), **prepared})
     for key, rows in prepared.items():
         np.testing.assert_array_equal(again[key], rows)
 
 
-def test_infilling_says_the_whole_text(prepare, make_batch):
+def test_the_target_of_infilling_is_the_whole_text(prepare, make_batch):
     batch = make_batch()
     prepared = prepare("infilling", batch)
     np.testing.assert_array_equal(prepared["target_ids"], batch["input_ids"])
@@ -73,7 +73,7 @@ def test_infilling_says_the_whole_text(prepare, make_batch):
     np.testing.assert_array_equal(text - kept, np.round(0.3 * text))
 
 
-def test_mass_says_half_of_the_text_from_its_place(prepare, make_batch):
+def test_the_target_of_mass_is_half_of_the_text_with_its_positions(prepare, make_batch):
     batch = make_batch()
     prepared = prepare("mass", batch)
     there = prepared["target_mask"]
@@ -88,27 +88,27 @@ def test_mass_says_half_of_the_text_from_its_place(prepare, make_batch):
     assert changed.sum() > 0.7 * there.sum()
 
 
-def test_a_fragment_of_mass_may_stand_anywhere_in_its_text(prepare, make_batch):
+def test_a_fragment_of_mass_can_be_anywhere_in_its_text(prepare, make_batch):
     prepared = prepare("mass", make_batch(301, 9, full=True))
     # [CLS], seven tokens of text, of which the fragment is four, and [SEP].
     assert (prepared["target_mask"].sum(1) == 4).all()
     assert set(prepared["decoder_positions"][:, 0].tolist()) == {1, 2, 3, 4}
 
 
-def test_the_decoder_of_mass_reads_a_mask_and_then_the_fragment(prepare, make_batch):
+def test_the_decoder_input_of_mass_is_a_mask_and_the_fragment(prepare, make_batch):
     prepared = prepare("mass", make_batch())
     read = prepared["decoder_input_ids"]
     np.testing.assert_array_equal(read[:, 0], [MASK] * 8)
     np.testing.assert_array_equal(read[:, 1:], prepared["target_ids"][:, :-1])
 
 
-def test_too_few_sentinels_are_told(encoder, make_batch):
+def test_too_few_sentinels_are_refused(encoder, make_batch):
     few = span_corruption.Objective(PAD, SEP, SPECIAL, 62, num_sentinels=1)
     with pytest.raises(UserError, match="num_sentinels: got 1, expected at least 2"):
         few.apply({}, encoder, make_batch(), train=True, method="prepare")
 
 
-def test_the_loss_by_hand_and_smoothing_for_learning_alone(random_variables, make_batch):
+def test_the_loss_by_hand_with_smoothing_only_in_training(random_variables, make_batch):
     batch = make_batch(4, 6)
     target_mask = jnp.arange(6) < jnp.array([6, 2, 5, 3])[:, None]
     batch |= {"target_ids": batch["input_ids"][:, ::-1], "target_mask": target_mask}
@@ -138,7 +138,7 @@ def test_the_loss_by_hand_and_smoothing_for_learning_alone(random_variables, mak
 
 
 class Uniform(nn.Module):
-    """An encoder-decoder that gives every token of its vocabulary the same score."""
+    """An encoder-decoder with equal logits for all tokens."""
 
     vocab_size: int = 71
     hidden_size: int = 71
@@ -156,7 +156,7 @@ class Uniform(nn.Module):
         return hidden
 
 
-def test_the_loss_of_text_leaves_sentinels_and_special_tokens_out():
+def test_text_loss_excludes_sentinels_and_special_tokens():
     module = Pretrainer(Uniform(), {"spans": lambda: OBJECTIVES["span_corruption"].clone()})
     target_ids = jnp.asarray([[70, 8, 60, 69, 9, SEP, PAD], [70, 61, 5, SEP, PAD, PAD, PAD]])
     batch = {"target_ids": target_ids, "target_mask": target_ids != PAD}
@@ -167,8 +167,8 @@ def test_the_loss_of_text_leaves_sentinels_and_special_tokens_out():
     assert metrics["spans/text_loss"] == (pytest.approx(4 * wanted, rel=1e-5), 4)
 
 
-def test_scores_of_all_targets_never_exist_at_once(make_batch):
-    """Law 6: an eighth of the targets meets the vocabulary at a time."""
+def test_logits_of_all_targets_are_not_materialised(make_batch):
+    """Invariant 6: logits are computed for an eighth of the targets at a time."""
     batch = make_batch(4, 16)
     batch |= {"target_ids": batch["input_ids"], "target_mask": batch["attention_mask"]}
     model = Model(VOCABULARY, 6, 1, 2, 5, hidden_dropout_prob=0.0)
@@ -186,7 +186,7 @@ def test_scores_of_all_targets_never_exist_at_once(make_batch):
     assert max(int(np.prod(shape[:-1])) for shape in scores) == 4 * 2
 
 
-def test_what_is_missing_is_told(encoder, make_batch):
+def test_missing_inputs_are_refused(encoder, make_batch):
     objective = seq2seq.Objective(PAD, SPECIAL)
     with pytest.raises(UserError, match="objective seq2seq requires sources and targets"):
         objective.prepare(encoder, make_batch(), train=True)

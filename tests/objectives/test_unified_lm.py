@@ -1,4 +1,4 @@
-"""The unified language model: kinds in their shares, and no token sees what its kind hides."""
+"""UniLM: shares of the four attention masks, and visibility in each."""
 
 import functools
 
@@ -18,7 +18,7 @@ SPECIAL, VOCABULARY = (0, 1, 2, 3, 4), 61
 
 @pytest.fixture(scope="module")
 def encoder(encoder):
-    """One that tells six kinds of segments apart."""
+    """An encoder with six segment types."""
     return encoder.clone(type_vocab_size=6)
 
 
@@ -27,7 +27,7 @@ def with_segments(batch, first=15):
     return {**batch, "segment_ids": ((jnp.arange(there.shape[1]) >= first) & there) * 1}
 
 
-def test_kinds_come_in_their_shares_and_change_with_the_step(encoder, make_batch):
+def test_masks_have_their_shares_and_change_with_the_step(encoder, make_batch):
     objective = Objective(4, SPECIAL, VOCABULARY)
     prepare = jax.jit(
         lambda batch: objective.apply({}, encoder, batch, train=True, method="prepare")
@@ -47,7 +47,7 @@ def test_kinds_come_in_their_shares_and_change_with_the_step(encoder, make_batch
     np.testing.assert_array_equal(prepared["attention_mask"], wanted)
 
 
-def test_no_gradient_flows_from_what_a_kind_hides(random_variables):
+def test_masked_tokens_have_no_gradient(random_variables):
     length, first = 7, 3
     model = Model(VOCABULARY, 6, 2, 2, 5, type_vocab_size=6, num_pooler_layers=0)
     there = jnp.arange(length) < jnp.array([7, 7, 7, 6])[:, None]
@@ -79,7 +79,7 @@ def test_no_gradient_flows_from_what_a_kind_hides(random_variables):
         assert np.all(slope[visible & np.asarray(there[number])[:, None]] > 0), kind
 
 
-def test_every_kind_has_its_loss(random_variables, make_batch):
+def test_every_kind_of_mask_has_its_loss(random_variables, make_batch):
     model = Model(VOCABULARY, 6, 1, 2, 5, max_position_embeddings=64, type_vocab_size=6)
     module = Pretrainer(model, {"unified_lm": lambda: Objective(4, SPECIAL, VOCABULARY)})
     batch = with_segments(make_batch())
@@ -92,7 +92,7 @@ def test_every_kind_has_its_loss(random_variables, make_batch):
         assert total == pytest.approx(float(whole[number]), rel=1e-5)
 
 
-def test_a_model_that_knows_too_few_segments_is_refused(encoder, make_batch):
+def test_a_model_with_too_few_segment_types_is_refused(encoder, make_batch):
     few, batch = encoder.clone(type_vocab_size=2), with_segments(make_batch())
     with pytest.raises(UserError, match="got a model with 2 segment ids, expected 6"):
         Objective(4, SPECIAL, VOCABULARY).apply({}, few, batch, train=True, method="prepare")
