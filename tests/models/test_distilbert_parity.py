@@ -1,4 +1,4 @@
-"""Parity with the DistilBERT of transformers, and its attention, to 1e-4 in float32 (invariant 10)."""
+"""Parity with the DistilBERT of transformers to 1e-4 in float32 (invariant 10)."""
 
 import flax.linen as nn
 import jax
