@@ -1,4 +1,4 @@
-"""An S3 on this machine (moto's), with the methods of `bucket_server.BucketServer`."""
+"""A local S3 server (moto's), with the methods of `bucket_server.BucketServer`."""
 
 import logging
 import urllib.request
@@ -18,7 +18,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads clients here."""
+        """Environment variables that point clients to this server."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "nobody",

@@ -1,4 +1,4 @@
-"""Programs as XLA prints them: what runs how often, what travels, what moves."""
+"""Analysis of HLO programs: execution counts, collectives, memory traffic."""
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ LAYER = 7 * 11 * 4
 STACK = 5 * LAYER
 
 
-def test_instructions_are_read():
+def test_instructions_are_parsed():
     program = hlo.parse(TEXT)
     assert program.entry == "main"
     layer = program.computations["body"]["layer"]
@@ -67,12 +67,12 @@ def test_instructions_are_read():
     assert program.computations["main"]["doubled"].origin == "jit(step)/add"
 
 
-def test_the_body_of_a_loop_runs_as_often_as_its_condition_says():
+def test_trip_counts_come_from_the_loop_condition():
     runs = hlo.parse(TEXT).runs
     assert (runs["main"], runs["body"], runs["fused"]) == (1, 5, 5)
 
 
-def test_of_a_stack_a_loop_reads_a_layer_each_time():
+def test_a_loop_over_a_stack_reads_one_layer_per_iteration():
     """Beside that it counts, and negates the layer in faster memory; in the end all is added."""
     in_loop = LAYER + 4 + LAYER + LAYER
     counting = 4 + 4 + 1
@@ -85,7 +85,7 @@ def with_layer_fusion(*lines: str) -> str:
     return TEXT.replace("%body (arg", "\n".join(lines) + "\n\n%body (arg", 1)
 
 
-def test_a_fusion_in_a_fusion_takes_its_part_too():
+def test_nested_fusions_read_only_a_slice():
     """The outer one hands the stack on, once as it is and once under another shape."""
     outer = with_layer_fusion(
         "%outer (q.0: f32[5,7,11], q.1: s32[]) -> f32[1,7,11] {",
@@ -103,8 +103,8 @@ def test_a_fusion_in_a_fusion_takes_its_part_too():
     assert memory.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER)
 
 
-def test_a_copy_in_a_fusion_is_made_of_the_part_that_is_taken():
-    """As where tiles differ between the loop and what is computed in it."""
+def test_a_copy_in_a_fusion_counts_only_the_slice_that_is_read():
+    """For instance where the tiling differs between the loop and its body."""
     text = with_layer_fusion(
         "%tiles (t.0: f32[5,7,11]) -> f32[5,7,11] {",
         "  %t.0 = f32[5,7,11]{2,1,0:T(32,128)} parameter(0)",
@@ -125,7 +125,7 @@ def test_a_copy_in_a_fusion_is_made_of_the_part_that_is_taken():
     assert memory.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER - 4)
 
 
-def test_a_fusion_in_a_fusion_writes_its_part():
+def test_nested_fusions_write_only_a_slice():
     text = with_layer_fusion(
         "%update (u.0: f32[5,7,11], u.1: f32[1,7,11], u.2: s32[]) -> f32[5,7,11] {",
         "  %u.0 = f32[5,7,11]{2,1,0:T(8,128)} parameter(0)",
@@ -150,8 +150,8 @@ def test_a_fusion_in_a_fusion_writes_its_part():
 
 
 @pytest.mark.parametrize(("place", "times"), [("S(1)", 1), ("", 2)])
-def test_a_part_that_is_fetched_beside_other_work_is_moved_once(place, times):
-    """From main memory, into faster memory or back to it."""
+def test_an_asynchronous_slice_is_moved_once(place, times):
+    """From main memory to faster memory, or back."""
     part = f"f32[2,7,11]{{2,1,0:T(8,128){place}}}"
     text = TEXT.replace(
         "  %nought",
@@ -162,7 +162,7 @@ def test_a_part_that_is_fetched_beside_other_work_is_moved_once(place, times):
     assert memory.count_bytes_moved(hlo.parse(text)) == moved + times * 2 * LAYER
 
 
-def test_what_travels_is_named_by_the_axis_of_the_mesh():
+def test_collectives_are_named_by_mesh_axes():
     (found,) = collectives.find_collectives(hlo.parse(TEXT), {"data": 2, "fsdp": 3})
     assert (found.kind, found.axes, found.devices, found.times) == ("all-reduce", "fsdp", 3, 5)
     assert found.bytes == pytest.approx(5 * 2 * 2 / 3 * 2 * LAYER)
@@ -184,14 +184,14 @@ def test_what_travels_is_named_by_the_axis_of_the_mesh():
         ("{{0,4},{1,5},{2,3}}", collectives.OTHER),
     ],
 )
-def test_groups_are_understood_in_every_notation(groups, axes):
+def test_groups_are_parsed_in_every_notation(groups, axes):
     text = TEXT.replace("mesh['axis_0'=2,'axis_1'=3] {'axis_1'}", groups)
     (found,) = collectives.find_collectives(hlo.parse(text), {"data": 2, "fsdp": 3, "tensor": 1})
     assert found.axes == axes
 
 
-def test_what_goes_to_other_slices_is_told_apart():
-    """A device hands it to its host, which sums over the slices 2, 5, 6 and 7."""
+def test_traffic_between_slices_is_separate():
+    """A device sends it to its host, which sums over the slices 2, 5, 6 and 7."""
     lines = TEXT.splitlines()
     lines.insert(
         -3,
@@ -206,14 +206,14 @@ def test_what_goes_to_other_slices_is_told_apart():
     assert found.bytes == 2 * 3 / 4 * STACK
 
 
-def test_collectives_that_were_asked_for_by_hand_share_a_channel():
+def test_explicit_collectives_share_a_channel():
     line = next(line for line in TEXT.splitlines() if "all-reduce(" in line)
     twice = TEXT.replace(line, "\n".join([line, line.replace("%sum", "%sum.2")]))
     (one,) = collectives.find_collectives(hlo.parse(TEXT), {"data": 2, "tensor": 3})
     assert collectives.find_collectives(hlo.parse(twice), {"data": 2, "tensor": 3}) == [one, one]
 
 
-def test_a_collective_that_was_taken_apart_counts_once():
+def test_a_decomposed_collective_counts_once():
     again = TEXT.replace(
         "  %nought", TEXT.splitlines()[15].replace("%sum", "%part") + "\n  %nought"
     )
@@ -221,13 +221,13 @@ def test_a_collective_that_was_taken_apart_counts_once():
     assert len(collectives.find_collectives(hlo.parse(again), {"data": 2, "fsdp": 3})) == 1
 
 
-def test_the_largest_arrays_say_what_made_them():
+def test_the_largest_arrays_have_their_origin():
     (size, dtype, dims, origin), *_ = memory.find_largest_arrays(hlo.parse(TEXT), 2)
     assert (size, dtype, dims, origin) == (STACK, "f32", (5, 7, 11), "jit(step)/add")
 
 
-def test_a_program_of_this_machine_says_the_same():
-    """A loop of three sums over an axis of a mesh, compiled."""
+def test_a_compiled_program_of_this_machine():
+    """A compiled loop with three sums over a mesh axis."""
     kinds = (AxisType.Auto,) * 3
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=kinds)
 

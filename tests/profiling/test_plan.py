@@ -1,4 +1,4 @@
-"""Plans for pods that are not here: what the user asks, what is tried, what the compiler says."""
+"""Ahead-of-time plans: meshes, topologies, rooflines, errors of the compiler."""
 
 import dataclasses
 import json
@@ -29,11 +29,11 @@ def config():
     return profiling_plan.resolve_for_tpu(load_config("configs/bert.py:tiny", []))
 
 
-def test_what_is_left_to_the_device_is_decided_as_a_tpu_does(config):
+def test_automatic_settings_are_resolved_for_tpus(config):
     assert (config.model.precision, config.model.unroll) == ("bfloat16", 1)
 
 
-def test_a_mesh_as_a_person_writes_it(config):
+def test_a_mesh_is_parsed(config):
     mesh = profiling_plan.with_mesh(config, "data=64,fsdp=4").mesh
     assert (mesh.data, mesh.fsdp, mesh.tensor, mesh.sequence) == (64, 4, 1, 1)
     assert config.mesh.fsdp == 1
@@ -47,7 +47,7 @@ def test_a_mesh_as_a_person_writes_it(config):
         ("data", "expected axes and sizes"),
     ],
 )
-def test_another_mesh_is_one_line(config, text, output):
+def test_an_invalid_mesh_is_one_line(config, text, output):
     with pytest.raises(UserError, match=output):
         profiling_plan.with_mesh(config, text)
 
@@ -61,7 +61,7 @@ def test_another_mesh_is_one_line(config, text, output):
         ("v5e:4by4", "unknown topology: got 'v5e:4by4',"),
     ],
 )
-def test_another_topology_is_one_line(name, output):
+def test_an_invalid_topology_is_one_line(name, output):
     with pytest.raises(UserError, match=output):
         chips.get_topology(name)
 
@@ -73,12 +73,12 @@ def test_another_topology_is_one_line(name, output):
         ("v4-8", 2, "--slices: got 2, expected 1 for v4"),
     ],
 )
-def test_slices_that_cannot_be_are_one_line(name, slices, output):
+def test_invalid_slices_are_one_line(name, slices, output):
     with pytest.raises(UserError, match=output):
         chips.get_topology(name, slices)
 
 
-def test_what_crosses_between_slices_takes_its_time():
+def test_traffic_between_slices_has_its_own_bandwidth():
     """3.125 GB/s between slices of v5e, 2 x 50 GB/s within one."""
     step = profiling_plan.StepPlan(None, {}, {}, flops=197e12, memory_bytes=819e9 / 4)
     between = collectives.Collective("all-reduce", collectives.SLICES, 2, 1, 3.125e9)
@@ -91,8 +91,8 @@ def test_what_crosses_between_slices_takes_its_time():
     assert topology.title == "2 slices of v5e:2x2"
 
 
-def test_memory_is_that_of_the_moment_when_most_is_held():
-    """Two temporaries of 8 that take turns: 8 of memory, although the compiler counts 16."""
+def test_memory_is_the_peak_of_live_buffers():
+    """Two temporaries of 8 that are never live together: 8 of memory, while the compiler counts 16."""
     analysis = types.SimpleNamespace(
         argument_size_in_bytes=10,
         output_size_in_bytes=13,
@@ -112,7 +112,7 @@ def test_memory_is_that_of_the_moment_when_most_is_held():
     }
 
 
-def test_a_step_that_learns_from_a_teacher_wants_one(config):
+def test_a_distillation_step_requires_a_teacher(config):
     with config.unlocked():
         config.objectives.soft_targets = {}
     phase, *_ = build.phases(config)
@@ -128,13 +128,13 @@ def test_a_step_that_learns_from_a_teacher_wants_one(config):
         ("for HLO temporaries (33.54G) exceeds available HBM (15.75G).", 33.54, 15.75),
     ],
 )
-def test_what_the_compiler_says_of_too_much_is_read(text, needed, there):
+def test_out_of_memory_errors_of_the_compiler_are_parsed(text, needed, there):
     error = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
     found = profiling_plan._parse_out_of_memory(error)
     assert (found.needed, found.capacity) == (needed * 2**30, there * 2**30)
 
 
-def test_another_failure_is_no_lack_of_memory():
+def test_other_errors_are_not_out_of_memory():
     error = jax.errors.JaxRuntimeError("INTERNAL: 1.00G of 2.00G")
     with pytest.raises(jax.errors.JaxRuntimeError):
         profiling_plan._parse_out_of_memory(error)
@@ -142,7 +142,7 @@ def test_another_failure_is_no_lack_of_memory():
 
 @pytest.mark.parametrize(("name", "full"), [("v5e-1", "v5e:1x1"), ("v5p-2", "v5p:1x1x1")])
 @pytest.mark.slow
-def test_a_chip_alone(name, full, tpu_compiler):
+def test_a_single_chip(name, full, tpu_compiler):
     found = chips.get_topology(name)
     assert (found.name, found.chips) == (full, 1)
 
@@ -184,8 +184,8 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_splash_attention_is_compiled_for_chips(tpu_compiler):
-    """Its own rows and heads on each of four, forward and backward, and nothing in between."""
+def test_splash_attention_is_compiled_for_tpus(tpu_compiler):
+    """Local rows and heads on each of four chips, forward and backward, without communication."""
     mesh = sharding.make_mesh(
         {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 1}, chips.get_topology("v5e:2x2").devices
     )

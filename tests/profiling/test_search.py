@@ -1,4 +1,4 @@
-"""What `bertjax plan` tries: in which order, what it ranks, and what it continues after."""
+"""The search of `bertjax plan`: order of trials, ranking, compiler failures."""
 
 import dataclasses
 import shlex
@@ -26,8 +26,8 @@ def not_fitting(config, needed=4.0):
     return [StepPlan(phase, {}, OutOfMemory(needed, 1.0)) for phase in build.phases(config)]
 
 
-def test_a_phase_that_does_not_fit_is_cut_into_more_parts(config):
-    """Here: the second phase requires eight, for all that another policy could do."""
+def test_a_phase_that_does_not_fit_gets_more_microbatches(config):
+    """The second phase requires eight microbatches with any remat policy."""
     config = changed(config, {"data.phases": ((900, 128, 256), (100, 512, 256, 2))})
     config = changed(config, {"num_train_steps": 1000})
     tried = []
@@ -45,8 +45,8 @@ def test_a_phase_that_does_not_fit_is_cut_into_more_parts(config):
     assert tried == [("none", 512, 4), ("none", 512, 8)]
 
 
-def test_what_no_cut_makes_fit_keeps_less_then_is_spread(config):
-    """Here: half of what is needed are parameters, so that every cut but the first is in vain."""
+def test_if_microbatches_do_not_suffice_remat_and_then_sharding_is_tried(config):
+    """Parameters need half of the memory, so that all microbatch counts but the first are futile."""
     tried = []
 
     def compile_step(config, phase):
@@ -66,8 +66,8 @@ def test_what_no_cut_makes_fit_keeps_less_then_is_spread(config):
     ]
 
 
-def test_phases_fit_in_one_mesh_and_one_policy(config):
-    """The long phase requires `full`, so the short one, which fits without it, has it too."""
+def test_all_phases_have_one_mesh_and_one_remat_policy(config):
+    """The long phase requires `full`, so the short one, which fits without it, gets it as well."""
     config = changed(config, {"data.phases": ((900, 128, 256), (100, 512, 256))})
     config = changed(config, {"num_train_steps": 1000})
 
@@ -112,7 +112,7 @@ def test_nothing_fits(config):
         ({}, {"data": 8}, [2, 4], ["data.phases='((9,128,256,2),(1,512,256,4),)'"]),
     ],
 )
-def test_words_that_make_a_run_so(config, changes, settings, parts, words):
+def test_overrides_of_the_found_settings(config, changes, settings, parts, words):
     phases = ((9, 128, 256), (1, 512, 256))
     config = changed(config, {"num_train_steps": 10, "data.phases": phases})
     config = changed(config, changes)
@@ -130,8 +130,8 @@ def test_words_that_make_a_run_so(config, changes, settings, parts, words):
     assert search.to_overrides(config, steps) == []
 
 
-def test_a_search_cuts_the_best_mesh_into_more_parts_while_that_is_better(config):
-    """Here: heads over two are best, fit in four parts without recomputation; eight win 0.4%."""
+def test_a_search_adds_microbatches_to_the_best_mesh_while_that_helps(config):
+    """Heads over two devices are best and fit in four microbatches; eight gain only 0.4%."""
     tried = []
 
     def compile_step(config, phase):
@@ -156,7 +156,7 @@ def test_a_search_cuts_the_best_mesh_into_more_parts_while_that_is_better(config
     assert seconds == sorted(seconds)
 
 
-def test_a_search_in_which_nothing_fits_goes_on_in_more_parts(config):
+def test_a_search_in_which_nothing_fits_adds_microbatches(config):
     def compile_step(config, phase):
         parts = phase.microbatches
         if parts == 8:
@@ -168,7 +168,7 @@ def test_a_search_in_which_nothing_fits_goes_on_in_more_parts(config):
 
 
 def by_policy(**seconds):
-    """Compiles for one device; an error stands for a policy that has no step."""
+    """A fake compiler for one device; an exception as the result of a policy is raised."""
 
     def compile_step(config, phase):
         found = seconds[config.model.remat]
@@ -179,7 +179,7 @@ def by_policy(**seconds):
     return compile_step
 
 
-def test_a_search_goes_on_where_the_compiler_dies(config):
+def test_a_search_continues_after_a_compiler_crash(config):
     died = search.CompilerDiedError("the compiler ended with SIGSEGV")
     lines = []
     compile_step = by_policy(none=died, dots=3.0, dots_with_no_batch_dims=2.0, full=4.0)
@@ -190,7 +190,7 @@ def test_a_search_goes_on_where_the_compiler_dies(config):
     assert set(lines) == {"the compiler ended with SIGSEGV"}
 
 
-def test_a_way_out_is_looked_for_where_the_compiler_dies(config):
+def test_other_settings_are_tried_after_a_compiler_crash(config):
     died = search.CompilerDiedError("the compiler ended with SIGSEGV")
     lines = []
     compile_step = by_policy(none=died, dots=died, dots_with_no_batch_dims=2.0)
@@ -200,7 +200,7 @@ def test_a_way_out_is_looked_for_where_the_compiler_dies(config):
     assert set(lines) == {"the compiler ended with SIGSEGV"}
 
 
-def test_an_interrupted_search_ranks_what_it_has(config):
+def test_an_interrupted_search_ranks_its_results(config):
     lines = []
     compile_step = by_policy(none=3.0, dots=2.0, dots_with_no_batch_dims=KeyboardInterrupt())
     found = search.search(config, PHASE, 1, compile_step, lines.append)
@@ -208,12 +208,12 @@ def test_an_interrupted_search_ranks_what_it_has(config):
     assert lines == ["interrupted: ranking the steps compiled so far"]
 
 
-def test_a_search_interrupted_before_it_has_anything_is_interrupted(config):
+def test_a_search_without_results_raises_the_interrupt(config):
     with pytest.raises(KeyboardInterrupt):
         search.search(config, PHASE, 1, by_policy(none=KeyboardInterrupt()), print)
 
 
-def test_a_search_of_what_cannot_be_is_a_mistake(config):
+def test_if_nothing_compiles_the_error_is_raised(config):
     def compile_step(config, phase):
         raise UserError("batch_size=7 does not divide")
 
@@ -221,7 +221,7 @@ def test_a_search_of_what_cannot_be_is_a_mistake(config):
         search.search(config, PHASE, 4, compile_step, print)
 
 
-def test_a_ranking_is_a_line_for_each_and_the_best_in_full(config, monkeypatch, capsys):
+def test_a_ranking_has_one_line_per_setting_and_the_best_in_full(config, monkeypatch, capsys):
     phase = build.phases(config)[0]
     kinds = ("arguments", "temporaries", "results", "program", "all")
     memory = {**dict.fromkeys(kinds, 5e9), "capacity": 16e9}

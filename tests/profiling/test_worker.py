@@ -1,4 +1,4 @@
-"""Steps compiled in a process of its own: what comes back, and what happens when it ends."""
+"""Compilation in a child process: results, crashes, timeouts."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def config():
 
 
 class Happens:
-    """In the process that is to read it, a function is called instead."""
+    """Calls a function in the process that unpickles it."""
 
     def __init__(self, function, *arguments):
         self._what = function, arguments
@@ -41,7 +41,7 @@ class Happens:
         return self._what
 
 
-def test_after_a_death_the_next_step_is_compiled_by_another_process(compile_step, config):
+def test_after_a_crash_the_next_step_is_compiled_by_a_new_process(compile_step, config):
     (phase,) = build.phases(config)
     with pytest.raises(CompilerDiedError, match="ended with status 3; try another mesh"):
         compile_step(Happens(os._exit, 3), phase)
@@ -50,13 +50,13 @@ def test_after_a_death_the_next_step_is_compiled_by_another_process(compile_step
     assert compile_step(config, phase).fits
 
 
-def test_what_does_not_come_to_an_end_is_ended(compile_step, monkeypatch):
+def test_a_compilation_has_a_timeout(compile_step, monkeypatch):
     monkeypatch.setattr(worker, "_TIMEOUT_HOURS", 0)
     with pytest.raises(CompilerDiedError, match="did not finish within 0 hours"):
         compile_step(Happens(time.sleep, 60), None)
 
 
-def test_a_mistake_is_the_one_that_was_made(compile_step, config):
+def test_a_user_error_is_raised_unchanged(compile_step, config):
     config = changed(config, {"data.batch_size": 7, "mesh.data": 2})
     (phase,) = build.phases(config)
     with pytest.raises(UserError, match=r"config\.mesh: got data=2") as raised:
@@ -64,8 +64,8 @@ def test_a_mistake_is_the_one_that_was_made(compile_step, config):
     assert type(raised.value) is UserError
 
 
-def test_a_product_with_two_others_in_it_does_not_end_the_compiler(tpu_compiler, monkeypatch):
-    """Attention computed again for its gradient, from random bits: three deep."""
+def test_nested_matmuls_do_not_crash_the_compiler(tpu_compiler, monkeypatch):
+    """Rematerialised attention with random bits: three matmuls deep."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     config = profiling_plan.resolve_for_tpu(load_config("configs/bert.py:tiny", []))
     changes = {"data.phases": (), "data.batch_size": 64, "model.remat": "full"}

@@ -1,4 +1,4 @@
-"""The description of a fine-tuning run before its first step."""
+"""The description of a fine-tuning run, logged before its first step."""
 
 from bertjax.runs import finetune_job
 

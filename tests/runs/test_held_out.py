@@ -1,4 +1,4 @@
-"""What word frequencies alone know, by hand."""
+"""Baselines of held-out metrics: unigram frequencies, by hand."""
 
 import math
 import types

@@ -1,4 +1,4 @@
-"""Two tasks and one encoder: both are learned, each has its scores, and mistakes are told."""
+"""Multi-task fine-tuning: both tasks are learned and scored, and errors are reported."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ TUNED = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> pathlib.Path:
-    """SST-2 asks whether something is good, CoLA whether it is the case now."""
+    """SST-2: whether a verdict is good; CoLA: whether it is in the present tense."""
     folder = tmp_path_factory.mktemp("glue")
     for name in ("SST-2", "CoLA"):
         (folder / name).mkdir()
@@ -59,7 +59,7 @@ def data(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory) -> pathlib.Path:
-    """A run that has learned nothing."""
+    """A run with random weights."""
     run = tmp_path_factory.mktemp("runs") / "run"
     pieces = tokenizer.train(SENTENCES * 4, vocab_size=80)
     pieces.save(str(run / "tokenizer"))
@@ -112,6 +112,6 @@ def test_two_tasks_are_learned_by_one_encoder(data, pretrained, tmp_path, capsys
         ("cola+rte", {}, "no RTE/ in "),
     ],
 )
-def test_mistakes_are_told(tasks, fields, message, data, pretrained, tmp_path):
+def test_user_errors_are_reported(tasks, fields, message, data, pretrained, tmp_path):
     with pytest.raises(UserError, match=message):
         job_of(data, pretrained, tmp_path, tasks, **fields)

@@ -1,4 +1,4 @@
-"""What a pretraining logs before its first step where its config cannot do what it says."""
+"""Warnings of a pretraining run about its config, logged before its first step."""
 
 import pathlib
 

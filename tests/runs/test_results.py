@@ -1,4 +1,4 @@
-"""From predictions to the files of a run: scores, the chosen epoch, the median seed."""
+"""Results of fine-tuning: scores, the selected epoch, the median seed."""
 
 import json
 
@@ -68,14 +68,14 @@ def score(folder, epoch, config=None, before=(), predicted=PREDICTED, references
     return values, asked
 
 
-def test_an_epoch_that_does_not_count_scores_the_dev_splits_alone(tmp_path):
+def test_an_epoch_that_cannot_be_selected_scores_only_the_dev_splits(tmp_path):
     values, asked = score(tmp_path, epoch=2)
     assert values == {"dev/accuracy": 0.75, "dev_mismatched/accuracy": 0.25, "dev/score": 0.75}
     assert asked == ["dev", "dev_mismatched"]
     assert not list(tmp_path.iterdir())
 
 
-def test_the_epoch_that_counts_predicts_everything(tmp_path):
+def test_a_selected_epoch_predicts_all_splits(tmp_path):
     values, asked = score(tmp_path, epoch=3)
     assert asked == ["dev", "dev_mismatched", "test", "test_mismatched"]
     assert set(values) == {"dev/accuracy", "dev_mismatched/accuracy", "dev/score"}
@@ -112,7 +112,7 @@ EPOCHS = [
 
 
 @pytest.mark.parametrize(("rule", "epoch", "accuracy"), [("last", 2, 0.6), ("best", 1, 0.8)])
-def test_a_seed_is_finished_by_its_rule(tmp_path, rule, epoch, accuracy):
+def test_a_seed_ends_with_the_selected_epoch(tmp_path, rule, epoch, accuracy):
     (tmp_path / "checkpoints").mkdir()
     assert runs_results.read(tmp_path) is None
     result = runs_results.finish(tmp_path, a_config(rule), EPOCHS)
@@ -123,7 +123,7 @@ def test_a_seed_is_finished_by_its_rule(tmp_path, rule, epoch, accuracy):
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_checkpoints_stay_on_request(tmp_path):
+def test_checkpoints_are_kept_on_request(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     runs_results.finish(tmp_path, a_config(keep_checkpoints=True), EPOCHS)
     assert (tmp_path / "checkpoints").exists()
@@ -143,7 +143,7 @@ def test_the_median_seed():
     assert runs_results.median_seed(results(0.5, 0.5, 0.5)) == 1
 
 
-def test_what_is_written_says_how_it_came_about(tmp_path):
+def test_results_have_their_provenance(tmp_path):
     for seed in range(3):
         path = tmp_path / f"seed_{seed}" / "predictions" / "dev" / "MNLI-m.tsv"
         path.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Teachers: found, checked, frozen bit for bit, and never written again."""
+"""Teachers: lookup, checks, frozen parameters, and student checkpoints without them."""
 
 import dataclasses
 import pathlib
@@ -46,7 +46,7 @@ WORDS = ["".join(letters) for letters in np.random.default_rng(2).choice([*"abcd
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> pathlib.Path:
-    """A folder with a text, and a teacher of four layers that has read it."""
+    """A folder with a text, and a teacher of four layers trained on it."""
     folder = tmp_path_factory.mktemp("teaching")
     chance = np.random.default_rng(0)
     documents = [
@@ -86,7 +86,7 @@ def arrays(run: pathlib.Path, step: int = STEPS) -> dict:
     return trees.named(restore.load_numpy(run / "checkpoints" / str(step)))
 
 
-def test_the_teacher_ends_as_it_began_bit_for_bit(home, taught):
+def test_the_teacher_is_frozen_bit_for_bit(home, taught):
     params = restore.load_numpy(home / "teacher" / "checkpoints" / str(STEPS), "params")
     frozen = jax.device_get(taught.trainer.frozen["soft_targets"]["teacher"]["params"])
     assert set(frozen) == {"encoder", "mlm"}
@@ -94,7 +94,7 @@ def test_the_teacher_ends_as_it_began_bit_for_bit(home, taught):
         jax.tree.map(np.testing.assert_array_equal, tree, params[part])
 
 
-def test_the_teacher_has_no_optimizer_memory_and_is_in_no_checkpoint(home, taught):
+def test_the_teacher_has_no_optimizer_state_and_is_in_no_checkpoint(home, taught):
     state = trees.named(taught.trainer.shapes)
     assert not [name for name in state if "teacher" in name or "soft_targets" in name]
     record = checkpoint_folder.read_record(home / "student" / "checkpoints" / str(STEPS))
@@ -105,7 +105,7 @@ def test_the_teacher_has_no_optimizer_memory_and_is_in_no_checkpoint(home, taugh
     assert shapes == [2, 2, 2]
 
 
-def test_the_student_begins_as_layers_of_the_teacher(home, taught):
+def test_the_student_is_initialised_from_layers_of_the_teacher(home, taught):
     params = restore.load_numpy(home / "teacher" / "checkpoints" / str(STEPS), "params")
     begun = jax.device_get(taught.trainer.create_state().params)
     for name, leaf in trees.named(begun["encoder"]["layers"]).items():
@@ -114,7 +114,7 @@ def test_the_student_begins_as_layers_of_the_teacher(home, taught):
     jax.tree.map(np.testing.assert_array_equal, begun["mlm"], params["mlm"])
 
 
-def test_a_student_that_was_stopped_ends_with_the_same_bits(home, taught):
+def test_a_resumed_student_is_bit_identical(home, taught):
     folder = home / "stopped"
     shutil.copytree(home / "student", folder)
     shutil.rmtree(folder / "checkpoints" / str(STEPS))
@@ -127,7 +127,7 @@ def test_a_student_that_was_stopped_ends_with_the_same_bits(home, taught):
         np.testing.assert_array_equal(ours[name], leaf, err_msg=name)
 
 
-def test_a_teacher_may_move_but_not_change(home, taught):
+def test_a_teacher_may_be_moved_but_not_changed(home, taught):
     shutil.copytree(home / "teacher", home / "moved")
     moved = job_of(home, "distilbert.py:tiny", "student", student(home, "moved"))
     assert moved.provenance == taught.provenance
@@ -142,8 +142,8 @@ def test_the_description_names_the_teacher(home, taught):
     assert line + "for soft_targets: frozen" in pretrain_job.description(taught)
 
 
-def test_the_teacher_costs_a_forward_pass_alone(taught):
-    """The student without a teacher, and one who has its own twin for a teacher."""
+def test_the_flops_of_a_teacher_are_those_of_its_forward_pass(taught):
+    """A student without a teacher, and one with a teacher of equal size."""
     job, shape = taught, (8, 16)
     with_teacher = job.trainer.flops(job.rows, shape)
     forward = teacher_flops(job, shape)
@@ -159,7 +159,7 @@ def without_teacher(job):
 
 
 def teacher_flops(job, shape):
-    """By hand: four layers of width 12, and the scores of 8 x 3 predictions; no pooler is asked."""
+    """By hand: four layers of width 12 and the logits of 8 x 3 predictions, without a pooler."""
     batch, length = shape
     tokens, width, inner = batch * length, 12, 16
     layer = 4 * width * width + 2 * width * inner + 2 * length * width
@@ -178,7 +178,7 @@ def teacher_flops(job, shape):
         ({"of": "'sbo'"}, "got mlm before it, expected 'sbo'; add one before soft_targets"),
     ],
 )
-def test_a_teacher_that_cannot_be(fields, message, home, monkeypatch):
+def test_invalid_teachers_are_refused(fields, message, home, monkeypatch):
     monkeypatch.chdir(home)
     changed = {
         f"objectives.soft_targets.{name}": value.strip("'") for name, value in fields.items()
@@ -187,7 +187,7 @@ def test_a_teacher_that_cannot_be(fields, message, home, monkeypatch):
         job_of(home, "distilbert.py:tiny", "never", student(home) | changed)
 
 
-def test_a_teacher_of_other_tokens(home):
+def test_a_teacher_with_another_tokenizer_is_refused(home):
     sizes = {"model.vocab_size": "120", "tokenizer.vocab_size": "120"}
     with pytest.raises(
         UserError, match=r"has another tokenizer \(140 tokens\) than this run \(120"
@@ -195,7 +195,7 @@ def test_a_teacher_of_other_tokens(home):
         job_of(home, "distilbert.py:tiny", "never", student(home) | sizes)
 
 
-def test_a_teacher_of_shorter_texts(home):
+def test_a_teacher_with_fewer_positions_is_refused(home):
     longer = {"data.max_seq_length": "24", "model.max_position_embeddings": "24"}
     with pytest.raises(UserError, match="sequences of 24 tokens: expected at most 16"):
         job_of(home, "distilbert.py:tiny", "never", student(home) | longer)
@@ -213,7 +213,7 @@ def glue(home) -> pathlib.Path:
 
 
 def fine_tune(home, glue, recipe, name, init, **fields):
-    """One seed, and its job."""
+    """Fine-tune one seed; returns its result and its job."""
     config = load_config(f"{ROOT}/configs/{recipe}", {"log_every": "1", **fields}.items())
     paths = {"init": str(home / init), "data": str(glue), "workdir": str(home / name)}
     job = finetune_job.prepare(config, **paths)
@@ -225,8 +225,8 @@ def fine_tune(home, glue, recipe, name, init, **fields):
 SMALL = {"data.max_seq_length": "16", "data.padded_lengths": "(8, 16)", "num_train_epochs": "1"}
 
 
-def test_from_a_teacher_of_a_task_to_a_student_in_two_stages(home, glue):
-    """General distillation, layers, prediction: what the user types, and what each one leaves."""
+def test_the_stages_of_tinybert(home, glue):
+    """General distillation, layers, prediction: each initialised from the stage before."""
     keep = {"keep_checkpoints": "true"}
     fine_tune(home, glue, "glue.py:cola,tiny", "cola", "teacher", **SMALL, **keep)
     assert (home / "cola" / "tokenizer").is_dir()
@@ -281,7 +281,7 @@ def newest(run: pathlib.Path, part: str) -> dict:
     return trees.named(restore.load_numpy(run / "checkpoints" / str(step), prefix))
 
 
-def test_a_fine_tuned_run_that_kept_nothing_is_no_teacher(home, glue):
+def test_a_fine_tuned_run_without_checkpoints_is_refused_as_teacher(home, glue):
     fine_tune(home, glue, "glue.py:cola,tiny", "forgotten", "teacher", **SMALL)
     section = {"soft_targets": {"teacher": str(home / "forgotten" / "seed_0"), "of": "glue"}}
     with pytest.raises(UserError, match="of a fine-tuning with --config"):

@@ -1,4 +1,4 @@
-"""Whose folder it is."""
+"""Workdirs: claiming, config changes, locks, foreign files."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ sys.stdin.read()
 """
 
 
-def test_whether_a_folder_is_in_use_is_asked_without_touching_it(tmp_path):
+def test_checking_the_lock_does_not_modify_the_folder(tmp_path):
     assert not in_use(tmp_path / "absent")
     words = [sys.executable, "-c", HOLD, tmp_path]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -49,7 +49,7 @@ def changed(**fields):
 
 
 def train(folder, config):
-    """Claims a folder and leaves what a run's first steps leave."""
+    """Claim a folder and write the files of a run's first steps."""
     with claim(folder, config):
         (folder / "metrics.jsonl").write_text('{"step": 1}\n')
 
@@ -61,14 +61,14 @@ def test_claim_writes_the_config_in_its_own_order(tmp_path):
     assert list(json.loads(text)) == list(CONFIG)
 
 
-def test_the_same_config_and_free_fields_pass_and_the_newest_is_kept(tmp_path):
+def test_free_fields_may_change_and_the_newest_config_is_kept(tmp_path):
     train(tmp_path, CONFIG)
     later = changed(num_train_steps=200, log_every=1, keep_latest=9, mesh={"fsdp": 4, "tensor": 2})
     claim(tmp_path, later).release()
     assert json.loads((tmp_path / "config.json").read_text()) == later
 
 
-def test_microbatches_of_a_phase_are_free(tmp_path):
+def test_microbatches_of_a_phase_may_change(tmp_path):
     train(tmp_path, changed(data={"phases": [[60, 128, 16], [40, 512, 8]]}))
     claim(tmp_path, changed(data={"phases": [[60, 128, 16, 2], [40, 512, 8, 4]]})).release()
     longer = changed(data={"phases": [[60, 128, 16], [50, 512, 8, 2]]}, num_train_steps=110)
@@ -77,7 +77,7 @@ def test_microbatches_of_a_phase_are_free(tmp_path):
         claim(tmp_path, changed(data={"phases": [[60, 128, 16, 2], [50, 512, 4, 4]]}))
 
 
-def test_what_an_older_version_did_not_know_is_no_difference_while_it_is_off(tmp_path):
+def test_new_fields_that_are_off_are_no_difference(tmp_path):
     train(tmp_path, CONFIG)
     newer = changed(model=CONFIG["model"] | {"sandwich": False}, restarts=[], slack=0.0, path="")
     claim(tmp_path, newer).release()
@@ -110,7 +110,7 @@ def test_another_config_is_refused_naming_the_fields(tmp_path, other, captured):
 
 
 def test_a_refused_start_leaves_no_config_behind(tmp_path):
-    """Otherwise the folder would count as a run that has not saved anything yet."""
+    """Otherwise the folder would look like a run without checkpoints."""
     for before in (None, CONFIG):
         if before:
             claim(tmp_path, before).release()
@@ -121,8 +121,8 @@ def test_a_refused_start_leaves_no_config_behind(tmp_path):
 
 
 @pytest.mark.parametrize("trace", [None, "metrics.jsonl", "tensorboard/events", "seed_0/"])
-def test_a_mistake_does_not_keep_the_folder(tmp_path, trace):
-    """As when the first start ended with an error, or while it compiled."""
+def test_a_failed_first_start_does_not_claim_the_folder(tmp_path, trace):
+    """If it ended with an error, or during compilation."""
     claim(tmp_path, CONFIG).release()
     if trace:
         path = tmp_path / trace
@@ -157,7 +157,7 @@ def test_many_differences_are_counted(tmp_path):
         claim(tmp_path, {})
 
 
-def test_a_folder_serves_one_process_at_a_time(tmp_path, root):
+def test_a_folder_is_locked_by_one_process(tmp_path, root):
     script = f"from bertjax.runs.workdir import claim; claim({str(tmp_path)!r}, {{}}).release()"
 
     def other_process():
@@ -185,7 +185,7 @@ def test_a_folder_serves_one_process_at_a_time(tmp_path, root):
         ("bertjax_tokenizer.json", "which is the folder of a tokenizer"),
     ],
 )
-def test_a_run_does_not_write_among_other_files(tmp_path, name, captured):
+def test_a_folder_with_other_files_is_refused(tmp_path, name, captured):
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("text")
@@ -198,14 +198,14 @@ def test_a_run_does_not_write_among_other_files(tmp_path, name, captured):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_files_that_no_run_wrote_are_counted(tmp_path):
+def test_foreign_files_are_counted(tmp_path):
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("text")
     with pytest.raises(UserError, match=r"wrote: 0\.txt, 1\.txt, 2\.txt and 2 more; "):
         claim(tmp_path, CONFIG)
 
 
-def test_a_corpus_is_no_run(tmp_path):
+def test_the_folder_of_a_corpus_is_refused(tmp_path):
     (tmp_path / "corpus/tokenizer").mkdir(parents=True)
     for name in ("manifest.json", "tokenizer/bertjax_tokenizer.json"):
         (tmp_path / "corpus" / name).write_text("{}")
@@ -215,7 +215,7 @@ def test_a_corpus_is_no_run(tmp_path):
     claim(tmp_path / "run", changed(data={"corpus": str(tmp_path / "corpus")})).release()
 
 
-def test_what_schedulers_and_users_leave_may_be_there(tmp_path):
+def test_files_of_schedulers_and_users_are_accepted(tmp_path):
     names = "slurm-7.out train.log log.txt nohup.out job.sh job.o123 sweep.py notes.md .gitignore"
     for name in names.split():
         (tmp_path / name).write_text("something")
@@ -224,7 +224,7 @@ def test_what_schedulers_and_users_leave_may_be_there(tmp_path):
     claim(tmp_path, CONFIG).release()
 
 
-def test_a_run_resumes_among_files_that_came_later(tmp_path):
+def test_a_run_resumes_despite_files_added_later(tmp_path):
     train(tmp_path, CONFIG)
     (tmp_path / "notes.txt").write_text("something")
     claim(tmp_path, CONFIG).release()
@@ -232,7 +232,7 @@ def test_a_run_resumes_among_files_that_came_later(tmp_path):
     claim(tmp_path, CONFIG).release()
 
 
-def test_a_bucket_is_no_folder():
+def test_the_url_of_a_bucket_is_refused():
     with pytest.raises(UserError, match="mount the bucket"):
         claim("gs://bucket/run", {})
 
@@ -243,21 +243,21 @@ def test_a_file_in_the_way_is_named(tmp_path):
         claim(tmp_path / "file" / "run", {})
 
 
-def test_a_config_that_is_no_json_is_named(tmp_path):
+def test_an_invalid_config_json_is_named(tmp_path):
     train(tmp_path, {})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match=r"cannot read .*config\.json as JSON"):
         claim(tmp_path, {})
 
 
-def test_summary_is_replaced_whole(tmp_path):
+def test_the_summary_is_replaced_atomically(tmp_path):
     write_summary(tmp_path, {"steps": 1})
     write_summary(tmp_path, {"steps": 2, "mlm_loss": 1.5})
     assert json.loads((tmp_path / "summary.json").read_text()) == {"steps": 2, "mlm_loss": 1.5}
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
-def test_a_disk_that_fills_up_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch):
     io_files.write_text(tmp_path / "a.json", "old")
 
     def full(_):

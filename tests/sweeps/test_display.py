@@ -25,7 +25,7 @@ results = {"status": "complete", "seeds": 2, "over_seeds": {"dev/score": score}}
 
 
 class Recorder:
-    """Lets the run in `folder` finish once half of its second seed was shown."""
+    """A display that ends the run in `folder` after half of its second seed was displayed."""
 
     def __init__(self, folder: pathlib.Path):
         self.seen, self.lines, self._folder = [], [], folder

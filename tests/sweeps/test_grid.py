@@ -1,4 +1,4 @@
-"""Grids in plain Python."""
+"""Grids of a sweep: products and random samples."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_product_of_values_and_of_runs():
     assert grid.product() == [{}]
 
 
-def test_draws_are_those_of_their_seed_within_their_bounds():
+def test_samples_depend_on_the_seed_and_are_within_bounds():
     table = {
         "rate": grid.log_uniform(1e-4, 1e-2),
         "dropout": grid.uniform(0.1, 0.2),
@@ -36,7 +36,7 @@ def test_draws_are_those_of_their_seed_within_their_bounds():
     assert {point["kind"] for point in drawn} == {"a", "b"}
 
 
-def test_what_does_not_fit_together():
+def test_invalid_grids_are_refused():
     with pytest.raises(UserError, match="expected the same number for each field"):
         grid.zipped({"a": (1, 2), "b": (1,)})
     with pytest.raises(UserError, match="product: a is in two parts"):

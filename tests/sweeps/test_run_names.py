@@ -1,4 +1,4 @@
-"""Names of runs: what differs, as short as it is clear."""
+"""Names of runs: short forms of the fields that differ."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_values(value, text):
         assert float(text) == value
 
 
-def test_only_what_differs_is_said_and_no_more_of_a_field_than_tells_it():
+def test_names_have_only_the_differing_fields_in_their_shortest_form():
     assert names([{"a.rate": 0.1, "seed": 0}, {"a.rate": 0.2, "seed": 0}]) == [
         "rate=0.1",
         "rate=0.2",
@@ -43,7 +43,7 @@ def test_only_what_differs_is_said_and_no_more_of_a_field_than_tells_it():
         ([{"a": "x" * 200}], "got 202 characters, expected at most 150"),
     ],
 )
-def test_names_that_cannot_be_folders(points, message):
+def test_names_that_are_invalid_folders_are_refused(points, message):
     with pytest.raises(UserError, match=message):
         names(points)
 

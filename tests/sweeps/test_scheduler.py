@@ -40,7 +40,7 @@ def order(tmp_path) -> list[list[str]]:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
-def test_every_process_has_its_cores_and_its_log(tmp_path):
+def test_every_process_has_its_own_cores_and_log(tmp_path):
     runs = [make_run(name) for name in "abc"]
     changes = []
     assert scheduler.run_all(runs, tmp_path, parallel=2, on_change=lambda: changes.append(1)) == []
@@ -51,7 +51,7 @@ def test_every_process_has_its_cores_and_its_log(tmp_path):
         assert logs == [str(cores[::2]), str(cores[1::2])]
 
 
-def test_a_run_starts_from_the_best_of_the_runs_that_it_depends_on(tmp_path):
+def test_a_run_is_initialised_from_the_best_run_it_depends_on(tmp_path):
     runs = [
         make_run("last", init_from=("a", "b")),
         make_run("a", 0.25),

@@ -35,13 +35,13 @@ class Lookup(nn.Module):
 
 @pytest.fixture(scope="session")
 def lookup():
-    """Makes such an encoder."""
+    """Create an encoder whose output is a table of vectors."""
     return Lookup
 
 
 @pytest.fixture(scope="session")
 def token_batch():
-    """Rows of 7 random tokens, the last two of every second row padding."""
+    """Rows of 7 random tokens; the last two of every second row are padding."""
 
     def make(size, **more):
         generator = np.random.default_rng(3)
@@ -65,7 +65,7 @@ SMALL = {
 
 @pytest.fixture(scope="session")
 def beginning(tmp_path_factory):
-    """Makes a run with a tokenizer and weights that are draws."""
+    """Create a run with a tokenizer and random weights."""
 
     def make(pieces):
         config = configs.load_config("configs/bert.py:tiny", [])

@@ -1,4 +1,4 @@
-"""Small data of four tasks and a model whose weights are draws; run by itself, one of two hosts."""
+"""Small data of four tasks and a model with random weights; as a script, one of two hosts."""
 
 import json
 import pathlib
@@ -41,12 +41,12 @@ CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 
 
 def text(number: int) -> str:
-    """Words of which no two texts have the same, from three to sixteen."""
+    """Random words, three to sixteen; all texts are different."""
     return " ".join(WORDS[(number * 5 + i * i) % len(WORDS)] for i in range(3 + number * 7 % 14))
 
 
 def write(folder: pathlib.Path, *, backwards: bool = False) -> None:
-    """All tasks' files; the dev split may stand in the opposite order, under the same names."""
+    """Write the files of all tasks, optionally with the dev split in reverse order."""
     from bertjax.tokenizers import tokenizer
 
     pieces = tokenizer.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=70)
@@ -105,7 +105,7 @@ def evaluate(
     devices: int = 1,
     **data,
 ) -> dict:
-    """Scores of the dev split, and what is said of each of its examples, by its name."""
+    """Scores of the dev split, and the prediction of each example by its name."""
     from bertjax.train import evaluate as train_evaluate
     from bertjax.train import sharding
 
@@ -127,12 +127,12 @@ def evaluate(
 
 
 def where(folder: pathlib.Path, task: str) -> str:
-    """What `--data` is."""
+    """The value of `--data`."""
     return str(folder if task == "rte" else folder / task)
 
 
 def recipe(task: str, data: dict):
-    """The recipe of a task with other fields of `config.data`."""
+    """The recipe of a task, with changed fields of `config.data`."""
     from bertjax import config as configs
 
     config = configs.load_config(str(CONFIGS / RECIPES[task]), [])

@@ -1,4 +1,4 @@
-"""What a model is worth depends on the model and on the examples, and on nothing else."""
+"""Scores depend only on the model and the examples: not on batches, padding, devices or hosts."""
 
 import importlib.util
 import json
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def usual(folder):
-    """What comes out at 16 sequences a batch on one device; each task once."""
+    """Scores with batches of 16 sequences on one device; computed once per task."""
     made = {}
 
     def of(task):
@@ -74,8 +74,8 @@ def test_scores_do_not_depend_on_the_number_of_devices(task, folder, usual, tmp_
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_predictions_are_called_by_the_names_of_their_examples(task, folder, usual, tmp_path):
-    """Another order of the same examples says the same of each, in that order."""
+def test_predictions_have_the_names_of_their_examples(task, folder, usual, tmp_path):
+    """Another order of the examples gives the same predictions, in that order."""
     tasks.write(tmp_path, backwards=True)
     found = tasks.evaluate(tmp_path, task, tmp_path / "out", eval_batch_size=16, **ONE_LENGTH)
     assert_same(found, usual(task))
@@ -83,8 +83,8 @@ def test_predictions_are_called_by_the_names_of_their_examples(task, folder, usu
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_each_example_counts_once_where_the_last_batch_is_short(task, usual):
-    """Batches of 16 do not come out even; right answers are counted by hand."""
+def test_each_example_counts_once_with_a_short_last_batch(task, usual):
+    """Batches of 16 do not divide the examples; correct answers are counted by hand."""
     found = usual(task)
     assert found["batches"].num_examples % 16
     assert len(found["said"]) == tasks.SIZE
@@ -93,7 +93,7 @@ def test_each_example_counts_once_where_the_last_batch_is_short(task, usual):
 
 
 def _right_answers(captured):
-    """A word is right in any case, and no text is where there is no answer."""
+    """Count correct answers, without case; an empty text is correct for no answer."""
     for number in range(tasks.SIZE):
         words = f"{tasks.text(number)} {tasks.text(number + 1)}".split()
         yield captured[f"q{number}"].lower() == (words[2].lower() if number % 4 else "")
@@ -118,7 +118,7 @@ RIGHT = {
 
 @pytest.fixture(scope="module")
 def run(folder, beginning):
-    """An encoder to begin with."""
+    """A pretrained encoder."""
     return beginning(tokenizer.load(folder / "tokenizer"))
 
 

@@ -1,4 +1,4 @@
-"""Sentence trees: the paper's example by hand, names in texts, and what is left out for room."""
+"""K-BERT's sentence trees: the paper's example by hand, entities in texts, truncation."""
 
 import types
 
@@ -42,7 +42,7 @@ def rows(texts, length, graph=FIGURE, each=2, tokenizer=TOKENIZER):
 
 
 def test_the_example_of_figure_2():
-    """Its tokens, their places in the sequence and their soft positions."""
+    """Tokens, their indices in the sequence and their soft positions."""
     batch = rows((["Tim Cook is visiting Beijing now"],), 16)
     laid = "[CLS] Tim Cook CEO Apple is visiting Beijing capital China is_a City now [SEP]"
     assert batch["input_ids"][0].tolist() == [*offsets(laid)[0], 0, 0]
@@ -52,7 +52,7 @@ def test_the_example_of_figure_2():
     assert batch["attention_mask"][0].tolist() == [True] * 14 + [False] * 2
 
 
-def test_without_a_name_it_is_the_plain_sequence():
+def test_without_an_entity_it_is_the_plain_sequence():
     texts = (["is now", "currently visiting now"], ["now", "is"])
     plain = sequences.encode(texts, TOKENIZER, 9).rows(np.arange(2), 9)
     batch = rows(texts, 9)
@@ -71,7 +71,7 @@ def test_trees_of_two_texts_do_not_share_numbers():
     assert batch["position_ids"][0].tolist() == [0, 1, 2, 3, 2, 3, 2, 3, 4, 5, 6, 7, 6, 0]
 
 
-def test_two_separators_part_two_texts_where_the_tokenizer_says_so():
+def test_two_separators_between_texts():
     tokenizer = types.SimpleNamespace(**vars(TOKENIZER) | {"pair_separators": 2})
     texts = (["is now"], ["now"])
     plain = sequences.encode(texts, tokenizer, 9).rows(np.arange(1), 9)
@@ -83,8 +83,8 @@ def test_two_separators_part_two_texts_where_the_tokenizer_says_so():
     assert batch["branch_ids"][0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
 
 
-def test_branches_go_first_where_there_is_no_room():
-    """12 places: 8 are the text's, 4 are left for two of the three branches of two tokens."""
+def test_branches_are_dropped_before_the_text_is_truncated():
+    """12 positions: 8 for the text, 4 for two of the three branches of two tokens."""
     batch = rows((["Tim Cook is visiting Beijing now"],), 12)
     assert batch["branch_ids"].max() == 2
     batch = rows((["Tim Cook is visiting Beijing now"],), 9)
@@ -93,13 +93,13 @@ def test_branches_go_first_where_there_is_no_room():
     assert batch["attention_mask"].sum() == 8
 
 
-def test_a_name_that_is_cut_off_is_no_name():
+def test_a_truncated_entity_has_no_branches():
     batch = rows((["is now currently Tim Cook"],), 6)
     assert batch["input_ids"][0].tolist() == offsets("[CLS] is now currently Tim [SEP]")[0]
     assert not batch["entity_ids"].any()
 
 
-def test_the_number_of_triples_is_kept_to():
+def test_the_number_of_triples_is_limited():
     assert rows((["Beijing"],), 12, each=1)["branch_ids"].max() == 1
     with pytest.raises(UserError, match="triples_per_entity: got 0, expected >= 1"):
         rows((["Beijing"],), 12, each=0)
@@ -115,7 +115,7 @@ def test_the_number_of_triples_is_kept_to():
         ("", []),
     ],
 )
-def test_the_longest_names_from_left_to_right(text, names):
+def test_entities_are_found_by_longest_match_from_left_to_right(text, names):
     graph = dict.fromkeys(["北京", "北京大学", "大学", "cat", "new york", "北"], (("is", "a"),))
     assert list(knowledge.find_names(text, graph, 8)) == names
 
@@ -131,7 +131,7 @@ def test_a_graph_is_read_in_order(tmp_path):
         knowledge.read(tmp_path / "absent.spo")
 
 
-def test_no_room_is_one_line():
+def test_a_too_short_sequence_is_one_line():
     with pytest.raises(UserError, match=r"leaves no room for 1 text"):
         rows((["now"],), 2)
 

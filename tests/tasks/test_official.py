@@ -1,4 +1,4 @@
-"""Scores of files of predictions: by hand, from real data, and every way in which files misfit."""
+"""Official scores of prediction files: by hand, on real data, and mismatched files."""
 
 import json
 
@@ -108,13 +108,13 @@ def test_released_files_of_glue(shared_data, tmp_path, name, file):
         (RTE.replace("\tlabel", ""), ANSWERS, r"references line 1: no column 'label'"),
     ],
 )
-def test_predictions_of_glue_that_do_not_fit(put, references, predictions, message):
+def test_mismatched_predictions_of_glue_are_refused(put, references, predictions, message):
     with pytest.raises(UserError, match=message) as error:
         scored(put, "rte", references, predictions)
     assert "\n" not in str(error.value)
 
 
-def test_files_of_glue_that_are_no_references(put, tmp_path):
+def test_invalid_references_of_glue_are_refused(put, tmp_path):
     predictions = put("predictions", ANSWERS)
     with pytest.raises(
         UserError, match=r"no labels in .*test.tsv: expected a labelled file, such as"
@@ -171,7 +171,7 @@ def test_entities_with_and_without_references(put):
         ("1.1", [{}, {"is_impossible": True, "answers": []}], "squad2"),
     ],
 )
-def test_references_decide_which_rules_of_squad_count(put, version, marks, rules):
+def test_the_references_determine_the_version_of_squad(put, version, marks, rules):
     answers = {"answers": [{"text": "Oslo", "answer_start": 0}]}
     asked = [answers | {"id": f"q{n}", "question": "?"} | mark for n, mark in enumerate(marks)]
     content = {"data": [{"paragraphs": [{"context": "Oslo is cold.", "qas": asked}]}]}
@@ -211,7 +211,7 @@ def test_references_decide_which_rules_of_squad_count(put, version, marks, rules
         (TAGGED, "", r"predictions has no sentence:"),
     ],
 )
-def test_tagged_words_that_do_not_fit(put, references, predictions, message):
+def test_mismatched_tagged_words_are_refused(put, references, predictions, message):
     with pytest.raises(UserError, match=message) as error:
         scored(put, "conll2003", references, predictions)
     assert "\n" not in str(error.value)
@@ -270,7 +270,7 @@ def test_race_by_level(put, form):
     }
 
 
-def test_swag_and_the_way_back(put, tmp_path):
+def test_swag(put, tmp_path):
     head = "sent1,sent2,ending0,ending1,ending2,ending3"
     body = "".join(f"s,b,w,x,y,z,{label}\n" for label in (3, 0, 2))
     table = put("val.csv", f"{head},label\n{body}")
@@ -313,7 +313,7 @@ def test_swag_and_the_way_back(put, tmp_path):
         ),
     ],
 )
-def test_answers_that_do_not_fit(put, text, message):
+def test_mismatched_answers_are_refused(put, text, message):
     with pytest.raises(UserError, match=message) as error:
         official.score("race", race_folder(put), put("p", text))
     assert "\n" not in str(error.value)
@@ -335,7 +335,7 @@ def test_an_unknown_task(put):
         official.score("zz", None, "x")
 
 
-def test_squad_is_scored_as_its_official_scripts_do(shared_data):
+def test_squad_is_scored_like_the_official_scripts(shared_data):
     folder = shared_data / "squad"
     found = official.score(
         "squad1",

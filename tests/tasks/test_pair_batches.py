@@ -1,4 +1,4 @@
-"""Batches for fine-tuning: every example once, the same at every start, on any number of hosts."""
+"""Batches for fine-tuning: every example once per epoch, seeking, any number of hosts."""
 
 import itertools
 
@@ -57,7 +57,7 @@ def test_an_epoch_has_every_example_once(batches_per_group):
         assert sorted(seen) == list(range(NUM_EXAMPLES))
 
 
-def test_rows_hold_their_example_and_are_padded_as_little_as_possible():
+def test_rows_have_their_example_and_minimal_padding():
     batches = make()
     for _, batch in steps(batches, 26):
         lengths = batch["attention_mask"].sum(axis=1)
@@ -68,7 +68,7 @@ def test_rows_hold_their_example_and_are_padded_as_little_as_possible():
         assert (batch["input_ids"] == ids).all()
 
 
-def test_starting_anywhere_gives_the_batches_of_the_whole_run():
+def test_seeking_equals_iterating():
     whole = steps(make(), 40)
     assert [step for step, _ in whole] == list(range(40))
     for start in (0, 1, 12, 13, 14, 27, 39):
@@ -153,6 +153,6 @@ def test_padding_rows_have_weight_zero_and_tokens():
         ({"batches_per_group": 0}, r"batches_per_group=0: expected both >= 1"),
     ],
 )
-def test_fields_that_do_not_fit_are_refused(changes, message):
+def test_incompatible_fields_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         make(**changes)

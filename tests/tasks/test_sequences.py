@@ -1,4 +1,4 @@
-"""One or two texts as a sequence: arithmetic by hand, and BERT's truncation."""
+"""Sequences of one or two texts: arithmetic by hand, and BERT's truncation."""
 
 import types
 
@@ -11,7 +11,7 @@ from bertjax.tokenizers import tokenizer
 
 
 def letters(cls_id=1, sep_id=2, pair_separators=1):
-    """A tokenizer with one token a letter: a is 10, b is 11 ..."""
+    """A tokenizer with one token per letter: a is 10, b is 11, ..."""
     return types.SimpleNamespace(
         cls_id=cls_id,
         sep_id=sep_id,
@@ -70,7 +70,7 @@ def bert_truncation(first, second, budget):
     return first, second
 
 
-def test_truncation_ends_where_taking_token_after_token_ends():
+def test_truncation_equals_the_published_loop():
     sizes = [(a, b, budget) for a in range(14) for b in range(14) for budget in range(14)]
     for budget in range(14):
         first, second = np.array([(a, b) for a, b, c in sizes if c == budget]).T
@@ -79,7 +79,7 @@ def test_truncation_ends_where_taking_token_after_token_ends():
         assert kept.tolist() == [list(pair) for pair in expected]
 
 
-def test_the_first_text_alone_loses_its_end():
+def test_only_the_first_text_is_truncated():
     columns = (["abcdef", "abc", "a"], ["ghi", "g", "ghijklmn"])
     encoded = sequences.encode(columns, letters(), 8, truncate="first")
     assert encoded.rows(np.arange(3), 8)["input_ids"].tolist() == [
@@ -94,7 +94,7 @@ def test_the_first_text_alone_loses_its_end():
         assert ((second == sizes[1]) | (first == 0)).all()
 
 
-def test_a_text_that_is_there_many_times_is_tokenized_once():
+def test_repeated_texts_are_tokenized_once():
     tokens, seen = letters(), []
     encode_batch = tokens.encode_batch
     tokens.encode_batch = lambda texts: seen.extend(texts) or encode_batch(texts)

@@ -1,4 +1,4 @@
-"""Batches of several tasks: each of one task, every example once an epoch, and seeking."""
+"""Batches of several tasks: one task per batch, every example once per epoch, seeking."""
 
 import itertools
 

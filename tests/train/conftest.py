@@ -1,4 +1,4 @@
-"""The toy run, as a module and as a process."""
+"""Fixtures of trainer tests: the toy run as a module and as a process, and small trainers."""
 
 import importlib.util
 import pathlib
@@ -27,7 +27,7 @@ def toy():
 
 @pytest.fixture
 def run_here(toy):
-    """Runs the toy in this process: `run_here(workdir, "--steps", "5")` -> (state, interrupt)."""
+    """Run the toy in this process: `run_here(workdir, "--steps", "5")` -> (state, interrupt)."""
 
     def run(workdir, *arguments):
         return toy.run(workdir, toy.parse([str(workdir), *map(str, arguments)]))
@@ -37,17 +37,17 @@ def run_here(toy):
 
 @pytest.fixture(scope="session")
 def toy_environment(command_environment):
-    """The environment of the toy as a process of its own.
+    """The environment of the toy as a separate process.
 
-    Warnings end it, and JAX warns of what a process that was killed left among compiled programs:
-    it has none of these.
+    Without the compilation cache: warnings are errors, and JAX warns of incomplete entries of
+    killed processes.
     """
     return command_environment | {"XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
 @pytest.fixture(scope="session")
 def start_toy(toy_environment):
-    """Starts the toy as a process of its own; returns the Popen."""
+    """Start the toy in a separate process; returns the Popen."""
 
     def start(workdir, *arguments, **options):
         return subprocess.Popen(
@@ -62,7 +62,7 @@ def start_toy(toy_environment):
 
 @pytest.fixture(scope="session")
 def small_trainer():
-    """Makes a trainer with a rate of 0.3: `make(pretrainer, optimizer, batch, data=2, ...)`."""
+    """Create a trainer with a learning rate of 0.3: `make(pretrainer, optimizer, batch, ...)`."""
 
     def make(pretrainer, optimizer, batch, *, microbatches=1, devices=1, **axes):
         sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | axes
@@ -83,7 +83,7 @@ def small_trainer():
 
 @pytest.fixture(scope="session")
 def take_steps():
-    """Trains on `batch_of(step)` from a step up to another; returns the state and all losses."""
+    """Train on `batch_of(step)` for steps first to last; returns the state and all losses."""
 
     def take(trainer, batch_of, state, first, last):
         losses = []

@@ -1,4 +1,4 @@
-"""Parts of a batch: who holds which rows, and that shards of the data meet once a step."""
+"""Gradient accumulation: placement of microbatches, and one all-reduce per step."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def loss(weights, rows):
     return jnp.sum(jnp.tanh(rows @ weights) ** 2)
 
 
-def test_gradients_meet_along_the_data_axis_once_a_step():
+def test_gradients_are_all_reduced_over_the_data_axis_once_per_step():
     mesh = sharding.make_mesh({"data": 4, "fsdp": 1, "tensor": 2, "sequence": 1})
 
     def step(weights, rows):
@@ -70,8 +70,8 @@ def test_gradients_meet_along_the_data_axis_once_a_step():
     np.testing.assert_allclose(sums, rows.sum(axis=1), rtol=1e-6)
 
 
-def test_what_meets_in_bfloat16_is_rounded_and_no_more():
-    """Of four shards: each rounded to eight bits, and so are three sums."""
+def test_reduction_in_bfloat16_rounds_to_bfloat16():
+    """Four shards: each is rounded to eight bits, and so are three sums."""
     sums = np.random.default_rng(0).uniform(1, 2, (4, D, H)).astype(np.float32)
     found = reduce_shards({"kernel": sums}, jnp.bfloat16)["kernel"]
     assert found.dtype == np.float32
@@ -92,7 +92,7 @@ def test_what_meets_in_bfloat16_is_rounded_and_no_more():
     ],
     ids=str,
 )
-def test_every_device_is_sent_the_part_of_a_sum_that_it_holds(axis, spec, dtype):
+def test_reduce_scatter_sends_each_device_its_shard(axis, spec, dtype):
     sizes = dict.fromkeys(sharding.MESH_AXES, 1) | {"data": 4, axis: 2}
     mesh = sharding.make_mesh(sizes)
     over_data, placed = (NamedSharding(mesh, each) for each in (PartitionSpec("data"), spec))
@@ -116,6 +116,6 @@ def test_every_device_is_sent_the_part_of_a_sum_that_it_holds(axis, spec, dtype)
     assert {each.kind for each in sent if each.axes == "data"} == {wanted}
 
 
-def test_one_shard_has_nothing_to_send_and_rounds_nothing():
+def test_one_shard_is_neither_sent_nor_rounded():
     sums = np.random.default_rng(0).normal(size=(1, D, H)).astype(np.float32)
     np.testing.assert_array_equal(reduce_shards(sums, jnp.bfloat16), sums[0])

@@ -1,4 +1,4 @@
-"""A kernel of attention in whole steps of training: on a mesh, and with a batch in parts."""
+"""Fused attention kernels in whole training steps: on a mesh, and with microbatches."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def by_products():
         ("mesh.data=4", "mesh.tensor=2", "data.microbatches=2"),
     ],
 )
-def test_splash_learns_what_products_learn(model, changes, by_products):
+def test_training_with_splash_equals_training_without(model, changes, by_products):
     lines, wanted = [], by_products[model]
     with log_kernel_choice(lines.append):
         found = losses(*model, "mesh.attention_kernel=splash", *changes)

@@ -1,4 +1,4 @@
-"""What a model hands from batch to batch: threaded, split, placed, skipped and saved."""
+"""The carry between batches: threading, accumulation, placement, skipped updates, checkpoints."""
 
 import contextlib
 
@@ -92,13 +92,13 @@ def leaves(state):
     return {name: np.asarray(array) for name, array in carried.items()}
 
 
-def test_it_begins_empty_and_has_a_row_for_each_of_the_batch(name, made):
+def test_it_is_initially_empty_with_a_row_per_example(name, made):
     empty = leaves(made.create_state())
     assert {key: array.shape for key, array in empty.items()} == SHAPES[name]
     assert not any(array.any() for array in empty.values())
 
 
-def test_the_next_step_reads_what_the_last_one_left(made, whole, steps):
+def test_the_next_step_receives_the_carry_of_the_last(made, whole, steps):
     losses = []
     for forget in (False, True):
         state, _ = steps(made, made.create_state(), 0, 3)
@@ -131,7 +131,7 @@ def test_microbatches_and_meshes_carry_the_same(
         assert array.sharding.num_devices == devices
 
 
-def test_a_run_goes_on_with_what_it_carried(made, whole, steps, tmp_path):
+def test_a_resumed_run_restores_the_carry(made, whole, steps, tmp_path):
     state, _ = steps(made, made.create_state(), 0, 2)
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(state, step=2)
@@ -153,8 +153,8 @@ def test_a_skipped_update_keeps_the_carry(made, steps):
     jax.tree.map(np.testing.assert_array_equal, leaves(state), before)
 
 
-def test_evaluation_begins_every_text_anew(made):
-    """It is given no carry, and does not mind that rows say they continue."""
+def test_evaluation_has_no_carry(made):
+    """Also if rows of the batch are continuations."""
     state = made.create_state()
     batch = batch_of(1)
     alone = {

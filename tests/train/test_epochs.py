@@ -1,4 +1,4 @@
-"""Evaluation by epochs: when, restored across restarts, and which epoch counts."""
+"""Evaluation by epochs: steps of evaluation, restarts, and the selected epoch."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def begun(hook, restored=None):
     return recorder
 
 
-def test_epochs_end_where_every_example_was_seen():
+def test_epochs_end_after_every_example():
     seen = []
 
     def evaluate(state, epoch, before):
@@ -44,7 +44,7 @@ def test_epochs_end_where_every_example_was_seen():
     ]
 
 
-def test_a_restart_remembers():
+def test_results_are_restored_at_a_restart():
     hook = epochs.EvaluateEpochs(4, lambda *_: {"dev/score": 0.5})
     begun(hook)
     hook.on_step(4, None)
@@ -59,7 +59,7 @@ def listed(*scores):
     return [{"epoch": i, "step": 4 * i, "s": score} for i, score in enumerate(scores, start=1)]
 
 
-def test_the_last_or_the_best_epoch_counts_and_the_first_of_equals():
+def test_the_last_or_the_first_best_epoch_is_selected():
     assert epochs.chosen("last", "s", listed(0.3, 0.9, 0.5))["epoch"] == 3
     assert epochs.chosen("best", "s", listed(0.3, 0.9, 0.5))["epoch"] == 2
     assert epochs.chosen("best", "s", listed(0.9, 0.3, 0.9))["epoch"] == 1
@@ -67,7 +67,7 @@ def test_the_last_or_the_best_epoch_counts_and_the_first_of_equals():
 
 @pytest.mark.parametrize("rule", ["last", "best"])
 @pytest.mark.parametrize("scores", [(0.3, 0.9, 0.5), (0.9, 0.3, 0.9), (0.1, 0.2, 0.3), (0.5,) * 3])
-def test_what_is_chosen_in_the_end_was_chosen_last_on_the_way(rule, scores):
+def test_the_final_selection_is_the_last_one_during_training(rule, scores):
     found = listed(*scores)
     on_the_way = [
         epoch["epoch"]

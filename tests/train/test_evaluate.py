@@ -1,4 +1,4 @@
-"""Held-out means."""
+"""Held-out means over all examples."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ def mesh():
 
 
 def step(params, batch):
-    """The loss of an example is its value, times a parameter."""
+    """The loss of an example is its value times a parameter."""
     weight = batch["example_weight"]
     return {"loss": (params["times"] * (batch["value"] * weight).sum(), weight.sum())}
 
@@ -27,6 +27,6 @@ def test_every_example_counts_once_also_those_of_a_short_last_batch(mesh):
     assert evaluate(step, {"times": 6.0}, rows, mesh) == pytest.approx({"loss": 6 * 15 / 4})
 
 
-def test_nothing_to_predict_is_a_mean_of_zero(mesh):
+def test_the_mean_without_predictions_is_zero(mesh):
     rows = [{"value": np.ones(3, np.float32), "example_weight": np.zeros(3, np.float32)}]
     assert evaluate(step, {"times": 6.0}, rows, mesh) == {"loss": 0.0}

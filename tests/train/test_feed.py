@@ -1,4 +1,4 @@
-"""Host batches on a mesh."""
+"""Host batches on a mesh: placement, counts of tokens, waiting time."""
 
 import types
 
@@ -23,7 +23,7 @@ def test_batches_are_placed_and_their_tokens_counted():
     assert feed.work(7).tokens == 56
 
 
-def test_building_a_batch_is_waited_for_and_a_step_is_not(monkeypatch):
+def test_waiting_time_includes_building_a_batch_and_not_a_step(monkeypatch):
     now = [1000.0]
     clock = types.SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(feed_module, "time", clock)

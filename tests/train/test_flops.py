@@ -1,4 +1,4 @@
-"""FLOPs by hand."""
+"""Counts of FLOPs, by hand."""
 
 import itertools
 import types
@@ -32,8 +32,8 @@ def test_a_scan_counts_as_often_as_it_runs_also_inside_other_programs():
     assert training_flops(stack, ones(3, 5), ones(13, 5, 5)) == 3 * expected
 
 
-def test_products_that_nothing_needs_do_not_count():
-    """In a loop inside another program, beside one that is needed."""
+def test_dead_matmuls_do_not_count():
+    """In a loop inside another program, next to a live one."""
 
     def body(x, kernel):
         return x @ kernel, x @ (kernel @ kernel)
@@ -44,7 +44,7 @@ def test_products_that_nothing_needs_do_not_count():
     assert flops(lambda *xs: jax.jit(both)(*xs)[0], ones(3, 5), ones(7, 5, 5)) == 7 * 2 * 3 * 5 * 5
 
 
-def test_a_backward_pass_has_twice_the_products():
+def test_a_backward_pass_has_twice_the_flops():
     def loss(kernel, x):
         return jnp.sum(jnp.tanh(x @ kernel) @ kernel)
 
@@ -60,14 +60,14 @@ def test_convolutions():
     assert flops(convolve, ones(2, 9, 9, 3), ones(3, 3, 3, 5)) == 2 * (2 * 4 * 4 * 5) * (3 * 3 * 3)
 
 
-def test_the_dearest_branch_counts():
+def test_the_most_expensive_branch_counts():
     def branch(x):
         return jax.lax.cond(x[0, 0] > 0, lambda a: a @ a, lambda a: a @ (a @ a), x)
 
     assert flops(branch, ones(3, 3)) == 2 * 2 * 27
 
 
-def test_kernels_count_once_for_each_block():
+def test_kernels_count_once_per_block():
     def kernel(a, b, out):
         out[...] = a[...] @ b[...]
 
@@ -84,7 +84,7 @@ def test_kernels_count_once_for_each_block():
     assert flops(product, ones(16, 24), ones(24, 32)) == 2 * 16 * 24 * 32
 
 
-def test_a_program_for_each_device_counts_on_all_of_them():
+def test_a_shard_map_counts_on_all_devices():
     auto = (jax.sharding.AxisType.Auto,) * 2
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=auto)
     spread = jax.shard_map(
@@ -145,8 +145,8 @@ def test_an_unknown_device_has_no_peak():
     assert peak_flops_of_kind("NVIDIA GeForce GTX 1080") is None
 
 
-def test_a_cpu_is_measured_and_its_devices_share_it(monkeypatch):
-    """By a clock on which each product of two matrices of 1,536 x 1,536 takes half a second."""
+def test_the_peak_of_a_cpu_is_measured_and_shared_by_its_devices(monkeypatch):
+    """With a fake clock: each matmul of 1,536 x 1,536 matrices takes half a second."""
     looks, products = itertools.count(0, 0.2), itertools.count(0, 0.5)
     clock = types.SimpleNamespace(
         monotonic=lambda: next(looks), perf_counter=lambda: next(products)

@@ -1,4 +1,4 @@
-"""What the time of a run went into, by a clock that the test turns."""
+"""Goodput: attribution of a run's time, with a fake clock."""
 
 import json
 
@@ -37,7 +37,7 @@ class Evaluate(Hook):
 
 
 class SaveCheckpoints(Evaluate):
-    """Takes 3 seconds likewise; in the end all else has been told. Remembers step 4."""
+    """Takes 3 seconds after every other step, and stores the hook states of step 4."""
 
     def on_train_begin(self, run, state, restored):
         self._run = run
@@ -61,7 +61,7 @@ class Batches:
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Trains from a step up to another; a step takes 2 s, and the first 40 to be compiled."""
+    """Train for some steps; a step takes 2 s, and the first takes 40 s to compile."""
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
 
@@ -84,7 +84,7 @@ def run(monkeypatch, tmp_path):
     return go
 
 
-def test_every_second_has_a_cause(run):
+def test_every_second_is_attributed(run):
     found, _ = run(0, 6)
     seconds = {name: found[f"goodput/{name}"] for name in NAMES}
     # The batches of the second step and those after it were waited for: no step ran meanwhile.
@@ -103,8 +103,8 @@ def test_every_second_has_a_cause(run):
     )
 
 
-def test_a_second_start_counts_on_and_counts_what_was_lost(run, tmp_path):
-    """A process that was killed told of step 5 when 99 seconds were over; 4 had been saved."""
+def test_a_restart_adds_to_the_counts_and_counts_lost_time(run, tmp_path):
+    """The killed process reported step 5 after 99 seconds; step 4 is the last checkpoint."""
     _, kept = run(0, 6)
     before = kept["Goodput"]
     printed = [{"step": 4, "seconds": 66.0}, {"step": 5, "seconds": 99.0}, {"step": 5, "x": 1}]
@@ -117,7 +117,7 @@ def test_a_second_start_counts_on_and_counts_what_was_lost(run, tmp_path):
     assert found["goodput"] == pytest.approx(found["goodput/steps"] / total)
 
 
-def test_a_run_that_began_again_lost_all_that_it_had_done(run, tmp_path):
+def test_a_run_without_checkpoints_loses_all_its_time(run, tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 9, "seconds": 12.5}\n')
     assert run(0, 3)[0]["goodput/lost"] == 12.5
 

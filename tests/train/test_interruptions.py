@@ -1,4 +1,4 @@
-"""Real processes that are stopped, killed, or run out of disk."""
+"""Real processes that are stopped, killed, or run out of disk space."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from bertjax.train.metric_records import read_metrics
 
 
 def finished(process, timeout=120):
-    """The process's result as a dict, once it has ended well."""
+    """The result of a process that ended successfully, as a dict."""
     out, err = process.communicate(timeout=timeout)
     assert process.returncode == 0, err
     return json.loads(out)
@@ -30,14 +30,14 @@ def wait_for_checkpoint(workdir, process):
 
 
 def wait_for_output(process):
-    """Returns when training has begun: its first report is out, after word of the last kill."""
+    """Wait until training prints its first report, after the messages of earlier starts."""
     while not (line := process.stderr.readline()).startswith("step "):
         assert line, process.communicate()[1]
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(start_toy, tmp_path_factory):
-    """Final step and fingerprint of a run of 60 steps that nothing happens to."""
+    """Final step and fingerprint of an uninterrupted run of 60 steps."""
     workdir = tmp_path_factory.mktemp("uninterrupted")
     return finished(start_toy(workdir, "--steps", 60)) | {"metrics": printed(workdir)}
 
@@ -55,7 +55,7 @@ def printed(workdir):
     ("number", "code"),
     [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
-def test_a_signal_finishes_the_step_saves_and_goes_on_later(
+def test_a_signal_finishes_the_step_and_saves_for_resuming(
     tmp_path, start_toy, uninterrupted, number, code
 ):
     process = start_toy(tmp_path, "--steps", 60, "--pause", 0.05)
@@ -88,7 +88,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, start_toy):
     assert not checkpoint_folder.steps(tmp_path / "checkpoints")
 
 
-def test_a_step_that_fails_loses_no_save_that_was_begun(tmp_path, start_toy):
+def test_a_failed_step_does_not_lose_a_pending_checkpoint(tmp_path, start_toy):
     process = start_toy(tmp_path, "--checkpoint_every", 4, "--poison", 4, 9)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -98,7 +98,7 @@ def test_a_step_that_fails_loses_no_save_that_was_begun(tmp_path, start_toy):
     assert checkpoint_folder.defect(tmp_path / "checkpoints" / "4") is None
 
 
-def test_a_terminal_sees_a_live_line_and_gets_its_cursor_back(tmp_path, start_toy):
+def test_a_terminal_shows_a_live_line_and_the_cursor_is_restored(tmp_path, start_toy):
     master, slave = pty.openpty()
     process = start_toy(tmp_path, stderr=slave, stdout=subprocess.DEVNULL)
     os.close(slave)
@@ -137,7 +137,7 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not can_mount(), reason="no small disk can be mounted here")
 @pytest.mark.slow
-def test_a_disk_that_is_really_full(tmp_path, root, uninterrupted, toy_environment):
+def test_a_full_disk(tmp_path, root, uninterrupted, toy_environment):
     disk, out = tmp_path / "disk", tmp_path / "out"
     disk.mkdir()
     out.mkdir()

@@ -1,4 +1,4 @@
-"""The loop and its hooks: order, resuming, stopping, reporting."""
+"""The training loop and its hooks: order, resuming, stopping, reports."""
 
 import dataclasses
 import json
@@ -80,14 +80,14 @@ def start(step=0):
 
 
 def learned(workdir):
-    """What `metrics.jsonl` says, without what depends on the clock."""
+    """The records of metrics.jsonl without those that depend on the clock."""
     return [
         {name: value for name, value in record.items() if name not in TIMES}
         for record in read_metrics(workdir)
     ]
 
 
-def test_everything_is_measured_in_order_and_before_a_hook_acts():
+def test_metrics_are_recorded_in_order_and_before_hooks_act():
     diary = Diary(acts_every=4)
     state = train(start(2), Ones(2, 99), count, [diary], num_train_steps=7, restored={})
     assert int(state.step) == 7
@@ -126,7 +126,7 @@ def test_no_more_than_a_few_steps_are_in_flight():
     assert len(seen) == 50
 
 
-def test_a_batch_of_another_step_is_a_defect():
+def test_a_batch_of_another_step_raises_an_error():
     with pytest.raises(ValueError, match="got the batch of step 5, expected that of 0"):
         train(start(), Ones(5, 9), count, [], num_train_steps=9)
     with pytest.raises(ValueError, match="batches ended after step 3 of 9"):
@@ -165,7 +165,7 @@ def test_several_skipped_updates_in_a_row_stop_the_run_naming_the_steps():
     assert "learning_rate" in str(error.value)
 
 
-def test_a_row_of_skipped_updates_goes_on_over_a_restart():
+def test_consecutive_skipped_updates_are_counted_across_a_restart():
     ones = Ones(10, 20, skipped=(11,))
     restored = {"StopWhenNotFinite": {"in_a_row": 2}}
     hooks = [StopWhenNotFinite(3)]
@@ -194,7 +194,7 @@ def test_reports_are_means_over_finite_steps():
     assert [values["tokens"] for _, values in records.all] == [10, 36, 45]
 
 
-def test_speed_leaves_out_the_first_step_and_what_is_done_aside(monkeypatch):
+def test_speed_excludes_the_first_step_and_timed_hooks(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     records = Records()
@@ -221,7 +221,7 @@ def test_speed_leaves_out_the_first_step_and_what_is_done_aside(monkeypatch):
 
 @dataclasses.dataclass
 class Metric:
-    """A number that a device has, or will have."""
+    """A scalar on a device, which may not be ready."""
 
     value: float
     ready: bool
@@ -234,7 +234,7 @@ class Metric:
 
 
 class Waits(Ones):
-    """Takes half a second to bring a batch."""
+    """Takes half a second per batch."""
 
     def __iter__(self):
         for batch in super().__iter__():
@@ -243,8 +243,8 @@ class Waits(Ones):
 
 
 @pytest.mark.parametrize(("ready", "stall_seconds"), [(True, 3.0), (False, 0.5)])
-def test_waiting_beside_a_running_step_is_no_stall(ready, stall_seconds):
-    """Before the first step nothing is running in any case."""
+def test_waiting_during_a_step_is_not_an_input_stall(ready, stall_seconds):
+    """Before the first step, all waiting is."""
 
     class Keeper(Hook):
         def on_train_begin(self, run, state, restored):
@@ -267,7 +267,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(tmp_path, run_here):
     assert learned(tmp_path / "parts")[-4:] == learned(tmp_path / "lines")[-4:]
 
 
-def test_a_report_that_was_begun_before_a_checkpoint_is_finished_after_it(tmp_path, toy, run_here):
+def test_a_report_can_span_a_checkpoint(tmp_path, toy, run_here):
     uninterrupted, resumed = tmp_path / "a", tmp_path / "b"
     run_here(uninterrupted, "--steps", 12, "--log_every", 4)
 
@@ -292,7 +292,7 @@ class StopsAt(Interrupt):
         return self.stopped
 
 
-def test_lines_of_a_killed_run_are_told_once(tmp_path, run_here):
+def test_records_of_a_killed_run_are_not_duplicated(tmp_path, run_here):
     workdir = tmp_path / "run"
     run_here(workdir, "--steps", 10, "--log_every", 2)
     before = learned(workdir)
@@ -307,14 +307,14 @@ def test_lines_of_a_killed_run_are_told_once(tmp_path, run_here):
     assert all(record.get("loss") != -1.0 for record in after)
 
 
-def test_what_is_not_finite_is_null(tmp_path, run_here):
+def test_nonfinite_values_are_null(tmp_path, run_here):
     run_here(tmp_path, "--steps", 4, "--log_every", 1, "--poison", 1, 3)
     losses = [record["loss"] for record in read_metrics(tmp_path) if "loss" in record]
     assert [loss is None for loss in losses] == [False, True, True, False]
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
 
 
-def test_plain_lines_where_there_is_no_terminal(tmp_path, run_here, capfd):
+def test_plain_lines_without_a_terminal(tmp_path, run_here, capfd):
     run_here(tmp_path, "--steps", 6)
     out, err = capfd.readouterr()
     lines = err.splitlines()
@@ -333,8 +333,8 @@ def test_tensorboard_events_can_be_read_back(tmp_path, run_here):
     assert b"tokens_per_second" in content
 
 
-def test_tensorboard_needs_no_pytorch(tmp_path, command_environment):
-    """Importing it would cost seconds of every start, where it is installed."""
+def test_tensorboard_does_not_import_pytorch(tmp_path, command_environment):
+    """Importing it takes seconds at every start, if it is installed."""
     (tmp_path / "torch.py").write_text("raise SystemExit('PyTorch was imported')")
     path = os.pathsep.join([str(tmp_path), command_environment["PYTHONPATH"]])
     program = (

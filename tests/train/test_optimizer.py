@@ -1,4 +1,4 @@
-"""AdamW and LAMB against numpy in float64, over several steps."""
+"""Optimizers against numpy in float64, over several steps."""
 
 import os
 import pathlib
@@ -52,14 +52,14 @@ def draws(seed, scale=1.0):
 
 
 def norm(x, name):
-    """One norm a layer: over all axes but that of the layers."""
+    """One norm per layer: over all axes except that of layers."""
     if not STACKED[name]:
         return np.sqrt((x**2).sum())
     return np.sqrt((x**2).sum(axis=tuple(range(1, x.ndim)), keepdims=True))
 
 
 def by_hand(kind, params, gradients, *, rate, b1, b2, eps, decay, clip):
-    """Adam with bias correction, decoupled decay, and LAMB's ratio for what decays."""
+    """Adam with bias correction, decoupled weight decay, and LAMB's trust ratio."""
     first = {name: np.zeros(shape) for name, shape in SHAPES.items()}
     second = {name: np.zeros(shape) for name, shape in SHAPES.items()}
     params = dict(params)
@@ -82,7 +82,7 @@ def by_hand(kind, params, gradients, *, rate, b1, b2, eps, decay, clip):
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 @pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_several_steps_are_the_formula(kind, clip):
+def test_several_steps_equal_the_formula(kind, clip):
     fields = {"b1": 0.8, "b2": 0.95, "eps": 1e-3, "decay": 0.3}
     start, gradients = draws(0), [draws(seed, 10.0**-seed) for seed in range(1, 6)]
     transform = optimizer.make(
@@ -123,7 +123,7 @@ def test_the_defaults_are_those_of_bert():
 
 
 def test_a_scanned_stack_is_like_separate_layers():
-    """LAMB's ratio of a layer does not know whether its parameters are stacked."""
+    """LAMB's trust ratio of a layer does not depend on stacking."""
     generator = np.random.default_rng(0)
     scales = np.array([0.1, 1.0, 30.0])[:, None, None]
     stacked = jnp.asarray(scales * generator.normal(size=(LAYERS, 5, 7)), jnp.float32)
@@ -148,7 +148,7 @@ def test_a_scanned_stack_is_like_separate_layers():
         assert np.linalg.norm(alone) == pytest.approx(np.linalg.norm(stacked[index]), rel=1e-5)
 
 
-def test_a_ratio_without_a_length_is_one():
+def test_the_trust_ratio_of_a_zero_norm_is_one():
     ratio = lamb.scale_by_trust_ratio()
     update = {"kernel": jnp.array([[3.0, 4.0]]), "other": jnp.zeros((2, 2))}
     params = {"kernel": jnp.zeros((1, 2)), "other": jnp.ones((2, 2))}
@@ -165,7 +165,7 @@ def test_an_unknown_optimizer():
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
-def test_what_no_loss_reaches_stays_as_it_was(kind):
+def test_parameters_with_zero_gradient_do_not_change(kind):
     start, gradient = draws(0), draws(1)
     frozen_parts = "mlm/transform/dense/kernel"
     gradient[frozen_parts] = np.zeros(SHAPES[frozen_parts])
@@ -180,8 +180,10 @@ def test_what_no_loss_reaches_stays_as_it_was(kind):
     assert all(np.all(value != start[name]) for name, value in after.items())
 
 
-def test_lower_layers_take_shorter_steps():
-    """Clark et al. 2020: 0.8 to the power of how many layers are above, heads and pooler apart."""
+def test_lower_layers_have_smaller_learning_rates():
+    """Clark et al. 2020: 0.8 to the power of the number of layers above, except for heads and
+    pooler.
+    """
     params = nested(draws(0))
     params["encoder"]["pooler"] = {"dense": {"kernel": jnp.ones((5, 5))}}
     gradients = jax.tree.map(jnp.ones_like, params)
@@ -263,7 +265,7 @@ print(f"{build.make_schedule(made)(20_000):.2e}")
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the package with an optimizer and a schedule of its own, and no other change."""
+    """A copy of the package with a new optimizer and schedule, and no other change."""
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "bertjax", folder / "bertjax")
     (folder / "bertjax/train/optimizers/sgd.py").write_text(SGD)
@@ -283,7 +285,7 @@ def run_program(checkout, *overrides):
     )
 
 
-def test_a_new_file_is_a_new_optimizer_with_fields_of_its_own(checkout):
+def test_a_new_file_is_a_new_optimizer_with_its_own_fields(checkout):
     done = run_program(checkout, "momentum=0.7", "name=sgd", "schedule=flat", "floor=0.25")
     assert done.stdout.splitlines() == ["TraceState 0.7 0.25", "2.50e-05"], done.stderr
 
@@ -298,5 +300,5 @@ def test_a_new_file_is_a_new_optimizer_with_fields_of_its_own(checkout):
         (["floor=0.7"], "no effect: got 0.7 with config.optimizer.schedule='linear', expected 'f"),
     ],
 )
-def test_a_field_of_an_optimizer_is_checked_by_its_file(checkout, overrides, message):
+def test_fields_of_a_new_optimizer_are_checked(checkout, overrides, message):
     assert message in run_program(checkout, *overrides).stderr

@@ -1,4 +1,4 @@
-"""Decoders, an encoder-decoder and a recurrent depth obey the laws of the trainer as BERT does."""
+"""Invariants of the trainer with decoders, an encoder-decoder and recurrent depth."""
 
 import contextlib
 
@@ -65,8 +65,8 @@ def steps(take_steps):
         for name in PRETRAINERS
     ],
 )
-def test_they_obey_the_laws(name, trainer, steps, tmp_path):
-    """Accumulation on a mesh of all kinds gives the same curve, and a restart the same bits."""
+def test_invariants_of_the_trainer(name, trainer, steps, tmp_path):
+    """Accumulation on a mesh gives the same curve, and a restart is bit-identical."""
     made = trainer(name)
     whole, losses = steps(made, made.create_state(), 0, 3)
     assert losses[0] != losses[1]

@@ -11,7 +11,7 @@ from bertjax.train.sharding import make_mesh
 
 
 class Echo(nn.Module):
-    """Predicts each example's first token times a parameter."""
+    """Predicts the first token of each example times a parameter."""
 
     def predict(self, batch):
         return batch["input_ids"][:, 0] * self.get_variable("params", "factor")
@@ -35,7 +35,7 @@ def test_every_example_gets_its_own_prediction(mesh):
     assert found.tolist() == [2 * (100 + i) for i in range(12)]
 
 
-def test_an_example_twice_or_never_is_a_defect(mesh):
+def test_a_repeated_or_missing_example_raises_an_error(mesh):
     step, params = make_predict_step(Echo(), mesh), {"factor": jnp.int32(2)}
     with pytest.raises(ValueError, match="got 8 predictions, expected one for each of 8"):
         predict(step, params, batches([0, 1, 2, 3, 4, 5, 6, 6]), 8, mesh)

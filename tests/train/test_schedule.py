@@ -1,4 +1,4 @@
-"""Learning rates at the steps that matter, by hand."""
+"""Learning rates at the relevant steps, by hand."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def rates(name, steps, **fields):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_warmup_begins_with_its_first_step_and_ends_at_the_peak(name):
+def test_warmup_starts_with_the_first_step_and_ends_at_the_peak(name):
     got = rates(name, 12, warmup_steps=4)
     np.testing.assert_allclose(got[:4], [0.2, 0.4, 0.6, 0.8], rtol=1e-6)
     assert got[4] == pytest.approx(0.8)
@@ -58,7 +58,7 @@ def two_phases(**fields):
     return config
 
 
-def test_every_phase_has_a_rate_and_a_warmup_of_its_own():
+def test_every_phase_has_its_own_learning_rate_and_warmup():
     config = two_phases(learning_rate=0.8, warmup_steps=4, restarts=((0.4, 2),))
     rate = build.make_schedule(config)
     got = [float(rate(np.int32(step))) for step in range(12)]
@@ -66,7 +66,7 @@ def test_every_phase_has_a_rate_and_a_warmup_of_its_own():
     np.testing.assert_allclose(got, [*first, 0.2, 0.4, 0.4, 0.2], rtol=1e-6)
 
 
-def test_phases_share_one_schedule_where_nothing_else_is_said():
+def test_phases_share_one_schedule_by_default():
     config = two_phases(learning_rate=0.8)
     rate = build.make_schedule(config)
     wanted = rates("linear", 12, warmup_steps=2)
@@ -74,12 +74,12 @@ def test_phases_share_one_schedule_where_nothing_else_is_said():
 
 
 @pytest.mark.parametrize("restarts", [((0.4, 2), (0.4, 2)), ((0.4, 2, 1),), ((0.4,),)])
-def test_rates_that_fit_no_phases_are_one_line(restarts):
+def test_restarts_that_do_not_match_the_phases_are_one_line(restarts):
     with pytest.raises(UserError, match=r"for each of the 2 phases of .* but the first"):
         build.make_schedule(two_phases(restarts=restarts))
 
 
-def test_a_warmup_that_a_phase_does_not_hold_is_one_line():
+def test_a_warmup_longer_than_its_phase_is_one_line():
     with pytest.raises(UserError, match="warmup_steps: got 5, expected 0 to num_train_steps=4"):
         build.make_schedule(two_phases(restarts=((0.4, 5),)))
 
@@ -118,7 +118,7 @@ def test_a_peak_of_zero(name):
         ),
     ],
 )
-def test_mistakes(name, warmup_steps, message):
+def test_invalid_settings_are_refused(name, warmup_steps, message):
     with pytest.raises(UserError) as error:
         schedule.make(name, learning_rate=1.0, num_train_steps=10, warmup_steps=warmup_steps)
     assert str(error.value) == message

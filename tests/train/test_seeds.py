@@ -1,4 +1,4 @@
-"""One compilation for all seeds gives what a compilation for each gives."""
+"""Seeds that share one compilation train like seeds that are compiled separately."""
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ from bertjax.train.trainer import for_seeds, make_trainer
 
 
 class Table(nn.Module):
-    """An encoder that looks tokens up."""
+    """An encoder that is an embedding table."""
 
     vocab_size: int = 13
     hidden_size: int = 6
@@ -33,7 +33,7 @@ class Table(nn.Module):
 
 
 class Square(nn.Module):
-    """Wants a projection of the output to be small; random keys of examples weigh it."""
+    """Loss: a squared projection of the output, weighted by random keys of examples."""
 
     weight: float = 1.0
     rewrites_input = False
@@ -74,7 +74,7 @@ def two_steps(trainer, batch):
     return jax.tree.map(np.asarray, (state, metrics))
 
 
-def test_a_seed_is_the_same_alone_and_among_others(parts):
+def test_a_seed_does_not_depend_on_other_seeds(parts):
     alone, together, batch = parts
     for seed in (0, 3):
         expected, found = two_steps(alone(seed), batch), two_steps(together(seed), batch)

@@ -1,4 +1,4 @@
-"""Meshes, and where arrays lie on them."""
+"""Meshes, and the placement of arrays."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def spec(shape, *names, mesh, rules=sharding.RULES):
     return sharding.shardings({"x": boxed(shape, *names)}, mesh, rules)["x"].spec
 
 
-def test_a_mesh_has_four_axes_and_takes_what_remains():
+def test_a_mesh_has_four_axes_and_one_may_be_inferred():
     assert dict(mesh_of(data=-1, tensor=2).shape) == {
         "data": 4,
         "fsdp": 1,
@@ -71,7 +71,7 @@ def test_a_mesh_that_does_not_fit(sizes, message):
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A device of a slice, as far as placing asks."""
+    """A fake device of a slice."""
 
     id: int
     slice_index: int
@@ -93,8 +93,8 @@ def slices(count, each):
         ({"data": 1, "fsdp": 1, "tensor": 12, "sequence": 1}, ("tensor",), (1, 1, 6, 1)),
     ],
 )
-def test_the_first_axis_that_allows_it_runs_across_slices(sizes, across, within):
-    """Two slices of six: along every other axis, neighbours share one."""
+def test_the_first_divisible_axis_is_split_across_slices(sizes, across, within):
+    """Two slices of six devices: neighbours along every other axis share a slice."""
     mesh = sharding.make_mesh(sizes, slices(2, 6))
     numbers = np.vectorize(lambda device: device.slice_index)(mesh.devices)
     for axis, name in enumerate(sharding.MESH_AXES):
@@ -113,7 +113,7 @@ def test_names_become_mesh_axes():
     assert spec((7,), "norm", mesh=mesh) == PartitionSpec(None)
 
 
-def test_arrays_without_names_stay_whole():
+def test_arrays_without_names_are_replicated():
     placed = sharding.shardings(
         {"step": jax.ShapeDtypeStruct((), jnp.int32), "count": jax.ShapeDtypeStruct((4,), int)},
         mesh_of(data=8),
@@ -122,7 +122,7 @@ def test_arrays_without_names_stay_whole():
     assert all(place.is_fully_replicated for place in placed.values())
 
 
-def test_a_vocabulary_that_does_not_divide_stays_whole():
+def test_an_indivisible_vocabulary_is_replicated():
     mesh = mesh_of(fsdp=2, tensor=4)
     assert spec((30522, 8), "vocab", "embed", mesh=mesh) == PartitionSpec(None, "fsdp")
     assert spec((30524, 8), "vocab", "embed", mesh=mesh) == PartitionSpec("tensor", "fsdp")
@@ -141,7 +141,7 @@ def test_other_axes_must_divide():
     )
 
 
-def test_rules_that_come_first_win():
+def test_earlier_rules_take_precedence():
     mesh = mesh_of(data=2, fsdp=2, tensor=2)
     rules = (("mlp", None), ("embed", ("data", "fsdp")), *sharding.RULES)
     assert spec((8, 6), "embed", "mlp", mesh=mesh, rules=rules) == PartitionSpec(
@@ -190,7 +190,7 @@ def test_batch_sizes_divide_over_devices_and_microbatches(batch_size, microbatch
     )
 
 
-def test_batches_lie_along_data_and_fsdp():
+def test_batches_are_sharded_over_data_and_fsdp():
     mesh = mesh_of(data=2, fsdp=2, tensor=2)
     rows = np.arange(24, dtype=np.int32).reshape(8, 3)
     placed = sharding.to_global({"rows": rows, "ids": np.arange(8)}, mesh)
@@ -202,12 +202,12 @@ def test_batches_lie_along_data_and_fsdp():
     assert starts == [0, 0, 2, 2, 4, 4, 6, 6]
 
 
-def test_a_lone_host_builds_all_rows():
+def test_a_single_host_builds_all_rows():
     for mesh in (mesh_of(), mesh_of(data=4, tensor=2), mesh_of(tensor=8)):
         np.testing.assert_array_equal(sharding.local_rows(16, mesh), np.arange(16))
 
 
-def test_a_length_that_does_not_divide_is_refused_with_the_nearest():
+def test_an_indivisible_length_is_refused_with_the_nearest():
     mesh = sharding.make_mesh({"data": 4, "fsdp": 1, "tensor": 1, "sequence": 2})
     sharding.check_length(32, mesh)
     with pytest.raises(UserError, match="sequence=2 equal parts; nearest: 30, 32"):

@@ -1,4 +1,4 @@
-"""Updates that are not finite are left out and counted; the rate belongs to the step number."""
+"""Nonfinite updates are skipped and counted; the schedule follows the step number."""
 
 import flax.linen as nn
 import jax
@@ -31,7 +31,7 @@ class Root(nn.Module):
 
 
 class Mean(nn.Module):
-    """Its loss is the mean output."""
+    """The loss is the mean output."""
 
     weight: float = 1.0
     rewrites_input = False
@@ -47,7 +47,7 @@ class Mean(nn.Module):
 
 
 def root_run(initial, rows, microbatches=1, steps=None):
-    """Steps on batches of one number a row; yields states and metrics."""
+    """Train on batches of one number per row; yields states and metrics."""
     module = Pretrainer(Root(initial), {"mean": Mean})
     direction = optimizer.make("adamw", max_grad_norm=0.0)
     template = {"input_ids": jnp.ones((2, 1)), "example_weight": jnp.ones(2)}
@@ -100,8 +100,8 @@ def test_a_gradient_that_is_not_finite_skips_the_update():
     assert after.opt_state[1].count == 0
 
 
-def test_the_rate_belongs_to_the_step_number():
-    """The first update of AdamW is the rate times the sign: decay spares nothing here."""
+def test_the_learning_rate_follows_the_step_number():
+    """The first update of AdamW is the learning rate times the sign, without weight decay."""
     _, (after, metrics) = root_run(4.0, [[1.0, 2.0]])
     update = 0.1 * (1 + 0.01 * 4.0)
     assert after.params["encoder"]["parameter"][0] == pytest.approx(4.0 - update, rel=1e-5)

@@ -1,4 +1,4 @@
-"""What a run remembers before its first step."""
+"""The initial train state."""
 
 import flax.linen as nn
 import jax
@@ -29,7 +29,7 @@ def boxed():
     return jax.jit(lambda seed, batch: create(PRETRAINER, optimizer.make("adamw"), batch, seed))
 
 
-def test_a_state_begins_at_zero(boxed):
+def test_a_state_starts_at_step_zero(boxed):
     state = unboxed(boxed(0, batch_of(0)))
     for count in (state.step, state.skipped, state.skipped_in_a_row):
         assert count.dtype == jnp.int32
@@ -50,7 +50,7 @@ def test_parameters_and_both_moments_name_their_axes_until_they_are_unboxed(boxe
     assert jax.tree.structure(plain.params) == jax.tree.structure(nn.meta.unbox(state.params))
 
 
-def test_the_seed_decides_and_the_batch_does_not(boxed):
+def test_initial_parameters_depend_on_the_seed_and_not_on_the_batch(boxed):
     wanted = unboxed(boxed(0, batch_of(0)))
     same = unboxed(boxed(0, batch_of(5)))
     jax.tree.map(np.testing.assert_array_equal, same, wanted)

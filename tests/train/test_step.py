@@ -1,4 +1,4 @@
-"""One step: exact accumulation, any mesh, no [B L V], updates that are skipped, fair evaluation."""
+"""The training step: exact accumulation, any mesh, no [B L V], skipped updates, evaluation."""
 
 import functools
 
@@ -37,7 +37,7 @@ def pretrainer(dropout=0.0, vocab_size=V):
 
 @pytest.fixture(scope="module")
 def batch():
-    """Rows of very different lengths, of which the fourth and the twelfth count nothing."""
+    """Rows of very different lengths; the fourth and the twelfth have weight 0."""
     generator = np.random.default_rng(0)
     lengths = generator.integers(4, L + 1, B)
     there = np.arange(L) < lengths[:, None]
@@ -62,7 +62,7 @@ def keyed(batch):
 
 
 def descent():
-    """The gradient itself as direction, and a rate of 1: parameters tell the gradient."""
+    """Gradient descent with a learning rate of 1, so that parameters show the gradient."""
     return optax.identity(), lambda step: jnp.asarray(1.0)
 
 
@@ -73,7 +73,7 @@ def start(keyed):
 
 
 def close(got, wanted, relative=1e-5, absolute=1e-7):
-    """Equal to a share of the largest number of each array, or to float32's noise around zero."""
+    """Equal up to a share of the largest value of each array, or to float32 noise around zero."""
     wanted = jax.tree.leaves(wanted)
     for (path, mine), other in zip(jax.tree_util.tree_leaves_with_path(got), wanted, strict=True):
         mine, other = np.asarray(mine), np.asarray(other)
@@ -93,7 +93,7 @@ def step_of(microbatches, start, batch):
 
 @pytest.fixture(scope="module")
 def whole(start, batch):
-    """Gradient and metrics of the batch in one piece."""
+    """Gradient and metrics of the batch in one microbatch."""
     return step_of(1, start, batch)
 
 
@@ -120,7 +120,7 @@ def test_the_loss_is_the_weighted_sum_of_means(whole, start, keyed):
 
 
 def test_accumulation_is_exact(whole, start, batch):
-    """Of 8 parts, one holds nothing that counts; the others hold from 2 to 4 predictions."""
+    """Of 8 microbatches, one has weight 0; the others have 2 to 4 predictions."""
     gradient, metrics = step_of(8, start, batch)
     close(gradient, whole[0])
     for name, value in whole[1].items():
@@ -128,7 +128,7 @@ def test_accumulation_is_exact(whole, start, batch):
 
 
 @pytest.mark.parametrize("microbatches", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_accumulation_drops_what_the_whole_batch_would(microbatches, start, batch):
+def test_accumulation_has_the_dropout_masks_of_the_whole_batch(microbatches, start, batch):
     def step(microbatches):
         made = pretrainer(dropout=0.3)
         return jax.jit(make_train_step(made, *descent(), seed=0, microbatches=microbatches))
@@ -138,7 +138,7 @@ def test_accumulation_drops_what_the_whole_batch_would(microbatches, start, batc
     assert metrics["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
 
 
-def test_parts_weigh_so_differently_that_a_mean_of_means_is_wrong(whole, start, keyed):
+def test_a_mean_of_means_over_microbatches_would_be_wrong(whole, start, keyed):
     parts = jax.tree.map(lambda leaf: leaf[:, 0], split_microbatches(keyed, 4, 1))
 
     def loss(params, part):
@@ -182,7 +182,7 @@ def trainer_on(sizes, batch, vocab_size=V, **more):
 
 @pytest.fixture(scope="module")
 def two_steps(batch, start):
-    """Runs two steps on a mesh: the trainer, the last state, the metrics of both steps."""
+    """Run two steps on a mesh: the trainer, the last state, the metrics of both steps."""
     state = start.replace(opt_state=optimizer.make("adamw").init(start.params))
 
     @functools.cache
@@ -209,7 +209,7 @@ def two_steps(batch, start):
     ],
 )
 def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
-    """With dropout: its bits do not depend on where they are sampled either."""
+    """With dropout: its bits do not depend on the mesh."""
     _, alone, metrics_alone = two_steps("one")
     _, state, metrics = two_steps(name)
     # The compiler says so where it must gather an array that no rule spreads well.
@@ -225,7 +225,7 @@ def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
 
 
 @pytest.mark.slow
-def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps):
+def test_a_sharded_optimizer_changes_only_placement(two_steps):
     _, alone, metrics_alone = two_steps("one")
     _, state, metrics = two_steps("data, tensor", shard_optimizer=True)
     assert metrics[1]["loss"] == pytest.approx(metrics_alone[1]["loss"], rel=1e-5)
@@ -242,7 +242,7 @@ def test_a_spread_optimizer_changes_nothing_but_who_holds_it(two_steps):
 
 
 @pytest.mark.slow
-def test_gradients_that_meet_in_bfloat16_are_rounded(two_steps):
+def test_gradients_reduced_in_bfloat16_are_rounded(two_steps):
     _, exact, before = two_steps("data, tensor")
     _, state, metrics = two_steps("data, tensor", grad_reduce_in_bf16=True)
     norm, wanted = metrics[0]["gradient_norm"], before[0]["gradient_norm"]
@@ -250,13 +250,13 @@ def test_gradients_that_meet_in_bfloat16_are_rounded(two_steps):
     close(state.opt_state[1].mu, exact.opt_state[1].mu, relative=4 * 2**-8)
 
 
-def test_parameters_begin_the_same_on_any_mesh(two_steps, start):
+def test_parameters_are_initialised_equally_on_any_mesh(two_steps, start):
     created = two_steps("data, fsdp, tensor")[0].create_state()
     jax.tree.map(np.testing.assert_array_equal, created.params, start.params)
 
 
-def test_dropout_was_on(two_steps, whole):
-    """The same masks and parameters without dropout have another loss."""
+def test_dropout_was_enabled(two_steps, whole):
+    """Without dropout, the same masks and parameters have another loss."""
     assert abs(two_steps("one")[2][0]["loss"] - whole[1]["loss"]) > 1e-3
 
 
@@ -270,7 +270,7 @@ def test_dropout_was_on(two_steps, whole):
         ("data, tensor, sequence", (N, D, H // 2, D // H), (V // 2, D)),
     ],
 )
-def test_every_device_holds_its_share_before_and_after_a_step(name, query, words, two_steps):
+def test_shardings_are_kept_by_a_step(name, query, words, two_steps):
     trainer, state, _ = two_steps(name)
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
         encoder = tree["encoder"]
@@ -283,7 +283,7 @@ def test_every_device_holds_its_share_before_and_after_a_step(name, query, words
         assert leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim)
 
 
-def test_an_odd_vocabulary_stays_whole(batch):
+def test_an_odd_vocabulary_is_replicated(batch):
     trainer = trainer_on({"tensor": 2}, batch, vocab_size=V + 1)
     words = trainer.shapes.params["encoder"]["word_embeddings"]["embedding"]
     assert words.sharding.shard_shape(words.shape) == (V + 1, D)
@@ -292,7 +292,7 @@ def test_an_odd_vocabulary_stays_whole(batch):
 
 
 def equations(jaxpr):
-    """Every equation of a program, inside loops and calls as well."""
+    """All equations of a program, also inside loops and calls."""
 
     def is_program(value):
         return hasattr(value, "eqns") or hasattr(value, "jaxpr")
@@ -356,7 +356,7 @@ def evaluate(start):
 
 
 def padded(batch, rows):
-    """These rows, filled up with copies of the first row that count nothing."""
+    """Rows, padded with copies of the first row that have weight 0."""
     filled = np.concatenate([rows, np.full(B - len(rows), rows[0])])
     part = {name: values[filled] for name, values in batch.items()}
     part["example_weight"] = part["example_weight"] * (np.arange(B) < len(rows))
@@ -385,7 +385,7 @@ def test_sums_add_up_over_batches_of_which_the_last_is_short(evaluate, batch):
     assert wanted["mlm/loss"][1] == predicted.sum()
 
 
-def test_rows_of_weight_zero_count_nothing(evaluate, batch):
+def test_rows_of_weight_zero_have_no_effect(evaluate, batch):
     changed = {name: values.copy() for name, values in batch.items()}
     for row in np.flatnonzero(batch["example_weight"] == 0):
         changed["input_ids"][row] = 7

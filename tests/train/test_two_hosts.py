@@ -18,7 +18,7 @@ SCRIPT = pathlib.Path(__file__).with_name("two_hosts.py")
 
 @pytest.fixture
 def start_hosts(command_environment):
-    """Starts both hosts; they are gone when the test is over."""
+    """Start both hosts; they are stopped at the end of the test."""
     hosts = []
 
     def start(workdir, steps):
@@ -50,7 +50,7 @@ def start_hosts(command_environment):
 
 
 def output(host):
-    """The next thing that a host says; gloo, which connects them, also writes there."""
+    """Read the next line of output of a host, skipping messages of gloo."""
     for line in host.stdout:
         if line.startswith("{"):
             return json.loads(line)
@@ -62,7 +62,7 @@ def ended(host):
     return host.wait(timeout=60), result, err
 
 
-def test_a_signal_to_one_host_stops_both_at_one_step_and_they_go_on_together(tmp_path, start_hosts):
+def test_a_signal_to_one_host_stops_both_after_the_same_step_and_they_resume(tmp_path, start_hosts):
     hosts = start_hosts(tmp_path, 1000)
     for host in hosts:
         assert output(host) == {"first": 0}

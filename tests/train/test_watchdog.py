@@ -1,4 +1,4 @@
-"""A run in which no step ends tells what its threads are doing."""
+"""The watchdog: stacks of all threads if no step ends."""
 
 import time
 import types
@@ -11,7 +11,7 @@ TENTH = 0.1 / 60
 
 
 def waits_in_a_function_of_this_name(dog, capfd, wanted):
-    """Waits until it was told so often, and returns all that was told."""
+    """Wait for a number of messages, and return all messages."""
     printed, end = "", time.monotonic() + 30
     while printed.count("no step has ended") < wanted and time.monotonic() < end:
         time.sleep(0.02)
@@ -27,7 +27,7 @@ def dog():
     dog.close()
 
 
-def test_all_stacks_are_told_again_and_again(dog, capfd):
+def test_all_stacks_are_printed_repeatedly(dog, capfd):
     dog.on_metrics(1234, {})
     dog._since -= 100 * 60  # as if that had been long ago
     printed = waits_in_a_function_of_this_name(dog, capfd, wanted=2)
@@ -37,7 +37,7 @@ def test_all_stacks_are_told_again_and_again(dog, capfd):
     assert printed.count("no step has ended") >= 2
 
 
-def test_steps_that_end_keep_it_quiet(capfd):
+def test_steps_prevent_messages(capfd):
     dog = Watchdog(1.0)
     dog.on_train_begin(types.SimpleNamespace(first_step=0), None, {})
     for step in range(1, 30):
@@ -46,7 +46,7 @@ def test_steps_that_end_keep_it_quiet(capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_zero_minutes_are_never(capfd):
+def test_zero_minutes_disable_it(capfd):
     dog = Watchdog(0)
     dog.on_train_begin(types.SimpleNamespace(first_step=0), None, {})
     time.sleep(0.05)

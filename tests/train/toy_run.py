@@ -1,4 +1,4 @@
-"""A whole run in small: a program that tests start, interrupt, kill and start again."""
+"""A whole small run, as a program that tests start, interrupt, kill and restart."""
 
 import argparse
 import functools
@@ -75,7 +75,7 @@ def train_step(state: State, batch: dict[str, jax.Array]) -> tuple[State, dict[s
 
 
 class Batches:
-    """Batches from a step on; `poison` names steps whose batch is not finite."""
+    """Batches from a step on; batches of the steps in `poison` are not finite."""
 
     def __init__(self, start: int, stop: int, *, pause: float = 0.0, poison: tuple[int, ...] = ()):
         self.wait_seconds = 0.0
@@ -108,7 +108,7 @@ def held_out(state: State) -> jax.Array:
 
 
 def run(workdir: pathlib.Path, options: argparse.Namespace) -> tuple[State, Interrupt]:
-    """What a training command does."""
+    """Train like a training command."""
     state, restored = create(), {}
     with claim(workdir, {"num_train_steps": options.steps, "model": {"width": 7}}):
         checkpoints = Checkpoints(

@@ -1,4 +1,4 @@
-"""One of two hosts of a run whose parameters lie on both: PORT RANK WORKDIR STEPS."""
+"""One of two hosts of a run with parameters sharded over both: PORT RANK WORKDIR STEPS."""
 
 import json
 import pathlib

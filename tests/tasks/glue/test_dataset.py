@@ -1,4 +1,4 @@
-"""GLUE's examples as a model reads them, and what predictions of them are worth."""
+"""GLUE datasets: encoding, scores, prediction files, and inputs of predict."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def dataset(data, reading):
     return make
 
 
-def test_every_split_that_is_there_can_be_read(dataset):
+def test_every_existing_split_is_read(dataset):
     found = dataset()
     assert (found.name, found.dev, found.test) == ("rte", ("dev",), ("test",))
     assert {name: len(batches.pairs) for name, batches in found.batches.items()} == {
@@ -55,13 +55,13 @@ def test_every_split_that_is_there_can_be_read(dataset):
     assert found.left_out == {"train": (), "dev": (), "test": ()}
 
 
-def test_a_sample_is_drawn_of_train_alone(dataset):
+def test_only_training_examples_are_subsampled(dataset):
     found = dataset(max_train_examples=2)
     sizes = [len(found.batches[name].pairs) for name in ("train", "dev")]
     assert sizes == [2, 3]
 
 
-def test_predictions_are_scored_and_written_as_the_server_wants_them(dataset, tmp_path):
+def test_predictions_are_scored_and_written_in_the_servers_format(dataset, tmp_path):
     found = dataset()
     values = {"dev/accuracy": found.score("dev", np.array([1, 1, 1]))["accuracy"]}
     assert values == {"dev/accuracy": pytest.approx(2 / 3)}
@@ -74,7 +74,7 @@ def test_predictions_are_scored_and_written_as_the_server_wants_them(dataset, tm
     assert (tmp_path / "out" / "dev" / "RTE.tsv").exists()
 
 
-def test_knowledge_wants_a_model_that_takes_positions(dataset):
+def test_knowledge_requires_a_model_with_positions(dataset):
     with pytest.raises(UserError, match=r"config\.data\.knowledge requires a model with posi"):
         dataset(takes_positions=False, knowledge="graph.spo")
 
@@ -123,7 +123,7 @@ def test_an_answer_has_the_names_of_the_run(reading):
         asked(lines, reading, labels=("no", "yes"))
 
 
-def test_texts_that_lose_their_end_are_marked(reading):
+def test_truncated_texts_are_marked(reading):
     lines = ["a\tb", f"{'a' * 9}\tb", "a\tb"]
     rows = asked(lines, reading).answers(np.zeros((3, 2)))
     assert [row.get("truncated", False) for row in rows] == [False, True, False]

@@ -1,4 +1,4 @@
-"""Reading GLUE's released layout: all nine tasks, the real files, and everything that is wrong."""
+"""Reading GLUE's released files: all nine tasks, and errors."""
 
 import numpy as np
 import pytest
@@ -103,12 +103,12 @@ def test_texts_labels_and_indices_come_from_the_right_columns(official):
     assert stsb["test"].indices == ["7"]
 
 
-def test_quotes_are_characters(official):
+def test_quotes_are_literal(official):
     mrpc = glue_files.read(str(official), glue_task("mrpc"))
     assert mrpc["train"].texts == (['" He said .', "a"], ['He " said', "b"])
 
 
-def test_a_byte_order_mark_and_carriage_returns_change_nothing(official):
+def test_byte_order_marks_and_carriage_returns_are_ignored(official):
     plain = glue_files.read(str(official), glue_task("mrpc"))
     path = official / "MRPC" / "train.tsv"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
@@ -134,7 +134,7 @@ def test_columns_are_found_by_name_whatever_their_order(official):
     assert rte["dev"].labels.tolist() == [0]
 
 
-def test_a_test_split_may_be_absent_or_bring_labels(official):
+def test_a_test_split_may_be_absent_or_have_labels(official):
     (official / "RTE" / "test.tsv").unlink()
     assert set(glue_files.read(str(official), glue_task("rte"))) == {"train", "dev"}
     (official / "RTE" / "test.tsv").write_text(OFFICIAL["RTE/dev.tsv"])
@@ -213,14 +213,14 @@ def change(official, name, old, new):
         ("sst2", "SST-2/dev.tsv", b"fine \t1\n", b"\r\n\n", r"SST-2/dev.tsv has no examples"),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_line(official, task, file, old, new, message):
+def test_errors_name_file_and_line(official, task, file, old, new, message):
     change(official, file, old, new)
     with pytest.raises(UserError, match=message) as caught:
         glue_files.read(str(official), glue_task(task))
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_missing_is_named(official, tmp_path):
+def test_missing_files_are_named(official, tmp_path):
     (official / "RTE" / "dev.tsv").unlink()
     with pytest.raises(UserError, match=r"no dev.tsv in .*RTE: rte requires its dev"):
         glue_files.read(str(official), glue_task("rte"))
@@ -249,7 +249,7 @@ def test_the_released_files_have_their_published_sizes(shared_data, name, sizes)
 
 
 def test_class_balance_of_the_released_files(shared_data):
-    """Majority shares of the dev sets as they are known from the literature."""
+    """Majority shares of the dev sets, as in the literature."""
     for name, label, share in [("mrpc", 1, 0.684), ("cola", 1, 0.691), ("sst2", 1, 0.509)]:
         labels = glue_files.read(str(shared_data / "glue"), glue_task(name))["dev"].labels
         assert np.mean(labels == label) == pytest.approx(share, abs=5e-4)

@@ -1,4 +1,4 @@
-"""The table's rows against what is published about GLUE."""
+"""The table of GLUE tasks against published facts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The GLUE head: hand-computed losses, weights, gradients and what it measures."""
+"""The GLUE head: losses by hand, weights, gradients, metrics."""
 
 import flax.linen as nn
 import jax
@@ -39,7 +39,7 @@ def with_head(params, kernel, bias):
     return params | {"glue": {"classifier": head}}
 
 
-def test_parameters_have_names_and_begin_with_the_deviation_of_the_config(build, lookup):
+def test_names_and_initialisation_of_parameters(build, lookup):
     params = initialised(build("mnli"), a_batch([0, 1, 2]))
     assert set(params) == {"encoder", "glue"}
     assert set(params["glue"]) == {"classifier"}

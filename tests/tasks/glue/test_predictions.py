@@ -23,7 +23,7 @@ def test_classes_are_spelled_as_in_the_released_files(tmp_path):
     assert written(tmp_path, "cola", ["0", "1"], [1, 0]) == b"index\tprediction\n0\t1\n1\t0\n"
 
 
-def test_scores_are_cut_to_the_scale_and_have_three_decimals(tmp_path):
+def test_scores_are_clipped_to_the_scale_and_have_three_decimals(tmp_path):
     assert written(tmp_path, "stsb", list("0123"), [-0.2, 2.34567, 5.2, 5.0]) == (
         b"index\tprediction\n0\t0.000\n1\t2.346\n2\t5.000\n3\t5.000\n"
     )

@@ -1,4 +1,4 @@
-"""GLUE from a tensorflow-datasets folder, which is prepared here and read without TensorFlow."""
+"""GLUE from TensorFlow Datasets in ArrayRecord files, without TensorFlow."""
 
 import sys
 
@@ -51,7 +51,7 @@ def rte(tmp_path):
     return tmp_path
 
 
-def test_examples_come_back_in_their_released_order(rte):
+def test_examples_are_in_their_released_order(rte):
     splits = glue_files.read(f"tfds:{rte}", glue_task("rte"))
     assert splits["train"].texts[0] == [row[0] for row, _ in RTE_ROWS]
     assert splits["train"].texts[1] == [row[1] for row, _ in RTE_ROWS]
@@ -109,7 +109,7 @@ def test_scores_are_floats(tmp_path):
     assert read["test"].labels is None
 
 
-def test_what_is_wrong_is_named(rte, tmp_path):
+def test_errors_are_named(rte, tmp_path):
     with pytest.raises(UserError, match=r"no prepared dataset in .*glue/cola: prepare it with"):
         glue_files.read(f"tfds:{rte}", glue_task("cola"))
     binary = classes("0", "1")

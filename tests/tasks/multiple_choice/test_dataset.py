@@ -1,4 +1,4 @@
-"""Questions with answers as sequences that stay together, and the answers that score best."""
+"""Multiple-choice datasets: answers of a question stay together; scores; inputs of predict."""
 
 import json
 
@@ -64,7 +64,7 @@ def test_the_answers_of_a_question_stay_together(dataset):
     assert sorted(seen) == [0, 4, 8]
 
 
-def test_the_best_answer_counts_and_each_level_for_itself(dataset, tmp_path):
+def test_the_best_answer_is_scored_overall_and_by_level(dataset, tmp_path):
     found = dataset()
     scores = np.zeros((3, 4))
     scores[[0, 1, 2], [0, 2, 3]] = 1  # the last one is wrong
@@ -80,7 +80,7 @@ def test_the_best_answer_counts_and_each_level_for_itself(dataset, tmp_path):
     assert list(written.values()) == ["A", "C", "D"]
 
 
-def test_questions_that_a_person_asks(pieces, reading):
+def test_questions_from_inputs(pieces, reading):
     read = reading(pieces, max_seq_length=32, padded_lengths=(), batch_size=4, eval_batch_size=4)
     row = {"context": ARTICLE, "question": "Who?", "choices": ["Anna", "the river"]}
     task = {"dataset": "race", "num_choices": 2}

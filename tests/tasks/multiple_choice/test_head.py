@@ -1,4 +1,4 @@
-"""Choosing an answer: the loss by hand over those of a question, weights, whole questions."""
+"""The multiple-choice head: loss by hand over the answers of a question, weights."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +54,6 @@ def test_every_answer_gets_its_score(module, params, token_batch, scores):
     np.testing.assert_allclose(found, scores.reshape(-1), rtol=1e-5)
 
 
-def test_part_of_a_question_is_one_line(module, params, token_batch):
+def test_an_incomplete_question_is_one_line(module, params, token_batch):
     with pytest.raises(UserError, match=r"4 sequences per microbatch, expected a multiple of"):
         module.apply(params, token_batch(4), method="predict")

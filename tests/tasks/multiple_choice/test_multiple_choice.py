@@ -1,4 +1,4 @@
-"""Questions with options, whatever data set they are from."""
+"""Multiple-choice questions of any data set: subsampling and checks."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def row(number, **changes):
     return Row(**given | {"identity": str(number)} | changes)
 
 
-def test_a_sample_keeps_questions_whole_and_in_order():
+def test_a_subsample_has_whole_questions_in_order():
     choices = collect([row(number, level="high") for number in range(20)])
     assert (len(choices), choices.num_choices) == (20, 4)
     some = choices.sample(7, seed=3)

@@ -1,4 +1,4 @@
-"""Questions and their options as sequences: which is where, and what is cut."""
+"""Multiple-choice questions as sequences: segments and truncation."""
 
 import types
 
@@ -13,7 +13,7 @@ from bertjax.tokenizers import tokenizer
 
 
 def letters():
-    """A tokenizer with one token a letter: a is 10, b is 11 ...; spaces are none."""
+    """A tokenizer with one token per letter: a is 10, b is 11, ...; spaces have none."""
     return types.SimpleNamespace(
         cls_id=1,
         sep_id=2,
@@ -37,11 +37,11 @@ def asked(contexts, questions, options):
         ("_ and _", "a", "a and a"),
     ],
 )
-def test_an_option_goes_where_the_blank_is(question, option, wanted):
+def test_an_option_replaces_the_blank(question, option, wanted):
     assert multiple_choice_pairs.with_option(question, option) == wanted
 
 
-def test_the_options_of_a_question_lie_together():
+def test_the_options_of_a_question_are_consecutive():
     choices = asked(["a", "b"], ["k", "l_m"], [("p", "q", "r"), ("s", "t", "u")])
     encoded = multiple_choice_pairs.encode(choices, letters(), 9, dataset="race")
     batch = encoded.rows(np.arange(6), 7)
@@ -58,7 +58,7 @@ def test_the_options_of_a_question_lie_together():
     )
 
 
-def test_an_article_loses_its_end_before_a_question_does():
+def test_articles_are_truncated_before_questions():
     choices = asked(["abcdef"], ["kl"], [("pq", "p", "pqrstu", "")])
     encoded = multiple_choice_pairs.encode(choices, letters(), 9, dataset="race")
     assert encoded.rows(np.arange(4), 9)["input_ids"].tolist() == [
@@ -69,7 +69,7 @@ def test_an_article_loses_its_end_before_a_question_does():
     ]
 
 
-def test_swag_has_two_sentences_of_which_the_longer_is_cut():
+def test_the_longer_sentence_of_swag_is_truncated():
     choices = asked(["abcdef"], ["k"], [("pqrst", "p")])
     encoded = multiple_choice_pairs.encode(choices, letters(), 9, dataset="swag")
     assert encoded.rows(np.arange(2), 9)["input_ids"].tolist() == [
@@ -83,7 +83,7 @@ def test_swag_has_two_sentences_of_which_the_longer_is_cut():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words"])
-def test_sequences_are_those_of_pairs_of_texts(kind):
+def test_sequences_equal_those_of_text_pairs(kind):
     text = "the cat sees a dog and the dog sees"
     learned = tokenizer.train([text] * 20, kind=kind, vocab_size=300)
     choices = asked(["the cat"], ["a dog"], [("sees", "sings")])

@@ -1,4 +1,4 @@
-"""RACE's released layout, in small."""
+"""Reading RACE's released layout."""
 
 import json
 
@@ -91,7 +91,7 @@ def test_one_level_alone_and_no_answers(put):
         ),
     ],
 )
-def test_an_article_that_is_not_what_it_should_be(put, changes, message):
+def test_invalid_articles_are_refused(put, changes, message):
     with pytest.raises(UserError, match=message) as error:
         multiple_choice_files.read_race(put("train/high/1.txt", article("high1.txt", **changes)))
     assert "\n" not in str(error.value)
@@ -106,8 +106,8 @@ def test_an_article_that_is_not_what_it_should_be(put, changes, message):
     ],
     ids=["byte order mark", "carriage returns", "bare tabs"],
 )
-def test_a_file_may_be_written_in_other_ways(put, change):
-    """Quotes and tabs within a text are the text's."""
+def test_other_spellings_of_a_file(put, change):
+    """Quotes and tabs within a text are literal."""
     content = article("1.txt", 1, article='It said "no"\tand went.')
     read = multiple_choice_files.read_race(
         put("dev/high/1.txt", change(json.dumps(content, indent=1)))
@@ -116,13 +116,13 @@ def test_a_file_may_be_written_in_other_ways(put, change):
     assert read.options == [("a 0", "b 0", "c 0", "d 0")]
 
 
-def test_text_that_no_file_can_hold_is_named(put):
+def test_text_that_cannot_be_encoded_is_named(put):
     content = article("1.txt", 2, questions=["one _", "two \ud800 _"])
     with pytest.raises(UserError, match=r"high.1.txt question 2: got half of a surrogate pair"):
         multiple_choice_files.read_race(put("dev/high/1.txt", content))
 
 
-def test_files_that_are_no_articles(put):
+def test_other_files_are_ignored_or_refused(put):
     put("train/high/1.txt", "{")
     with pytest.raises(
         UserError, match=r"1\.txt: invalid JSON \(.*\); copy the released file again"
@@ -145,7 +145,7 @@ def test_empty_folders(tmp_path):
         multiple_choice_files.read_race(tmp_path)
 
 
-def test_two_articles_of_one_id(put):
+def test_duplicate_article_ids_are_refused(put):
     put("dev/middle/1.txt", article("1.txt", 1))
     with pytest.raises(
         UserError, match=r"1\.txt question 1: question '1\.txt-0' occurs at .*1\.txt"

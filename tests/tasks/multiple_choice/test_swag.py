@@ -1,4 +1,4 @@
-"""SWAG's released layout, in small."""
+"""Reading SWAG's released layout."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_a_test_split_has_no_labels(put):
     "options",
     [{"end": "\r\n"}, {"end": "\n\n"}, {"first": "\ufeff"}, {"more": ",extra"}],
 )
-def test_a_file_may_be_written_in_other_ways(put, options):
+def test_other_spellings_of_a_file(put, options):
     first, more, end = options.get("first", ""), options.get("more", ""), options.get("end", "\n")
     lines = [first + HEADER + more, *(line + more for line in ROWS)]
     assert (
@@ -64,7 +64,7 @@ def test_a_file_may_be_written_in_other_ways(put, options):
     )
 
 
-def test_lines_are_counted_where_quotes_hold_line_ends(put):
+def test_line_numbers_with_line_ends_in_quotes(put):
     broken = '2,v,36,x,"two\nlines",She,gen,a.,b.,c.,d.,0'
     found = multiple_choice_files.read_swag_file(put(HEADER, broken, *ROWS))
     assert found.contexts[0] == "two\nlines"
@@ -94,7 +94,7 @@ def test_lines_are_counted_where_quotes_hold_line_ends(put):
         ),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_place(put, lines, message):
+def test_errors_name_the_line(put, lines, message):
     with pytest.raises(UserError, match=message) as error:
         multiple_choice_files.read_swag_file(put(*lines))
     assert "\n" not in str(error.value)

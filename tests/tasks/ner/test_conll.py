@@ -1,4 +1,4 @@
-"""CoNLL columns: what is read from them, IOB1 and IOB2, and the way back to conlleval."""
+"""CoNLL files: reading, tag schemes, and output for conlleval."""
 
 import pytest
 
@@ -56,11 +56,11 @@ def test_words_tags_documents_and_lines(read):
         lambda text: text.replace("-DOCSTART- -X- -X- O", "-DOCSTART-"),
     ],
 )
-def test_a_file_may_be_written_in_other_ways(read, change):
+def test_other_spellings_of_a_file(read, change):
     assert read(change(FILE)) == read(FILE)
 
 
-def test_documents_and_sentences_without_their_marks(read):
+def test_files_without_document_marks(read):
     assert [each.document for each in read("a O\n\n\n\nb O\n")] == [0, 0]
     # What stands before the first mark is a document too.
     assert [each.document for each in read("a O\n-DOCSTART- O\nb O\n-DOCSTART- O\nc O")] == [
@@ -70,7 +70,7 @@ def test_documents_and_sentences_without_their_marks(read):
     ]
 
 
-def test_white_space_that_is_no_space_is_part_of_a_word(read):
+def test_other_white_space_is_part_of_a_word(read):
     assert read("a\u00a0b\u2028c O\n")[0].words == ("a\u00a0b\u2028c",)
     assert read("\u00a0 O\n")[0].words == ("\u00a0",)
 
@@ -83,7 +83,7 @@ def test_white_space_that_is_no_space_is_part_of_a_word(read):
         ("I-X I-Y B-Y", "B-X B-Y B-Y"),
     ],
 )
-def test_iob1_becomes_iob2(read, iob1, iob2):
+def test_conversion_of_iob1_to_iob2(read, iob1, iob2):
     text = "\n".join(f"w {tag}" for tag in iob1.split())
     assert read(text)[0].tags == tuple(iob2.split())
     assert read(text, scheme="iob1")[0].tags == tuple(iob2.split())
@@ -92,7 +92,7 @@ def test_iob1_becomes_iob2(read, iob1, iob2):
     assert entities.extract_entities(iob1.split()) == entities.extract_entities(iob2.split())
 
 
-def test_bioes_becomes_iob2(read):
+def test_conversion_of_bioes_to_iob2(read):
     assert read("a S-X\nb B-X\nc I-X\nd E-X\ne O")[0].tags == ("B-X", "B-X", "I-X", "I-X", "O")
     assert read("a B-X\nb E-X", scheme="bioes")[0].tags == ("B-X", "I-X")
 
@@ -113,7 +113,7 @@ def test_the_tags_of_training_are_complete_and_ordered(read):
     assert ner_conll.tag_names(read("a O")) == ("O",)
 
 
-def test_predictions_are_written_as_conlleval_reads_them(read, tmp_path):
+def test_predictions_are_written_in_the_format_of_conlleval(read, tmp_path):
     sentences = read(FILE)
     path = tmp_path / "new" / "predicted.txt"
     ner_conll.write(path, sentences, [["B-ORG", "O"], ["O"], ["B-PER", "B-PER"]])
@@ -155,18 +155,18 @@ def test_predictions_are_written_as_conlleval_reads_them(read, tmp_path):
         (b"a O\n\xff O\n", "auto", r"words.txt:2: byte 0 is not UTF-8"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_place(read, text, scheme, message):
+def test_errors_name_the_line(read, text, scheme, message):
     with pytest.raises(UserError, match=message) as error:
         read(text, scheme=scheme)
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*absent.txt: No such file"):
         ner_conll.read(tmp_path / "absent.txt")
 
 
-def test_a_tag_that_training_never_had(read):
+def test_a_tag_without_training_examples_is_refused(read):
     names = ner_conll.tag_names(read(FILE))
     ner_conll.check_tags(
         "dev.txt", read("a I-ORG\nb O"), names

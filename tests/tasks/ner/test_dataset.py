@@ -1,4 +1,4 @@
-"""Tagged words as sequences, and predictions of them as entities and as CoNLL's columns."""
+"""NER datasets: encoding, entity scores, CoNLL output, inputs of predict."""
 
 import json
 
@@ -50,14 +50,16 @@ def dataset(data, pieces, reading):
 
 
 def certain(found, split="dev"):
-    """Predictions of a model that is right about every word."""
+    """Predictions of a model that is correct for every word."""
     batches = found.batches[split]
     rows = batches.pairs.rows(np.arange(len(batches.pairs)), 24)
     return np.maximum(rows["token_labels"] - 1, 0)
 
 
 @pytest.mark.parametrize("document_context", [False, True])
-def test_what_is_right_scores_one_and_is_written_as_columns(dataset, document_context, tmp_path):
+def test_correct_predictions_score_one_and_are_written_as_columns(
+    dataset, document_context, tmp_path
+):
     found = dataset(document_context=document_context)
     assert found.task_fields == {"labels": ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")}
     predicted = certain(found)
@@ -72,7 +74,7 @@ def test_what_is_right_scores_one_and_is_written_as_columns(dataset, document_co
     assert sum(map(bool, lines)) == 11
 
 
-def test_an_entity_that_is_missed_counts(dataset):
+def test_a_missed_entity_lowers_the_score(dataset):
     found = dataset()
     predicted = certain(found)
     predicted[predicted == 1] = 0  # no places
@@ -84,7 +86,7 @@ def test_an_entity_that_is_missed_counts(dataset):
     }
 
 
-def test_words_that_a_person_gives(pieces, reading):
+def test_words_from_inputs(pieces, reading):
     read = reading(pieces, max_seq_length=24, padded_lengths=())
     labels = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     lines = [("stdin:1", "Anna Berg saw Oslo"), ("stdin:2", json.dumps({"words": ["New York"]}))]
@@ -111,7 +113,7 @@ def test_words_that_a_person_gives(pieces, reading):
         ({"scheme": "iob3"}, r"unknown tagging scheme"),
     ],
 )
-def test_a_mistake_is_one_line(dataset, changes, message):
+def test_a_user_error_is_one_line(dataset, changes, message):
     with pytest.raises(UserError, match=message) as caught:
         dataset(**changes)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Classes of words: the loss by hand, weights, and that only first tokens count."""
+"""The NER head: loss by hand, weights, first tokens of words."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +49,7 @@ def test_the_loss_by_hand(module, params, token_batch, logits, weights):
     assert float(metrics["ner/accuracy"][0]) == right
 
 
-def test_every_token_gets_its_likeliest_class(module, params, token_batch, logits):
+def test_every_token_gets_its_most_likely_class(module, params, token_batch, logits):
     batch = token_batch(2, token_labels=LABELS)
     found = module.apply(params, batch, method="predict")
     np.testing.assert_array_equal(found, logits.argmax(axis=-1))

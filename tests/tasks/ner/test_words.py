@@ -1,4 +1,4 @@
-"""Tagged sentences as sequences: by hand, and every word is predicted exactly once."""
+"""Tagged sentences as sequences, by hand; every word is predicted exactly once."""
 
 import random
 import types
@@ -19,7 +19,7 @@ CLS, SEP, PAD, UNKNOWN, MASK = 1, 2, 7, 8, 9
 
 
 def letters(**changes):
-    """A tokenizer with one token a letter: a is 10, b is 11 ...; a word of dots has none."""
+    """A tokenizer with one token per letter: a is 10, b is 11, ...; a word of dots has none."""
     known = {"cls_id": CLS, "sep_id": SEP, "pad_id": PAD, "unk_id": UNKNOWN, "mask_id": MASK}
 
     def encode_batch(texts):
@@ -43,7 +43,7 @@ def encode(sentences, length=9, tokens=None, **options):
     return ner_words.encode(sentences, tokens or letters(), length, tag_names=TAGS, **options)
 
 
-def test_a_label_at_the_first_piece_of_each_word():
+def test_labels_are_at_the_first_token_of_each_word():
     batch = rows(encode([sentence("abc d ef", "B-X I-X O"), sentence("d", "I-X")]))
     assert batch["input_ids"].tolist() == [
         [CLS, 10, 11, 12, 13, 14, 15, SEP, PAD],
@@ -55,7 +55,7 @@ def test_a_label_at_the_first_piece_of_each_word():
     assert batch["token_labels"].dtype == np.int32
 
 
-def test_the_way_back_to_words():
+def test_predictions_are_mapped_to_words():
     encoded = encode([sentence("abc d ef"), sentence("d")])
     assert encoded.sequences.tolist() == [0, 0, 0, 1]
     assert encoded.positions.tolist() == [1, 4, 5, 1]
@@ -74,7 +74,7 @@ def test_cls_last():
     assert encoded.positions.tolist() == [0, 3]
 
 
-def test_a_sentence_that_is_too_long_is_cut_between_words():
+def test_a_long_sentence_is_split_between_words():
     encoded = encode([sentence("ab cd ef g"), sentence("h")], length=7)
     assert rows(encoded, 7)["input_ids"].tolist() == [
         [CLS, 10, 11, 12, 13, SEP, PAD],
@@ -86,13 +86,13 @@ def test_a_sentence_that_is_too_long_is_cut_between_words():
     assert encoded.sizes.tolist() == [4, 1]
 
 
-def test_a_word_that_is_too_long_alone_keeps_its_beginning():
+def test_a_word_longer_than_a_sequence_is_truncated():
     encoded = encode([sentence("abcdef g", "B-X O")], length=5)
     assert rows(encoded, 5)["input_ids"].tolist() == [[CLS, 10, 11, 12, SEP], [CLS, 16, SEP, 7, 7]]
     assert rows(encoded, 5)["token_labels"].tolist() == [[0, 2, 0, 0, 0], [0, 1, 0, 0, 0]]
 
 
-def test_a_word_without_a_piece_is_predicted_too():
+def test_a_word_without_tokens_is_predicted():
     text = [sentence("a . b", "O B-X O")]
     assert rows(encode(text), 5)["input_ids"].tolist() == [[CLS, 10, UNKNOWN, 11, SEP]]
     assert rows(encode(text), 5)["token_labels"].tolist() == [[0, 1, 2, 1, 0]]
@@ -106,7 +106,7 @@ def test_a_word_without_a_piece_is_predicted_too():
         encode(text, tokens=neither)
 
 
-def test_the_context_of_the_document_is_read_and_not_predicted():
+def test_document_context_is_encoded_and_not_predicted():
     text = [sentence("ab c"), sentence("d e", "B-X O"), sentence("fg h"), sentence("i", "", 1)]
     encoded = encode(text, length=8, document_context=True)
     batch = rows(encoded, 8)
@@ -166,7 +166,7 @@ def test_every_word_is_predicted_exactly_once(length, cls_last, document_context
 
 
 @pytest.mark.parametrize("length", [7, 12, 30, 200])
-def test_the_context_is_as_much_as_fits_on_both_sides(length):
+def test_document_context_fills_both_sides(length):
     sentences = drawn(length)
     budget = length - 2
     encoded = encode(sentences, length, document_context=True)
@@ -195,7 +195,7 @@ def test_the_context_is_as_much_as_fits_on_both_sides(length):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
-def test_words_are_tokenized_as_inside_a_text(kind):
+def test_words_are_tokenized_as_in_running_text(kind):
     text = "the cat sees a dog and the dog sees another cat"
     learned = tokenizer.train([text] * 20, kind=kind, vocab_size=300)
     encoded = encode([sentence(text)], 64, tokens=learned)

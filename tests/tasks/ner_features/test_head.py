@@ -1,4 +1,4 @@
-"""A BiLSTM on a frozen BERT: what moves, what is remembered, what counts, and that it learns."""
+"""Feature-based NER: a BiLSTM on a frozen BERT."""
 
 import functools
 
@@ -27,7 +27,9 @@ ENCODER = bert.Model(V, D, 2, 2, 10, max_position_embeddings=L, output_hidden_st
 
 @pytest.fixture(scope="module")
 def batch():
-    """A word's class is told by the token before it, over pieces that are no words."""
+    """The class of a word is given by the preceding token, across tokens that are not first in a
+    word.
+    """
     generator = np.random.default_rng(0)
     there = np.arange(L) < generator.integers(3, L + 1, B)[:, None]
     ids = generator.integers(0, V, (B, L)) * there
@@ -48,7 +50,7 @@ def pretrainer(encode=layer_choice.frozen_features, encoder=ENCODER, **fields):
 
 @pytest.fixture(scope="module")
 def learned(batch):
-    """(state before, state after, losses) of thirty steps, by the settings of the recipe."""
+    """(state before, state after, losses) of thirty steps, by settings of the recipe."""
     config = load_config("configs/ner.py:conll2003,features,tiny")
     mesh = sharding.make_mesh({"data": 4, "fsdp": 2, "tensor": 1, "sequence": 1})
     trainer = make_trainer(
@@ -70,7 +72,7 @@ def learned(batch):
     return before, jax.tree.map(np.asarray, state), losses
 
 
-def test_the_encoder_stays_bit_for_bit_and_the_rest_learns(learned):
+def test_the_encoder_is_frozen_bit_for_bit_and_the_rest_is_trained(learned):
     before, after, losses = learned
     assert fingerprint(after.params["encoder"]) == fingerprint(before.params["encoder"])
     heads = (named(state.params["ner_features"]) for state in (before, after))
@@ -79,7 +81,7 @@ def test_the_encoder_stays_bit_for_bit_and_the_rest_learns(learned):
     assert int(after.skipped) == 0
 
 
-def test_the_optimizer_remembers_nothing_of_the_encoder(learned):
+def test_the_optimizer_has_no_state_for_the_encoder(learned):
     before, after, _ = learned
     for state in (before, after):
         remembered = [name for name in named(state.opt_state) if "ner_features" in name]
@@ -87,8 +89,8 @@ def test_the_optimizer_remembers_nothing_of_the_encoder(learned):
         assert not any("encoder" in name for name in named(state.opt_state))
 
 
-def test_parts_that_stay_take_no_part_in_clipping():
-    """What others do is what they would do alone."""
+def test_frozen_parts_do_not_affect_gradient_clipping():
+    """The updates of the other parts are the same as without frozen parts."""
     generator = np.random.default_rng(1)
     params, gradients = (
         {part: {"kernel": jnp.float32(generator.normal(size=(3, 5)))} for part in ("a", "b")}
@@ -113,7 +115,7 @@ def variables(rows):
     return nn.meta.unbox(jax.jit(init)(jax.random.key(3), rows))
 
 
-def test_it_reads_what_an_encoder_that_learns_reads_without_dropout(variables, rows):
+def test_the_frozen_encoder_runs_without_dropout(variables, rows):
     plain = pretrainer(apply_encoder)
     wanted, _ = plain.apply(variables, rows, train=False)
     frozen_parts = pretrainer(encoder=ENCODER.clone(hidden_dropout_prob=0.9), lstm_dropout=0.0)
@@ -135,7 +137,7 @@ def test_no_gradient_flows_to_the_encoder_and_none_is_counted(variables, rows):
     assert training_flops(loss, variables) == 3 * forward - 2 * of_encoder
 
 
-def test_padding_changes_no_loss_and_no_prediction(variables, rows):
+def test_padding_has_no_effect_on_loss_and_predictions(variables, rows):
     there = rows["attention_mask"]
     other = rows | {"input_ids": jnp.where(there, rows["input_ids"], 5)}
 

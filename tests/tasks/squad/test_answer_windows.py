@@ -14,7 +14,7 @@ from bertjax.tokenizers import tokenizer
 
 
 def letters(cls_id=1, sep_id=2, pair_separators=1):
-    """A tokenizer with one token a letter, a is 10, b is 11 ..., and none of other characters."""
+    """A tokenizer with one token per letter: a is 10, b is 11, ...; other characters have none."""
 
     def with_offsets(text):
         there = [place for place, letter in enumerate(text) if letter.isalpha()]
@@ -141,13 +141,13 @@ def test_two_separators():
         ("-", 3, [0, 0]),
     ],
 )
-def test_an_answer_becomes_the_tokens_that_have_part_in_it(answer, start, label):
+def test_an_answer_is_the_tokens_that_overlap_it(answer, start, label):
     questions = asked(("x", "ab -cd ef-", answer, start))
     sizes = SIZES | {"max_seq_length": 12}
     assert squad_windows.encode(questions, letters(), **sizes).labels.tolist() == [label]
 
 
-def test_part_of_a_token_is_that_token():
+def test_a_part_of_a_token_is_labelled_as_that_token():
     words = letters()
     words.encode_with_offsets = lambda text: ([10, 11], [(0, 5), (6, 12)])
     for answer, start, label in [("all", 1, [3, 3]), ("l w", 4, [3, 4]), ("ords", 7, [4, 4])]:
@@ -157,7 +157,9 @@ def test_part_of_a_token_is_that_token():
 
 
 def test_tokens_that_share_a_character_or_cover_none():
-    """A byte-level vocabulary spells an emoji in several tokens; a word's mark may stand alone."""
+    """An emoji has several byte-level tokens, and a word boundary mark can be a token of no
+    character.
+    """
     pieces = letters()
     pieces.encode_with_offsets = lambda text: (
         [10, 11, 12, 13, 14],
@@ -223,7 +225,7 @@ def test_a_context_without_tokens_is_named():
 
 
 def published_windows(size, room, stride):
-    """The published loop: (start, length) of each."""
+    """The published loop: (start, length) of each window."""
     windows, start = [], 0
     while start < size:
         length = min(size - start, room)
@@ -235,7 +237,7 @@ def published_windows(size, room, stride):
 
 
 def published_choice(windows, token):
-    """The published loop: which window shows most around a token."""
+    """The published loop: the window with the maximum context of a token."""
     best_score, best = None, None
     for number, (start, length) in enumerate(windows):
         end = start + length - 1
@@ -247,7 +249,7 @@ def published_choice(windows, token):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_windows_and_choices_are_the_published_ones(seed):
+def test_windows_and_maximum_contexts_equal_the_published_loops(seed):
     generator = np.random.default_rng(seed)
     max_seq_length = int(generator.integers(9, 300))
     max_query_length = int(generator.integers(1, min(6, max_seq_length - 4) + 1))
@@ -302,13 +304,13 @@ TRAINED = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe")
 
 @pytest.fixture(scope="module", params=TRAINED)
 def learned(request):
-    """A tokenizer of every kind that has read all these characters."""
+    """A tokenizer of every kind, trained on all these characters."""
     texts = [text for text, _ in ODD] * 20
     return tokenizer.train(texts, kind=request.param, vocab_size=400, lowercase=False)
 
 
 def decoded(questions, windows):
-    """The text of each labelled window's label, and which question it is of."""
+    """The text of each window's label, and the question it belongs to."""
     labelled = np.flatnonzero(windows.labels[:, 0] != windows.cls)
     begins = windows.characters(labelled, windows.labels[labelled, 0])[:, 0]
     ends = windows.characters(labelled, windows.labels[labelled, 1])[:, 1]
@@ -317,7 +319,7 @@ def decoded(questions, windows):
         yield number, questions.contexts[questions.context_of[number]][begin:end]
 
 
-def test_odd_texts_come_back(learned):
+def test_labels_of_unusual_texts_decode_to_the_answers(learned):
     rows = [("Where?", text, answer, text.index(answer)) for text, answer in ODD]
     questions = asked(*rows)
     windows = squad_windows.encode(
@@ -338,7 +340,7 @@ def test_odd_texts_come_back(learned):
 
 @pytest.fixture(scope="module", params=["bert-base-uncased", "bert-base-cased"])
 def real(request, shared_data):
-    """The real questions with a released vocabulary, in windows that most contexts do not fit."""
+    """The real questions with a released vocabulary, in windows shorter than most contexts."""
     questions = squad_files.read(shared_data / "squad" / "v2.0_half_dev.json").sample(2500, seed=0)
     vocabulary = tokenizer.load(shared_data / "vocab" / request.param)
     windows = squad_windows.encode(
@@ -375,8 +377,8 @@ def test_every_token_has_its_maximum_context_once(real):
     assert windows.maximum_context.sum() == np.array(sizes)[questions.context_of].sum()
 
 
-def test_real_answers_come_back(real):
-    """Of the whole file 99.93% do with windows of 384: the others are parts of words."""
+def test_labels_of_real_texts_decode_to_the_answers(real):
+    """99.93% of the whole file with windows of 384: the other answers are parts of words."""
     questions, _, windows = real
     found = list(decoded(questions, windows))
     answered = np.flatnonzero(~questions.impossible)

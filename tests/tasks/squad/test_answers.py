@@ -1,4 +1,4 @@
-"""From scores to answers: by hand, and against the published loops."""
+"""Answers from start and end scores: by hand, and against the published loops."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from bertjax.tasks.squad.files import SquadQuestions
 
 
 def words():
-    """A tokenizer with one token a word."""
+    """A tokenizer with one token per word."""
 
     def with_offsets(text):
         spans, at = [], 0
@@ -35,7 +35,7 @@ def words():
 
 
 def asked(*rows):
-    """Questions of one word about contexts."""
+    """Questions of one word about the given contexts."""
     return SquadQuestions(
         ids=[f"q{number}" for number in range(len(rows))],
         titles=[""] * len(rows),
@@ -49,14 +49,14 @@ def asked(*rows):
 
 
 def read(*rows, max_seq_length=20, doc_stride=2, cls_last=False):
-    """Questions and their windows; a context begins at place 3."""
+    """Questions and their windows; a context starts at position 3."""
     questions = asked(*rows)
     sizes = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "max_query_length": 1}
     return questions, squad_windows.encode(questions, words(), **sizes, cls_last=cls_last)
 
 
 def scored(*windows):
-    """Each window's {place: score} as the two arrays, the best first, padded with place 0."""
+    """{position: score} of each window as the two arrays, best first, padded with position 0."""
     width = max(map(len, windows))
     rows = [sorted(window.items(), key=lambda item: -item[1]) for window in windows]
     rows = [row + [(0, -math.inf)] * (width - len(row)) for row in rows]
@@ -87,7 +87,7 @@ def test_one_window_by_hand():
     assert found.odds() == {}
 
 
-def test_places_outside_the_context_are_no_answers():
+def test_positions_outside_the_context_are_ignored():
     questions, windows = read("a b c")
     # 0 is [CLS], 1 the question, 2 and 6 are [SEP], 7 and more are padding.
     wrong = dict.fromkeys((0, 1, 2, 6, 7, 19), 9.0)
@@ -99,7 +99,7 @@ def test_places_outside_the_context_are_no_answers():
     assert texts(squad_answers.find(questions, windows, *scored({4: 1.0}), *scored(wrong))) == [""]
 
 
-def test_an_end_before_its_start_and_what_is_too_long():
+def test_reversed_and_too_long_spans_are_ignored():
     questions, windows = read("a b c d")
     starts, ends = scored({5: 8.0, 3: 1.0}), scored({4: 9.0, 6: 1.0})
     assert texts(squad_answers.find(questions, windows, *starts, *ends)) == [
@@ -116,7 +116,7 @@ def test_an_end_before_its_start_and_what_is_too_long():
     assert texts(exact) == ["c"]
 
 
-def test_an_answer_begins_where_its_token_has_most_around_it():
+def test_an_answer_starts_in_the_window_of_maximum_context():
     questions, windows = read("a b c d e", max_seq_length=8)
     assert windows.first.tolist() == [0, 2]
     # Windows abcd and cde: c has more around it in the first, d in the second, whatever the scores.
@@ -155,7 +155,7 @@ def test_the_best_of_several_windows_and_questions():
     assert [texts(found, 0), texts(found, 1)] == [["f g", "a b"], ["x"]]
 
 
-def test_equal_scores_keep_the_order_of_places():
+def test_equal_scores_keep_the_order_of_positions():
     questions, windows = read("a b c")
     starts = np.zeros((1, 3), np.float32), np.array([[4, 3, 5]])
     ends = np.zeros((1, 3), np.float32), np.array([[5, 3, 4]])
@@ -180,7 +180,7 @@ def test_no_answer_is_the_lowest_of_all_windows():
     assert found.predictions(threshold=math.inf) == {"q0": "f g", "q1": "x"}
 
 
-def test_no_answer_comes_behind_the_best_ones_if_it_is_not_among_them():
+def test_no_answer_is_appended_to_the_best_answers():
     questions, windows = read("a b c d")
     starts, ends = scored({3: 4.0, 4: 3.0, 5: 2.0}), scored({6: 0.0})
     low = squad_answers.find(questions, windows, *starts, *ends, np.array([-9.0]), n_best_size=2)
@@ -203,7 +203,7 @@ def test_a_question_without_any_span():
     assert two.predictions(threshold=math.inf) == {"q0": "", "q1": "c d"}
 
 
-def test_scores_of_minus_infinity_are_no_answers():
+def test_scores_of_minus_infinity_are_ignored():
     questions, windows = read("a b")
     starts, ends = scored({4: -math.inf, 3: 1.0}), scored({4: 1.0, 3: -math.inf})
     assert texts(squad_answers.find(questions, windows, *starts, *ends)) == ["a b"]
@@ -237,7 +237,7 @@ def test_cls_last():
     assert texts(found) == ["a b"]
 
 
-def test_what_is_wrong_is_named():
+def test_invalid_settings_are_refused():
     questions, windows = read("a b", "c d")
     good = scored({3: 1.0}, {3: 1.0})
     for value in (math.nan, math.inf):
@@ -254,7 +254,7 @@ def test_what_is_wrong_is_named():
 
 
 def published(questions, windows, starts, ends, nulls, n_best_size, max_answer_length):
-    """The published loops, token by token: (text, start's score, end's score) of each question."""
+    """The published loops: (text, start's score, end's score) of each question."""
     shown = windows.maximum_context
     result = []
     for number, context in enumerate(questions.context_of):
@@ -293,8 +293,8 @@ def published(questions, windows, starts, ends, nulls, n_best_size, max_answer_l
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_best_answers_are_the_published_ones(seed):
-    """Many equal scores and equal words; some places lie outside, in any order."""
+def test_the_best_answers_equal_the_published_loops(seed):
+    """With many equal scores and words; some positions are outside, in any order."""
     generator = np.random.default_rng(seed)
     contexts = [
         " ".join(generator.choice(["a", "b", "cc", "a,"], generator.integers(1, 40)))
@@ -321,7 +321,7 @@ def test_the_best_answers_are_the_published_ones(seed):
         assert found.null_odds[number] == odds
 
 
-def test_many_windows_are_taken_a_part_at_a_time(monkeypatch):
+def test_many_windows_are_processed_in_chunks(monkeypatch):
     generator = np.random.default_rng(0)
     questions, windows = read(*["a b c d e f g h i"] * 20, max_seq_length=8, doc_stride=2)
     starts, ends = (
@@ -357,7 +357,7 @@ def test_the_files(tmp_path):
     assert best["q1"][0]["probability"] == pytest.approx(1 / (1 + math.exp(-5)))
 
 
-def test_the_files_of_one_point_one(tmp_path):
+def test_the_files_of_squad_1(tmp_path):
     questions, windows = read("a b")
     squad_answers.write(
         tmp_path, squad_answers.find(questions, windows, *scored({3: 1.0}), *scored({4: 1.0}))

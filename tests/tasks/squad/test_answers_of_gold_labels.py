@@ -1,4 +1,4 @@
-"""Labels of windows, taken as scores, become the answers that real files have."""
+"""Gold labels of windows, used as scores, give the answers of real files."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from bertjax.tokenizers import tokenizer
 
 
 def gold(windows):
-    """Scores of a model that knows the labels: [CLS] in windows without the answer."""
+    """Scores of a perfect model: [CLS] in windows without the answer."""
     starts, ends = windows.labels[:, :1], windows.labels[:, 1:]
     empty = windows.labels[:, 0] == windows.cls
     scores = np.full(starts.shape, 5.0, np.float32)
@@ -22,7 +22,7 @@ def gold(windows):
 CHINESE = ["北京是中国的首都。上海在东边。", "水在零度结冰。"]
 
 
-def test_gold_labels_of_chinese_text_score_full_marks(shared_data):
+def test_gold_labels_of_chinese_text_score_100(shared_data):
     vocabulary = tokenizer.load(shared_data / "kbert" / "vocab.txt")
     rows = [(0, "上海"), (0, "中国的首都"), (1, "零度"), (1, "")]
     questions = SquadQuestions(
@@ -44,7 +44,7 @@ def test_gold_labels_of_chinese_text_score_full_marks(shared_data):
 
 
 @pytest.mark.parametrize("cls_last", [False, True])
-def test_gold_labels_of_two_point_zero_score_full_marks(shared_data, cls_last):
+def test_gold_labels_of_squad_2_score_100(shared_data, cls_last):
     questions = squad_files.read(shared_data / "squad" / "v2.0_half_dev.json")
     vocabulary = tokenizer.load(shared_data / "vocab" / "bert-base-uncased")
     windows = squad_windows.encode(questions, vocabulary, cls_last=cls_last)
@@ -63,8 +63,10 @@ def test_gold_labels_of_two_point_zero_score_full_marks(shared_data, cls_last):
 @pytest.mark.parametrize(
     ("vocabulary", "share"), [("bert-base-cased", 0.999), ("t5", 0.97), ("gpt2", 0.98)]
 )
-def test_gold_labels_of_one_point_one_score_full_marks(shared_data, vocabulary, share):
-    """Pieces of T5 and GPT-2 may end with punctuation; padding lends them special tokens."""
+def test_gold_labels_of_squad_1_score_100(shared_data, vocabulary, share):
+    """Tokens of T5 and GPT-2 may end with punctuation; the padding token stands in for special
+    tokens.
+    """
     questions = squad_files.read(shared_data / "squad" / "v1.1_xquad_en.json")
     loaded = tokenizer.load(shared_data / "vocab" / vocabulary)
     if loaded.cls_id is None:

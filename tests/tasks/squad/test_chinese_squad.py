@@ -1,4 +1,4 @@
-"""SQuAD's layout in Chinese: answers are characters of the context, and no space is put back."""
+"""SQuAD's layout in Chinese: answers are substrings of the context, without added spaces."""
 
 # ruff: noqa: RUF001 - Chinese has punctuation of its own
 
@@ -67,7 +67,7 @@ def pieces(request, tmp_path):
 
 
 def certain(windows, labels):
-    """Predictions of a model that is sure of these places."""
+    """Predictions of a model that is certain of these positions."""
     rows = np.full((len(windows), 4 * K + 1), -np.inf, np.float32)
     rows[:, K : 2 * K] = rows[:, 3 * K : 4 * K] = 0
     there = windows.labels[:, 0] != windows.cls
@@ -83,7 +83,7 @@ def dataset(data, pieces, reading):
     return squad_dataset.Dataset(str(data), {"n_best_size": K}, FIELDS, read)
 
 
-def test_answers_are_cut_out_of_the_characters_of_the_context(dataset, tmp_path):
+def test_answers_are_substrings_of_the_context(dataset, tmp_path):
     predicted = certain(dataset.windows["dev"], dataset.windows["dev"].labels)
     dataset.write("dev", predicted, tmp_path / "out")
     text = (tmp_path / "out" / "dev" / "predictions.json").read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def test_answers_are_cut_out_of_the_characters_of_the_context(dataset, tmp_path)
     assert scores == {"exact_match": 1.0, "f1": 1.0, "character_f1": 1.0}
 
 
-def test_an_answer_that_is_right_in_part_counts_by_its_characters(dataset):
+def test_partly_correct_answers_are_scored_by_characters(dataset):
     windows = dataset.windows["dev"]
     short = windows.labels.copy()
     long = short[:, 1] > short[:, 0]
@@ -123,7 +123,7 @@ def test_characters_in_common_by_hand(predicted, answers, expected):
     assert found == pytest.approx(100 * expected)
 
 
-def test_scores_of_english_are_the_official_ones_alone():
+def test_english_answers_have_only_the_official_scores():
     assert not metrics_answers.is_mostly_chinese(
         {"a": ("the mill",), "b": ("the sign 井",), "c": ()}
     )
@@ -132,7 +132,7 @@ def test_scores_of_english_are_the_official_ones_alone():
 
 
 @pytest.mark.slow
-def test_it_is_fine_tuned_like_any_other(data, tmp_path, beginning):
+def test_it_can_be_fine_tuned(data, tmp_path, beginning):
     run = beginning(tokenizer.load(own_vocabulary(tmp_path)))
     recipe = configs.load_config("configs/squad.py:squad1,tiny", [])
     recipe.num_train_epochs = 1

@@ -1,4 +1,4 @@
-"""Questions as windows, and windows' scores as answers: what is right is scored as right."""
+"""SQuAD datasets: windows as examples, scores, thresholds, inputs of predict."""
 
 import json
 
@@ -65,7 +65,7 @@ def dataset(data, pieces, reading):
 
 
 def certain(dataset, split="dev"):
-    """Predictions of a model that is sure of every label."""
+    """Predictions of a model that is certain of every label."""
     windows = dataset.windows[split]
     rows = np.full((len(windows), 4 * K + 1), -np.inf, np.float32)
     rows[:, K : 2 * K] = rows[:, 3 * K : 4 * K] = 0
@@ -94,7 +94,7 @@ def test_a_window_is_an_example(dataset):
 
 
 @pytest.mark.parametrize("unanswerable", [False, True])
-def test_what_is_certain_and_right_scores_one(dataset, unanswerable, tmp_path):
+def test_correct_predictions_score_one(dataset, unanswerable, tmp_path):
     found = dataset(unanswerable=unanswerable)
     predicted = certain(found)
     scores = found.score("dev", predicted)
@@ -107,7 +107,7 @@ def test_what_is_certain_and_right_scores_one(dataset, unanswerable, tmp_path):
     assert list(written.values()) == answers
 
 
-def test_a_threshold_that_is_given_is_kept(dataset):
+def test_a_given_threshold_is_used(dataset):
     found = dataset(null_threshold=-100.0)
     scores = found.score("dev", certain(found))
     assert scores["null_threshold"] == -100.0
@@ -136,7 +136,7 @@ def test_a_context_without_tokens_is_named_with_its_file(dataset, data):
         ),
     ],
 )
-def test_a_mistake_is_one_line(dataset, changes, message):
+def test_a_user_error_is_one_line(dataset, changes, message):
     with pytest.raises(UserError, match=message) as caught:
         dataset(**changes)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Spans of answers: the loss by hand, the best places, padding and what stands for no answer."""
+"""The SQuAD head: loss by hand, best positions, padding, no answer."""
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,7 @@ def test_the_loss_by_hand(module, params, batch, logits):
     assert float(metrics["squad/exact_span"][0]) == right
 
 
-def test_a_window_that_fills_a_batch_does_not_count(module, params, batch):
+def test_padding_windows_have_no_loss(module, params, batch):
     alone = {name: rows[:1] for name, rows in batch.items()}
     one = module.apply(params, alone, train=False)[0]["squad"]
     weights = jnp.array([1.0, 0.0])
@@ -68,7 +68,7 @@ def test_a_window_that_fills_a_batch_does_not_count(module, params, batch):
     np.testing.assert_allclose(two, one, rtol=1e-6)
 
 
-def test_the_best_places_of_the_context_are_handed_on(module, params, batch, logits):
+def test_predictions_are_the_best_positions_of_the_context(module, params, batch, logits):
     found = np.asarray(module.apply(params, batch, method="predict"))
     assert found.shape == (2, 9)
     for row, marks in enumerate(MARKS):
@@ -81,7 +81,7 @@ def test_the_best_places_of_the_context_are_handed_on(module, params, batch, log
         assert found[row, -1] == pytest.approx(logits[row, :, 0].sum(), rel=1e-5)
 
 
-def test_what_is_not_there_has_no_score(module, params, batch):
+def test_padding_has_no_score(module, params, batch):
     marks = jnp.asarray(np.where(MARKS == 1, 0, MARKS)).at[0, 3].set(1)
     found = np.asarray(module.apply(params, batch | {"answer_places": marks}, method="predict"))
     assert np.isfinite(found[0, [0, 4]]).all()
@@ -89,7 +89,7 @@ def test_what_is_not_there_has_no_score(module, params, batch):
     assert np.isneginf(found[1, [0, 1, 4, 5]]).all()
 
 
-def test_padding_changes_nothing(module, params, batch):
+def test_longer_padding_has_no_effect(module, params, batch):
     longer = {
         name: jnp.pad(rows, [(0, 0), (0, 4)]) if name != "labels" else rows
         for name, rows in batch.items()

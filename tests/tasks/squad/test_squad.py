@@ -1,4 +1,4 @@
-"""Reading SQuAD's layout: both versions, other languages, and everything that is wrong."""
+"""Reading SQuAD's layout: both versions, other languages, and errors."""
 
 import json
 
@@ -13,13 +13,13 @@ CONTEXT = '\ufeffNiña said:\r\n\t"one"  two\u00a0three 👩\u200d🔬 four.'
 
 
 def question(identity, text, answers=(), **more):
-    """As the files have it; answers are (text, start)."""
+    """A question as in the files; answers are (text, start)."""
     listed = [{"text": answer, "answer_start": start} for answer, start in answers]
     return {"id": identity, "question": text, "answers": listed, **more}
 
 
 def content():
-    """Two articles, three paragraphs of which one has no question."""
+    """Two articles and three paragraphs, one of them without questions."""
     first = [
         question("q1", "How many?", [("one", CONTEXT.index("one")), ("two", CONTEXT.index("two"))]),
         question("q2", "Who?\r\n", is_impossible=True, plausible_answers=[{"text": "x"}]),
@@ -67,7 +67,7 @@ def test_columns(tmp_path):
     assert found.references() == {"q1": ("one", "two"), "q2": (), "q3": ("北京",)}
 
 
-def test_answers_reach_from_character_to_character(tmp_path):
+def test_answers_have_character_offsets(tmp_path):
     data = content()
     start = CONTEXT.index("  two")
     data["data"][0]["paragraphs"][1]["qas"][0] = question("q1", "?", [("  two\u00a0", start)])
@@ -79,8 +79,8 @@ def test_answers_reach_from_character_to_character(tmp_path):
     ]
 
 
-def test_texts_stay_as_they_are(tmp_path):
-    """However the file spells them: escaped, in UTF-8, with its own byte order mark, or raw."""
+def test_texts_are_unchanged(tmp_path):
+    """With any spelling in the file: escaped, UTF-8, with a byte order mark, or raw."""
     plain = squad_files.read(written(tmp_path, content()))
     unescaped = json.dumps(content(), ensure_ascii=False, indent=1)
     raw = unescaped.replace("\\t", "\t").replace("\\r\\n", "\r\n")
@@ -114,13 +114,13 @@ def test_a_test_split_may_have_answers(tmp_path):
 
 
 def misplaced(tmp_path):
-    """The second answer of the first question stands one character later than it should."""
+    """The second answer of the first question has an offset that is one too large."""
     data = content()
     data["data"][0]["paragraphs"][1]["qas"][0]["answers"][1]["answer_start"] += 1
     return written(tmp_path, data)
 
 
-def test_a_misplaced_answer_stops(tmp_path):
+def test_a_misplaced_answer_is_an_error(tmp_path):
     place = CONTEXT.index("two") + 1
     line = (
         "set.json: 1 of 3 questions have an answer that is not at its answer_start, the "
@@ -133,14 +133,14 @@ def test_a_misplaced_answer_stops(tmp_path):
 
 
 @pytest.mark.parametrize("start", [-1, -4, 10_000])
-def test_a_place_outside_the_context_is_no_place(tmp_path, start):
+def test_an_offset_outside_the_context_is_misplaced(tmp_path, start):
     data = content()
     data["data"][1]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = start
     with pytest.raises(UserError, match=rf"'q3': at {start} got '', expected '北京'"):
         squad_files.read(written(tmp_path, data))
 
 
-def test_counting_from_the_end_is_no_place(tmp_path):
+def test_a_negative_offset_is_misplaced(tmp_path):
     data = content()
     qas = data["data"][1]["paragraphs"][0]["qas"]
     qas[0] = question("q3", "?", [("首都。", -3)])
@@ -169,14 +169,14 @@ def test_a_misplaced_answer_is_skipped_or_kept(tmp_path):
         squad_files.read(path, on_mismatch="skp")
 
 
-def test_nothing_left_is_no_set(tmp_path):
+def test_a_file_without_valid_questions_is_refused(tmp_path):
     data = {"data": [{"paragraphs": [{"context": "x", "qas": [question("q", "?", [("y", 0)])]}]}]}
     with pytest.raises(UserError, match=r"an answer that is not at its answer_start, so all"):
         squad_files.read(written(tmp_path, data), on_mismatch="skip")
 
 
 def change(path, value):
-    """Sets a value deep in the content; `Ellipsis` takes the key away."""
+    """Set a value deep in the content; `Ellipsis` deletes the key."""
     data = content()
     node = data
     for step in path[:-1]:
@@ -265,7 +265,7 @@ ANSWER = (*ASKED, "answers", 1)
         ((*ANSWER, "answer_start"), 3.0, r"'answer_start': got a number, expected a whole number"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path, path, value, message):
+def test_errors_name_the_place_in_the_file(tmp_path, path, value, message):
     with pytest.raises(UserError, match=message) as caught:
         squad_files.read(written(tmp_path, change(path, value)))
     assert str(caught.value).startswith(f"{tmp_path}/set.json")
@@ -293,13 +293,13 @@ def test_keys_of_a_large_object_are_not_all_listed(tmp_path):
         (b"[1]", r"the file: got a list, expected an object with 'data'"),
     ],
 )
-def test_what_is_no_json_is_named_with_its_line(tmp_path, data, message):
+def test_invalid_json_is_named_with_its_line(tmp_path, data, message):
     with pytest.raises(UserError, match=message) as caught:
         squad_files.read(written(tmp_path, data))
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"cannot read .*none.json: No such file .*; expected a JSON"
     ):
@@ -322,7 +322,7 @@ def test_the_released_files_have_their_published_sizes(shared_data, released):
     assert not english.impossible.any()
 
 
-def test_every_answer_stands_where_it_is_said_to(released):
+def test_every_answer_is_at_its_offset(released):
     reach = released.first_answers()
     for number in np.flatnonzero(~released.impossible):
         begin, end = reach[number]
@@ -330,7 +330,7 @@ def test_every_answer_stands_where_it_is_said_to(released):
         assert context[begin:end] == released.answers[number][0].strip()
 
 
-def test_a_sample_is_a_part_in_file_order(released):
+def test_a_subsample_is_in_file_order(released):
     sample = released.sample(100, seed=3)
     assert len(sample) == 100
     places = [released.ids.index(identity) for identity in sample.ids]

@@ -1,4 +1,4 @@
-"""Saving, keeping, and what happens to checkpoints that are damaged or do not fit."""
+"""Checkpoints: saving, retention, damage and mismatches."""
 
 import json
 import logging
@@ -83,7 +83,7 @@ def spoil_the_integrity(checkpoint):
 DAMAGES = [truncate, flip_a_bit, delete_a_file, delete_the_record, spoil_the_integrity]
 
 
-def test_what_is_read_is_what_was_saved(tmp_path, resume, output):
+def test_a_restored_state_equals_the_saved_one(tmp_path, resume, output):
     with Checkpoints(tmp_path, provenance=PROVENANCE) as checkpoints:
         checkpoints.save(state_at(3), step=3, metrics={"loss": 1.5}, hooks={"Report": {"n": 1}})
     state, record = resume()
@@ -130,7 +130,7 @@ def test_restores_onto_any_mesh(tmp_path):
         np.testing.assert_array_equal(restored, values)
 
 
-def test_reads_a_part_without_devices(tmp_path):
+def test_a_part_is_loaded_without_devices(tmp_path):
     save(tmp_path, [2])
     encoder = load_numpy(tmp_path / "checkpoints" / "2", "params/encoder")
     assert list(encoder) == ["kernel"]
@@ -149,7 +149,7 @@ def test_newest_and_best_are_kept(tmp_path):
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2", "4", "5"]
 
 
-def test_one_step_is_saved_once(tmp_path):
+def test_a_step_is_saved_once(tmp_path):
     save(tmp_path, [4, 4])
     assert checkpoint_folder.steps(tmp_path / "checkpoints") == [4]
 
@@ -162,7 +162,7 @@ def test_a_checkpoint_is_never_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_newest_falls_back_and_says_so(tmp_path, resume, output, damage):
+def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path, resume, output, damage):
     save(tmp_path, [1, 2])
     damage(tmp_path / "checkpoints" / "2")
     state, record = resume()
@@ -177,7 +177,7 @@ def test_a_damaged_newest_falls_back_and_says_so(tmp_path, resume, output, damag
     assert len(output) == 1
 
 
-def test_every_damaged_one_is_passed_over_but_one_set_aside_is_kept(tmp_path, resume, output):
+def test_damaged_checkpoints_are_skipped_and_the_newest_is_moved_aside(tmp_path, resume, output):
     save(tmp_path, [1, 2, 3])
     for step in (2, 3):
         truncate(tmp_path / "checkpoints" / str(step))
@@ -186,7 +186,7 @@ def test_every_damaged_one_is_passed_over_but_one_set_aside_is_kept(tmp_path, re
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "damaged-3"]
 
 
-def test_none_whole_is_an_error_and_changes_nothing(tmp_path, resume):
+def test_if_all_checkpoints_are_damaged_an_error_is_raised(tmp_path, resume):
     save(tmp_path, [1, 2])
     for step in (1, 2):
         flip_a_bit(tmp_path / "checkpoints" / str(step))
@@ -196,7 +196,7 @@ def test_none_whole_is_an_error_and_changes_nothing(tmp_path, resume):
     assert checkpoint_folder.steps(tmp_path / "checkpoints") == [1, 2]
 
 
-def test_a_save_that_was_cut_short_is_no_checkpoint(tmp_path, resume, output):
+def test_an_incomplete_save_is_not_a_checkpoint(tmp_path, resume, output):
     save(tmp_path, [1, 2])
     cut = tmp_path / "checkpoints" / "3"
     (cut / "state.orbax-checkpoint-tmp").mkdir(parents=True)
@@ -206,7 +206,7 @@ def test_a_save_that_was_cut_short_is_no_checkpoint(tmp_path, resume, output):
     assert output == []
 
 
-def test_a_save_cut_short_before_its_last_file_begins_again(tmp_path, resume, output):
+def test_a_run_whose_only_save_is_incomplete_starts_from_the_beginning(tmp_path, resume, output):
     save(tmp_path, [1])
     (tmp_path / "checkpoints" / "1" / "integrity.json").unlink()
     assert resume() is None
@@ -238,14 +238,14 @@ def test_other_shapes_are_refused_with_a_table(tmp_path, resume):
     ]
 
 
-def test_arrays_that_this_run_has_not_are_refused(tmp_path, resume):
+def test_surplus_arrays_are_refused(tmp_path, resume):
     save(tmp_path, [1])
     target = {name: leaf for name, leaf in TARGET.items() if name != "opt_state"}
     with pytest.raises(UserError, match=r"(?s)1 of 3 arrays differ.*bfloat16\[5\] +absent"):
         resume(target)
 
 
-def test_another_type_is_refused(tmp_path, resume):
+def test_another_dtype_is_refused(tmp_path, resume):
     save(tmp_path, [1])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), TARGET)
     with pytest.raises(UserError, match=r"bfloat16\[5\] +float32\[5\]"):
@@ -271,7 +271,7 @@ def refusal_of_a_save(checkpoints: Checkpoints, step: int) -> str:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_full_disk_keeps_the_last_checkpoint_and_says_what_to_do(
+def test_a_full_disk_keeps_the_last_checkpoint_and_suggests_a_fix(
     tmp_path, resume, monkeypatch, late
 ):
     checkpoints = Checkpoints(tmp_path, provenance=PROVENANCE)
@@ -306,7 +306,7 @@ def test_other_failures_are_not_hidden(tmp_path, monkeypatch):
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_saving_and_reading_are_silent(tmp_path, resume, capfd, caplog):
+def test_saving_and_loading_print_nothing(tmp_path, resume, capfd, caplog):
     caplog.set_level(logging.INFO)
     save(tmp_path, [1, 2])
     resume()

@@ -1,4 +1,4 @@
-"""Taking an encoder over from another run: which checkpoint, strictly matched, placed on a mesh."""
+"""Initialisation from another run: selected checkpoint, strict matching, placement on a mesh."""
 
 import json
 
@@ -16,7 +16,7 @@ from bertjax.train.sharding import make_mesh
 
 
 def tree(value, **changes):
-    """A state whose encoder is full of `value`; changes are more arrays of the encoder."""
+    """A state whose encoder is filled with `value`; `changes` adds arrays to the encoder."""
     encoder = {"embeddings": {"table": jnp.full((8, 3), value)}, "bias": jnp.full((5,), value)}
     head = {"kernel": jnp.full((3, 2), value)}
     return {"params": {"encoder": encoder | changes, "mlm": head}, "step": jnp.zeros((), jnp.int32)}
@@ -24,7 +24,7 @@ def tree(value, **changes):
 
 @pytest.fixture
 def run(tmp_path):
-    """A run with checkpoints 10, 20 and 30; that of step 20 is the best."""
+    """A run with checkpoints 10, 20 and 30, of which 20 is the best."""
     config = {"best_metric": "held_out/mlm_loss", "best_mode": "min", "model": {"name": "bert"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with Checkpoints(tmp_path, keep=Keep(latest=3)) as checkpoints:
@@ -38,7 +38,7 @@ def fresh(**changes):
 
 
 @pytest.mark.parametrize(("which", "step"), [("", 30), ("@10", 10), ("@best", 20)])
-def test_a_name_means_a_checkpoint(run, which, step):
+def test_a_name_selects_a_checkpoint(run, which, step):
     origin = checkpoint_origin.resolve(f"{run}{which}")
     assert origin.run == run
     assert origin.checkpoint == run / "checkpoints" / str(step)
@@ -48,13 +48,13 @@ def test_a_name_means_a_checkpoint(run, which, step):
     assert origin.description()["step"] == step
 
 
-def test_fresh_parameters_of_a_run(run):
+def test_random_parameters_of_a_run(run):
     origin = checkpoint_origin.resolve(f"random:{run}")
     assert origin.checkpoint is None
     assert origin.description() == {"step": 0, "encoder": "random"}
 
 
-def test_the_encoder_is_taken_and_nothing_else(run):
+def test_only_the_encoder_is_loaded(run):
     taken = checkpoint_origin.load_params(run / "checkpoints" / "20", fresh())
     assert (taken["encoder"]["embeddings"]["table"] == 20).all()
     assert (taken["encoder"]["bias"] == 20).all()
@@ -62,7 +62,7 @@ def test_the_encoder_is_taken_and_nothing_else(run):
     assert (taken["glue"] == 1).all()
 
 
-def test_what_is_taken_lies_where_it_was_initialised(run):
+def test_loaded_arrays_keep_their_placement(run):
     mesh = make_mesh({"data": 2, "fsdp": 4, "tensor": 1, "sequence": 1})
     params = fresh()
     sharding = NamedSharding(mesh, PartitionSpec("fsdp"))
@@ -75,7 +75,7 @@ def test_what_is_taken_lies_where_it_was_initialised(run):
     assert (np.asarray(table) == 10).all()
 
 
-def test_descriptions_tell_encoders_apart(run):
+def test_descriptions_distinguish_encoders(run):
     names = [f"{run}@10", f"{run}@20", str(run), f"{run}@30"]
     encoders = [checkpoint_origin.resolve(name).description()["encoder"] for name in names]
     assert len(set(encoders)) == 3
@@ -109,7 +109,7 @@ def test_an_encoder_that_differs_is_refused_with_a_table(run, changes, rows):
     assert [row.strip() for row in table] == rows
 
 
-def test_a_long_table_is_cut(run):
+def test_a_long_table_is_truncated(run):
     changes = {f"layer_{i}": jnp.zeros(1) for i in range(12)}
     with pytest.raises(UserError, match=r"12 of 14 arrays(.|\n)*\n  and 4 more$"):
         checkpoint_origin.check(run / "checkpoints" / "10", fresh(**changes))
@@ -129,7 +129,7 @@ def test_what_does_not_exist_is_named(run, name, message):
         checkpoint_origin.resolve(name.format(run=run))
 
 
-def test_damage_is_named_with_the_way_out(run):
+def test_damage_is_reported_with_a_suggestion(run):
     path = run / "checkpoints" / "30" / "checkpoint.json"
     path.write_text(path.read_text() + " ")
     with pytest.raises(UserError, match=r"30 is damaged \(checkpoint.json .*as in RUN@20"):
@@ -164,8 +164,8 @@ def test_a_seed_of_a_fine_tuning_run_is_a_run(tmp_path):
         checkpoint_origin.resolve(f"{tmp_path}/seed_3@best")
 
 
-def test_a_finished_seed_is_the_epoch_that_it_reports(tmp_path):
-    """As with choose_epoch=best, which keeps the newest checkpoint besides."""
+def test_a_finished_seed_is_its_selected_epoch(tmp_path):
+    """With choose_epoch=best, the newest checkpoint is kept as well."""
     (tmp_path / "config.json").write_text(json.dumps({"model": {"name": "bert"}}))
     with Checkpoints(tmp_path / "seed_3", keep=Keep(latest=3)) as checkpoints:
         for step in (10, 20, 30):
@@ -179,7 +179,7 @@ def test_a_finished_seed_is_the_epoch_that_it_reports(tmp_path):
         checkpoint_origin.resolve(f"{tmp_path}/seed_3")
 
 
-def test_arrays_are_placed_where_shapes_lie():
+def test_arrays_are_placed_like_the_given_shapes():
     mesh = make_mesh({"data": 4, "fsdp": 2, "tensor": 1, "sequence": 1})
     along = NamedSharding(mesh, PartitionSpec("fsdp"))
     shapes = {"a": {"kernel": jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=along)}}

@@ -1,4 +1,4 @@
-"""Which checkpoints go."""
+"""Retention of checkpoints: newest and best."""
 
 import math
 
@@ -26,11 +26,11 @@ def test_ranked_by_direction_older_first_among_equals_and_without_the_unmeasured
     ("latest", "best", "gone"),
     [(1, 0, [100, 200, 300, 400]), (1, 1, [100, 300, 400]), (2, 2, [100]), (9, 0, [])],
 )
-def test_newest_and_best_stay(latest, best, gone):
+def test_newest_and_best_are_kept(latest, best, gone):
     assert superfluous(METRICS, Keep(latest, best, "loss", "min")) == gone
 
 
-def test_refuses_what_cannot_be_meant():
+def test_invalid_settings_are_refused():
     with pytest.raises(UserError, match="best_mode='least'"):
         Keep(mode="least")
     with pytest.raises(UserError, match="keep_checkpoints=0"):
