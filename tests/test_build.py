@@ -1,4 +1,4 @@
-"""Objects of a config that leaves fields at their default, and of models with other fields."""
+"""Objects built from configs with default fields, and of models with other fields."""
 
 import types
 
@@ -22,7 +22,7 @@ class Model(nn.Module):
 
 @pytest.fixture
 def another_model(monkeypatch):
-    """`models/another.py`, which is `Model`."""
+    """Add `models/another.py`, which is `Model`."""
     load, names = catalog.load, catalog.names
 
     def with_another(folder, name, part=None):
@@ -43,7 +43,7 @@ def pretraining(model: dict):
     return config
 
 
-def test_a_config_may_leave_all_fields_of_its_model_at_their_defaults():
+def test_all_fields_of_a_model_may_have_their_defaults():
     config = pretraining({"name": "bert"})
     PRETRAINING.check(config, "bert")
     build.check(config)
@@ -55,7 +55,7 @@ def test_a_config_may_leave_all_fields_of_its_model_at_their_defaults():
         build.phases(changed(config, {"data.phases": (), "data.max_seq_length": 513}))
 
 
-def test_a_pretraining_requires_no_field_that_its_model_does_not_have(another_model):
+def test_pretraining_requires_no_missing_field_of_the_model(another_model):
     config = pretraining({"name": "another"})
     PRETRAINING.check(config, "another")
     assert build.encoder(config.model) == Model()
@@ -69,7 +69,7 @@ def merged(model: dict, *overrides: str):
     return finetune_job.with_origin(recipe, PretrainedSource("runs/x", None, {"model": model}))
 
 
-def test_preferences_of_a_recipe_are_dropped_where_the_model_has_no_such_field():
+def test_model_preferences_without_a_field_of_the_model_are_ignored():
     config = merged({"name": "elmo", "hidden_dropout_prob": 0.5})
     assert config.model.to_dict() == {"name": "elmo", "hidden_dropout_prob": 0.1}
     assert "model_preferences" not in config
@@ -80,7 +80,7 @@ def test_preferences_of_a_recipe_are_dropped_where_the_model_has_no_such_field()
     assert (config.model.hidden_dropout_prob, config.model.remat) == (0.2, "full")
 
 
-def test_a_field_of_the_command_line_that_the_model_does_not_have_is_refused():
+def test_an_override_without_a_field_of_the_model_is_refused():
     with pytest.raises(UserError, match="but the model of runs/x has no such field"):
         merged({"name": "elmo"}, "model.attention_probs_dropout_prob=0.2")
     with pytest.raises(
@@ -89,7 +89,7 @@ def test_a_field_of_the_command_line_that_the_model_does_not_have_is_refused():
         merged({"name": "elmo"}, "model.hiden_dropout_prob=0.2")
 
 
-def test_a_pretraining_has_no_preferences():
+def test_pretraining_has_no_model_preferences():
     config = pretraining({"name": "bert"})
     with config.unlocked():
         config.model_preferences = {"hidden_dropout_prob": 0.1}

@@ -1,4 +1,4 @@
-"""A name in a config is the name of a file."""
+"""Lookup of plug-ins: a name in a config is the name of a file."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_names_are_the_files_of_a_folder(root):
         ("train/schedules", None, "Schedule"),
     ],
 )
-def test_every_plug_in_defines_what_its_folder_promises(folder, part, attribute):
+def test_every_plug_in_defines_the_required_attributes(folder, part, attribute):
     for name in catalog.names(folder, part):
         assert hasattr(catalog.load(folder, name, part), attribute), f"{folder}/{name}"
 
@@ -32,12 +32,12 @@ def test_every_task_has_a_head_and_a_dataset():
     assert catalog.names("tasks", "head") == catalog.names("tasks", "dataset") != []
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"no 'brt' in bertjax/models/: did you mean 'bert'\?"):
         catalog.load("models", "brt")
 
 
-def test_a_name_is_never_a_path():
+def test_a_path_is_refused():
     with pytest.raises(UserError):
         catalog.load("models", "../errors")
 

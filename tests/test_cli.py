@@ -1,4 +1,4 @@
-"""The command line: verbs are files, mistakes are one line, nobody sees a traceback."""
+"""The command line: verbs, help, one-line errors, interrupts."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ FAKE = """
 
 @pytest.fixture
 def fake(tmp_path, command_environment):
-    """Runs `bertjax fake` with the given body, in a process of its own."""
+    """Run `bertjax fake` with the given body in a separate process."""
 
     def run(body: str, after: str = "", **options) -> subprocess.CompletedProcess:
         script = tmp_path / "fake.py"
@@ -55,7 +55,7 @@ def test_help_lists_every_verb_with_its_first_line(run_bertjax):
         )
 
 
-def test_every_verb_explains_itself_without_importing_jax(run_bertjax, command_environment):
+def test_the_help_of_every_verb_does_not_import_jax(run_bertjax, command_environment):
     verbs = catalog.names("commands")
     program = (
         "import sys; from bertjax import cli\n"
@@ -98,14 +98,14 @@ def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
     assert captured.err == "bertjax: error: unknown command 'pretrian': did you mean 'pretrain'?\n"
 
 
-def test_a_mistake_is_one_line_and_exit_2(fake):
+def test_a_user_error_is_one_line_and_exit_2(fake):
     result = fake("from bertjax.errors import UserError\nraise UserError('3 came, 4 was expected')")
     assert result.returncode == 2
     assert result.stderr == "bertjax fake: error: 3 came, 4 was expected\n"
     assert result.stdout == ""
 
 
-def test_a_defect_keeps_its_traceback(fake):
+def test_a_bug_keeps_its_traceback(fake):
     result = fake("raise ValueError('a defect')")
     assert result.returncode == 1
     assert "Traceback" in result.stderr
@@ -117,7 +117,7 @@ def test_a_full_disk_is_one_line(fake):
     assert result.stderr == "bertjax fake: error: No space left on device: unknown file\n"
 
 
-def test_control_c_is_no_traceback(fake):
+def test_control_c_has_no_traceback(fake):
     result = fake("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)")
     assert result.returncode == 128 + signal.SIGINT
     assert result.stderr == "bertjax fake: interrupted\n"
@@ -147,7 +147,7 @@ def test_a_second_control_c_ends_compiled_code(fake):
     )
 
 
-def test_an_error_that_an_interrupt_became_is_no_traceback(fake):
+def test_an_error_caused_by_an_interrupt_has_no_traceback(fake):
     body = """
         import os, signal, time
         try:
@@ -168,7 +168,7 @@ def test_a_closed_pipe_is_quiet(fake):
     assert result.returncode == 128 + signal.SIGPIPE
 
 
-def test_another_broken_pipe_is_a_defect(fake):
+def test_another_broken_pipe_is_a_bug(fake):
     body = """
         import os
         reader, writer = os.pipe()
@@ -184,7 +184,7 @@ def test_the_exit_status_of_a_command_is_kept(fake):
     assert fake("sys.exit(143)").returncode == 143
 
 
-def test_nothing_heavy_is_imported_before_the_verb_is_known(command_environment):
+def test_nothing_heavy_is_imported_before_the_verb_is_parsed(command_environment):
     program = (
         "import sys; from bertjax import cli; cli.main(['--help']); cli.main(['x'])\n"
         "heavy = {'jax', 'numpy', 'ml_collections', 'rich', 'argparse'} & set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""Configs: loading, overriding with types, and coming back whole from JSON."""
+"""Configs: loading, typed overrides, JSON round trips, fingerprints."""
 
 import pathlib
 import textwrap
@@ -69,12 +69,12 @@ def message(spec: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_loads_with_its_default_and_with_an_argument(path):
+def test_loading_with_the_default_and_with_an_argument(path):
     assert load_config(path).model.hidden_size == 128
     assert load_config(f"{path}:big").model.hidden_size == 1024
 
 
-def test_a_loaded_config_is_locked_and_holds_tuples_in_the_written_order(path):
+def test_a_loaded_config_is_locked_with_tuples_and_ordered_sections(path):
     config = load_config(path)
     assert list(config.objectives) == ["sentence_pair", "mlm"]
     assert config.data.phases == ((900, 128, 256),)
@@ -83,7 +83,7 @@ def test_a_loaded_config_is_locked_and_holds_tuples_in_the_written_order(path):
         config.model.hidden_sizes = 3
 
 
-def test_files_of_the_same_name_in_two_folders_stay_apart(folder, path, tmp_path):
+def test_files_of_the_same_name_in_two_folders_are_distinct(folder, path, tmp_path):
     assert load_config(path).model.hidden_size == 128
     other = tmp_path / "other" / "settings"
     other.mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_files_of_the_same_name_in_two_folders_stay_apart(folder, path, tmp_path
 
 
 def test_a_file_next_to_the_folder_imports_from_it(folder):
-    """And a file beside it, which is another one for a file of the same name elsewhere."""
+    """And a file next to it, which is distinct from files of the same name elsewhere."""
     sweep = "from {0} import run\nimport rates\n\ndef get_runs():\n    return run, rates.RATES\n"
     for number, place in enumerate((folder.parent, folder.parent / "elsewhere")):
         place.mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ def test_the_config_of_a_run_is_a_config_file(path, tmp_path):
     assert "is not JSON" in message(str(written))
 
 
-def test_overrides_are_taken_out_of_the_arguments():
+def test_overrides_are_split_from_the_arguments():
     argv = ["--config", "a.py", "--config.x.y=1=2", "--workdir", "w", "--config.z", "-3"]
     rest, overrides = split_overrides(argv)
     assert rest == ["--config", "a.py", "--workdir", "w"]
@@ -128,7 +128,7 @@ def test_overrides_are_taken_out_of_the_arguments():
 
 
 @pytest.mark.parametrize("argv", [["--config.x"], ["--config.x", "--workdir"]])
-def test_an_override_without_a_value(argv):
+def test_an_override_without_a_value_is_refused(argv):
     with pytest.raises(UserError, match=r"--config\.x requires a value"):
         split_overrides(argv)
 
@@ -161,7 +161,7 @@ def test_an_override_without_a_value(argv):
         ("data.input=a.txt,b.txt", "data.input", ("a.txt", "b.txt")),
     ],
 )
-def test_a_value_takes_the_type_of_its_field(path, override, field, expected):
+def test_a_value_is_converted_to_the_type_of_its_field(path, override, field, expected):
     value = load_config(path, split_overrides([f"--config.{override}"])[1])
     for name in field.split("."):
         value = value[name]
@@ -199,18 +199,18 @@ def test_a_value_takes_the_type_of_its_field(path, override, field, expected):
         ("objectives.nosuchthing.weight=2", "no objective 'nosuchthing'"),
     ],
 )
-def test_a_slip_is_named(path, override, expected):
+def test_a_misspelled_field_is_refused_with_the_nearest(path, override, expected):
     assert expected in message(path, override)
 
 
-def test_a_change_to_the_pretrained_model_can_be_taken_back(root):
+def test_an_override_of_the_pretrained_model_can_be_removed(root):
     taken_back = split_overrides(["--config.model.hidden_dropout_prob=none"])[1]
     config = load_config(str(root / "configs" / "glue.py:cola"), taken_back)
     assert config.model.to_dict() == {"hidden_dropout_prob": None}
     assert config.model_preferences.hidden_dropout_prob == 0.1
 
 
-def test_an_objective_can_be_added_and_taken_out(path):
+def test_an_objective_can_be_added_and_removed(path):
     argv = [
         "--config.objectives.sentence_pair=none",
         "--config.objectives.rtd.weight=50.0",
@@ -227,7 +227,7 @@ def test_an_objective_can_be_added_and_taken_out(path):
     assert "did you mean 'rtd'" in message(path, "objectives.rtdd.weight=1")
 
 
-def test_a_file_that_is_not_there(folder, path):
+def test_a_missing_file_is_refused(folder, path):
     assert "did you mean 'run.py'?" in message(str(folder / "runn.py"))
     assert "there is no folder" in message(str(folder / "nowhere" / "run.py"))
     assert "got 'bert_base', expected a Python file" in message("bert_base")
@@ -249,18 +249,18 @@ def test_a_file_that_is_not_there(folder, path):
         ),
     ],
 )
-def test_a_file_that_is_no_config(tmp_path, text, expected):
+def test_a_file_without_a_config_is_refused(tmp_path, text, expected):
     (tmp_path / "bad.py").write_text(text)
     assert expected in message(str(tmp_path / "bad.py"))
 
 
-def test_an_argument_that_the_file_does_not_know(folder, path):
+def test_an_unknown_argument_is_refused(folder, path):
     assert "KeyError: 'huge'" in message(f"{path}:huge")
     (folder / "fixed.py").write_text("def get_config():\n  pass")
     assert "takes no argument; got 'tiny'" in message(f"{folder / 'fixed.py'}:tiny")
 
 
-def test_json_brings_the_same_config_back(path):
+def test_json_round_trip(path):
     config = load_config(path)
     again = from_json(to_json(config))
     assert again == config
@@ -268,7 +268,7 @@ def test_json_brings_the_same_config_back(path):
     assert list(again.objectives) == ["sentence_pair", "mlm"]
 
 
-def test_the_fingerprint_follows_content_and_not_the_order_of_fields():
+def test_the_fingerprint_depends_on_content_not_on_the_order_of_fields():
     def build(**fields):
         return config_dict.ConfigDict(fields, sort_keys=False)
 
@@ -288,8 +288,8 @@ def test_the_fingerprint_follows_content_and_not_the_order_of_fields():
     assert fingerprint(build(seed=1, seeds=5), ["seed"]) == fingerprint(build(seeds=5))
 
 
-def test_what_is_off_is_no_part_of_the_fingerprint():
-    """Where an older version did not have it."""
+def test_fields_that_are_off_are_not_in_the_fingerprint():
+    """So that configs of older versions without them are equal."""
     one = fingerprint(config_dict.ConfigDict({"seed": 1}))
     for off in (False, 0, 0.0, "", (), None):
         assert fingerprint(config_dict.ConfigDict({"seed": 1, "new": off})) == one
@@ -297,7 +297,7 @@ def test_what_is_off_is_no_part_of_the_fingerprint():
     assert fingerprint(config_dict.ConfigDict({"a": {}})) != fingerprint(config_dict.ConfigDict({}))
 
 
-def test_the_fingerprint_knows_the_order_of_objectives():
+def test_the_fingerprint_depends_on_the_order_of_objectives():
     def build(*names):
         objectives = {name: {"weight": 1.0} for name in names}
         return from_json(
@@ -310,7 +310,7 @@ def test_the_fingerprint_knows_the_order_of_objectives():
     ]
 
 
-def test_a_changed_copy_keeps_the_order_of_objectives_and_the_lock():
+def test_a_modified_copy_keeps_the_order_of_objectives_and_the_lock():
     sections = {"objectives": {"soft": {"weight": 1.0}, "hard": {"weight": 2.0}}}
     config = from_json(to_json(config_dict.ConfigDict(sections, sort_keys=False)))
     copy = changed(config, {"objectives.hard.weight": 3.0})
@@ -330,7 +330,7 @@ def test_differences_are_named_field_by_field(path):
     assert differences(a, a) == []
 
 
-def test_overrides_leave_the_lock_as_it_was(path):
+def test_overrides_keep_the_lock(path):
     config = load_config(path)
     apply_overrides(config, [("seed", "3")])
     assert config.seed == 3

@@ -1,4 +1,4 @@
-"""Every file in configs/ makes a run: it builds, its record is true, and it learns."""
+"""Every file in configs/: it builds and trains, and its docstring is correct."""
 
 import ast
 import functools
@@ -53,7 +53,7 @@ SHRUNK = {
 
 
 def arguments(path: pathlib.Path) -> list[str | None]:
-    """What a config file may be called with: its SIZES, or its TASKS and their RECIPES."""
+    """Possible arguments of a config file: its SIZES, or its TASKS and their RECIPES."""
     spec = importlib.util.spec_from_file_location(f"arguments_of_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -70,7 +70,7 @@ def arguments(path: pathlib.Path) -> list[str | None]:
 
 
 def known(spec: str, fields: dict[str, str]) -> dict[str, str]:
-    """Those fields that a recipe has: images have no words, and LSTMs no heads."""
+    """The given fields that a recipe has: images have no words, and LSTMs no heads."""
     config = load_config(spec)
 
     def has(name: str) -> bool:
@@ -119,7 +119,7 @@ def test_there_are_configs():
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=short)
-def test_it_loads_and_comes_back_from_json(spec):
+def test_it_loads_and_has_a_json_round_trip(spec):
     config = load_config(spec)
     assert from_json(to_json(config)) == config
     sections = {"model", "data", "optimizer", "mesh"}
@@ -136,7 +136,7 @@ def test_a_wrong_argument_is_one_line(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_the_record_says_how_to_run_it(path):
+def test_the_docstring_has_the_command(path):
     commands = re.findall(r"bertjax (\w+) --config (configs/\w+\.py)(\S*)", record(path))
     assert commands, f"{path.name} names no command"
     for verb, config, argument in commands:
@@ -152,7 +152,7 @@ def record(path: pathlib.Path) -> str:
 
 
 @pytest.mark.parametrize("spec", PRETRAINING, ids=short)
-def test_its_model_has_the_parameters_of_its_record(spec):
+def test_the_docstring_has_the_parameter_count(spec):
     config = load_config(spec)
     encoder = build.encoder(config.model)
     batch = random_rows(config, batch_size=1, length=8)
@@ -165,7 +165,7 @@ def test_its_model_has_the_parameters_of_its_record(spec):
 
 
 @pytest.mark.parametrize("spec", PRETRAINING, ids=short)
-def test_its_parts_can_be_made(spec):
+def test_its_parts_can_be_built(spec):
     config = load_config(spec)
     build.phases(config)
     build.make_optimizer(config)
@@ -176,7 +176,7 @@ def test_its_parts_can_be_made(spec):
 
 
 def trainer_of(config):
-    """The trainer of a config, and a batch."""
+    """The trainer of a config, and a dummy batch."""
     teachers = runs_teachers.find(config.objectives)
     facts = FACTS | {"unk_id": 1, "vocab_size": config.model.get("vocab_size", 0)}
     objectives = runs_teachers.objectives(config.objectives, facts, teachers)
@@ -190,7 +190,7 @@ def trainer_of(config):
 
 @pytest.fixture(scope="session")
 def teacher(tmp_path_factory) -> pathlib.Path:
-    """The run of a BERT that has learned nothing yet."""
+    """A run of a BERT with random weights."""
     run = tmp_path_factory.mktemp("configs") / "teacher"
     spec = f"{FOLDER / 'bert.py'}:tiny"
     config = load_config(spec, known(spec, SHRUNK).items())
@@ -212,8 +212,8 @@ FIRST_OF_FILES = {spec.partition(":")[0]: spec for spec in reversed(RECIPES.valu
     ],
     ids=short,
 )
-def test_its_step_can_be_traced_when_it_is_small(spec, teacher):
-    """That steps of each file learn is seen in its golden curve."""
+def test_a_small_version_of_its_step_can_be_traced(spec, teacher):
+    """The golden curves cover training."""
     taught = {
         f"objectives.{name}.teacher": str(teacher)
         for name, fields in load_config(spec).objectives.items()
@@ -236,7 +236,7 @@ def test_its_step_can_be_traced_when_it_is_small(spec, teacher):
 
 
 def random_rows(config, batch_size: int, length: int) -> dict[str, np.ndarray]:
-    """A batch without padding, of what the config's objectives may ask for."""
+    """A batch without padding, with all keys that the config's objectives may need."""
     random = np.random.default_rng(0)
     shape = (batch_size, length)
     if "image_size" in config.model:
@@ -259,7 +259,7 @@ def random_rows(config, batch_size: int, length: int) -> dict[str, np.ndarray]:
 
 
 def targets(config, shape, random) -> dict[str, np.ndarray]:
-    """What is to be said, where the host knows it."""
+    """Targets, if the host provides them."""
     if config.data.format != "source-target":
         return {}
     target_ids = random.integers(5, config.model.vocab_size, shape, np.int32)
@@ -278,7 +278,7 @@ MEANT = {"data.null_threshold": (-0.5, -2), **dict.fromkeys(TEXTS, ("no such nam
 
 
 def fields(section: dict, prefix: str = ""):
-    """Every field as the section that holds it, its name there, and its dotted name."""
+    """All fields: the containing section, the name in it, and the dotted name."""
     for name, value in section.items():
         if isinstance(value, dict):
             yield from fields(value, f"{prefix}{name}.")
@@ -294,8 +294,8 @@ def is_refused(content: dict) -> bool:
     return False
 
 
-def test_nonsense_is_refused_in_every_field():
-    """Of all configs, but a field once for each kind of model and task."""
+def test_invalid_values_are_refused_in_every_field():
+    """For all configs, but each field once per kind of model and task."""
     tried = set()
     for spec in SPECS:
         content = json.loads(to_json(load_config(spec)))

@@ -1,4 +1,4 @@
-"""Declared constraints: which values fit, what a message says, and flags that are checked."""
+"""Constraints: accepted values, messages, and checked flags."""
 
 import argparse
 import ast
@@ -50,7 +50,7 @@ COMMANDS = pathlib.Path(constraints.__file__).parent / "commands"
         (Annotated[tuple[PositiveInt, ...], NotEmpty()], ((1,),), ((), (0,))),
     ],
 )
-def test_which_values_fit(hint, fits, does_not):
+def test_accepted_and_refused_values(hint, fits, does_not):
     assert constraints.is_declared(hint)
     assert [value for value in fits if complaint(hint, value)] == []
     assert [value for value in does_not if not complaint(hint, value)] == []
@@ -60,14 +60,14 @@ def test_which_values_fit(hint, fits, does_not):
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, -math.inf, 10**400, True, False, "1", None, (1,)]
 )
-def test_what_is_no_finite_number_never_fits(hint, value):
+def test_nonfinite_numbers_are_refused(hint, value):
     assert complaint(hint, value)
 
 
 @pytest.mark.parametrize(
     "hint", [int, float, str, tuple[int, ...], int | None, Annotated[int, "x"]]
 )
-def test_a_bare_type_declares_nothing(hint):
+def test_a_bare_type_has_no_constraint(hint):
     assert not constraints.is_declared(hint)
 
 
@@ -90,7 +90,7 @@ def test_a_bare_type_declares_nothing(hint):
         ),
     ],
 )
-def test_the_message_has_the_value_and_what_is_expected(hint, value, message):
+def test_the_message_has_the_value_and_the_constraint(hint, value, message):
     with pytest.raises(UserError) as caught:
         constraints.check_value(hint, value, "x")
     assert str(caught.value) == message
@@ -106,7 +106,7 @@ class Halves:
     )
 
 
-def test_a_relation_counts_defaults_of_what_is_left_out():
+def test_a_relation_includes_defaults_of_missing_fields():
     constraints.check_section(Halves, {"left": 0.25}, "config.x")
     with pytest.raises(UserError) as caught:
         constraints.check_section(Halves, {"left": 0.75}, "config.x")
@@ -116,7 +116,7 @@ def test_a_relation_counts_defaults_of_what_is_left_out():
     constraints.check_relations(Halves.relations, {"left": None, "right": 1.0}, "config.x")
 
 
-def test_a_field_that_does_not_exist_names_the_nearest():
+def test_an_unknown_field_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"no field 'lefft' in config.x: did you mean 'left'\?"):
         constraints.check_fields(constraints.fields_of(Halves), {"lefft": 1}, "config.x")
 
@@ -128,7 +128,7 @@ def parse(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def test_a_checked_flag_is_read_as_its_type():
+def test_a_checked_flag_is_parsed_as_its_type():
     assert vars(parse()) == {"top_p": 1.0, "seeds": None}
     assert vars(parse("--top_p", "0.5", "--seeds=3")) == {"top_p": 0.5, "seeds": 3}
 

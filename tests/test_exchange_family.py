@@ -1,4 +1,4 @@
-"""Runs of every recipe of the family leave as models of transformers and come back as they went."""
+"""Round trips of the recipes of all models through Hugging Face folders."""
 
 import json
 import pydoc_data.topics
@@ -57,7 +57,7 @@ def vocabulary():
 
 
 def write_run(folder, config, pieces, more=None) -> dict[str, np.ndarray]:
-    """A run of a config with weights that are draws; returns them."""
+    """Write a run of a config with random weights; returns the weights."""
     shapes = importing.parameter_shapes(importing.pretrainer(config, pieces)) | (more or {})
     random = np.random.default_rng(0)
     params = {
@@ -73,7 +73,7 @@ def write_run(folder, config, pieces, more=None) -> dict[str, np.ndarray]:
 
 
 def shrunk(recipe, vocabulary):
-    """The `tiny` config of a recipe, smaller still, and a tokenizer of its kind."""
+    """The `tiny` config of a recipe, further shrunk, and a tokenizer of its kind."""
     config = configs.load_config(f"configs/{recipe}.py:tiny", [])
     pieces = vocabulary(config.tokenizer.kind)
     with config.unlocked():
@@ -112,8 +112,8 @@ def export(run, target, **options):
     return exporting.write(exporting.find(str(run)), target, **options)
 
 
-def assert_comes_back(first, folder):
-    """Imported and exported again, weights and configs are the same to the last byte."""
+def assert_round_trip(first, folder):
+    """Check that import then export gives the same weights and configs, byte for byte."""
     importing.write(importing.read(first), folder / "run_again")
     export(folder / "run_again", folder / "back")
     for name in ("model.safetensors", "config.json", "tokenizer_config.json"):
@@ -125,7 +125,7 @@ def assert_comes_back(first, folder):
 
 
 @pytest.mark.parametrize("recipe", RUNS)
-def test_a_run_goes_there_and_back(recipe, vocabulary, tmp_path):
+def test_round_trip_of_a_run(recipe, vocabulary, tmp_path):
     class_name, left_out = RUNS[recipe]
     params = pretrained(tmp_path / "run", recipe, vocabulary)
     made = export(tmp_path / "run", tmp_path / "theirs")
@@ -133,7 +133,7 @@ def test_a_run_goes_there_and_back(recipe, vocabulary, tmp_path):
     arrays = weights.read(tmp_path / "theirs")
     kept = {n: a for n, a in params.items() if not n.startswith(tuple(left_out) or "-")}
     assert sum(a.size for a in arrays.values()) == sum(a.size for a in kept.values())
-    assert_comes_back(tmp_path / "theirs", tmp_path)
+    assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
 def test_either_tower_of_electra(vocabulary, tmp_path):
@@ -149,7 +149,7 @@ def test_either_tower_of_electra(vocabulary, tmp_path):
     name = "electra.encoder.layer.1.output.dense.weight"
     np.testing.assert_array_equal(arrays[name], kernel[1].T)
     assert "| tower | generator |" in (tmp_path / "theirs" / "README.md").read_text()
-    assert_comes_back(tmp_path / "theirs", tmp_path)
+    assert_round_trip(tmp_path / "theirs", tmp_path)
     with pytest.raises(UserError, match=r"--scores: got .* with --generator, expected none"):
         export(tmp_path / "run", tmp_path / "other", generator=True, scores=["runs/mrpc"])
 
@@ -160,12 +160,12 @@ def test_a_run_without_a_generator(vocabulary, tmp_path):
         export(tmp_path / "run", tmp_path / "theirs", generator=True)
 
 
-def test_layers_that_share_nothing_are_groups(vocabulary, tmp_path):
+def test_layers_without_sharing_are_groups(vocabulary, tmp_path):
     pretrained(tmp_path / "run", "albert", vocabulary, sharing="none")
     export(tmp_path / "run", tmp_path / "theirs")
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["num_hidden_groups"] == config["num_hidden_layers"] == 2
-    assert_comes_back(tmp_path / "theirs", tmp_path)
+    assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_layers_that_share_nothing_are_groups(vocabulary, tmp_path):
         ({"embedding_size": 16}, "embedding_size: got 16, the same as hidden_size"),
     ],
 )
-def test_an_albert_that_theirs_cannot_be(model, printed, vocabulary, tmp_path):
+def test_an_albert_without_a_counterpart_is_refused(model, printed, vocabulary, tmp_path):
     pretrained(tmp_path / "run", "albert", vocabulary, **model)
     with pytest.raises(UserError, match=printed):
         export(tmp_path / "run", tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()
 
 
-def test_pairs_alone_have_no_class(vocabulary, tmp_path):
+def test_sentence_pairs_alone_have_no_class(vocabulary, tmp_path):
     config, pieces = shrunk("albert", vocabulary)
     with config.unlocked():
         del config.objectives.mlm
@@ -193,8 +193,8 @@ def test_pairs_alone_have_no_class(vocabulary, tmp_path):
     assert "pooler.weight" in weights.read(tmp_path / "theirs")
 
 
-def test_a_classifier_that_was_not_trained_stays_here(vocabulary, tmp_path):
-    """As between the two stages of TinyBERT."""
+def test_an_untrained_classifier_is_not_exported(vocabulary, tmp_path):
+    """For instance between the two stages of TinyBERT."""
     config, pieces = shrunk("tinybert", vocabulary)
     with config.unlocked():
         config.objectives = {}
@@ -209,13 +209,13 @@ CLASSIFIERS = [("albert", "tanh"), ("electra", "gelu"), ("xlnet", "tanh")]
 
 
 @pytest.mark.parametrize(("recipe", "pooler_act"), CLASSIFIERS)
-def test_a_classifier_goes_there_and_back(recipe, pooler_act, vocabulary, tmp_path):
+def test_round_trip_of_a_classifier(recipe, pooler_act, vocabulary, tmp_path):
     finetuned(tmp_path / "run", recipe, vocabulary, pooler_act=pooler_act)
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert made.class_name.endswith("ForSequenceClassification")
     assert made.class_name.lower().startswith(recipe)
     assert made.left_out == {}
-    assert_comes_back(tmp_path / "theirs", tmp_path)
+    assert_round_trip(tmp_path / "theirs", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_classifier_goes_there_and_back(recipe, pooler_act, vocabulary, tmp_pa
         ({"name": "squad"}, "QuestionAnswering", {"finetuning_task": "squad2"}),
     ],
 )
-def test_every_head_of_a_task_goes_there_and_back(section, end, says, vocabulary, tmp_path):
+def test_round_trip_of_every_task_head(section, end, says, vocabulary, tmp_path):
     finetuned(tmp_path / "run", "bert_masks30", vocabulary, section, unanswerable=True)
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert made.class_name == f"BertFor{end}"
@@ -237,13 +237,13 @@ def test_every_head_of_a_task_goes_there_and_back(section, end, says, vocabulary
     pooler = {} if end == "MultipleChoice" else {"encoder/pooler": "this run has not trained it"}
     assert made.left_out == pooler
     assert any("pooler" in name for name in weights.read(tmp_path / "theirs")) != bool(pooler)
-    assert_comes_back(tmp_path / "theirs", tmp_path)
+    assert_round_trip(tmp_path / "theirs", tmp_path)
     task = json.loads((tmp_path / "run_again" / "config.json").read_text())["task"]
     assert task == json.loads((tmp_path / "run" / "config.json").read_text())["task"]
 
 
 @pytest.mark.parametrize("data", [{"knowledge": "graph.spo"}, {"document_context": True}])
-def test_inputs_that_transformers_does_not_read_are_named(data, vocabulary, tmp_path):
+def test_inputs_without_a_counterpart_are_named(data, vocabulary, tmp_path):
     finetuned(tmp_path / "run", "bert_masks30", vocabulary, data=data)
     made = export(tmp_path / "run", tmp_path / "theirs")
     (field,) = data
@@ -267,14 +267,14 @@ def test_segments_are_inputs_of_models_that_distinguish_them(recipe, inputs, voc
     assert written["model_input_names"] == inputs
 
 
-def test_a_task_that_no_class_of_theirs_has(vocabulary, tmp_path):
+def test_a_task_without_a_class_in_transformers_is_refused(vocabulary, tmp_path):
     finetuned(tmp_path / "run", "gpt2", vocabulary, NER)
     with pytest.raises(UserError, match=r"head of task ner, which no class .* 'gpt2' has .*none"):
         export(tmp_path / "run", tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()
 
 
-def test_electra_wants_its_own_activation(vocabulary, tmp_path):
+def test_electra_requires_its_own_activation(vocabulary, tmp_path):
     finetuned(tmp_path / "run", "electra", vocabulary, pooler_act="tanh")
     with pytest.raises(
         UserError, match=r"got 'tanh', expected 'gelu',.*--config.task.pooler_act=gelu"
@@ -289,8 +289,8 @@ SECOND = ["is it an object", "the statement that binds it is a list of names", "
 @pytest.mark.parametrize("texts", [[FIRST], [FIRST, SECOND]], ids=["one text", "two texts"])
 @pytest.mark.parametrize(("recipe", "pooler_act"), CLASSIFIERS)
 @pytest.mark.slow
-def test_transformers_reads_texts_as_we_do(recipe, pooler_act, texts, vocabulary, tmp_path):
-    """From text to the scores of classes, by their tokenizer and model alone, and by ours."""
+def test_class_scores_of_texts_are_equal(recipe, pooler_act, texts, vocabulary, tmp_path):
+    """From text to scores, with the tokenizer and model of transformers and of bertjax."""
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
     transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
     params = finetuned(tmp_path / "run", recipe, vocabulary, pooler_act=pooler_act)
@@ -328,7 +328,7 @@ def test_transformers_reads_texts_as_we_do(recipe, pooler_act, texts, vocabulary
 
 
 @pytest.mark.slow
-def test_the_generator_says_the_same_there(vocabulary, tmp_path):
+def test_outputs_of_the_generator_are_equal(vocabulary, tmp_path):
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
     transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
     params = pretrained(tmp_path / "run", "electra", vocabulary)
@@ -359,8 +359,8 @@ def test_the_generator_says_the_same_there(vocabulary, tmp_path):
     np.testing.assert_allclose(np.asarray(found)[there], wanted[there], atol=1e-4)
 
 
-def test_the_tower_is_read_back_with_its_own_weights(vocabulary, tmp_path):
-    """What an import of the discriminator gives is the run's own encoder, bit for bit."""
+def test_the_imported_discriminator_has_the_weights_of_the_run(vocabulary, tmp_path):
+    """Bit for bit."""
     params = pretrained(tmp_path / "run", "electra", vocabulary)
     export(tmp_path / "run", tmp_path / "theirs")
     importing.write(importing.read(tmp_path / "theirs"), tmp_path / "again")

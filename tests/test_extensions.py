@@ -1,4 +1,4 @@
-"""Extensions are local: a model, an objective and so on are new files, and no edit elsewhere.
+"""Extensions are local: a new model, objective and so on are new files, without other changes.
 
 `data_fixtures/extensions/` has one of each kind. They are laid over a copy of `bertjax/` and
 `configs/`, whose commands then pretrain, fine-tune, export and import with them.
@@ -146,7 +146,7 @@ def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 
 
 def test_only_files_were_added(project):
-    """But for one row of the table of GLUE-style tasks."""
+    """Except for one row of the table of GLUE-style tasks."""
     changed = {
         path
         for name in ("bertjax", "configs")

@@ -1,4 +1,4 @@
-"""What bertjax is compared with learns, and answers in the words and places that it was given."""
+"""tools/finetune_in_torch.py: the tasks are learned, and scored on the given examples."""
 
 import json
 import sys
@@ -71,7 +71,7 @@ def conll(folder):
     ("task", "data", "metric", "epochs"),
     [("cola", glue, "matthews", 6), ("squad1", squad, "exact_match", 25), ("ner", conll, "f1", 8)],
 )
-def test_a_task_that_can_be_learned_is_learned(
+def test_every_task_is_learned(
     tool, model, tmp_path, monkeypatch, capsys, task, data, metric, epochs
 ):
     data(tmp_path)

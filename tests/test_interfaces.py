@@ -1,4 +1,4 @@
-"""The pretrainer: prepare in order, encode once, add up."""
+"""The pretrainer: preparation in order, one encoder pass, weighted sum of losses."""
 
 import flax.linen as nn
 import jax
@@ -12,7 +12,7 @@ from bertjax.pretrainer import Encoded, Encoder, Pretrainer
 
 
 class CountingEncoder(nn.Module):
-    """Passes ids on as vectors, and counts its calls in a variable."""
+    """Returns ids as vectors, and counts its calls in a variable."""
 
     vocab_size: int = 7
     hidden_size: int = 1
@@ -33,7 +33,7 @@ class CountingEncoder(nn.Module):
 
 
 class Adding(nn.Module):
-    """Adds a number to all ids; its loss is the sum of what the encoder gave, times `factor`."""
+    """Adds a number to all ids; the loss is the sum of the encoder's output times `factor`."""
 
     number: int = 0
     factor: float = 1.0
@@ -73,7 +73,7 @@ def test_objectives_prepare_in_order_and_share_one_encoding():
     assert losses["first"][0] == 10 + 4 * 11
 
 
-def test_predictions_come_from_the_one_task():
+def test_predictions_are_those_of_the_task():
     pretrainer = Pretrainer(CountingEncoder(), {"task": lambda: Adding(10)})
     got, _ = pretrainer.apply({}, BATCH, method="predict", mutable=["counts"])
     np.testing.assert_array_equal(got, [11, 13])
@@ -86,7 +86,7 @@ def test_loss_weights():
     assert pretrainer.loss_weights() == {"a": 0.5, "b": 1.0}
 
 
-def test_parameters_lie_under_the_encoder_and_each_objective():
+def test_parameters_are_under_the_encoder_and_each_objective():
     model = Model(17, 6, 2, 2, 5)
     pretrainer = Pretrainer(
         model,
@@ -123,5 +123,5 @@ def test_parameters_lie_under_the_encoder_and_each_objective():
 
 
 @pytest.mark.parametrize(("module", "is_one"), [(Model(), True), (mlm.Objective(4, (), 7), False)])
-def test_what_an_encoder_is(module, is_one):
+def test_the_contract_of_an_encoder(module, is_one):
     assert isinstance(module, Encoder) == is_one

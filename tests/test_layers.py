@@ -41,7 +41,7 @@ MAY_IMPORT_FLAX_TOO = {"train/state.py", "train/sharding.py"}
 
 
 def part(path: pathlib.Path) -> str:
-    """The folder or file of bertjax/ that a file belongs to."""
+    """The top-level folder or file of bertjax/ that contains a file."""
     first = path.relative_to(ROOT / "bertjax").parts[0]
     return first.removesuffix(".py")
 
@@ -75,7 +75,7 @@ def test_a_module_imports_from_lower_layers_and_its_own_folder(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_jax_and_flax_stay_where_they_belong(path):
+def test_jax_and_flax_are_imported_only_in_their_layers(path):
     names = set(imports(parse(path)))
     packages = {name.split(".")[0] for name in names}
     if part(path) in ("data", "errors", "catalog", "cli", "config", "overrides", "constraints"):

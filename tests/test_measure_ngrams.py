@@ -1,4 +1,4 @@
-"""Counts of tokens and of pairs: probabilities by hand, and that they add up to one."""
+"""tools/measure_ngrams.py: unigram and bigram probabilities by hand, which sum to one."""
 
 import types
 
@@ -22,13 +22,13 @@ def tokens(*pairs):
 TRAIN = tokens((1, 2), (1, 2), (1, 2), (1, 3), (2, 3), (4, 1))
 
 
-def test_frequencies_by_hand(ngrams):
+def test_unigrams_by_hand(ngrams):
     assert ngrams.unigram(TRAIN, tokens((1, 2)), SIZE) == pytest.approx(-np.log(4 / 11))
     assert ngrams.unigram(TRAIN, tokens((1, 0)), SIZE) == pytest.approx(-np.log(1 / 11))
 
 
-def test_pairs_by_hand(ngrams):
-    """All of the pairs that came once are discounted whole, for none came twice."""
+def test_bigrams_by_hand(ngrams):
+    """Counts of 1 are discounted entirely, since no pair has a count of 2."""
     # Different pairs in which a token comes second, and one more: 1, 2, 2, 3, 1 of 9.
     seen = 2 / 4 + 2 / 4 * 2 / 9
     assert ngrams.bigram(TRAIN, tokens((1, 2)), SIZE) == pytest.approx(-np.log(seen))

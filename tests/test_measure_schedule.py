@@ -1,4 +1,4 @@
-"""Schedules of the compiler for TPUs, read as it writes them, and their cycles."""
+"""tools/measure_schedule.py: parsing of TPU schedules, and cycles."""
 
 import pytest
 
@@ -51,12 +51,12 @@ def tool(load_script):
     return load_script("tools/measure_schedule.py")
 
 
-def test_a_bundle_is_a_cycle_and_loops_turn(tool):
+def test_cycles_are_bundles_times_iterations(tool):
     assert tool.cycles(FLAT) == 3
     assert tool.cycles(NESTED) == 2 + 3 * (4 + 5 * 3)
 
 
-def test_a_part_counts_as_often_as_the_program_runs_it(tool, tmp_path):
+def test_parts_have_the_execution_count_of_the_program(tool, tmp_path):
     schedules = {"100-mask-71": FLAT * 9, "200-mask-71": NESTED, "300-first-9": FLAT}
     for name, text in schedules.items():
         (tmp_path / f"{name}-final_bundles.txt").write_text(text)

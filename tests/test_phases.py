@@ -1,4 +1,4 @@
-"""Phases of a run: their shapes, their microbatches, and mistakes in them."""
+"""Phases of a run: shapes, microbatches, and errors."""
 
 import numpy as np
 import pytest
@@ -43,12 +43,12 @@ def test_a_phase_has_the_microbatches_of_the_run_or_its_own(config):
         (((6, 8, 8, 1), (4, 8, 8, 2)), "of one length and batch size with different"),
     ],
 )
-def test_a_mistake_is_one_line(config, phases, output):
+def test_a_user_error_is_one_line(config, phases, output):
     with pytest.raises(UserError, match=output):
         build.phases(changed(config, {"data.phases": phases}))
 
 
-def test_a_phase_whose_parts_do_not_divide_is_refused(config):
+def test_a_phase_with_indivisible_microbatches_is_refused(config):
     phases = build.phases(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 8, 3))}))
     build.make_mesh(config, phases[:1])
     with pytest.raises(UserError, match="microbatches=3 equal parts; nearest: 24"):
@@ -56,7 +56,7 @@ def test_a_phase_whose_parts_do_not_divide_is_refused(config):
 
 
 def steps(config):
-    """What a step of each phase measures, and its program."""
+    """Metrics of a step of each phase, and its program."""
     phases = build.phases(config)
     objectives = build.objectives(config.objectives, build.tokenizer_fields(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
@@ -73,7 +73,7 @@ def steps(config):
     return found, programs
 
 
-def test_every_phase_is_cut_as_it_says_and_learns_the_same(config):
+def test_phases_have_their_microbatches_and_equal_gradients(config):
     config = changed(config, {"mesh.data": 2, "mesh.fsdp": 4, "model.precision": "float32"})
     whole, in_whole = steps(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 32))}))
     parted, in_parts = steps(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 32, 4))}))

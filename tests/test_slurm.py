@@ -1,4 +1,4 @@
-"""`tools/launch/slurm` and a real Slurm of one node, where its programs are installed.
+"""tools/launch/slurm with a real Slurm of one node, if it is installed.
 
 Debian and Ubuntu: `apt install slurm-wlm munge`.
 """
@@ -56,7 +56,7 @@ def wait_for(condition, what: str):
 
 
 class Slurm:
-    """A cluster of this machine alone, whose files all lie in one folder."""
+    """A cluster of this machine, with all files in one folder."""
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
@@ -138,7 +138,7 @@ def slurm(tmp_path):
 
 @pytest.fixture
 def launcher(tmp_path, root, command_environment) -> pathlib.Path:
-    """The script, in a checkout whose `tools/run` is the Python of this test."""
+    """The script, in a checkout whose `tools/run` uses the Python of this test."""
     shutil.copytree(root / "tools" / "launch", tmp_path / "tools" / "launch")
     run = tmp_path / "tools" / "run"
     names = [name for name in command_environment if name.startswith("JAX")]
@@ -150,7 +150,7 @@ def launcher(tmp_path, root, command_environment) -> pathlib.Path:
     return tmp_path / "tools" / "launch" / "slurm"
 
 
-def test_a_job_that_loses_its_node_saves_waits_and_goes_on(slurm, launcher, tmp_path, root):
+def test_a_preempted_job_saves_is_requeued_and_resumes(slurm, launcher, tmp_path, root):
     workdir = tmp_path / "run"
     changes = ["data.phases=()", "data.input=('python-docs',)", "data.max_seq_length=32"]
     changes += ["data.batch_size=8", "optimizer.warmup_steps=2", "num_train_steps=100000"]

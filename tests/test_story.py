@@ -1,4 +1,4 @@
-"""What the user types, from a text file to a score, each command in a process of its own.
+"""The commands of the README from a text file to scores, each in a separate process.
 
 Pretraining runs on eight devices, all that follows on one.
 """
@@ -34,7 +34,7 @@ SMALL = [
 
 
 def write_text(folder: pathlib.Path) -> None:
-    """English that comes with every Python: one file, a blank line between documents."""
+    """Write text of Python's own help: one file, a blank line between documents."""
     folder.mkdir()
     topics = sorted(pydoc_data.topics.topics.items())[:30]
     documents = [text.replace("\n\n", "\n").strip() for _, text in topics]
@@ -42,7 +42,7 @@ def write_text(folder: pathlib.Path) -> None:
 
 
 def write_cola(folder: pathlib.Path) -> None:
-    """A few sentences in the layout of CoLA: no header; source, label, mark, sentence."""
+    """Write a few sentences in the layout of CoLA: source, label, mark, sentence; no header."""
     (folder / "CoLA").mkdir(parents=True)
     for name, count in (("train", 24), ("dev", 11)):
         rows = [f"x\t{i % 2}\t\tThe value {'is' if i % 2 else 'are'} {i} ." for i in range(count)]
@@ -51,7 +51,7 @@ def write_cola(folder: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory, run_bertjax) -> pathlib.Path:
-    """A folder with text, and what the first three commands made of it."""
+    """A folder with text, a tokenizer, a corpus and a pretraining run."""
     home = tmp_path_factory.mktemp("story")
     write_text(home / "text")
     write_cola(home / "glue")
@@ -67,14 +67,14 @@ def home(tmp_path_factory, run_bertjax) -> pathlib.Path:
 
 
 def pretrain(home: pathlib.Path, workdir: pathlib.Path, *overrides: str) -> list[str]:
-    """The words of a small pretraining command."""
+    """Arguments of a small pretraining command."""
     corpus = f"--config.data.corpus={home / 'corpus'}"
     config = ["--config", "configs/bert.py:tiny", "--workdir", str(workdir)]
     return ["pretrain", *config, corpus, *SMALL, *overrides]
 
 
 def finetune(home: pathlib.Path, workdir: pathlib.Path, *overrides: str) -> list[str]:
-    """The words of a small fine-tuning command."""
+    """Arguments of a small fine-tuning command."""
     config = ["--config", "configs/glue.py:cola,tiny", "--init", str(home / "run")]
     return [
         "finetune",
@@ -92,7 +92,7 @@ def succeeds(result: subprocess.CompletedProcess) -> None:
 
 
 def fails(result: subprocess.CompletedProcess, *wanted: str) -> str:
-    """Checks for exit status 2 and one line of error, and returns that line."""
+    """Check for exit status 2 and a one-line error, and return that line."""
     assert result.returncode == 2, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     *_, line = result.stderr.splitlines()
@@ -114,7 +114,7 @@ def checkpoint_of(run_bertjax, run: pathlib.Path, step: int = STEPS) -> dict:
     return json.loads(result.stdout)
 
 
-def test_pretraining_tells_what_came_of_it(home):
+def test_pretraining_prints_and_stores_its_results(home):
     summary = summary_of(home / "run")
     assert summary["steps"] == STEPS
     assert summary["tokens"] == STEPS * 8 * 32
@@ -132,7 +132,7 @@ def test_pretraining_tells_what_came_of_it(home):
     assert f"goodput {summary['goodput']:.1%}" in printed
 
 
-def test_a_finished_run_says_so(home, run_bertjax):
+def test_a_finished_run_is_reported_as_complete(home, run_bertjax):
     before = summary_of(home / "run")
     again = run_bertjax(*pretrain(home, home / "run"))
     succeeds(again)
@@ -141,7 +141,7 @@ def test_a_finished_run_says_so(home, run_bertjax):
     assert summary_of(home / "run") == before
 
 
-def test_inspect_knows_runs_checkpoints_and_corpora(home, run_bertjax):
+def test_inspect_describes_runs_checkpoints_and_corpora(home, run_bertjax):
     for what in ("run", "corpus"):
         result = run_bertjax("inspect", home / what)
         succeeds(result)
@@ -152,7 +152,7 @@ def test_inspect_knows_runs_checkpoints_and_corpora(home, run_bertjax):
     fails(run_bertjax("inspect", home / "text"), str(home / "text"))
 
 
-def test_finetuning_ends_in_results(home, run_bertjax, tmp_path):
+def test_finetuning_writes_results(home, run_bertjax, tmp_path):
     result = run_bertjax(*finetune(home, tmp_path / "cola", "--seeds", "2"))
     succeeds(result)
     results = json.loads((tmp_path / "cola" / "results.json").read_text())
@@ -164,8 +164,8 @@ def test_finetuning_ends_in_results(home, run_bertjax, tmp_path):
 
 
 @pytest.mark.slow
-def test_text_is_enough_for_a_run(home, run_bertjax, tmp_path):
-    """Steps 1 and 2 happen by themselves, once."""
+def test_pretraining_from_raw_text(home, run_bertjax, tmp_path):
+    """Tokenizer and corpus are created automatically, once."""
     words = pretrain(home, tmp_path / "run")
     words = [word for word in words if not word.startswith("--config.data.corpus")]
     words += [
@@ -240,7 +240,7 @@ def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
         ("data.corpus=nosuch", "nosuch: found no manifest.json"),
     ],
 )
-def test_a_config_that_does_not_fit(home, run_bertjax, tmp_path, override, printed):
+def test_an_invalid_config_is_refused(home, run_bertjax, tmp_path, override, printed):
     words = pretrain(home, tmp_path / "run", f"--config.{override}")
     fails(run_bertjax(*words, devices=2), printed)
     assert not (tmp_path / "run" / "checkpoints").exists()

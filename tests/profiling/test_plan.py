@@ -92,7 +92,7 @@ def test_traffic_between_slices_has_its_own_bandwidth():
 
 
 def test_memory_is_the_peak_of_live_buffers():
-    """Two temporaries of 8 that are never live together: 8 of memory, while the compiler counts 16."""
+    """Two temporaries of 8 are never live together: 8 of memory; the compiler counts 16."""
     analysis = types.SimpleNamespace(
         argument_size_in_bytes=10,
         output_size_in_bytes=13,

@@ -46,7 +46,7 @@ def test_a_phase_that_does_not_fit_gets_more_microbatches(config):
 
 
 def test_if_microbatches_do_not_suffice_remat_and_then_sharding_is_tried(config):
-    """Parameters need half of the memory, so that all microbatch counts but the first are futile."""
+    """Parameters need half of the memory, so that more microbatches are futile."""
     tried = []
 
     def compile_step(config, phase):

@@ -1,4 +1,4 @@
-"""A tokenizer's folder: read back, readable by others, whole or not there."""
+"""The folder of a tokenizer: round trip, compatibility, atomic writes."""
 
 import json
 import pathlib
@@ -27,7 +27,7 @@ def saved(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_saved_is_loaded(tmp_path, kind):
+def test_round_trip(tmp_path, kind):
     tokenizer = trained(kind)
     tokenizer.save(str(tmp_path / "deep" / "vocab"))
     loaded = load(tmp_path / "deep" / "vocab")
@@ -56,7 +56,7 @@ def test_saving_changes_nothing_of_a_vocabulary(tmp_path, shared_data):
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_the_reference_reads_our_wordpiece(tmp_path, lowercase):
+def test_the_reference_loads_a_saved_wordpiece(tmp_path, lowercase):
     tokenizer = trained("wordpiece", lowercase=lowercase)
     tokenizer.save(str(tmp_path / "vocab"))
     whole = tokenizers.Tokenizer.from_file(str(tmp_path / "vocab" / "tokenizer.json"))
@@ -73,7 +73,7 @@ def test_the_reference_reads_our_wordpiece(tmp_path, lowercase):
     assert tokenizer.mask_id in whole.encode("the [MASK]").ids
 
 
-def test_the_reference_reads_our_byte_level_bpe(tmp_path):
+def test_the_reference_loads_a_saved_byte_level_bpe(tmp_path):
     tokenizer = trained("bpe")
     tokenizer.save(str(tmp_path / "vocab"))
     whole = tokenizers.Tokenizer.from_file(str(tmp_path / "vocab" / "tokenizer.json"))
@@ -85,7 +85,7 @@ def test_the_reference_reads_our_byte_level_bpe(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "sentencepiece_bpe"])
-def test_the_reference_reads_our_sentencepiece(tmp_path, kind):
+def test_the_reference_loads_a_saved_sentencepiece(tmp_path, kind):
     tokenizer = trained(kind, lowercase=True, strip_accents=True)
     tokenizer.save(str(tmp_path / "vocab"))
     model = str(tmp_path / "vocab" / "spiece.model")
@@ -106,7 +106,7 @@ def test_another_tokenizer_is_not_overwritten(saved):
     assert load(saved).fingerprint == before
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     for occupied in (tmp_path, tmp_path / "thesis.txt"):
         with pytest.raises(UserError, match="exists and is not a tokenizer folder"):
@@ -121,7 +121,7 @@ def test_an_empty_folder_is_filled(tmp_path):
     assert load(tmp_path).vocab_size > 10
 
 
-def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_no_files(tmp_path, monkeypatch):
     written = []
 
     def write(path, content):
@@ -137,21 +137,21 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
-def test_a_changed_file_is_noticed(saved, name):
+def test_a_modified_file_is_detected(saved, name):
     path = saved / name
     path.write_text(path.read_text(encoding="utf-8").replace("cat", "cow"), encoding="utf-8")
     with pytest.raises(UserError, match=f"{name} does not match its checksum"):
         load(saved)
 
 
-def test_a_missing_file_is_noticed(saved):
+def test_a_missing_file_is_detected(saved):
     (saved / "vocab.txt").unlink()
     with pytest.raises(UserError, match=r"vocab.txt is missing"):
         load(saved)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99}', '{"format": 1}'])
-def test_a_damaged_description_is_noticed(saved, content):
+def test_a_damaged_description_is_detected(saved, content):
     (saved / METADATA).write_text(content)
     with pytest.raises(UserError, match="corrupt or of another version"):
         load(saved)

@@ -1,4 +1,4 @@
-"""Reading tokenizers, and what they say of themselves."""
+"""Loading tokenizers: settings, special tokens, fingerprints, errors."""
 
 import json
 import pickle
@@ -26,7 +26,7 @@ def vocab_txt(tmp_path):
 
 
 def whitespace_wordpiece(**changes) -> dict:
-    """A tokenizer.json that looks words up as they stand, brackets and all."""
+    """A tokenizer.json that looks up words between spaces literally, brackets included."""
     content = {
         "version": "1.0",
         "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0},
@@ -103,15 +103,13 @@ def test_released_models_without_the_usual_special_tokens(
     ("name", "keeps_capitals"),
     [("vocab/bert-base-uncased", False), ("vocab/bert-base-cased", True), ("kbert", False)],
 )
-def test_capitals_in_the_vocabulary_tell_whether_text_is_lowercased(
-    shared_data, name, keeps_capitals
-):
+def test_capitals_in_the_vocabulary_determine_lowercasing(shared_data, name, keeps_capitals):
     tokenizer = load(shared_data / name)
     upper, lower = tokenizer.encode_batch(["NASA", "nasa"])
     assert (upper != lower) == keeps_capitals
 
 
-def test_the_config_beside_a_vocabulary_decides_and_the_argument_overrules(vocab_txt):
+def test_the_config_next_to_a_vocabulary_applies_unless_overridden(vocab_txt):
     write_json(vocab_txt.with_name("tokenizer_config.json"), {"do_lower_case": False})
     assert load(vocab_txt).encode_batch(["The"]) == [[1]]
     assert load(vocab_txt.parent).encode_batch(["The"]) == [[1]]
@@ -133,7 +131,7 @@ def test_accents_follow_the_config(vocab_txt):
         ({"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, [5, 6]),
     ],
 )
-def test_the_config_next_to_a_tokenizer_json_decides_as_in_transformers(tmp_path, config, ids):
+def test_the_config_next_to_a_tokenizer_json_applies_as_in_transformers(tmp_path, config, ids):
     pieces = {piece: number for number, piece in enumerate(WORDS)}
     write_json(tmp_path / "tokenizer.json", definitions.wordpiece(pieces, lowercase=True))
     write_json(tmp_path / "tokenizer_config.json", config)
@@ -150,7 +148,7 @@ def test_the_config_next_to_byte_level_files_adds_a_space(tmp_path):
 
 
 @pytest.mark.parametrize(("between", "count"), [(("[SEP]",), 1), (("[SEP]", "[SEP]"), 2), ((), 1)])
-def test_a_template_says_how_many_separators_stand_between_texts(tmp_path, between, count):
+def test_the_template_determines_the_number_of_separators(tmp_path, between, count):
     pair = [{"Sequence": {"id": "A", "type_id": 0}}]
     pair += [{"SpecialToken": {"id": name, "type_id": 0}} for name in between]
     pair += [{"Sequence": {"id": "B", "type_id": 0}}]
@@ -182,7 +180,7 @@ def test_both_names_of_a_byte_level_pair(tmp_path):
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 1.0])
-def test_bpe_dropout_is_for_training_a_model_and_not_for_encoding_text(tmp_path, share):
+def test_bpe_dropout_is_disabled(tmp_path, share):
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     pieces = {"a": 0, "b": 1, "ab": 2, "abab": 3, "<|endoftext|>": 4}
     model = {"type": "BPE", "vocab": pieces, "merges": ["a b", "ab ab"], "dropout": share}
@@ -193,14 +191,14 @@ def test_bpe_dropout_is_for_training_a_model_and_not_for_encoding_text(tmp_path,
     assert tokenizer.encode_with_offsets("abab")[0] == [3]
 
 
-def test_a_special_spelling_that_was_learned_is_text(tmp_path):
+def test_a_trained_token_spelled_like_a_special_one_is_text(tmp_path):
     pieces = {"<": 0, "s": 1, ">": 2, "<s": 3, "<s>": 4, "</s>": 5}
     (tmp_path / "vocab.json").write_text(json.dumps(pieces))
     (tmp_path / "merges.txt").write_text("< s\n<s >\n")
     assert load(tmp_path).special_ids == (5,)
 
 
-def test_tokenizer_json_gives_bare_ids_without_cutting(tmp_path):
+def test_tokenizer_json_gives_ids_without_special_tokens_and_truncation(tmp_path):
     tokenizer = load(write_json(tmp_path / "tokenizer.json", whitespace_wordpiece()))
     assert tokenizer.encode_batch(["the cats sat the"]) == [[5, 6, 7, 8, 5]]
 
@@ -227,7 +225,7 @@ def test_every_setting_that_changes_ids_changes_the_fingerprint(tmp_path, vocab_
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-def test_tokenizers_travel_to_other_processes(kind):
+def test_tokenizers_can_be_pickled(kind):
     tokenizer = train(["some words of some text"] * 9, kind=kind, vocab_size=270)
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.encode_batch(["some text"]) == tokenizer.encode_batch(["some text"])
@@ -362,13 +360,13 @@ NO_UNKNOWN = whitespace_wordpiece(model=whitespace_wordpiece()["model"] | {"voca
         (files(tokenizer__json=json.dumps(NO_UNKNOWN)), "", "has no unknown token"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, write, path, message):
+def test_unreadable_files_are_refused_in_one_line(tmp_path, write, path, message):
     write(tmp_path)
     with pytest.raises(UserError, match=message) as caught:
         load(tmp_path / path)
     assert "\n" not in str(caught.value)
 
 
-def test_lowercase_is_for_vocab_txt(shared_data):
+def test_lowercase_applies_to_vocab_txt_only(shared_data):
     with pytest.raises(UserError, match=r"applies only to a vocab.txt: got lowercase=True"):
         load(shared_data / "vocab" / "gpt2", lowercase=True)

@@ -1,4 +1,4 @@
-"""Released vocabularies give the ids that their reference implementations give."""
+"""Ids of released vocabularies equal those of the reference implementations."""
 
 import re
 import sys
@@ -62,7 +62,7 @@ def test_bert(shared_data, heldout, name, lowercase):
     assert_equal_ids(load(vocab.parent), [encoding.ids for encoding in encodings], texts)
 
 
-def test_bert_differs_from_the_reference_in_literal_special_tokens_alone(shared_data):
+def test_bert_differs_from_the_reference_only_in_literal_special_tokens(shared_data):
     vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
     reference = BertWordPieceTokenizer.from_file(str(vocab))
     ours = load(vocab)
@@ -99,7 +99,7 @@ def test_t5(shared_data, heldout):
 
 # The reference leaves its file open.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_t5_in_rust_differs_by_rounding_alone(shared_data, heldout, monkeypatch):
+def test_t5_in_rust_differs_only_by_rounding(shared_data, heldout, monkeypatch):
     """Hugging Face adds scores in float64 and sentencepiece in float32: long texts have ties."""
     monkeypatch.setitem(sys.modules, "sentencepiece_model_pb2", sentencepiece_model_pb2)
     model = shared_data / "vocab" / "t5" / "spiece.model"

@@ -1,4 +1,4 @@
-"""Learning vocabularies: by hand, the same at every run, of the size that was asked."""
+"""Training of tokenizers: by hand, deterministic, with the requested size."""
 
 import pydoc_data.topics
 import random
@@ -61,7 +61,7 @@ def test_sentencepiece_has_alberts_special_tokens(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_vocabulary_is_the_same_in_every_process(kind, root):
-    """The text is full of pairs that are equally frequent, which is where runs would part."""
+    """The text has many pairs of equal frequency, whose order could differ between processes."""
     outputs = {
         subprocess.run(
             [sys.executable, "-c", FINGERPRINT.format(kind=kind)],
@@ -76,7 +76,7 @@ def test_the_vocabulary_is_the_same_in_every_process(kind, root):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_vocabulary_has_the_size_that_was_asked(kind):
+def test_the_vocabulary_has_the_requested_size(kind):
     tokenizer = train(TOPICS, kind=kind, vocab_size=1009)
     assert tokenizer.vocab_size == 1009
     assert tokenizer.kind == kind
@@ -89,7 +89,7 @@ def test_the_vocabulary_has_the_size_that_was_asked(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_small_text_gives_fewer_pieces(kind):
+def test_a_small_text_gives_fewer_tokens(kind):
     assert train(SHARED_LETTERS * 3, kind=kind, vocab_size=5000).vocab_size < 300
 
 
@@ -133,7 +133,7 @@ def test_text_without_words_is_refused(kind, texts):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_goes_wrong_while_reading_comes_through(kind):
+def test_errors_of_the_input_are_raised(kind):
     def texts():
         yield "some text"
         raise UserError("the second file is damaged")
@@ -142,7 +142,7 @@ def test_what_goes_wrong_while_reading_comes_through(kind):
         train(texts(), kind=kind, vocab_size=300)
 
 
-def test_rare_characters_get_no_piece_and_their_words_teach_nothing():
+def test_words_with_rare_characters_are_ignored():
     texts = ["common words " * 5000 + "comm\u20acn comm\u20acn"]
     tokenizer = train(texts, vocab_size=60)
     assert not any("\u20ac" in piece for piece in every_piece(tokenizer))
@@ -151,7 +151,7 @@ def test_rare_characters_get_no_piece_and_their_words_teach_nothing():
     assert "comm\u20acn" in every_piece(everything)
 
 
-def test_words_too_long_to_be_encoded_teach_nothing():
+def test_words_too_long_to_be_encoded_are_ignored():
     texts = ["short " + "x" * 101] * 3
     assert "xx" not in "".join(every_piece(train(texts, vocab_size=500)))
 
@@ -190,7 +190,7 @@ SPELLINGS = {
         ("sentencepiece_bpe", {"lowercase": True, "strip_accents": True}, set(SPELLINGS)),
     ],
 )
-def test_which_spellings_become_one(kind, settings, same):
+def test_normalization_of_spellings(kind, settings, same):
     every_spelling = " ".join(word for pair in SPELLINGS.values() for word in pair)
     texts = [" ".join([every_spelling, *every_spelling])] * 3
     tokenizer = train(texts, kind=kind, vocab_size=400, **settings)
@@ -200,8 +200,8 @@ def test_which_spellings_become_one(kind, settings, same):
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_our_table_of_characters_is_sentencepieces_own(lowercase):
-    """The table serves where accents are dropped; without that there is one to compare it with."""
+def test_the_normalization_table_equals_that_of_sentencepiece(lowercase):
+    """The table is needed to strip accents; without that it can be compared."""
     own = sentencepiece.SentencePieceNormalizer(
         rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
         add_dummy_prefix=False,
@@ -223,7 +223,7 @@ def test_our_table_of_characters_is_sentencepieces_own(lowercase):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "sentencepiece_bpe"])
-def test_long_lines_are_learned_from_whole(kind):
+def test_long_lines_are_not_skipped(kind):
     """SentencePiece skips sentences of more than 4,192 bytes, silently."""
     generator = random.Random(5)
     line = " ".join("".join(generator.choices("abcde", k=4)) for _ in range(4000)) + " xyzzy" * 50

@@ -1,4 +1,4 @@
-"""Counting words, by hand-computed numbers."""
+"""Word counts for tokenizer training, by hand."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ def test_counts_do_not_depend_on_when_chunks_are_split(monkeypatch):
     assert count_words(texts, halves) == wanted
 
 
-def test_what_was_seen_once_is_forgotten_when_there_are_too_many_words(monkeypatch):
+def test_rare_words_are_dropped_when_there_are_too_many(monkeypatch):
     monkeypatch.setattr(training, "_MAX_PENDING_CHARACTERS", 6)
     monkeypatch.setattr(training, "_MAX_WORDS", 2)
     assert count_words(["a a b c", "a b d d"], lambda chunk: [chunk]) == {"a": 3, "d": 2}
@@ -40,14 +40,14 @@ def test_what_was_seen_once_is_forgotten_when_there_are_too_many_words(monkeypat
         (1, list("abcd")),
     ],
 )
-def test_the_alphabet_covers_the_share_of_the_text_that_was_asked(coverage, alphabet):
+def test_the_alphabet_covers_the_requested_share_of_the_text(coverage, alphabet):
     # b 12, a 6, c 1, d 1 of 20 characters; c comes before d among equals.
     words = Counter({"bba": 6, "c": 1, "d": 1})
     assert select_alphabet(words, coverage) == alphabet
 
 
 @pytest.mark.parametrize("max_characters", [1, 7, 1000])
-def test_words_are_repeated_as_often_as_they_were_counted(max_characters):
+def test_words_are_repeated_by_their_counts(max_characters):
     words = Counter({"a": 5, "bcd": 13, "e": 1})
     texts = list(repeat_words(words, max_characters))
     assert Counter("".join(texts).split()) == words

@@ -181,9 +181,7 @@ def test_parameters_with_zero_gradient_do_not_change(kind):
 
 
 def test_lower_layers_have_smaller_learning_rates():
-    """Clark et al. 2020: 0.8 to the power of the number of layers above, except for heads and
-    pooler.
-    """
+    """Clark et al. 2020: 0.8 to the power of the number of layers above the parameters."""
     params = nested(draws(0))
     params["encoder"]["pooler"] = {"dense": {"kernel": jnp.ones((5, 5))}}
     gradients = jax.tree.map(jnp.ones_like, params)

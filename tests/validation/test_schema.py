@@ -1,4 +1,4 @@
-"""Every field has a declared constraint, and values that cannot be meant are refused early."""
+"""Declared constraints of config fields: every field has one, and invalid values are refused."""
 
 import inspect
 import json
@@ -44,7 +44,7 @@ def test_every_field_has_a_declared_constraint(declared):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda c: f"{c.__module__}.{c}")
-def test_every_default_fits(module):
+def test_every_default_is_valid(module):
     defaults = {
         name: getattr(module, name)
         for name in constraints.fields_of(module)
@@ -54,7 +54,7 @@ def test_every_default_fits(module):
 
 
 def with_values(spec: str, values: dict):
-    """A config with other values of some dotted fields, whatever their types."""
+    """A config with other values of some dotted fields, of any type."""
     content = json.loads(to_json(load_config(f"{CONFIGS}/{spec}")))
     for field, value in values.items():
         *parents, name = field.split(".")
@@ -175,7 +175,7 @@ BERT, GLUE = "bert.py:tiny", "glue.py:mrpc"
         ("ner.py:conll2003", {"data.scheme": "iob"}, "did you mean 'iob2'?"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_one_line(spec, values, message):
+def test_an_invalid_value_is_one_line(spec, values, message):
     with pytest.raises(UserError) as caught:
         build.check(with_values(spec, values))
     assert message in str(caught.value)
@@ -204,12 +204,12 @@ def test_a_config_without_a_section_is_one_line(section):
         {"seed": 2**32 - 1},
     ],
 )
-def test_a_value_that_can_be_meant_is_accepted(values):
+def test_a_valid_value_is_accepted(values):
     build.check(with_values(BERT, values))
 
 
-def test_what_a_finished_fine_tuning_has_written_is_accepted():
-    """Its `config.json` holds the whole model, and what followed from the data."""
+def test_the_config_of_a_finished_fine_tuning_is_accepted():
+    """Its `config.json` has the whole model, and fields derived from the data."""
     config = with_values(GLUE, {"init": {"name": "runs/x", "encoder": "ab"}, "num_train_steps": 9})
     model = load_config(f"{CONFIGS}/{BERT}").model
     with config.unlocked():
@@ -219,8 +219,8 @@ def test_what_a_finished_fine_tuning_has_written_is_accepted():
     build.check(config)
 
 
-def test_checking_starts_no_device():
-    """A sweep checks its runs in the process that starts them, which must not hold a TPU."""
+def test_checking_initialises_no_device():
+    """A sweep checks its runs in the parent process, which must not occupy a TPU."""
     code = (
         "import sys; from bertjax import build; from bertjax.config import load_config\n"
         "for spec in sys.argv[1:]: build.check(load_config(spec))\n"

@@ -1,4 +1,4 @@
-"""An override or a flag that nothing reads is one line; one that is read is accepted."""
+"""Options without effect are refused in one line; options with effect are accepted."""
 
 import fnmatch
 import itertools
@@ -50,7 +50,7 @@ def one_line(caught) -> str:
         ("ner.py:conll2003", "task.labels=(O,)", "since they follow from the data; leave"),
     ],
 )
-def test_an_override_that_a_run_does_not_read_is_one_line(spec, fields, message):
+def test_an_override_without_effect_is_one_line(spec, fields, message):
     with pytest.raises(UserError) as caught:
         load(spec, fields)
     assert message in one_line(caught)
@@ -70,11 +70,11 @@ def test_an_override_that_a_run_does_not_read_is_one_line(spec, fields, message)
         ("kbert.py:book_review", "data.triples_per_entity=3"),
     ],
 )
-def test_an_override_that_a_run_reads_is_accepted(spec, fields):
+def test_an_override_with_effect_is_accepted(spec, fields):
     load(spec, fields)
 
 
-def test_what_a_fine_tuning_decides_itself_cannot_be_set_in_its_config(tmp_path):
+def test_derived_fields_of_fine_tuning_cannot_be_set(tmp_path):
     config = load_config(f"{CONFIGS}/glue.py:mrpc")
     with config.unlocked():
         config.num_train_steps = 7
@@ -145,7 +145,7 @@ def test_every_option_of_the_table_is_a_field():
         ),
     ],
 )
-def test_a_flag_that_a_command_does_not_read_is_one_line(verb, words, message):
+def test_a_flag_without_effect_is_one_line(verb, words, message):
     with pytest.raises(UserError) as caught:
         catalog.load("commands", verb).main(words.split())
     assert message in one_line(caught)
@@ -153,7 +153,7 @@ def test_a_flag_that_a_command_does_not_read_is_one_line(verb, words, message):
 
 @pytest.mark.parametrize("field", [{"pair": "order"}, {"short_seq_prob": 0.1}])
 @pytest.mark.parametrize("spec", ["reversal.py", "vit.py:tiny", "elmo.py:tiny", "gpt2.py:tiny"])
-def test_formats_without_sentences_refuse_what_is_of_sentences(spec, field):
+def test_formats_without_sentences_refuse_sentence_options(spec, field):
     ((name, value),) = field.items()
     config = changed(load_config(f"{CONFIGS}/{spec}"), {f"data.{name}": value})
     with pytest.raises(UserError) as caught:

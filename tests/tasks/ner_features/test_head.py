@@ -27,9 +27,7 @@ ENCODER = bert.Model(V, D, 2, 2, 10, max_position_embeddings=L, output_hidden_st
 
 @pytest.fixture(scope="module")
 def batch():
-    """The class of a word is given by the preceding token, across tokens that are not first in a
-    word.
-    """
+    """The class of a word is given by the preceding token; some tokens are not labelled."""
     generator = np.random.default_rng(0)
     there = np.arange(L) < generator.integers(3, L + 1, B)[:, None]
     ids = generator.integers(0, V, (B, L)) * there

@@ -157,9 +157,7 @@ def test_a_part_of_a_token_is_labelled_as_that_token():
 
 
 def test_tokens_that_share_a_character_or_cover_none():
-    """An emoji has several byte-level tokens, and a word boundary mark can be a token of no
-    character.
-    """
+    """An emoji has several byte-level tokens; the mark of a word may be a separate token."""
     pieces = letters()
     pieces.encode_with_offsets = lambda text: (
         [10, 11, 12, 13, 14],

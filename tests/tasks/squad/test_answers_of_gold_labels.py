@@ -64,9 +64,7 @@ def test_gold_labels_of_squad_2_score_100(shared_data, cls_last):
     ("vocabulary", "share"), [("bert-base-cased", 0.999), ("t5", 0.97), ("gpt2", 0.98)]
 )
 def test_gold_labels_of_squad_1_score_100(shared_data, vocabulary, share):
-    """Tokens of T5 and GPT-2 may end with punctuation; the padding token stands in for special
-    tokens.
-    """
+    """Tokens of T5 and GPT-2 may include punctuation; their padding serves as special tokens."""
     questions = squad_files.read(shared_data / "squad" / "v1.1_xquad_en.json")
     loaded = tokenizer.load(shared_data / "vocab" / vocabulary)
     if loaded.cls_id is None:
