@@ -24,7 +24,7 @@ from bertjax.data.format import Format
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Tokenizer
 from bertjax.layers import layer_choice as frozen_layers
-from bertjax.layers.dense import NAMED
+from bertjax.layers.dense import PRECISIONS
 from bertjax.pretrainer import Encoded, Pretrainer, apply_encoder
 from bertjax.runtime import host
 from bertjax.train import optimizer, schedule, sharding
@@ -108,8 +108,8 @@ def precision(fields: Mapping[str, Any]) -> str:
         if jax.default_backend() != "cpu":
             return "bfloat16"
         return "bfloat16_operands" if host.has_bfloat16_matmul() else "float32"
-    if name not in NAMED:
-        raise UserError(f"config.model.precision={name!r}: {nearest(name, [*NAMED, 'auto'])}")
+    if name not in PRECISIONS:
+        raise UserError(f"config.model.precision={name!r}: {nearest(name, [*PRECISIONS, 'auto'])}")
     return name
 
 

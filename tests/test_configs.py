@@ -23,7 +23,7 @@ from bertjax.runs import teachers as runs_teachers
 from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.restore import describe
-from bertjax.train.checkpoint.trees import named
+from bertjax.train.checkpoint.trees import flatten_names
 from bertjax.validation import config as validation_config
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
@@ -226,7 +226,7 @@ def test_a_small_version_of_its_step_can_be_traced(spec, teacher):
     build.check(config)
     trainer, rows = trainer_of(config)
     state, metrics = jax.eval_shape(trainer.train_step, trainer.shapes, rows)
-    assert describe(named(state)) == describe(named(trainer.shapes))
+    assert describe(flatten_names(state)) == describe(flatten_names(trainer.shapes))
     assert {"loss", "gradient_norm"} <= metrics.keys()
     reported = {f"held_out/{name}" for name in metrics if "/" in name}
     declared = {

@@ -68,7 +68,7 @@ def write_run(folder, config, pieces, more=None) -> dict[str, np.ndarray]:
     (folder / "config.json").write_text(configs.to_json(config))
     pieces.save(str(folder / "tokenizer"))
     with Checkpoints(folder) as checkpoints:
-        checkpoints.save({"params": jax.tree.map(jnp.asarray, trees.nested(params))}, step=7)
+        checkpoints.save({"params": jax.tree.map(jnp.asarray, trees.nest(params))}, step=7)
     return params
 
 
@@ -320,7 +320,7 @@ def test_class_scores_of_texts_are_equal(recipe, pooler_act, texts, vocabulary, 
         encoded = module.encoder(batch, train=False)
         return module.glue.scores(module.encoder, encoded, batch, train=False)[0]
 
-    variables = {"params": jax.tree.map(jnp.asarray, trees.nested(params))}
+    variables = {"params": jax.tree.map(jnp.asarray, trees.nest(params))}
     batch = jax.tree.map(jnp.asarray, rows)
     found = importing.pretrainer(config).apply(variables, batch, method=scores)
     assert np.ptp(wanted, axis=0).max() > 0.05
@@ -353,7 +353,7 @@ def test_outputs_of_the_generator_are_equal(vocabulary, tmp_path):
         "example_key": jax.random.split(jax.random.key(0), 2),
     }
     config = configs.from_json((tmp_path / "run" / "config.json").read_text())
-    variables = {"params": jax.tree.map(jnp.asarray, trees.nested(params))}
+    variables = {"params": jax.tree.map(jnp.asarray, trees.nest(params))}
     pieces = tokenizer.load(tmp_path / "run" / "tokenizer")
     found = importing.pretrainer(config, pieces).apply(variables, batch, method=generated)
     np.testing.assert_allclose(np.asarray(found)[there], wanted[there], atol=1e-4)
@@ -365,7 +365,7 @@ def test_the_imported_discriminator_has_the_weights_of_the_run(vocabulary, tmp_p
     export(tmp_path / "run", tmp_path / "theirs")
     importing.write(importing.read(tmp_path / "theirs"), tmp_path / "again")
     checkpoint = exporting.find(str(tmp_path / "again")).origin.checkpoint
-    again = trees.named(restore.load_numpy(checkpoint, "params"))
+    again = trees.flatten_names(restore.load_numpy(checkpoint, "params"))
     assert again.keys() == {n for n in params if not n.startswith("generator/")}
     for name, array in again.items():
         np.testing.assert_array_equal(array, params[name], err_msg=name)

@@ -128,7 +128,7 @@ def outputs(project):
 
 
 def params_at(checkpoint: pathlib.Path) -> dict[str, np.ndarray]:
-    return trees.named(restore.load_numpy(checkpoint, "params"))
+    return trees.flatten_names(restore.load_numpy(checkpoint, "params"))
 
 
 def metrics_of(run: pathlib.Path) -> list[dict[str, float]]:

@@ -50,7 +50,7 @@ def measure(config, arguments: argparse.Namespace) -> dict[str, object]:
 
     from bertjax.io import storage
     from bertjax.train.checkpoint import folder as checkpoint_folder
-    from bertjax.train.checkpoint.folder import Keep
+    from bertjax.train.checkpoint.folder import Retention
     from bertjax.train.checkpoint.manager import Checkpoints
 
     train_step, state, batch = build_step(config)
@@ -67,7 +67,7 @@ def measure(config, arguments: argparse.Namespace) -> dict[str, object]:
     blocked, written, alone, overlapped = [], [], [], []
     folder = storage.to_path(arguments.workdir) / "measured"
     checkpoint_folder.clear(folder)
-    with Checkpoints(folder, keep=Keep(latest=1)) as checkpoints:
+    with Checkpoints(folder, keep=Retention(latest=1)) as checkpoints:
         for number in range(arguments.repeats):
             alone += [step() for _ in range(arguments.steps)]
             start = time.monotonic()

@@ -89,14 +89,14 @@ def measure(config, arguments: argparse.Namespace) -> dict:
     import jax
 
     from bertjax import build
-    from bertjax.layers.dense import NAMED
+    from bertjax.layers.dense import PRECISIONS
     from bertjax.runtime.chips import peak_flops_per_second
 
     build.check(config)
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
     precision = build.precision(config.model)
-    peak = peak_flops_per_second(jax.devices(), NAMED[precision].operands)
+    peak = peak_flops_per_second(jax.devices(), PRECISIONS[precision].operands)
     return {
         "config": arguments.config,
         "device": jax.devices()[0].device_kind,

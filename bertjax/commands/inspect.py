@@ -134,7 +134,7 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
     origin.refuse_released(path, config)
     if not config:
         raise UserError(f"{path}: config.json is empty: {_EXPECTED}")
-    ranks = checkpoint_folder.ranked(
+    ranks = checkpoint_folder.rank_steps(
         checkpoints, config.get("best_metric", ""), config.get("best_mode", "min")
     )
     latest = max(checkpoints, default=None)

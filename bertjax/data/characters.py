@@ -64,8 +64,8 @@ class CharacterExamples:
     Attributes:
       seed: Of the examples.
       max_seq_length: L.
-      num_examples: How many there are in an epoch.
-      order: Which example comes where in an epoch.
+      num_examples: Number of examples in an epoch.
+      order: Maps positions of an epoch to examples.
     """
 
     def __init__(self, examples: Any, characters: Int16[np.ndarray, "V W"]):

@@ -17,8 +17,8 @@ A document of one sentence, unless it is so long that it is split, has no follow
 none skip it, next pairs it with another document's segment.
 
 `windows.py` places examples in the corpus, `sentence_table.py` reads their sentences,
-`next_sentence.py` and `segments.py` choose segments, `collate.py` makes the arrays; all of it for
-many examples at once.
+`next_sentence.py` and `segments.py` choose segments, `collate.py` builds the arrays; all functions
+are vectorised over examples.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ from bertjax.data import segments
 from bertjax.data.collate import assemble
 from bertjax.data.format import Corpus, ExampleSpec, Format, HostBatch
 from bertjax.data.layout import Layout, Places
-from bertjax.data.next_sentence import couples, draw_elsewhere
+from bertjax.data.next_sentence import assign_partners, sample_other_documents
 from bertjax.data.random import permute, uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import SentenceTable
@@ -69,7 +69,7 @@ class Examples:
         resegment: bool = True,
         cls_last: bool = False,
     ):
-        """Places the examples; reads no record.
+        """Locates the examples; does not read records.
 
         Args:
           corpus: One split.
@@ -83,7 +83,7 @@ class Examples:
           pair: One of `PAIRS`; "none" for the formats of one segment.
           short_seq_prob: Share of examples of a random shorter length. Default: BERT's 0.1 for
             segment-pair and 0 for the others; sentence-pair supports only 0.
-          word_starts: Whether each token of the vocabulary begins a word; adds `word_starts` to
+          word_starts: Whether each token of the vocabulary starts a word; adds `word_starts` to
             batches.
           resegment: Whether each epoch splits and pairs the text anew. Otherwise example i is the
             same in every epoch, as static masks require; only the order changes.
@@ -102,12 +102,12 @@ class Examples:
         self._check_specials()
         self._layout = Layout(corpus, separated=format == "full-sentences" and sep_id is not None)
         self._lone = self._lone_documents()
-        self._places = self._lay_out(short_seq_prob)
+        self._places = self._make_windows(short_seq_prob)
         self.num_examples = len(self._places)
         self._check_size()
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Numbers of the examples at some places of an epoch: a random permutation."""
+        """The numbers of the examples at positions of an epoch, in a random permutation."""
         return permute(place, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
@@ -135,20 +135,22 @@ class Examples:
         return batch
 
     def _read(self, places: Places) -> tuple[SentenceTable, Segment]:
-        """Reads the sentences at some places and chooses a segment for each."""
+        """Reads the sentences at places of the corpus and selects a segment for each."""
         if self.format == "sentence-pair":
             table = SentenceTable(self._corpus, self._layout, places, 0, 0)
             origin = self._places.record_begin[places.first_record]
-            return table, segments.neighbours(table, places, origin)
+            return table, segments.pair_neighbours(table, places, origin)
         # A sentence that is too long for an example is split into pieces that fill one exactly.
         piece = self._max_length // self._segments
         table = SentenceTable(self._corpus, self._layout, places, self._max_length, piece)
-        return table, segments.in_windows(table, places, self._max_length, at_least=self._segments)
+        return table, segments.fill_windows(
+            table, places, self._max_length, at_least=self._segments
+        )
 
     def _contiguous(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"] | None]:
-        """Examples of contiguous text."""
+        """Selects the segments and labels of examples of contiguous text."""
         table, text = self._read(self._places.places(epoch, example))
         if self._segments == 1:
             return table, (text,), None
@@ -162,34 +164,34 @@ class Examples:
     def _next_pairs(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"]]:
-        """Next-sentence pairs: half of the second segments are from another document."""
-        is_random, giver, share = self._givers(epoch, example)
+        """Selects next-sentence pairs: half of the second segments are from another document."""
+        is_random, partner, share = self._assign_partners(epoch, example)
         rows = np.flatnonzero(is_random)
         places = self._places.places(epoch, example)
-        table, text = self._read(places + self._places.places(epoch, giver[rows]))
+        table, text = self._read(places + self._places.places(epoch, partner[rows]))
         a, b = segments.split(table, text, np.append(share, share[rows]))
-        own, givers = np.arange(len(example)), np.arange(len(example), len(text.row))
-        a, b, given = a.take(own), b.take(own), b.take(givers)
+        own, others = np.arange(len(example)), np.arange(len(example), len(text.row))
+        a, b, random_b = a.take(own), b.take(own), b.take(others)
         if self.format == "segment-pair":
             room = places.capacity - places.skipped - a.length
-            given = segments.fill(table, given, room[rows])
-        for mine, theirs in zip(b, given, strict=True):
-            mine[rows] = theirs
+            random_b = segments.fill(table, random_b, room[rows])
+        for values, random_values in zip(b, random_b, strict=True):
+            values[rows] = random_values
         return table, self._truncate(epoch, example, a, b), is_random
 
-    def _givers(
+    def _assign_partners(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[Bool[np.ndarray, " n"], Int[np.ndarray, " n"], np.ndarray]:
         """Whether each second segment is random, the example it is from, and the split points."""
-        is_random, giver, share = couples(epoch, example, self.num_examples, self.seed)
+        is_random, partner, share = assign_partners(epoch, example, self.num_examples, self.seed)
         document = self._places.document(epoch, example)
         is_random = is_random | self._lone[document]
-        alone = giver < 0
-        alone |= self._places.document(epoch, np.where(alone, example, giver)) == document
-        drawn = draw_elsewhere(
+        invalid = partner < 0
+        invalid |= self._places.document(epoch, np.where(invalid, example, partner)) == document
+        sampled = sample_other_documents(
             epoch, example, document, self._places.examples_of_document, self.seed
         )
-        return is_random, np.where(alone, drawn, giver), share
+        return is_random, np.where(invalid, sampled, partner), share
 
     def _truncate(
         self, epoch: int, example: Int[np.ndarray, " n"], a: Segment, b: Segment
@@ -224,20 +226,20 @@ class Examples:
         sizes = np.diff(self._layout.record_begin[self._layout.record_of_document])
         return lone & (sizes <= self._max_length)
 
-    def _lay_out(self, short_seq_prob: float | None) -> ShortenedWindows | SentencePairs:
+    def _make_windows(self, short_seq_prob: float | None) -> ShortenedWindows | SentencePairs:
         layout, max_length = self._layout, self._max_length
         if self.format == "sentence-pair":
             if short_seq_prob:
                 raise UserError(
-                    f"short_seq_prob={short_seq_prob} does not go with sentence-pair, whose "
-                    "examples are single sentences: leave it out"
+                    f"short_seq_prob: got {short_seq_prob} with sentence-pair, whose segments are "
+                    "single sentences, expected 0; omit it"
                 )
             lone = self.pair == "next"
             return SentencePairs(layout, max_length, self.seed, lone_sentences=lone)
         if short_seq_prob is None:
             short_seq_prob = 0.1 if self.format == "segment-pair" else 0.0
         if not 0 <= short_seq_prob <= 1:
-            raise UserError(f"short_seq_prob={short_seq_prob} is no share: give 0 to 1, as 0.1")
+            raise UserError(f"short_seq_prob: got {short_seq_prob}, expected 0 to 1, such as 0.1")
         if self.format == "full-sentences":
             windows = StreamWindows(layout, max_length, self.seed)
         else:
@@ -248,37 +250,37 @@ class Examples:
     def _check_specials(self) -> None:
         if self._segments == 2 and None in self._specials:
             raise UserError(
-                f"{self.format} needs a tokenizer with [CLS] and [SEP]; this one lacks one: use "
-                "full-sentences or doc-sentences"
+                f"{self.format}: got a tokenizer that lacks [CLS] or [SEP], expected both; use "
+                "full-sentences or doc-sentences, or another tokenizer"
             )
         if self._max_length < self._segments:
             raise UserError(
-                f"max_seq_length={self.max_seq_length} leaves {self._max_length} tokens beside the "
-                f"special ones; {self.format} needs {self._segments} or more: raise it"
+                f"max_seq_length: got {self.max_seq_length}, which leaves {self._max_length} "
+                f"tokens for text, expected >= {self._segments} for {self.format}; raise it"
             )
         if self._segments == 1 and self.pair != "none":
             raise UserError(
-                f"pair={self.pair!r} needs two segments and {self.format} has one: use "
-                "segment-pair or sentence-pair, or pair='none'"
+                f"pair: got {self.pair!r} with {self.format}, which has one segment, expected "
+                "'none'; set it, or use segment-pair or sentence-pair"
             )
 
     def _check_size(self) -> None:
         if self.num_examples == 0:
             raise UserError(
-                f"no document has two sentences, so that there is no {self.format} with "
-                f"pair={self.pair!r}: use another format or a larger corpus"
+                f"{self.format} with pair={self.pair!r} has no examples, since no document has two "
+                "sentences; use another format or a larger corpus"
             )
         if self.pair == "next" and self._layout.num_documents < 2:
             raise UserError(
-                "pair='next' needs a second document to take random segments from, the corpus has "
-                "one: separate documents by blank lines, or use pair='order' or 'none'"
+                "pair='next' samples segments of other documents: got a corpus of one document, "
+                "expected >= 2; separate documents by blank lines, or use pair='order' or 'none'"
             )
 
 
 def _check_names(format: str, pair: str) -> None:
     for field, value, known in (("format", format, FORMATS), ("pair", pair, PAIRS)):
         if value not in known:
-            raise UserError(f"{field}={value!r} is unknown: {nearest(value, known)}")
+            raise UserError(f"unknown {field}: got {value!r}; {nearest(value, known)}")
 
 
 class SentenceFormat(Format):

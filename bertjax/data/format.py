@@ -36,7 +36,7 @@ class ExampleSource(Protocol):
     num_examples: int
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Numbers of the examples at some places of an epoch."""
+        """The numbers of the examples at positions of an epoch."""
         ...
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
@@ -49,14 +49,14 @@ class ExampleSpec:
     """Arguments of `Format.examples`.
 
     Attributes:
-      split: A split of a corpus, or of what `Format.read` returns.
+      split: A split of a corpus, or of the data that `Format.read` returns.
       data: `config.data`.
       seed: Any integer.
       max_seq_length: L, special tokens included.
       batch_size: Rows of a global batch, for formats whose rows continue from step to step.
       specials: [CLS], [SEP] and padding; None for formats without text.
       separator: The token between documents, None if the tokenizer has none.
-      word_starts: Whether each token of the vocabulary begins a word; None if no objective reads
+      word_starts: Whether each token of the vocabulary starts a word; None if no objective reads
         `word_starts`.
       resegment: Whether each epoch cuts and pairs the text anew; false for static masks.
     """
@@ -76,7 +76,7 @@ class Format:
     """Base class of example formats.
 
     Attributes:
-      options: Options that the format supports, of those that not every format does: `pair` and
+      options: Supported options, of those that are specific to some formats: `pair` and
         `short_seq_prob` of `config.data`, and `static` of objectives.
       reads_text: Whether examples are made of a tokenized corpus; otherwise `read` reads the data.
       rows_continue: Whether row r of a batch continues row r of the batch before.
@@ -88,10 +88,10 @@ class Format:
 
     @staticmethod
     def examples(spec: ExampleSpec) -> ExampleSource:
-        """The examples of a split.
+        """Builds the examples of a split.
 
         Raises:
-          UserError: the options do not fit each other or the corpus.
+          UserError: the options are incompatible with each other or with the corpus.
         """
         raise NotImplementedError
 
@@ -99,14 +99,14 @@ class Format:
     def read(
         data: Mapping[str, Any], objectives: Mapping[str, Mapping[str, Any]]
     ) -> tuple[Any, Any]:
-        """Training and held-out split of a format that does not read text.
+        """Reads the training and held-out split of a format that does not read text.
 
         Args:
           data: `config.data`.
           objectives: `config.objectives`.
 
         Raises:
-          UserError: there is no such data, or it does not fit the objectives.
+          UserError: the data does not exist, or does not match the objectives.
         """
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class Format:
     def random_batch(
         cls, model: Mapping[str, Any], shape: tuple[int, int], random: np.random.Generator
     ) -> HostBatch:
-        """A batch of random content, for benchmarks and plans without a corpus.
+        """Builds a batch of random content, for benchmarks and plans without a corpus.
 
         Args:
           model: `config.model`.

@@ -20,7 +20,8 @@ class Pairings(NamedTuple):
 
     Attributes:
       is_random: Whether the second segment is from another example (label 1).
-      partner: Index of that example; -1 if it must be sampled by `draw_elsewhere`.
+      partner: Index of that example; -1 if it must be sampled by
+        `sample_other_documents`.
       split: The fraction of its sentences at which an example is split; equal within a couple.
     """
 
@@ -29,7 +30,7 @@ class Pairings(NamedTuple):
     split: Float[np.ndarray, " n"]
 
 
-def couples(epoch: int, example: Int[np.ndarray, " n"], size: int, seed: int) -> Pairings:
+def assign_partners(epoch: int, example: Int[np.ndarray, " n"], size: int, seed: int) -> Pairings:
     """Pair `size` examples of an epoch at random, and choose the couples that swap segments."""
     place = permute(example, size, seed, "couples", epoch)
     is_random = place % 4 >= 2
@@ -39,7 +40,7 @@ def couples(epoch: int, example: Int[np.ndarray, " n"], size: int, seed: int) ->
     return Pairings(is_random, partner, uniforms(seed, "split", epoch, place // 2))
 
 
-def draw_elsewhere(
+def sample_other_documents(
     epoch: int,
     example: Int[np.ndarray, " n"],
     document: Int[np.ndarray, " n"],
@@ -49,5 +50,5 @@ def draw_elsewhere(
     """Sample for every example one of the examples of all other documents, uniformly."""
     begin, end = examples_of_document[document], examples_of_document[document + 1]
     others = examples_of_document[-1] - (end - begin)
-    drawn = below(others, uniforms(seed, "elsewhere", epoch, example))
-    return np.where(drawn >= begin, drawn + end - begin, drawn)
+    sampled = below(others, uniforms(seed, "elsewhere", epoch, example))
+    return np.where(sampled >= begin, sampled + end - begin, sampled)

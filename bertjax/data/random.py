@@ -56,17 +56,17 @@ def uniforms(
 
 
 def below(
-    limits: int | Int[np.ndarray, " n"], draws: Float[np.ndarray, " n"]
+    limits: int | Int[np.ndarray, " n"], uniform: Float[np.ndarray, " n"]
 ) -> Int[np.ndarray, " n"]:
     """Convert uniform floats in [0, 1) to uniform integers in [0, limit)."""
-    return (draws * limits).astype(np.int64)
+    return (uniform * limits).astype(np.int64)
 
 
 def sample(count: int, size: int, seed: int) -> Int[np.ndarray, " n"]:
     """Sample min(size, count) integers in [0, count) without replacement, sorted."""
     # numpy guarantees the raw bits of a bit generator, unlike samples, for all releases.
-    drawn = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(count), kind="stable")
-    return np.sort(drawn[:size])
+    shuffled = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(count), kind="stable")
+    return np.sort(shuffled[:size])
 
 
 # Four rounds make a pseudo-random permutation (Luby and Rackoff 1988). Two more improve small

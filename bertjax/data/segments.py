@@ -42,12 +42,14 @@ class Segment(NamedTuple):
         return Segment(*(values[rows] for values in self))
 
 
-def of_sentences(table: SentenceTable, row: Rows, first: Rows, stop: Rows) -> Segment:
+def make_segments(table: SentenceTable, row: Rows, first: Rows, stop: Rows) -> Segment:
     """Create segments of the sentences from `first` to `stop`, exclusive."""
     return Segment(row, first, stop, table.begin[first], table.end[stop - 1])
 
 
-def in_windows(table: SentenceTable, places: Places, max_length: int, *, at_least: int) -> Segment:
+def fill_windows(
+    table: SentenceTable, places: Places, max_length: int, *, at_least: int
+) -> Segment:
     """Fill each window with as many whole sentences as fit.
 
     A segment has at least `at_least` sentences, even if these do not fit, unless the document has
@@ -62,7 +64,7 @@ def in_windows(table: SentenceTable, places: Places, max_length: int, *, at_leas
     first = np.maximum(np.minimum(first, row_end - at_least), row_begin)
     stop = table.after_last_until(window + places.capacity)
     stop = np.clip(stop, np.minimum(first + at_least, row_end), row_end)
-    return of_sentences(table, row, first, stop)
+    return make_segments(table, row, first, stop)
 
 
 def _window_begin(table: SentenceTable, places: Places, max_length: int) -> Rows:
@@ -80,7 +82,7 @@ def _window_begin(table: SentenceTable, places: Places, max_length: int) -> Rows
     return first
 
 
-def neighbours(table: SentenceTable, places: Places, row_origin: Rows) -> Segment:
+def pair_neighbours(table: SentenceTable, places: Places, row_origin: Rows) -> Segment:
     """Create segments of two neighbouring sentences, or of one if the document has no other.
 
     Args:
@@ -90,7 +92,7 @@ def neighbours(table: SentenceTable, places: Places, row_origin: Rows) -> Segmen
     """
     row = np.arange(len(places.capacity))
     first = table.row_begin[:-1] + places.starts[-1] - row_origin
-    return of_sentences(table, row, first, np.minimum(first + 2, table.row_begin[1:]))
+    return make_segments(table, row, first, np.minimum(first + 2, table.row_begin[1:]))
 
 
 def split(
@@ -107,8 +109,8 @@ def split(
     middle = text.first + 1 + below(boundaries, share)
     second = np.minimum(middle, text.stop - 1)
     return (
-        of_sentences(table, text.row, text.first, middle),
-        of_sentences(table, text.row, second, text.stop),
+        make_segments(table, text.row, text.first, middle),
+        make_segments(table, text.row, second, text.stop),
     )
 
 
@@ -122,7 +124,7 @@ def fill(table: SentenceTable, text: Segment, room: Rows) -> Segment:
     """
     stop = table.after_last_until(text.begin + room)
     stop = np.clip(stop, text.first + 1, table.row_begin[text.row + 1])
-    return of_sentences(table, text.row, text.first, stop)
+    return make_segments(table, text.row, text.first, stop)
 
 
 def truncate(

@@ -131,7 +131,7 @@ class ShortenedWindows:
     BERT shortens 10% of its examples "to minimize the mismatch between pre-training and
     fine-tuning" (`short_seq_prob`). Here the rest of the window of a short example is another
     example, with an index after those of all windows: no text is lost, and the number of examples
-    is the same in every epoch. Windows are split at a random token, other windows in each epoch.
+    is the same in every epoch. Windows are split at a random token, different ones in each epoch.
 
     Args:
       windows: The windows.
@@ -170,9 +170,9 @@ class ShortenedWindows:
         capacity = np.full(len(window), self.windows.capacity)
         if self.num_rests:
             number = unpermute(window, len(self.windows), self.seed, "cut", epoch)
-            draws = uniforms(self.seed, "cut at", epoch, window)
+            uniform = uniforms(self.seed, "cut at", epoch, window)
             size = self.windows.size(starts[-1])
-            cut_at = np.where(size < 4, 1, 2 + below(np.maximum(size - 3, 1), draws))
+            cut_at = np.where(size < 4, 1, 2 + below(np.maximum(size - 3, 1), uniform))
             is_rest = example >= len(self.windows)
             skipped = np.where(is_rest, cut_at, 0)
             capacity = np.where((number < self.num_rests) & ~is_rest, cut_at, capacity)

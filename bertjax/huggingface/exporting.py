@@ -133,7 +133,7 @@ def write(
     architecture = architectures.load(model_type)
     _check_task(source, model_type)
     tokenizer = load_tokenizer(tokenizer_folder(source.origin))
-    params = trees.named(restore.load_numpy(checkpoint, "params"))
+    params = trees.flatten_names(restore.load_numpy(checkpoint, "params"))
     facts = _facts(source, tokenizer.fingerprint)
     if generator:
         run, params = _generator(architecture, run, params, source)

@@ -40,7 +40,7 @@ from bertjax.tokenizers.subword import SubwordTokenizer
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.manager import Checkpoints
-from bertjax.train.state import unboxed
+from bertjax.train.state import unbox
 
 _COMPUTATION = {"precision": "auto", "remat": "none", "unroll": 0}
 """Fields of models that change how outputs are computed, not their values; as in
@@ -97,7 +97,7 @@ def read(
         )
     params = parameters(released, config, tokenizer, str(source))
     with config.unlocked():
-        config.imported.parameters = trees.fingerprint(trees.nested(params))
+        config.imported.parameters = trees.fingerprint(trees.nest(params))
     return Import(
         config, tokenizer, params, left_out, import_warnings.of(released, task, tokenizer)
     )
@@ -114,7 +114,7 @@ def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
     config = _run(model | {"precision": "auto", "unroll": 0}, about, {"objectives": {}})
     params = elmo.parameters(released, parameter_shapes(pretrainer(config)), source)
     with config.unlocked():
-        config.imported.parameters = trees.fingerprint(trees.nested(params))
+        config.imported.parameters = trees.fingerprint(trees.nest(params))
     return Import(config, tokenizer, params, ())
 
 
@@ -209,7 +209,7 @@ def write(made: Import, target: pathlib.Path) -> None:
     with new_folder(target) as folder:
         write_text(folder / "config.json", configs.to_json(made.config) + "\n")
         made.tokenizer.save(str(folder / "tokenizer"))
-        state = {"params": trees.nested(made.params)}
+        state = {"params": trees.nest(made.params)}
         provenance = {"tokenizer": made.tokenizer.fingerprint}
         with Checkpoints(folder, provenance=provenance) as checkpoints:
             checkpoints.save(jax.tree.map(jnp.asarray, state), step=0)
@@ -270,9 +270,9 @@ def parameter_shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
 
     def initial() -> Any:
         batch = _batch(spans="squad" in module.objectives)
-        return unboxed(module.init(jax.random.key(0), batch, train=False)["params"])
+        return unbox(module.init(jax.random.key(0), batch, train=False)["params"])
 
-    leaves = trees.named(jax.eval_shape(initial))
+    leaves = trees.flatten_names(jax.eval_shape(initial))
     return {name: leaf.shape for name, leaf in leaves.items()}
 
 

@@ -1,1 +1,1 @@
-"""Layers in JAX and Flax with plain fields; they know no config object."""
+"""Flax modules and functions with plain fields, independent of config objects."""

@@ -58,14 +58,16 @@ class AdaptiveComputation(nn.Module):
         self, x: Float[Array, "B L D"], mask: Mask, *, train: bool
     ) -> tuple[Float[Array, "B L D"], Float[Array, "B L"], Float[Array, "T B L D"]]:
         """Returns the outputs, the ponder time of each token, and the states of all steps."""
-        signals = jnp.asarray(signals_of(self.max_steps, x.shape[1], x.shape[2]), x.dtype)
+        signals = jnp.asarray(
+            time_and_position_signals(self.max_steps, x.shape[1], x.shape[2]), x.dtype
+        )
 
-        def step(module: "AdaptiveComputation", thoughts: ACTState, signal: Array):
-            given = thoughts.state + signal
-            state = module.block(given, mask, train=train)
-            probability = module.probability(given) if module.threshold else None
-            thoughts = advance(thoughts, state, probability, module.threshold)
-            return thoughts, thoughts.state
+        def step(module: "AdaptiveComputation", act: ACTState, signal: Array):
+            block_input = act.state + signal
+            state = module.block(block_input, mask, train=train)
+            probability = module.probability(block_input) if module.threshold else None
+            act = advance(act, state, probability, module.threshold)
+            return act, act.state
 
         scan = nn.scan(
             step,
@@ -75,15 +77,15 @@ class AdaptiveComputation(nn.Module):
             unroll=1 if self.is_initializing() else min(self.unroll, self.max_steps),
         )
         zeros = jnp.zeros(x.shape[:2])
-        begin = ACTState(x, jnp.zeros_like(x), zeros, zeros, zeros)
-        thoughts, states = scan(self, begin, signals)
-        return thoughts.output, thoughts.steps + thoughts.remainder, states
+        initial = ACTState(x, jnp.zeros_like(x), zeros, zeros, zeros)
+        act, states = scan(self, initial, signals)
+        return act.output, act.steps + act.remainder, states
 
     @nn.compact
-    def probability(self, given: Float[Array, "B L D"]) -> Float[Array, "B L"]:
-        """Halting probability of each token, from the input of the block."""
-        dense = Dense((1,), ("embed", None), bias_start=self.halting_bias, name="halting")
-        return jax.nn.sigmoid(dense(given.astype(jnp.float32)))[..., 0]
+    def probability(self, block_input: Float[Array, "B L D"]) -> Float[Array, "B L"]:
+        """Computes the halting probability of each token from the input of the block."""
+        dense = Dense((1,), ("embed", None), initial_bias=self.halting_bias, name="halting")
+        return jax.nn.sigmoid(dense(block_input.astype(jnp.float32)))[..., 0]
 
 
 def advance(
@@ -92,25 +94,25 @@ def advance(
     probability: Float[Array, "B L"] | None,
     threshold: float,
 ) -> ACTState:
-    """The state after a step of the tokens that have not halted; without probabilities, of all."""
+    """Advances tokens that have not halted by one step; without probabilities, all tokens."""
     if probability is None:
         return before.replace(state=state, output=state, steps=before.steps + 1)
     running = before.halting < 1
     halting = before.halting + jnp.where(running, probability, 0)
     halts = running & (halting > threshold)
-    rest = jnp.where(halts, 1 - before.halting, 0)
-    share = jnp.where(halts, rest, jnp.where(running, probability, 0))[..., None]
+    remainder = jnp.where(halts, 1 - before.halting, 0)
+    share = jnp.where(halts, remainder, jnp.where(running, probability, 0))[..., None]
     share = share.astype(state.dtype)
     return ACTState(
         state=jnp.where(running[..., None], state, before.state),
         output=state * share + before.output * (1 - share),
         halting=jnp.where(halts, 1.0, halting),
-        remainder=before.remainder + rest,
+        remainder=before.remainder + remainder,
         steps=before.steps + running,
     )
 
 
-def signals_of(steps: int, length: int, width: int) -> Float[np.ndarray, "T L D"]:
+def time_and_position_signals(steps: int, length: int, width: int) -> Float[np.ndarray, "T L D"]:
     """Sinusoidal embeddings of time plus those of position, both from 1 on (section 2.1)."""
     times, places = (sinusoids_at(1 + np.arange(n), width) for n in (steps, length))
     return times[:, None] + places

@@ -23,14 +23,14 @@ Parameters = Mapping[str, Any]
 class AlternatingStack(nn.Module):
     """Applies `num_layers` layers; layer i is `blocks[i % len(blocks)]` with its own parameters.
 
-    The blocks may differ in everything but the names and shapes of their parameters, which lie
+    The blocks may differ in everything but the names and shapes of their parameters, which are
     under `block` with a leading layer axis, as in `Stack`. The loop is over cycles of the blocks:
     each of them is compiled once, layers of an incomplete last cycle once more.
 
     Attributes:
       blocks: Modules that map (x, mask, train=) to the next x.
       num_layers: N.
-      remat: What the backward pass rematerialises (`layers/stack.py`).
+      remat: Rematerialisation policy (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`), in whole cycles and at least one.
       keep_hidden_states: Whether the output of every layer is returned too.
     """
@@ -84,7 +84,7 @@ class AlternatingStack(nn.Module):
         return x, states
 
     def _init_layers(self, rng: Array, x: Array, mask: PyTree) -> Parameters:
-        """Initial parameters of all layers [N, ...], each initialised by its own block."""
+        """Initialises the parameters of all layers [N, ...], each by its own block."""
 
         def init(block: nn.Module, rng: Array) -> Parameters:
             return block.init(rng, x, mask, train=False)["params"]
@@ -101,8 +101,8 @@ class AlternatingStack(nn.Module):
             for number, block in enumerate(self.blocks[: self.num_layers])
         ]
         layer = np.concatenate([np.arange(self.num_layers)[n::size] for n in range(len(parts))])
-        made = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[np.argsort(layer)], *parts)
-        return nn.meta.add_axis(made, 0, {nn.PARTITION_NAME: "layers"})
+        params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[np.argsort(layer)], *parts)
+        return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: "layers"})
 
 
 def _length(layers: PyTree) -> int:

@@ -1,8 +1,8 @@
 """Multi-head scaled dot-product attention, self and cross (Vaswani et al. 2017, section 3.2).
 
-The scores are the largest arrays of a step. Autodiff of a softmax with mask and dropout would keep
+The scores are the largest arrays of a step. Autodiff of a softmax with mask and dropout would save
 the scores, their exponentials, the dropped-out weights and zeros of the same shape as residuals,
-all but one in float32; the custom gradient keeps the weights alone.
+all but one in float32; the custom gradient saves the weights alone.
 
 Cross attention computes the keys and values of the source once; a decoder uses the same layer with
 the cached keys and values of its own past (section 3.2.3).
@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 from bertjax.layers import attention_kernels
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import Dense, Precision
-from bertjax.layers.dropout import Dropout, DropoutMask, scaled
+from bertjax.layers.dropout import Dropout, DropoutMask, apply_mask
 from bertjax.layers.masks import Mask, window
 from bertjax.layers.rotary import Rotary
 
@@ -28,47 +28,48 @@ from bertjax.layers.rotary import Rotary
 def masked_softmax_attention(
     scores: Float[Array, "B H L M"],
     mask: Bool[Array, "#B #H #L M"],
-    kept: DropoutMask | None,
+    dropout_mask: DropoutMask | None,
     value: Float[Array, "B M H K"],
 ) -> Float[Array, "B L H K"]:
     """Softmax over the unmasked scores, with dropout, times the values.
 
     Masked keys have a weight of exactly zero and receive no gradient, even if all keys are masked.
     """
-    where, times = kept or (None, 1.0)
-    return _attended(times, scores, mask, where, value)
+    keep, scale = dropout_mask or (None, 1.0)
+    return _attention(scale, scores, mask, keep, value)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attended(times, scores, mask, where, value):
-    return _forward(times, scores, mask, where, value)[0]
+def _attention(scale, scores, mask, keep, value):
+    return _forward(scale, scores, mask, keep, value)[0]
 
 
-def _forward(times, scores, mask, where, value):
-    shown_BHLM = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
-    weights_BHLM = jnp.where(mask, jax.nn.softmax(shown_BHLM, axis=-1), 0).astype(value.dtype)
-    left_BHLM = scaled(weights_BHLM, _kept(where, times))
-    context = jnp.einsum("bhlm,bmhk->blhk", left_BHLM, value)
-    return context, (weights_BHLM, where, value)
+def _forward(scale, scores, mask, keep, value):
+    masked_BHLM = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+    weights_BHLM = jnp.where(mask, jax.nn.softmax(masked_BHLM, axis=-1), 0).astype(value.dtype)
+    dropped_BHLM = apply_mask(weights_BHLM, _dropout_mask(keep, scale))
+    context = jnp.einsum("bhlm,bmhk->blhk", dropped_BHLM, value)
+    return context, (weights_BHLM, keep, value)
 
 
-def _backward(times, remembered, gradient):
-    weights_BHLM, where, value = remembered
-    kept = _kept(where, times)
-    left_BHLM = scaled(weights_BHLM, kept)
-    to_value = jnp.einsum("bhlm,blhk->bmhk", left_BHLM, gradient)
-    to_weights = scaled(jnp.einsum("blhk,bmhk->bhlm", gradient, value), kept).astype(jnp.float32)
-    # Of a softmax w: w (g - w . g), which is zero where w is.
+def _backward(scale, residuals, gradient):
+    weights_BHLM, keep, value = residuals
+    dropout_mask = _dropout_mask(keep, scale)
+    dropped_BHLM = apply_mask(weights_BHLM, dropout_mask)
+    to_value = jnp.einsum("bhlm,blhk->bmhk", dropped_BHLM, gradient)
+    to_weights = jnp.einsum("blhk,bmhk->bhlm", gradient, value)
+    to_weights = apply_mask(to_weights, dropout_mask).astype(jnp.float32)
+    # The gradient of a softmax w is w (g - w . g), which is zero where w is zero.
     weighted = weights_BHLM * to_weights
     to_scores = weighted - weights_BHLM * weighted.sum(axis=-1, keepdims=True)
     return to_scores, None, None, to_value
 
 
-def _kept(where, times):
-    return None if where is None else DropoutMask(where, times)
+def _dropout_mask(keep, scale):
+    return None if keep is None else DropoutMask(keep, scale)
 
 
-_attended.defvjp(_forward, _backward)
+_attention.defvjp(_forward, _backward)
 
 
 Past = tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]
@@ -110,7 +111,7 @@ class SelfAttention(nn.Module):
         *,
         train: bool,
     ) -> Float[Array, "B L D"]:
-        """Attends to the sequence and to a past.
+        """Attends to the sequence and to cached keys and values.
 
         Where the collection "cache" is mutable, the keys and values of x are written to it.
 
@@ -118,7 +119,7 @@ class SelfAttention(nn.Module):
           x: The sequence.
           mask: Which keys a query sees; columns of the past come first.
           past: Keys and values of earlier tokens.
-          train: Whether dropout is applied; there is no training with a past.
+          train: Whether dropout is applied; training with a past is not supported.
 
         Raises:
           ValueError: a past was given to attention with rotary embeddings or a window.
@@ -131,7 +132,7 @@ class SelfAttention(nn.Module):
         width = x.shape[-1]
         query, key = self._query_and_key(x)
         value = self._heads(x, "value")
-        mask = self._windowed(mask, x.shape[1])
+        mask = self._add_window(mask, x.shape[1])
         if self.is_mutable_collection("cache") and not self.is_initializing():
             self.put_variable("cache", "key", key)
             self.put_variable("cache", "value", value)
@@ -146,7 +147,7 @@ class SelfAttention(nn.Module):
     def scores(self, x: Float[Array, "B L D"], mask: Mask) -> Float[Array, "B H L L"]:
         """The scores before the softmax; 0 where the mask is False."""
         query, key = self._query_and_key(x)
-        mask = self._windowed(mask, x.shape[1])
+        mask = self._add_window(mask, x.shape[1])
         return jnp.where(mask.array(), scaled_scores(query, key), 0.0)
 
     def _query_and_key(self, x):
@@ -159,7 +160,7 @@ class SelfAttention(nn.Module):
         features = (self.num_heads, x.shape[-1] // self.num_heads)
         return self._dense(features, ("embed", "heads", "kv"), name=name)(x)
 
-    def _windowed(self, mask, length):
+    def _add_window(self, mask, length):
         return mask & window(length, self.window) if self.window else mask
 
     def _dense(self, features, axes, *, name, contracted=1):
@@ -203,8 +204,8 @@ def attend(
     if fused is not None:
         return fused(query, key, value, mask)
     scores_BHLM = scaled_scores(query, key)
-    kept = dropout.kept(scores_BHLM.shape, train=train)
-    return masked_softmax_attention(scores_BHLM, mask.array(), kept, value)
+    dropout_mask = dropout.sample_mask(scores_BHLM.shape, train=train)
+    return masked_softmax_attention(scores_BHLM, mask.array(), dropout_mask, value)
 
 
 def attend_with_cache(
@@ -261,7 +262,7 @@ class CrossAttention(nn.Module):
 
     @nn.compact
     def read(self, memory: Float[Array, "B M D"]) -> KeysValues:
-        """Keys and values of the sequence that is attended to."""
+        """Computes the keys and values of the sequence that is attended to."""
         return KeysValues(self._project(memory, "key"), self._project(memory, "value"))
 
     @nn.compact

@@ -115,7 +115,7 @@ def _check(requested: str, platform: str) -> None:
 
 
 def _unsupported(kernel: str, spec: AttentionSpec) -> str:
-    """Why a kernel does not support an attention; "" if it does."""
+    """Returns the reason why a kernel does not support an attention; "" if it does."""
     if spec.dropout:
         return f"{kernel} does not support dropout of the weights, got {spec.dropout}"
     if spec.sharded:
@@ -138,7 +138,7 @@ def _unsupported(kernel: str, spec: AttentionSpec) -> str:
 
 
 def with_kernel(encoder: nn.Module, kernel: str) -> nn.Module:
-    """The same encoder with this `attention_kernel`; unchanged if it has no such field."""
+    """Sets `attention_kernel` of an encoder; returns it unchanged if it has no such field."""
     if not kernel or not hasattr(encoder, "attention_kernel"):
         return encoder
     return encoder.clone(attention_kernel=kernel)
@@ -146,9 +146,9 @@ def with_kernel(encoder: nn.Module, kernel: str) -> nn.Module:
 
 @contextlib.contextmanager
 def log_kernel_choice(log: Callable[[str], None]) -> Iterator[None]:
-    """Passes what this module logs to a function, every different line once.
+    """Passes the log lines of this module to a function, each distinct line once.
 
-    Lines are logged where a training step is traced: what computes its attention, and why.
+    Lines are logged when a training step is traced: the kernel of its attention and the reason.
     """
 
     class Handler(logging.Handler):
@@ -174,10 +174,10 @@ def find(
     requested: str = "",
     train: bool,
 ) -> Attend | None:
-    """The kernel of an attention, a function of queries, keys, values and mask; None for xla.
+    """Selects the kernel: a function of queries, keys, values and mask; None for xla.
 
-    The platform is that of the mesh that is traced on. Without a mesh a kernel must be requested:
-    nothing tells whether the arrays lie on several devices, which a kernel cannot be split over.
+    The platform is that of the mesh in scope. Without a mesh a kernel must be requested: the arrays
+    may be on several devices, over which a kernel would not be sharded.
 
     Args:
       query: Q.
@@ -216,8 +216,8 @@ def find(
 
 
 def _parts(axes: str | tuple[str, ...], mesh: jax.sharding.AbstractMesh) -> int:
-    named = (axes,) if isinstance(axes, str) else axes
-    return math.prod(mesh.shape.get(axis, 1) for axis in named)
+    names = (axes,) if isinstance(axes, str) else axes
+    return math.prod(mesh.shape.get(axis, 1) for axis in names)
 
 
 def cudnn(
@@ -227,9 +227,9 @@ def cudnn(
     mask: Mask,
 ) -> Float[Array, "B L H K"]:
     """`attend` without dropout, by cuDNN, which XLA partitions over a mesh."""
-    shown = mask.array()
-    shown = jnp.broadcast_to(shown, (*shown.shape[:2], query.shape[1], key.shape[1]))
-    return jax.nn.dot_product_attention(query, key, value, mask=shown, implementation="cudnn")
+    pairs = mask.array()
+    pairs = jnp.broadcast_to(pairs, (*pairs.shape[:2], query.shape[1], key.shape[1]))
+    return jax.nn.dot_product_attention(query, key, value, mask=pairs, implementation="cudnn")
 
 
 def splash(
@@ -260,10 +260,10 @@ def splash(
         # XLA cannot partition a Pallas kernel by itself.
         specs = (heads, heads, heads, rows, rows)
         attend = jax.shard_map(attend, in_specs=specs, out_specs=heads, check_vma=False)
-    found = attend(query, key, value, *_segments(mask, *query.shape[:2], key.shape[1]))
+    context = attend(query, key, value, *_segments(mask, *query.shape[:2], key.shape[1]))
     # The kernel's backward pass is wrong by a factor of M for queries that see no key.
-    sees = mask.array().any(axis=(1, 3))[:, :, None, None]
-    return jnp.where(sees, found, 0)
+    sees_any = mask.array().any(axis=(1, 3))[:, :, None, None]
+    return jnp.where(sees_any, context, 0)
 
 
 def _segments(

@@ -60,14 +60,14 @@ class FeedForward(nn.Module):
         hidden = dense(self.intermediate_size, ("embed", "mlp"), "intermediate")(x)
         output = dense(x.shape[-1], ("mlp", "embed"), "output")
         if not self.gated:
-            return output(hidden, after=activation(self.hidden_act))
+            return output(hidden, input_activation=activation(self.hidden_act))
         gate = dense(self.intermediate_size, ("embed", "mlp"), "gate")(x)
-        return output(_gated(activation(self.hidden_act), hidden, gate))
+        return output(_gate(activation(self.hidden_act), hidden, gate))
 
 
 # The activations are rematerialised: the residuals are the two inputs alone.
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
-def _gated(
+def _gate(
     activation: Activation, hidden: Float[Array, "B L F"], gate: Float[Array, "B L F"]
 ) -> Float[Array, "B L F"]:
     return activation(hidden) * gate
@@ -102,8 +102,8 @@ class PostNormBlock(nn.Module):
         dropout = Dropout(self.dropout_rate)
         attended = dropout(self.attention(x, mask, *past, train=train), train=train)
         x = LayerNorm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x + attended)
-        changed = dropout(self.feed_forward(x), train=train)
-        return LayerNorm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x + changed)
+        update = dropout(self.feed_forward(x), train=train)
+        return LayerNorm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x + update)
 
 
 class Source(NamedTuple):
@@ -149,18 +149,18 @@ class DecoderBlock(nn.Module):
         self, x: Float[Array, "B T D"], source: Source, *, train: bool
     ) -> Float[Array, "B T D"]:
         """Applies the block to all target tokens at once."""
-        kept = LayerCache(self.attention.read(x), self.read(source.memory))
-        return self._answer(x, kept, source.visible, source.mask, train=train)
+        cache = LayerCache(self.attention.read(x), self.read(source.memory))
+        return self._decode(x, cache, source.visible, source.mask, train=train)
 
     def read(self, memory: Float[Array, "B M D"]) -> KeysValues:
-        """Keys and values of the source."""
+        """Computes the keys and values of the source."""
         return self.cross_attention.read(memory)
 
     @nn.compact
     def step(
         self,
         x: Float[Array, "B 1 D"],
-        kept: LayerCache,
+        cache: LayerCache,
         at: Int[Array, ""],
         visible: Mask,
         mask: Mask,
@@ -170,22 +170,22 @@ class DecoderBlock(nn.Module):
         past = KeysValues(
             *(
                 lax.dynamic_update_slice_in_dim(old, one.astype(old.dtype), at, axis=1)
-                for old, one in zip(kept.past, new, strict=True)
+                for old, one in zip(cache.past, new, strict=True)
             )
         )
-        return self._answer(x, LayerCache(past, kept.source), visible, mask, train=False), past
+        return self._decode(x, LayerCache(past, cache.source), visible, mask, train=False), past
 
-    def _answer(self, x, kept, visible, mask, *, train):
+    def _decode(self, x, cache, visible, mask, *, train):
         dropout = Dropout(self.dropout_rate)
 
-        def added(x, change, name):
+        def add_and_norm(x, change, name):
             norm = LayerNorm(self.layer_norm_eps, name=name)
             return norm(x + dropout(change, train=train))
 
-        x = added(x, self.attention(x, kept.past, visible, train=train), "attention_norm")
-        found = self.cross_attention(x, kept.source, mask, train=train)
-        x = added(x, found, "cross_attention_norm")
-        return added(x, self.feed_forward(x), "feed_forward_norm")
+        x = add_and_norm(x, self.attention(x, cache.past, visible, train=train), "attention_norm")
+        attended = self.cross_attention(x, cache.source, mask, train=train)
+        x = add_and_norm(x, attended, "cross_attention_norm")
+        return add_and_norm(x, self.feed_forward(x), "feed_forward_norm")
 
 
 class PreNormBlock(nn.Module):
@@ -289,10 +289,10 @@ class StreamBlock(nn.Module):
         attention_norm = LayerNorm(self.layer_norm_eps, name="attention_norm")
         feed_forward_norm = LayerNorm(self.layer_norm_eps, name="feed_forward_norm")
 
-        def after_attention(x, attended):
+        def apply_to_stream(x, attended):
             x = attention_norm(x + dropout(attended, train=train))
-            changed = self.feed_forward(x, train=train)
-            return feed_forward_norm(x + dropout(changed, train=train))
+            update = self.feed_forward(x, train=train)
+            return feed_forward_norm(x + dropout(update, train=train))
 
         attended = self.attention(streams, views, memory, train=train)
-        return tuple(map(after_attention, streams, attended))
+        return tuple(map(apply_to_stream, streams, attended))

@@ -13,13 +13,13 @@ from jaxtyping import Array, Float, Int
 from bertjax.layers.dense import Dense, Precision, activation, contract
 
 NUM_CHARACTERS = 261
-"""256 bytes; beginning and end of a sentence and of a word; padding (`data/characters.py`)."""
+"""256 bytes; start and end of a sentence and of a word; padding (`data/characters.py`)."""
 
 _UNIFORM = 0.05 / math.sqrt(3)
 """Standard deviation of the published initialiser of the filters, uniform in [-0.05, 0.05]."""
 
 
-def _between(limit: float):
+def _uniform_initializer(limit: float):
     def initialize(key, shape, dtype=jnp.float32):
         return jax.random.uniform(key, shape, dtype, -limit, limit)
 
@@ -41,8 +41,8 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, characters: Float[Array, "n W E"]) -> Float[Array, "n F"]:
-        places = characters.shape[1] - self.width + 1
-        windows = [characters[:, start : start + places] for start in range(self.width)]
+        num_positions = characters.shape[1] - self.width + 1
+        windows = [characters[:, start : start + num_positions] for start in range(self.width)]
         dense = Dense(
             (self.features,),
             (None, "mlp"),
@@ -66,12 +66,12 @@ class Highway(nn.Module):
     def __call__(self, x: Float[Array, "n F"]) -> Float[Array, "n F"]:
         width = x.shape[-1]
 
-        def dense(name, bias_start):
+        def dense(name, initial_bias):
             return Dense(
                 (width,),
                 (None, "mlp"),
                 initializer_range=width**-0.5,
-                bias_start=bias_start,
+                initial_bias=initial_bias,
                 precision=self.precision,
                 name=name,
             )(x)
@@ -103,16 +103,16 @@ class CharacterCNN(nn.Module):
     def __call__(self, char_ids: Int[Array, "B L W"]) -> Float[Array, "B L D"]:
         table = self.param(
             "characters",
-            nn.with_logical_partitioning(_between(1.0), (None, None)),
+            nn.with_logical_partitioning(_uniform_initializer(1.0), (None, None)),
             (NUM_CHARACTERS, self.char_embedding_size),
         )
         words = char_ids.reshape(-1, char_ids.shape[-1])
         x = self._look_up(table, words)
-        found = [
+        pooled = [
             Convolution(width, number, self.precision, name=f"filters_{index}")(x)
             for index, (width, number) in enumerate(self.filters)
         ]
-        x = activation(self.hidden_act)(jnp.concatenate(found, axis=-1))
+        x = activation(self.hidden_act)(jnp.concatenate(pooled, axis=-1))
         for layer in range(self.num_highway_layers):
             x = Highway(self.precision, name=f"highway_{layer}")(x)
         project = Dense(

@@ -74,10 +74,10 @@ HeadActivationName = Annotated[str, OneOf(("", *ACTIVATIONS))]
 
 
 def activation(name: str) -> Activation:
-    """The function that `hidden_act` names in a published config.
+    """Returns the activation function of a name, as in `hidden_act` of published configs.
 
     Raises:
-      UserError: no such function.
+      UserError: the name is unknown.
     """
     if name not in ACTIVATIONS:
         raise UserError(f"no activation {name!r}: {nearest(name, ACTIVATIONS)}")
@@ -97,7 +97,7 @@ class Precision:
     activations: str = "float32"
 
 
-NAMED = {
+PRECISIONS = {
     "float32": Precision("float32", "float32"),
     "bfloat16": Precision("bfloat16", "bfloat16"),
     # CPUs multiply bfloat16 matrices quickly but have no bfloat16 for anything else.
@@ -105,18 +105,18 @@ NAMED = {
 }
 
 
-PrecisionName = Annotated[str, OneOf(NAMED)]
+PrecisionName = Annotated[str, OneOf(PRECISIONS)]
 
 
-def named(name: str) -> Precision:
-    """The precision that a config calls `name`.
+def get_precision(name: str) -> Precision:
+    """Returns the precision of a name in configs.
 
     Raises:
-      UserError: there is none.
+      UserError: the name is unknown.
     """
-    if name not in NAMED:
-        raise UserError(f"no precision {name!r}: {nearest(name, NAMED)}")
-    return NAMED[name]
+    if name not in PRECISIONS:
+        raise UserError(f"no precision {name!r}: {nearest(name, PRECISIONS)}")
+    return PRECISIONS[name]
 
 
 def contract(
@@ -186,11 +186,11 @@ class Dense(nn.Module):
     Attributes:
       features: Sizes of the output axes, such as (H, K) for the queries of attention.
       axes: Logical names of the kernel's axes: the contracted ones, then those of `features`.
-      contracted: How many trailing axes of the input are summed over.
+      contracted: Number of trailing axes of the input that are summed over.
       use_bias: Whether a bias of shape `features` is added.
       initializer_range: Standard deviation of the kernel's initialiser.
       initializer: Maps a standard deviation to an initialiser.
-      bias_start: Initial value of the bias.
+      initial_bias: Initial value of the bias.
       precision: Types of operands and results.
     """
 
@@ -200,14 +200,14 @@ class Dense(nn.Module):
     use_bias: bool = True
     initializer_range: float = 0.02
     initializer: Callable[[float], Initializer] = truncated_normal
-    bias_start: float = 0.0
+    initial_bias: float = 0.0
     precision: Precision = Precision()
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "..."], after: Callable[[Array], Array] | None = None
+        self, x: Float[Array, "..."], input_activation: Callable[[Array], Array] | None = None
     ) -> Float[Array, "..."]:
-        """Maps x, or `after(x)`, which is rematerialised: the only residual is x."""
+        """Maps x, or `input_activation(x)`, which is rematerialised: the only residual is x."""
         lead, summed = x.shape[: -self.contracted], x.shape[-self.contracted :]
         initializer = self.initializer(self.initializer_range)
         kernel = self.param(
@@ -218,37 +218,39 @@ class Dense(nn.Module):
         width = math.prod(summed)
         # Several contracted or output axes are folded into one: a plain matmul is fastest.
         operands = x.reshape(-1, width), kernel.reshape(width, -1)
-        if after is None:
+        if input_activation is None:
             y = contract("ni,io->no", *operands, self.precision)
         else:
-            y = _product_after(after, self.precision, *operands)
+            y = _activate_and_contract(input_activation, self.precision, *operands)
         y = y.reshape(*lead, *self.features)
         if self.use_bias:
-            start = nn.with_logical_partitioning(
-                nn.initializers.constant(self.bias_start), self.axes[self.contracted :]
+            initializer = nn.with_logical_partitioning(
+                nn.initializers.constant(self.initial_bias), self.axes[self.contracted :]
             )
-            y = y + self.param("bias", start, self.features).astype(y.dtype)
+            y = y + self.param("bias", initializer, self.features).astype(y.dtype)
         return y
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _product_after(
-    after: Callable[[Array], Array],
+def _activate_and_contract(
+    activation: Callable[[Array], Array],
     precision: Precision,
     x: Float[Array, "N I"],
     kernel: Float[Array, "I O"],
 ) -> Float[Array, "N O"]:
-    return contract("ni,io->no", after(x), kernel, precision)
+    return contract("ni,io->no", activation(x), kernel, precision)
 
 
-def _product_forward(after, precision, x, kernel):
-    return _product_after(after, precision, x, kernel), (x, kernel)
+def _activate_forward(activation, precision, x, kernel):
+    return _activate_and_contract(activation, precision, x, kernel), (x, kernel)
 
 
-def _product_backward(after, precision, remembered, gradient):
-    # Not `jax.checkpoint`: a remat policy of `Stack` that saves matmuls would not see this one.
-    _, pull_back = jax.vjp(lambda x, y: contract("ni,io->no", after(x), y, precision), *remembered)
+def _activate_backward(activation, precision, residuals, gradient):
+    # Not `jax.checkpoint`, inside which a remat policy of `Stack` could not save the matmul.
+    _, pull_back = jax.vjp(
+        lambda x, y: contract("ni,io->no", activation(x), y, precision), *residuals
+    )
     return pull_back(gradient)
 
 
-_product_after.defvjp(_product_forward, _product_backward)
+_activate_and_contract.defvjp(_activate_forward, _activate_backward)

@@ -1,6 +1,6 @@
 """Dropout with 16 random bits per element, in half the time of the usual 32.
 
-One Threefry block gives the bits of four elements and can be sharded. `jax.random.bits` runs the
+One Threefry block has the bits of four elements and can be sharded. `jax.random.bits` runs the
 cipher once per element and keeps 16 of its 64 bits; on TPUs the cipher then takes longer than
 attention, and on CPUs it is a loop through memory.
 """
@@ -41,15 +41,19 @@ def bits16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
     if str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(blocks) > _COUNTED:
         return jax.random.bits(key, shape, jnp.uint16)
     words = jax.random.key_data(key)
-    ways = {"tpu": _in_parts, "cpu": _called, "default": _one_by_one}
+    implementations = {"tpu": _per_block, "cpu": _call_per_element, "default": _per_element}
     bits = lax.platform_dependent(
-        words, **{name: functools.partial(way, blocks) for name, way in ways.items()}
+        words,
+        **{
+            name: functools.partial(implementation, blocks)
+            for name, implementation in implementations.items()
+        },
     )
     return bits[..., : shape[-1]]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _in_parts(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+def _per_block(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
     """Computes every block once, for compilers that write several arrays in one pass."""
     counts = _counts(blocks)
     first, second = threefry2x32(key, jnp.zeros_like(counts), counts)
@@ -58,7 +62,7 @@ def _in_parts(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array,
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _one_by_one(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+def _per_element(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
     """Computes the block of every element anew, for compilers that write one array per pass."""
     shape = (*blocks[:-1], _PARTS, blocks[-1])
     part = lax.broadcasted_iota(jnp.uint32, shape, len(blocks) - 1)
@@ -68,18 +72,18 @@ def _one_by_one(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Arra
     return half.reshape(*blocks[:-1], -1)
 
 
-def _called(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
+def _call_per_element(blocks: tuple[int, ...], key: UInt32[Array, "2"]) -> UInt16[Array, "..."]:
     # Not inlined: XLA would fuse a copy of all rounds into every consumer of the bits.
     with set_xla_metadata(inlineable="false"):
-        return _one_by_one(blocks, key)
+        return _per_element(blocks, key)
 
 
 def _counts(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """The index of each element in row-major order, as a sum over axes, which can be sharded."""
-    counts, apart = jnp.zeros(shape, jnp.uint32), 1
+    counts, stride = jnp.zeros(shape, jnp.uint32), 1
     for axis in reversed(range(len(shape))):
-        counts = counts + lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(apart)
-        apart *= shape[axis]
+        counts = counts + lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride)
+        stride *= shape[axis]
     return counts
 
 
@@ -92,13 +96,13 @@ def threefry2x32(
     for group in range(_GROUPS_OF_ROUNDS):
         for distance in _ROTATIONS[group % 2]:
             first = first + second
-            second = first ^ _rotated(second, distance)
+            second = first ^ _rotate_left(second, distance)
         first = first + words[(group + 1) % 3]
         second = second + words[(group + 2) % 3] + np.uint32(group + 1)
     return first, second
 
 
-def _rotated(x: UInt32[Array, "*shape"], distance: int) -> UInt32[Array, "*shape"]:
+def _rotate_left(x: UInt32[Array, "*shape"], distance: int) -> UInt32[Array, "*shape"]:
     return (x << np.uint32(distance)) | (x >> np.uint32(32 - distance))
 
 
@@ -108,9 +112,9 @@ _LEVELS = 1 << 16
 def per_example_key(key: Key[Array, ""], example_keys: Key[Array, " B"]) -> Key[Array, ""]:
     """A key for the "dropout" stream of `apply` that carries a key of every example.
 
-    Linen splits it and folds data into it as it would do with `key`, which tells the dropouts of a
-    model apart; `example_keys` stay as they are. `Dropout` combines both, so that the mask of an
-    example depends neither on the mesh nor on the microbatch that the example is part of.
+    Linen splits it and folds data into it as with `key`, so that each dropout of a model has its
+    own key; `example_keys` are unchanged. `Dropout` combines both, so that the mask of an example
+    depends neither on the mesh nor on the microbatch of the example.
     """
     words = jax.random.key_data(key)
     impl = _per_example_impl(jax.random.key_impl(key), words.size, len(example_keys))
@@ -121,7 +125,7 @@ def per_example_key(key: Key[Array, ""], example_keys: Key[Array, " B"]) -> Key[
 def split_per_example_key(
     key: Key[Array, ""],
 ) -> tuple[Key[Array, ""], Key[Array, " B"] | None]:
-    """The two arguments of `per_example_key`; (key, None) for any other key."""
+    """Returns the two arguments of `per_example_key`; (key, None) for any other key."""
     impl = jax.random.key_impl(key)
     if impl not in _PER_EXAMPLE:
         return key, None
@@ -142,22 +146,22 @@ def _per_example_impl(base: Hashable, size: int, num_examples: int) -> Hashable:
     """A PRNG implementation whose keys are a key of `base`, followed by those of the examples."""
 
     def with_base(function):
-        """Applies a function to the first key alone; those of the examples follow every result."""
+        """Applies a function to the first key; appends those of the examples to every result."""
 
-        def changed(words: UInt32[Array, " W"], argument) -> UInt32[Array, "*shape W"]:
+        def apply_to_first(words: UInt32[Array, " W"], argument) -> UInt32[Array, "*shape W"]:
             key = jax.random.wrap_key_data(words[:size], impl=base)
             new = jax.random.key_data(function(key, argument))
             rest = jnp.broadcast_to(words[size:], (*new.shape[:-1], words.size - size))
             return jnp.concatenate([new, rest], axis=-1)
 
-        return changed
+        return apply_to_first
 
     def random_bits(words: UInt32[Array, " W"], width: int, shape: tuple[int, ...]) -> Array:
         key = jax.random.wrap_key_data(words[:size], impl=base)
         return jax.random.bits(key, shape, jnp.dtype(f"uint{width}"))
 
     def seed(_):
-        raise TypeError("a key of every example is made by per_example_key, not from a seed")
+        raise TypeError("keys of examples cannot be made from a seed; use per_example_key")
 
     impl = define_prng_impl(
         key_shape=(size * (1 + num_examples),),
@@ -173,23 +177,23 @@ def _per_example_impl(base: Hashable, size: int, num_examples: int) -> Hashable:
 
 
 class DropoutMask(NamedTuple):
-    """A sampled mask: which elements are kept, and the factor that scales them."""
+    """A sampled mask: which elements to keep, and the factor that scales them."""
 
-    where: Bool[Array, "*shape"]
-    times: float
+    keep: Bool[Array, "*shape"]
+    scale: float
 
 
-def scaled(x: Float[Array, "*shape"], kept: DropoutMask | None) -> Float[Array, "*shape"]:
+def apply_mask(x: Float[Array, "*shape"], mask: DropoutMask | None) -> Float[Array, "*shape"]:
     """Applies a dropout mask; None keeps all elements."""
-    return x if kept is None else _scaled(x, *kept)
+    return x if mask is None else _apply_mask(x, *mask)
 
 
 # The mask is the only residual: without the checkpoint, autodiff would also keep zeros like x.
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
-def _scaled(
-    x: Float[Array, "*shape"], where: Bool[Array, "*shape"], times: float
+def _apply_mask(
+    x: Float[Array, "*shape"], keep: Bool[Array, "*shape"], scale: float
 ) -> Float[Array, "*shape"]:
-    return jnp.where(where, x * jnp.asarray(times, x.dtype), 0)
+    return jnp.where(keep, x * jnp.asarray(scale, x.dtype), 0)
 
 
 class Dropout(nn.Module):
@@ -205,10 +209,10 @@ class Dropout(nn.Module):
     by_rows: bool = True
 
     def __call__(self, x: Float[Array, "*shape"], *, train: bool) -> Float[Array, "*shape"]:
-        return scaled(x, self.kept(x.shape, train=train))
+        return apply_mask(x, self.sample_mask(x.shape, train=train))
 
     @nn.compact
-    def kept(self, shape: tuple[int, ...], *, train: bool) -> DropoutMask | None:
+    def sample_mask(self, shape: tuple[int, ...], *, train: bool) -> DropoutMask | None:
         """Samples the mask of an array; None keeps all elements.
 
         Raises:
@@ -227,8 +231,8 @@ class Dropout(nn.Module):
             return bits16(key, shape)
         module = jax.random.bits(key, (), jnp.uint32)
 
-        def of_example(key):
+        def sample_rows(key):
             rows = (shape[0] // len(example_keys), *shape[1:])
             return bits16(jax.random.fold_in(key, module), rows)
 
-        return jax.vmap(of_example)(example_keys).reshape(shape)
+        return jax.vmap(sample_rows)(example_keys).reshape(shape)

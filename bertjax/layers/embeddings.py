@@ -63,7 +63,7 @@ class LayerNorm(nn.Module):
 
     Attributes:
       epsilon: Added to the variance; BERT publishes 1e-12.
-      use_bias: Whether there is a bias to add.
+      use_bias: Whether a bias is added.
     """
 
     epsilon: float = 1e-12
@@ -77,12 +77,12 @@ class LayerNorm(nn.Module):
 
         scale = parameter("scale", nn.initializers.ones)
         bias = parameter("bias", nn.initializers.zeros) if self.use_bias else None
-        return _normalised(x, scale, bias, self.epsilon)
+        return _normalize(x, scale, bias, self.epsilon)
 
 
 # The input is the only residual: float32 intermediates would take twice the memory of bfloat16.
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
-def _normalised(
+def _normalize(
     x: Float[Array, "*lead D"],
     scale: Float[Array, " D"],
     bias: Float[Array, " D"] | None,
@@ -118,8 +118,9 @@ def sinusoids_at(positions: Int[np.ndarray, " L"], width: int) -> Float[np.ndarr
 def sinusoidal(stddev: float) -> Initializer:
     """Initialises learned position embeddings as sinusoids of amplitude `2 * stddev`.
 
-    Short runs profit from knowing which positions are neighbours. They are about 1.5 times
-    as large as word embeddings of deviation `stddev`: experiments/LOG.md, 2026-11-21.
+    Short runs profit from an initialisation in which neighbouring positions are similar. The
+    sinusoids are about 1.5 times as large as word embeddings of deviation `stddev`:
+    experiments/LOG.md, 2026-11-21.
     """
 
     def initialize(key: Array, shape: tuple[int, int], dtype=jnp.float32) -> Array:
@@ -137,11 +138,13 @@ PositionInitializer = Annotated[str, OneOf(INITIALIZERS)]
 
 
 def position_initializer(name: str, stddev: float) -> Initializer:
-    """Initialiser of learned positions: "normal" as published, or "sinusoidal".
+    """Returns an initialiser of learned positions: "normal" as published, or "sinusoidal".
 
     Raises:
       UserError: an unknown name.
     """
     if name not in INITIALIZERS:
-        raise UserError(f"position_initializer={name!r}: {nearest(name, INITIALIZERS)}")
+        raise UserError(
+            f"unknown position_initializer: got {name!r}; {nearest(name, INITIALIZERS)}"
+        )
     return INITIALIZERS[name](stddev)

@@ -32,7 +32,7 @@ def group_of_layers(num_layers: int, num_groups: int) -> list[int]:
 class GroupedStack(nn.Module):
     """Applies `num_layers` layers, each of them the blocks of one of `num_groups` groups.
 
-    The parameters lie under `group`, with two leading axes: the groups, and the blocks of a group.
+    The parameters are under `group`, with two leading axes: the groups, and the blocks of a group.
     Layers that share a group differ in dropout.
 
     Attributes:
@@ -40,7 +40,7 @@ class GroupedStack(nn.Module):
       num_layers: N.
       num_groups: G, from 1 to N.
       blocks_per_group: I, blocks that one layer applies.
-      remat: What the backward pass rematerialises (`layers/stack.py`).
+      remat: Rematerialisation policy (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       keep_hidden_states: Whether the output of every layer is returned too.
     """
@@ -86,25 +86,25 @@ class GroupedStack(nn.Module):
             return lax.scan(apply_layer, x, rngs, repeats, unroll=min(self.unroll, repeats))
 
         states, group, layer = [], 0, 0
-        # Groups of equally many layers are scanned together; there is one such run where the
-        # groups divide the layers evenly.
+        # Consecutive groups with the same number of layers share a scan: a single one if the groups
+        # divide the layers evenly.
         for repeats, count in self._runs():
             params = jax.tree.map(lambda leaf, at=group, n=count: leaf[at : at + n], groups)
             own = None
             if rngs is not None:
                 own = rngs[layer : layer + count * repeats]
                 own = own.reshape(count, repeats, self.blocks_per_group)
-            x, kept = lax.scan(
+            x, hidden = lax.scan(
                 lambda x, group, n=repeats: apply_group(x, group, n),
                 x,
                 (params, own),
                 unroll=min(max(self.unroll // repeats, 1), count),
             )
-            states.append(kept)
+            states.append(hidden)
             group, layer = group + count, layer + count * repeats
         if not self.keep_hidden_states:
             return x, None
-        return x, jnp.concatenate([kept.reshape(-1, *x.shape) for kept in states])
+        return x, jnp.concatenate([hidden.reshape(-1, *x.shape) for hidden in states])
 
     def _runs(self) -> list[tuple[int, int]]:
         """(layers of a group, groups): consecutive groups that are applied equally often."""
@@ -113,12 +113,12 @@ class GroupedStack(nn.Module):
         return [(number, len(list(run))) for number, run in itertools.groupby(repeats)]
 
     def _init_groups(self, rng: Array, x: Array, mask: PyTree) -> Parameters:
-        """The parameters of all groups, [G, I, ...]; every block has its own sample."""
+        """Initialises the parameters of all groups, [G, I, ...], independently for each block."""
 
         def init(rng: Array) -> Parameters:
             return self.block.init(rng, x, mask, train=False)["params"]
 
         rngs = jax.random.split(rng, (self.num_groups, self.blocks_per_group))
-        made = nn.meta.add_axis(jax.vmap(jax.vmap(init))(rngs), 0, {nn.PARTITION_NAME: "layers"})
+        params = nn.meta.add_axis(jax.vmap(jax.vmap(init))(rngs), 0, {nn.PARTITION_NAME: "layers"})
         # One logical axis cannot name two axes of an array; neither of these is ever sharded.
-        return nn.meta.add_axis(made, 0, {nn.PARTITION_NAME: None})
+        return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: None})

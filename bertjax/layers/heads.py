@@ -49,9 +49,11 @@ class Pooler(nn.Module):
         return activation(self.hidden_act)(dense(sequence[:, 0]))
 
 
-def last_token(sequence: Float[Array, "B L D"], there: Bool[Array, "B L"]) -> Float[Array, "B D"]:
-    """The vector of the last token before the padding, which has attended to the whole text."""
-    last = there.shape[1] - 1 - jnp.argmax(there[:, ::-1], axis=1)
+def last_token(
+    sequence: Float[Array, "B L D"], attention_mask: Bool[Array, "B L"]
+) -> Float[Array, "B D"]:
+    """The vector of the last token before the padding; with causal attention it sees all tokens."""
+    last = attention_mask.shape[1] - 1 - jnp.argmax(attention_mask[:, ::-1], axis=1)
     return jnp.take_along_axis(sequence, last[:, None, None], axis=1)[:, 0]
 
 

@@ -26,39 +26,39 @@ class Cache:
     Attributes:
       keys: Keys of every layer and column.
       values: Values of every layer and column.
-      there: Which columns hold a token of a row.
+      filled: Which columns contain a token of each row.
       end: Number of columns in use.
     """
 
     keys: Float[Array, "N B T H K"]
     values: Float[Array, "N B T H K"]
-    there: Bool[Array, "B T"]
+    filled: Bool[Array, "B T"]
     end: Int[Array, ""]
 
-    def positions(self, there: Bool[Array, "B L"]) -> Int[Array, "B L"]:
+    def positions(self, attention_mask: Bool[Array, "B L"]) -> Int[Array, "B L"]:
         """Positions of new tokens: the number of tokens before them in their row."""
-        before = self.there.sum(axis=1, keepdims=True)
-        return before + token_positions(there)
+        before = self.filled.sum(axis=1, keepdims=True)
+        return before + token_positions(attention_mask)
 
     def mask(self, mask: Mask) -> Mask:
         """Mask of new tokens: they see all cached tokens, and each other according to `mask`."""
-        among = mask.array()[:, 0]
-        here = jnp.broadcast_to(self.there[:, None], (*among.shape[:2], self.there.shape[1]))
-        return visible_matrix(jnp.concatenate([here, among], axis=-1))
+        new = mask.array()[:, 0]
+        cached = jnp.broadcast_to(self.filled[:, None], (*new.shape[:2], self.filled.shape[1]))
+        return visible_matrix(jnp.concatenate([cached, new], axis=-1))
 
-    def extended(
+    def append(
         self,
         keys: Float[Array, "N B L H K"],
         values: Float[Array, "N B L H K"],
-        there: Bool[Array, "B L"],
+        attention_mask: Bool[Array, "B L"],
     ) -> "Cache":
-        """The cache with new columns, for which `max_new_tokens` must leave space."""
+        """Appends columns, for which `max_new_tokens` of `init_cache` must have reserved space."""
         put = jax.lax.dynamic_update_slice_in_dim
         return Cache(
             put(self.keys, keys, self.end, axis=2),
             put(self.values, values, self.end, axis=2),
-            put(self.there, there, self.end, axis=1),
-            self.end + there.shape[1],
+            put(self.filled, attention_mask, self.end, axis=1),
+            self.end + attention_mask.shape[1],
         )
 
     def take(self, rows: Int[Array, " S"]) -> "Cache":
@@ -66,7 +66,7 @@ class Cache:
         return Cache(
             jnp.take(self.keys, rows, axis=1),
             jnp.take(self.values, rows, axis=1),
-            jnp.take(self.there, rows, axis=0),
+            jnp.take(self.filled, rows, axis=0),
             self.end,
         )
 
@@ -74,20 +74,20 @@ class Cache:
 def init_cache(
     keys: Float[Array, "N B L H K"],
     values: Float[Array, "N B L H K"],
-    there: Bool[Array, "B L"],
+    attention_mask: Bool[Array, "B L"],
     max_new_tokens: int,
 ) -> Cache:
-    """A cache of the given columns, with space for `max_new_tokens` more."""
-    behind = (0, max_new_tokens)
-    around = ((0, 0), (0, 0), behind, (0, 0), (0, 0))
-    end = jnp.int32(there.shape[1])
-    wide = jnp.pad(there, ((0, 0), behind))
-    return Cache(jnp.pad(keys, around), jnp.pad(values, around), wide, end)
+    """Creates a cache of the given columns, with space for `max_new_tokens` more."""
+    space = (0, max_new_tokens)
+    padding = ((0, 0), (0, 0), space, (0, 0), (0, 0))
+    filled = jnp.pad(attention_mask, ((0, 0), space))
+    end = jnp.int32(attention_mask.shape[1])
+    return Cache(jnp.pad(keys, padding), jnp.pad(values, padding), filled, end)
 
 
-def token_positions(there: Bool[Array, "B L"]) -> Int[Array, "B L"]:
+def token_positions(attention_mask: Bool[Array, "B L"]) -> Int[Array, "B L"]:
     """The position of every token among the real tokens of its row; 0 for padding."""
-    return jnp.where(there, jnp.cumsum(there, axis=1) - 1, 0)
+    return jnp.where(attention_mask, jnp.cumsum(attention_mask, axis=1) - 1, 0)
 
 
 class Reader(nn.Module):
@@ -114,42 +114,42 @@ class Reader(nn.Module):
         """Encodes whole texts.
 
         Returns:
-          The last layer's output, the embeddings, and the outputs of all layers if they are kept.
+          The last layer's output, the embeddings, and the outputs of all layers or None.
         """
         length = batch["input_ids"].shape[1]
         positions = batch.get("position_ids", jnp.arange(length)[None])
-        embedded = self._embedded(batch, positions, train=train)
+        embeddings = self._embed(batch, positions, train=train)
         mask = masks.causal(length) & masks.from_batch(batch)
-        sequence, states = self.layers(embedded, mask, train=train)
-        return sequence, embedded, states
+        sequence, states = self.layers(embeddings, mask, train=train)
+        return sequence, embeddings, states
 
     def prefill(self, batch: Batch, max_new_tokens: int) -> tuple[Float[Array, "B L D"], Cache]:
         """Encodes prompts, padded anywhere; returns a cache for `max_new_tokens` more tokens."""
-        there = batch["attention_mask"]
-        positions = token_positions(there)
+        attention_mask = batch["attention_mask"]
+        positions = token_positions(attention_mask)
         sequence, _ = self.layers(
-            self._embedded(batch, positions, train=False), _visible(there), train=False
+            self._embed(batch, positions, train=False), _visible(attention_mask), train=False
         )
-        return sequence, init_cache(*self._made(), there, max_new_tokens)
+        return sequence, init_cache(*self._new_keys_values(), attention_mask, max_new_tokens)
 
     def decode(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
-        """Encodes the next tokens with a cache; like `prefill`, needs `mutable=["cache"]`."""
-        there = batch["attention_mask"]
-        embedded = self._embedded(batch, cache.positions(there), train=False)
+        """Encodes the next tokens with a cache; like `prefill`, requires `mutable=["cache"]`."""
+        attention_mask = batch["attention_mask"]
+        embeddings = self._embed(batch, cache.positions(attention_mask), train=False)
         past = (cache.keys, cache.values)
-        mask = cache.mask(_visible(there))
-        sequence, _ = self.layers(embedded, mask, train=False, each=past)
-        return sequence, cache.extended(*self._made(), there)
+        mask = cache.mask(_visible(attention_mask))
+        sequence, _ = self.layers(embeddings, mask, train=False, layer_inputs=past)
+        return sequence, cache.append(*self._new_keys_values(), attention_mask)
 
-    def _embedded(self, batch: Batch, positions: Array, *, train: bool) -> Float[Array, "B L D"]:
+    def _embed(self, batch: Batch, positions: Array, *, train: bool) -> Float[Array, "B L D"]:
         x = self.words(batch["input_ids"]) + self.places(positions)
         return self.dropout(x, train=train)
 
-    def _made(self) -> tuple[Float[Array, "N B L H K"], Float[Array, "N B L H K"]]:
-        """The keys and values that the layers have written to the collection "cache"."""
-        left = self.layers.variables["cache"]["block"]["attention"]
-        return left["key"], left["value"]
+    def _new_keys_values(self) -> tuple[Float[Array, "N B L H K"], Float[Array, "N B L H K"]]:
+        """The keys and values that the layers wrote to the collection "cache"."""
+        cache = self.layers.variables["cache"]["block"]["attention"]
+        return cache["key"], cache["value"]
 
 
-def _visible(there: Bool[Array, "B L"]) -> Mask:
-    return masks.causal(there.shape[1]) & masks.padding(there)
+def _visible(attention_mask: Bool[Array, "B L"]) -> Mask:
+    return masks.causal(attention_mask.shape[1]) & masks.padding(attention_mask)

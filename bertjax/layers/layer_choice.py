@@ -42,14 +42,14 @@ class Frozen(nn.Module):
         """Returns `method(module, *arguments)`."""
         module = self.make()
 
-        def draw() -> PyTree:
+        def init() -> PyTree:
             return module.init(jax.random.key(0), *arguments, method=method)["params"]
 
         def forward(params: PyTree, *arguments: Any) -> PyTree:
             return lax.stop_gradient(module.apply({"params": params}, *arguments, method=method))
 
         forward.__name__ = FORWARD
-        params = self.variable("frozen", "params", draw).value
+        params = self.variable("frozen", "params", init).value
         return jax.jit(forward)(params, *arguments)
 
 
@@ -77,15 +77,15 @@ class Choice:
     Attributes:
       first: The first layer: 0 for the embeddings, -1 for the last layer.
       stop: The layer after the last one; None for the end.
-      join: Combines the layers.
+      combine: Combines the layers.
     """
 
     first: int
     stop: int | None
-    join: Callable[[States], Float[Array, "B L E"]]
+    combine: Callable[[States], Float[Array, "B L E"]]
 
     @property
-    def least(self) -> int:
+    def min_layers(self) -> int:
         """Fewest layers that an encoder must have, without the embeddings."""
         return abs(self.first)
 
@@ -94,7 +94,7 @@ def _sum(states: States) -> Float[Array, "B L D"]:
     return sum(state.astype(jnp.float32) for state in states)
 
 
-def _concatenation(states: States) -> Float[Array, "B L E"]:
+def _concatenate(states: States) -> Float[Array, "B L E"]:
     return jnp.concatenate(states, axis=-1)
 
 
@@ -109,7 +109,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
         "last": Choice(-1, None, _sum),
         "sum_last_four": Choice(-4, None, _sum),
         "weighted_sum_last_four": Choice(-4, None, _weighted_sum),
-        "concat_last_four": Choice(-4, None, _concatenation),
+        "concat_last_four": Choice(-4, None, _concatenate),
         "weighted_sum_all": Choice(1, None, _weighted_sum),
     }
 )
@@ -118,9 +118,9 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
 LayerChoice = Annotated[str, OneOf(CHOICES)]
 
 
-def of_encoder(num_hidden_layers: int) -> list[str]:
-    """Names of the choices for which an encoder has enough layers."""
-    return [name for name, choice in CHOICES.items() if choice.least <= num_hidden_layers]
+def supported_choices(num_hidden_layers: int) -> list[str]:
+    """Returns the names of the choices for which an encoder has enough layers."""
+    return [name for name, choice in CHOICES.items() if choice.min_layers <= num_hidden_layers]
 
 
 def check(name: str, num_hidden_layers: int) -> None:
@@ -131,16 +131,16 @@ def check(name: str, num_hidden_layers: int) -> None:
     """
     if name not in CHOICES:
         raise UserError(f"no layers {name!r}: {nearest(name, CHOICES)}")
-    if num_hidden_layers < CHOICES[name].least:
+    if num_hidden_layers < CHOICES[name].min_layers:
         raise UserError(
             f"too few layers for {name!r}: got {num_hidden_layers}, expected "
-            f"{CHOICES[name].least} or more; choose among "
-            f"{', '.join(of_encoder(num_hidden_layers))}"
+            f"{CHOICES[name].min_layers} or more; choose among "
+            f"{', '.join(supported_choices(num_hidden_layers))}"
         )
 
 
-def chosen_features(encoded: Encoded, name: str) -> Float[Array, "B L E"]:
-    """The vector of each token from a choice of layers.
+def select_features(encoded: Encoded, name: str) -> Float[Array, "B L E"]:
+    """Computes the vector of each token from a choice of layers.
 
     The weights of a weighted sum, `mix`, belong to the calling module.
 
@@ -149,7 +149,7 @@ def chosen_features(encoded: Encoded, name: str) -> Float[Array, "B L E"]:
       name: One of `CHOICES`.
 
     Raises:
-      UserError: as `check`; or there are no hidden states.
+      UserError: as `check`; or `encoded` has no hidden states.
     """
     if encoded.hidden_states is None:
         raise UserError(
@@ -157,7 +157,7 @@ def chosen_features(encoded: Encoded, name: str) -> Float[Array, "B L E"]:
             "--config.model.output_hidden_states=true"
         )
     check(name, len(encoded.hidden_states) - 1)
-    # The last layer is what tasks read: with a final LayerNorm, where the model has one.
+    # The last layer is the encoder's output, after a final LayerNorm where the model has one.
     states = (*encoded.hidden_states[:-1], encoded.sequence)
     choice = CHOICES[name]
-    return choice.join(states[choice.first : choice.stop])
+    return choice.combine(states[choice.first : choice.stop])

@@ -34,21 +34,22 @@ def sigmoid_cross_entropy(
 
 def divergence(
     logits: Float[Array, "*lead C"],
-    wanted: Float[Array, "*lead C"],
+    teacher_logits: Float[Array, "*lead C"],
     weights: Float[Array, "*lead"],
     temperature: float,
 ) -> Float[Array, ""]:
-    """Weighted sum of KL(softmax(expected / T) || softmax(logits / T)) T^2, in nats.
+    """Weighted sum of KL(softmax(teacher / T) || softmax(logits / T)) T^2, in nats.
 
-    The square keeps the gradient's size whatever the temperature (Hinton et al. 2015, section 2).
+    The square makes the size of the gradient independent of the temperature (Hinton et al. 2015,
+    section 2).
     """
     logits = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
-    wanted = jax.nn.log_softmax(wanted.astype(jnp.float32) / temperature)
-    divergences = jnp.sum(jnp.exp(wanted) * (wanted - logits), axis=-1)
+    teacher_logits = jax.nn.log_softmax(teacher_logits.astype(jnp.float32) / temperature)
+    divergences = jnp.sum(jnp.exp(teacher_logits) * (teacher_logits - logits), axis=-1)
     return temperature**2 * jnp.sum(weights * divergences)
 
 
-def correct(
+def count_correct(
     logits: Float[Array, "*lead C"], labels: Int[Array, "*lead"], weights: Float[Array, "*lead"]
 ) -> Float[Array, ""]:
     """Weighted number of examples whose label has the highest score."""
@@ -58,7 +59,7 @@ def correct(
 Score = Callable[..., Float[Array, "B P V"]]
 """(module, hidden [B P D], *shared) -> logits over the vocabulary, in float32."""
 
-_PARTS = 8
+_NUM_CHUNKS = 8
 """Default number of chunks: a chunk is about as large as the 15% of masked tokens."""
 
 
@@ -95,28 +96,30 @@ def chunked_softmax(
       shared: Further arguments of `score`.
     """
 
-    def piece(module: nn.Module, nothing: None, part: tuple, *shared: Array) -> tuple[None, tuple]:
-        hidden, labels = part
+    def score_chunk(
+        module: nn.Module, carry: None, chunk: tuple, *shared: Array
+    ) -> tuple[None, tuple]:
+        hidden, labels = chunk
         scores = score(module, hidden, *shared)
         chosen = jnp.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
         total = jax.nn.logsumexp(scores, axis=-1)
         hits = scores.argmax(axis=-1) == labels
-        return nothing, LabelScores(chosen - total, hits, scores.mean(axis=-1) - total)
+        return carry, LabelScores(chosen - total, hits, scores.mean(axis=-1) - total)
 
-    over_pieces = nn.scan(
-        nn.remat(piece, prevent_cse=False),
+    scan = nn.scan(
+        nn.remat(score_chunk, prevent_cse=False),
         variable_broadcast="params",
         split_rngs={"params": False},
         in_axes=(0, *(nn.broadcast,) * len(shared)),
     )
     length = labels.shape[1]
-    size = positions or math.ceil(length / _PARTS)
-    parts = _parted(hidden, size), _parted(labels, size)
-    _, made = over_pieces(module, None, parts, *shared)
-    return LabelScores(*(jnp.concatenate(list(rows), axis=1)[:, :length] for rows in made))
+    size = positions or math.ceil(length / _NUM_CHUNKS)
+    inputs = _split_chunks(hidden, size), _split_chunks(labels, size)
+    _, chunks = scan(module, None, inputs, *shared)
+    return LabelScores(*(jnp.concatenate(list(rows), axis=1)[:, :length] for rows in chunks))
 
 
-def _parted(rows: Array, size: int) -> Array:
+def _split_chunks(rows: Array, size: int) -> Array:
     """Reshapes [B L ...] to [parts B size ...], padded with zeros."""
     missing = -rows.shape[1] % size
     rows = jnp.pad(rows, ((0, 0), (0, missing)) + ((0, 0),) * (rows.ndim - 2))

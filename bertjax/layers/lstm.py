@@ -20,7 +20,7 @@ from bertjax.layers.dense import Dense, Precision, contract, truncated_normal
 from bertjax.layers.dropout import Dropout
 
 FORGET_BIAS = 1.0
-"""Added to the forget gate, as in TensorFlow's LSTMCell, whose weights leave it out."""
+"""Added to the forget gate, as in TensorFlow's LSTMCell, whose weights do not include it."""
 
 DIRECTIONS = ("forward", "backward")
 
@@ -52,11 +52,11 @@ def advance(
     return cell + jax.nn.sigmoid(admit) * jnp.tanh(candidate), jax.nn.sigmoid(emit)
 
 
-def over_text(
+def scan_text(
     advance: Callable[[State, Float[Array, "B 4 F"]], State],
     state: State,
     gates: Float[Array, "B L 4 F"],
-    there: Bool[Array, "B L"],
+    mask: Bool[Array, "B L"],
     *,
     reverse: bool = False,
     unroll: int = 1,
@@ -67,18 +67,18 @@ def over_text(
       advance: Maps a state and the gates of a token to the next state.
       state: Initial state.
       gates: Contribution of the inputs to the gates.
-      there: Padding mask.
+      mask: Padding mask.
       reverse: Whether the recurrence runs from the last token to the first.
       unroll: Steps compiled in one piece.
     """
 
     def step(state: State, token: tuple[Array, Array]) -> tuple[State, Array]:
-        gates, there = token
-        fresh = advance(state, gates)
-        state = jax.tree.map(lambda new, old: jnp.where(there, new, old), fresh, state)
-        return state, jnp.where(there, fresh.hidden, 0)
+        gates, mask = token
+        new_state = advance(state, gates)
+        state = jax.tree.map(lambda new, old: jnp.where(mask, new, old), new_state, state)
+        return state, jnp.where(mask, new_state.hidden, 0)
 
-    tokens = gates.swapaxes(0, 1), there.T[..., None]
+    tokens = gates.swapaxes(0, 1), mask.T[..., None]
     state, outputs = lax.scan(step, state, tokens, reverse=reverse, unroll=unroll)
     return outputs.swapaxes(0, 1), state
 
@@ -106,20 +106,20 @@ class ProjectedLSTM(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B L E"], there: Bool[Array, "B L"], state: State
+        self, x: Float[Array, "B L E"], mask: Bool[Array, "B L"], state: State
     ) -> tuple[Float[Array, "B L P"], State]:
         """Returns the outputs, 0 at padding, and the last state."""
-        deviation = math.sqrt(2 / (x.shape[-1] + self.features + 4 * self.cells))
+        stddev = math.sqrt(2 / (x.shape[-1] + self.features + 4 * self.cells))
         # The contribution of the inputs does not depend on the state: one matmul for all tokens.
         gates = Dense(
             (4, self.cells),
             ("embed", None, "mlp"),
-            initializer_range=deviation,
+            initializer_range=stddev,
             precision=self.precision,
             name="input",
         )(x)
         recurrent = self._kernel(
-            "recurrent", (self.features, 4, self.cells), ("embed", None, "mlp"), deviation
+            "recurrent", (self.features, 4, self.cells), ("embed", None, "mlp"), stddev
         ).reshape(self.features, -1)
         project = self._kernel(
             "project",
@@ -128,22 +128,22 @@ class ProjectedLSTM(nn.Module):
             math.sqrt(2 / (self.cells + self.features)),
         )
 
-        def following(state: State, gates: Array) -> State:
-            return self._following(state, gates, recurrent, project)
+        def step(state: State, gates: Array) -> State:
+            return self._step(state, gates, recurrent, project)
 
-        return over_text(following, state, gates, there, reverse=self.reverse, unroll=self.unroll)
+        return scan_text(step, state, gates, mask, reverse=self.reverse, unroll=self.unroll)
 
-    def _following(self, state: State, gates: Array, recurrent: Array, project: Array) -> State:
+    def _step(self, state: State, gates: Array, recurrent: Array, project: Array) -> State:
         own = contract("bp,pg->bg", state.hidden, recurrent, self.precision)
         gates = (gates + own.reshape(gates.shape)).astype(jnp.float32)
-        cell, shown = advance(state.cell, gates)
+        cell, output_gate = advance(state.cell, gates)
         cell = _clip(cell, self.cell_clip)
-        hidden = shown * jnp.tanh(cell)
+        hidden = output_gate * jnp.tanh(cell)
         hidden = contract("bf,fp->bp", hidden, project, self.precision)
         return State(cell, _clip(hidden, self.proj_clip))
 
-    def _kernel(self, name: str, shape: tuple[int, ...], axes: tuple, deviation: float) -> Array:
-        boxed = nn.with_logical_partitioning(truncated_normal(deviation), axes)
+    def _kernel(self, name: str, shape: tuple[int, ...], axes: tuple, stddev: float) -> Array:
+        boxed = nn.with_logical_partitioning(truncated_normal(stddev), axes)
         return self.param(name, boxed, shape)
 
 
@@ -178,13 +178,13 @@ class BidirectionalStack(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B L P"], there: Bool[Array, "B L"], state: State, *, train: bool
+        self, x: Float[Array, "B L P"], mask: Bool[Array, "B L"], state: State, *, train: bool
     ) -> tuple[list[Float[Array, "B L D"]], State]:
         """Returns each layer's output, forward then backward, and the states after the last token.
 
         Args:
           x: Input of both directions.
-          there: Padding mask; padding is at the end.
+          mask: Padding mask; padding is at the end.
           state: Initial state of the N layers and two directions, [B N 2 ...].
           train: Whether dropout is applied.
         """
@@ -192,16 +192,16 @@ class BidirectionalStack(nn.Module):
         for layer in range(self.num_layers):
             for side, direction in enumerate(DIRECTIONS):
                 own = State(state.cell[:, layer, side], state.hidden[:, layer, side])
-                given = Dropout(self.dropout_rate)(inputs[side], train=train)
+                dropped = Dropout(self.dropout_rate)(inputs[side], train=train)
                 lstm = self._lstm(direction, layer)
-                made, own = lstm(given, there, own)
-                adds = layer and not self.without_skip_connections
-                inputs[side] = made + given * there[..., None] if adds else made
+                made, own = lstm(dropped, mask, own)
+                has_residual = layer and not self.without_skip_connections
+                inputs[side] = made + dropped * mask[..., None] if has_residual else made
                 after.append(own)
             outputs.append(jnp.concatenate(inputs, axis=-1))
-        joined = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *after)
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *after)
         return outputs, jax.tree.map(
-            lambda leaf: leaf.reshape(len(leaf), self.num_layers, 2, -1), joined
+            lambda leaf: leaf.reshape(len(leaf), self.num_layers, 2, -1), stacked
         )
 
     def _lstm(self, direction: str, layer: int) -> ProjectedLSTM:
@@ -220,7 +220,7 @@ class BidirectionalStack(nn.Module):
 class CarriedState(nn.Module):
     """State of an LSTM stack that is carried to the next batch, for rows that continue a text.
 
-    It is held in variables of the collection "carry", whose first axis is the batch. Without that
+    It is stored in variables of the collection "carry", whose first axis is the batch. Without that
     collection every row starts from a zero state.
 
     Attributes:
@@ -237,7 +237,7 @@ class CarriedState(nn.Module):
 
     @nn.compact
     def __call__(self, rows: int) -> tuple[nn.Variable, nn.Variable]:
-        """The two variables: cell states [B N 2 F] and outputs [B N 2 P]."""
+        """Returns the two variables: cell states [B N 2 F] and outputs [B N 2 P]."""
         axes = ("batch", "layers", None, None)
         boxed = nn.with_logical_partitioning(nn.initializers.zeros, axes)
 
@@ -254,14 +254,14 @@ class CarriedState(nn.Module):
         return "is_continuation" in batch and given
 
     def recall(self, batch, rows: int) -> State:
-        """The initial state of each row, which is zero at the beginning of a text."""
+        """Returns the initial state of each row, which is zero at the start of a text."""
         if not self.is_carried(batch):
             lead = (rows, self.num_layers, 2)
             return State(
                 jnp.zeros((*lead, self.cells)), jnp.zeros((*lead, self.features), self.dtype)
             )
-        going_on = batch["is_continuation"][:, None, None, None]
-        cell, hidden = (jnp.where(going_on, kept.value, 0) for kept in self(rows))
+        continues = batch["is_continuation"][:, None, None, None]
+        cell, hidden = (jnp.where(continues, variable.value, 0) for variable in self(rows))
         return State(cell, hidden)
 
     def keep(self, batch, state: State) -> None:
@@ -287,33 +287,31 @@ class LSTM(nn.Module):
     precision: Precision = Precision()
 
     @nn.compact
-    def __call__(
-        self, x: Float[Array, "B L E"], there: Bool[Array, "B L"]
-    ) -> Float[Array, "B L F"]:
+    def __call__(self, x: Float[Array, "B L E"], mask: Bool[Array, "B L"]) -> Float[Array, "B L F"]:
         """Returns the outputs, 0 at padding."""
         axes = ("embed", None, "mlp")
         # Glorot's rule for the single kernel of input and state in TensorFlow's LSTMCell.
-        deviation = math.sqrt(2 / (x.shape[-1] + 5 * self.cells))
+        stddev = math.sqrt(2 / (x.shape[-1] + 5 * self.cells))
         gates = Dense(
             (4, self.cells),
             axes,
-            initializer_range=deviation,
+            initializer_range=stddev,
             precision=self.precision,
             name="input",
         )(x)
-        start = nn.with_logical_partitioning(truncated_normal(deviation), axes)
+        start = nn.with_logical_partitioning(truncated_normal(stddev), axes)
         recurrent = self.param("recurrent", start, (self.cells, 4, self.cells))
         recurrent = recurrent.reshape(self.cells, -1)
 
-        def following(state: State, gates: Array) -> State:
+        def step(state: State, gates: Array) -> State:
             own = contract("bf,fg->bg", state.hidden, recurrent, self.precision)
             gates = (gates + own.reshape(gates.shape)).astype(jnp.float32)
-            cell, shown = advance(state.cell, gates)
-            return State(cell, shown * jnp.tanh(cell))
+            cell, output_gate = advance(state.cell, gates)
+            return State(cell, output_gate * jnp.tanh(cell))
 
         nothing = jnp.zeros((len(x), self.cells))
         state = State(nothing, nothing)
-        return over_text(following, state, gates, there, reverse=self.reverse)[0]
+        return scan_text(step, state, gates, mask, reverse=self.reverse)[0]
 
 
 class BiLSTM(nn.Module):
@@ -333,7 +331,7 @@ class BiLSTM(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B L E"], there: Bool[Array, "B L"], *, train: bool
+        self, x: Float[Array, "B L E"], mask: Bool[Array, "B L"], *, train: bool
     ) -> Float[Array, "B L G"]:
         """Returns the last layer's output, forward then backward: G is 2 F."""
         if self.num_layers < 0 or self.cells < 1:
@@ -342,14 +340,14 @@ class BiLSTM(nn.Module):
                 "layers of 1 or more cells"
             )
         for layer in range(self.num_layers):
-            given = Dropout(self.dropout_rate)(x, train=train)
+            dropped = Dropout(self.dropout_rate)(x, train=train)
             made = [
                 LSTM(
                     self.cells,
                     direction == "backward",
                     self.precision,
                     name=f"{direction}_{layer}",
-                )(given, there)
+                )(dropped, mask)
                 for direction in DIRECTIONS
             ]
             x = jnp.concatenate(made, axis=-1)

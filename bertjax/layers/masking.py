@@ -21,9 +21,9 @@ def prediction_budget(maskable: Bool[Array, "B L"], share: float, limit: int) ->
     It is 0 for an example without maskable tokens.
     """
     available = maskable.sum(axis=-1)
-    # Rounded in float64, as BERT's code does: 0.15 * 190 is a tie there, and none in float32.
-    wanted = np.round(share * np.arange(maskable.shape[-1] + 1)).clip(1, limit)
-    return jnp.minimum(jnp.asarray(wanted, jnp.int32)[available], available)
+    # Rounded in float64, as in BERT's code: 0.15 * 190 is a tie in it, unlike in float32.
+    budget = np.round(share * np.arange(maskable.shape[-1] + 1)).clip(1, limit)
+    return jnp.minimum(jnp.asarray(budget, jnp.int32)[available], available)
 
 
 def choose_tokens(
@@ -37,7 +37,7 @@ def choose_tokens(
     scores = jax.vmap(lambda key: jax.random.bits(key, maskable.shape[-1:], jnp.uint32))(keys)
     # One bit is dropped so that tokens that are not maskable come last.
     ranking = jnp.where(maskable, scores >> 1, jnp.uint32(1 << 31))
-    return first(ranking, budget, limit)
+    return take_lowest(ranking, budget, limit)
 
 
 def choose_words(
@@ -78,13 +78,13 @@ def choose_words(
         ranking = place[word] * length + jnp.arange(length, dtype=jnp.uint32)
         return jnp.where(maskable, ranking, jnp.uint32(1 << 31))
 
-    return first(jax.vmap(rank_one)(keys, maskable, word_starts, budget), budget, limit)
+    return take_lowest(jax.vmap(rank_one)(keys, maskable, word_starts, budget), budget, limit)
 
 
-def first(
+def take_lowest(
     ranking: UInt32[Array, "B L"], budget: Int[Array, "B"], limit: int
 ) -> tuple[Int[Array, "B P"], Float[Array, "B P"]]:
-    """The positions of the `limit` lowest ranks, with weight 1 for the first `budget`."""
+    """Returns the positions of the `limit` lowest ranks, with weight 1 for the first `budget`."""
     positions = jnp.argsort(ranking, axis=-1)[:, :limit].astype(jnp.int32)
     weights = (jnp.arange(limit) < budget[:, None]).astype(jnp.float32)
     return jnp.where(weights > 0, positions, 0), weights
@@ -95,12 +95,12 @@ def random_tokens(
 ) -> Int[Array, "..."]:
     """Samples token ids uniformly from the vocabulary without special tokens."""
     special = np.unique(np.asarray(special_ids, np.int32))
-    draw = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
-    # A sample moves up by one for each special id, the n-th of them (from 0), that is <= it + n.
-    return draw + (draw[..., None] >= special - np.arange(len(special))).sum(-1)
+    ids = jax.random.randint(key, shape, 0, vocab_size - len(special), jnp.int32)
+    # An id increases by one for each special id, the n-th of them (from 0), that is <= id + n.
+    return ids + (ids[..., None] >= special - np.arange(len(special))).sum(-1)
 
 
-def hide(
+def mask_tokens(
     keys: Key[Array, "B"],
     input_ids: Int[Array, "B L"],
     positions: Int[Array, "B P"],
@@ -117,17 +117,17 @@ def hide(
 
     The choice is sampled per token or, with `groups`, per group: tokens with the same number below
     L. Random tokens are sampled independently. They are never special tokens, as in RoBERTa's code;
-    BERT's code samples these too, 5 of 30,522.
+    BERT's code also samples these, 5 of 30,522 ids.
     """
     if groups is None:
         groups = jnp.broadcast_to(jnp.arange(positions.shape[1]), positions.shape)
 
     def replacements(key, tokens, groups):
-        how, what = jax.random.split(key)
-        draw = jax.random.uniform(how, input_ids.shape[1:])[groups]
-        random = random_tokens(what, tokens.shape, vocab_size, special_ids)
-        unmasked = jnp.where(draw < mask_share + random_share, random, tokens)
-        return jnp.where(draw < mask_share, mask_id, unmasked)
+        choice_key, token_key = jax.random.split(key)
+        uniform = jax.random.uniform(choice_key, input_ids.shape[1:])[groups]
+        random = random_tokens(token_key, tokens.shape, vocab_size, special_ids)
+        unmasked = jnp.where(uniform < mask_share + random_share, random, tokens)
+        return jnp.where(uniform < mask_share, mask_id, unmasked)
 
     chosen = jnp.take_along_axis(input_ids, positions, axis=1)
     replaced = jax.vmap(replacements)(keys, chosen, groups)
@@ -180,21 +180,21 @@ def group_words(
     A group ends before a token that is not maskable, such as a separator, whatever its length.
 
     Args:
-      keys: One for each example.
+      keys: A key for each example.
       maskable: Which tokens may be masked.
-      word_starts: Which tokens begin a word.
+      word_starts: Which tokens start a word.
       lengths: Probability of a group of 1, 2 ... n words.
 
     Returns:
-      Which tokens begin a group.
+      Which tokens start a group.
     """
 
     def one(key, maskable, starts):
         follows = jnp.concatenate([jnp.zeros(1, bool), maskable[:-1]])
         begins = maskable & (starts | ~follows)
         word = jnp.cumsum(begins) - 1
-        drawn = 1 + jax.random.choice(key, len(lengths), maskable.shape, p=jnp.asarray(lengths))
-        firsts = jnp.zeros_like(maskable).at[jnp.cumsum(drawn) - drawn].set(True, mode="drop")
+        sizes = 1 + jax.random.choice(key, len(lengths), maskable.shape, p=jnp.asarray(lengths))
+        firsts = jnp.zeros_like(maskable).at[jnp.cumsum(sizes) - sizes].set(True, mode="drop")
         return begins & (firsts[word] | ~follows)
 
     return jax.vmap(one)(keys, maskable, word_starts)
@@ -211,9 +211,9 @@ def choose_ngrams(
 
     Results and the treatment of n-grams that would exceed the budget are as in `choose_words`.
     """
-    cutting, choosing = jax.vmap(jax.random.split, out_axes=1)(keys)
-    groups = group_words(cutting, maskable, word_starts, ngram_lengths())
-    return choose_words(choosing, maskable, groups, budget, limit)
+    group_keys, choice_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    groups = group_words(group_keys, maskable, word_starts, ngram_lengths())
+    return choose_words(choice_keys, maskable, groups, budget, limit)
 
 
 def choose_spans(
@@ -232,12 +232,12 @@ def choose_spans(
       chosen token.
     """
     length = maskable.shape[1]
-    cutting, choosing = jax.vmap(jax.random.split, out_axes=1)(keys)
-    group = jnp.cumsum(group_words(cutting, maskable, word_starts, span_lengths()), axis=1) - 1
-    places = jax.vmap(lambda key: jax.random.permutation(key, length))(choosing)
+    group_keys, choice_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    group = jnp.cumsum(group_words(group_keys, maskable, word_starts, span_lengths()), axis=1) - 1
+    places = jax.vmap(lambda key: jax.random.permutation(key, length))(choice_keys)
     ranking = jnp.take_along_axis(places, group, axis=1) * length + jnp.arange(length)
     ranking = jnp.where(maskable, ranking.astype(jnp.uint32), jnp.uint32(1 << 31))
-    positions, weights = first(ranking, budget, limit)
+    positions, weights = take_lowest(ranking, budget, limit)
     return positions, weights, _bounds(positions, weights, group)
 
 
@@ -257,5 +257,5 @@ def _bounds(
 def random_word_starts(
     random: np.random.Generator, shape: tuple[int, int]
 ) -> Bool[np.ndarray, "B L"]:
-    """Random first tokens of words, 0.8 of all tokens, for batches that no corpus is read for."""
+    """Samples random first tokens of words, 0.8 of all tokens, for batches without a corpus."""
     return random.random(shape) < 0.8

@@ -1,7 +1,7 @@
 """Attention masks, combined with `&`. True means: may be attended to.
 
-A `Mask` keeps its components apart, so that an attention kernel can compute the mask instead of
-reading an array.
+A `Mask` stores its components separately, so that an attention kernel can compute the mask instead
+of reading an array.
 """
 
 import functools
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 @flax.struct.dataclass
 class Mask:
-    """The conjunction of several masks; None masks nothing.
+    """A conjunction of masks; None for a component that masks nothing.
 
     Attributes:
       key_mask: Which keys any query may attend to.
@@ -51,7 +51,10 @@ class Mask:
         )
         if self.window and other.window and self.window != other.window:
             raise ValueError(f"masks with different windows: got {self.window} and {other.window}")
-        key_mask, pairs = _both(self.key_mask, other.key_mask), _both(self.pairs, other.pairs)
+        key_mask, pairs = (
+            _intersect(self.key_mask, other.key_mask),
+            _intersect(self.pairs, other.pairs),
+        )
         return Mask(
             key_mask,
             packed_segment_ids,
@@ -62,24 +65,24 @@ class Mask:
 
     def array(self) -> Bool[Array, "#B 1 #L M"]:
         """The mask as an array, with one row if all queries see the same keys."""
-        shown = []
+        parts = []
         if self.key_mask is not None:
-            shown.append(self.key_mask[:, None, :])
+            parts.append(self.key_mask[:, None, :])
         if self.packed_segment_ids is not None:
             same = self.packed_segment_ids[:, :, None] == self.packed_segment_ids[:, None, :]
-            shown.append(same & (self.packed_segment_ids[:, None, :] != 0))
+            parts.append(same & (self.packed_segment_ids[:, None, :] != 0))
         if self.pairs is not None:
-            shown.append(self.pairs)
+            parts.append(self.pairs)
         if self.causal:
-            shown.append(jnp.tri(self.causal, dtype=bool)[None])
+            parts.append(jnp.tri(self.causal, dtype=bool)[None])
         if self.window is not None:
             length, width = self.window
             positions = jnp.arange(length)
-            shown.append((abs(positions[:, None] - positions) <= width // 2)[None])
-        return functools.reduce(operator.and_, shown)[:, None]
+            parts.append((abs(positions[:, None] - positions) <= width // 2)[None])
+        return functools.reduce(operator.and_, parts)[:, None]
 
 
-def _both(one: Array | None, other: Array | None) -> Array | None:
+def _intersect(one: Array | None, other: Array | None) -> Array | None:
     if one is None or other is None:
         return other if one is None else one
     return one & other
@@ -126,21 +129,21 @@ def prefix(first: Bool[Array, "B L"]) -> Bool[Array, "B L L"]:
 
 
 def unified(
-    kind: Int[Array, " B"], there: Bool[Array, "B L"], segments: Int[Array, "B L"]
+    kind: Int[Array, " B"], attention_mask: Bool[Array, "B L"], segments: Int[Array, "B L"]
 ) -> Bool[Array, "B L L"]:
     """Masks of a unified language model, one of four kinds per example (Dong et al. 2019, 2.3).
 
     Args:
       kind: 0 bidirectional, 1 left-to-right, 2 right-to-left, 3 sequence-to-sequence: from the
         first segment to the second.
-      there: Padding mask.
+      attention_mask: Padding mask.
       segments: 0 for the first segment, 1 for the second.
     """
-    before = jnp.tri(there.shape[1], dtype=bool)[None]
-    views = jnp.ones_like(before), before, before.mT, prefix((segments == 0) & there)
+    before = jnp.tri(attention_mask.shape[1], dtype=bool)[None]
+    views = jnp.ones_like(before), before, before.mT, prefix((segments == 0) & attention_mask)
     chosen = kind[:, None, None] == jnp.arange(4)
     seen_BLM = sum(view & chosen[..., n, None] for n, view in enumerate(views)) > 0
-    return seen_BLM & there[:, None, :]
+    return seen_BLM & attention_mask[:, None, :]
 
 
 def padding_mask(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
@@ -152,9 +155,9 @@ def mean(
     sequence: Float[Array, "B L D"], attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]
 ) -> Float[Array, "B D"]:
     """The mean of the vectors of all tokens that are not padding."""
-    there = padding_mask(attention_mask)[..., None]
-    total = jnp.where(there, sequence, 0).sum(axis=1)
-    return total / jnp.maximum(there.sum(axis=1), 1)
+    mask = padding_mask(attention_mask)[..., None]
+    total = jnp.where(mask, sequence, 0).sum(axis=1)
+    return total / jnp.maximum(mask.sum(axis=1), 1)
 
 
 def sentence_trees(branches: Int[Array, "B L"], entities: Int[Array, "B L"]) -> Mask:
@@ -176,7 +179,7 @@ def sentence_trees(branches: Int[Array, "B L"], entities: Int[Array, "B L"]) -> 
     return visible_matrix(equal(branches) | about)
 
 
-def ordered(order: Int[Array, "B L"]) -> tuple[Bool[Array, "B 1 L L"], Bool[Array, "1 1 L L"]]:
+def order_masks(order: Int[Array, "B L"]) -> tuple[Bool[Array, "B 1 L L"], Bool[Array, "1 1 L L"]]:
     """Masks of a factorisation order (Yang et al. 2019, section 2.2).
 
     Args:

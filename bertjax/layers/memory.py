@@ -1,6 +1,6 @@
 """Segment recurrence (Dai et al. 2019, section 3.2) and prediction orders of permutation LMs.
 
-The memory is held in variables of the collection "carry", whose first axis is the batch. Without
+The memory is stored in variables of the collection "carry", whose first axis is the batch. Without
 that collection every row starts with an empty memory.
 
 The functions for permutation language models (Yang et al. 2019) take one random key per example and
@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from bertjax.layers.masking import first
+from bertjax.layers.masking import take_lowest
 
 
 @flax.struct.dataclass
@@ -26,11 +26,11 @@ class MemoryState:
 
     Attributes:
       states: Inputs of every layer.
-      there: Which of the T positions hold a token of the text that a row continues.
+      mask: Which of the T positions contain a token of the text that a row continues.
     """
 
     states: Float[Array, "N B T D"] | None = None
-    there: Bool[Array, "B T"] | None = None
+    mask: Bool[Array, "B T"] | None = None
 
 
 class Memory(nn.Module):
@@ -46,7 +46,7 @@ class Memory(nn.Module):
 
     @nn.compact
     def __call__(self, rows: int, layers: int, width: int) -> tuple[nn.Variable, nn.Variable]:
-        """The two variables: states [B N T D], and which positions are filled [B T]."""
+        """Returns the two variables: states [B N T D], and which positions are filled [B T]."""
 
         def zeros(*shape, dtype):
             axes = ("batch", "layers", None, None) if len(shape) == 4 else ("batch", None)
@@ -64,12 +64,12 @@ class Memory(nn.Module):
         return self.length > 0 and "memory_mask" in batch and given
 
     def recall(self, batch: Mapping[str, Array], layers: int, width: int) -> MemoryState:
-        """The memory of the text that each row of the batch continues."""
+        """Returns the memory of the text that each row of the batch continues."""
         if not self.is_carried(batch):
             return MemoryState()
         states, filled = self(len(batch["input_ids"]), layers, width)
-        there = filled.value & batch["is_continuation"][:, None]
-        return MemoryState(states.value.swapaxes(0, 1), there)
+        mask = filled.value & batch["is_continuation"][:, None]
+        return MemoryState(states.value.swapaxes(0, 1), mask)
 
     def keep(
         self, batch: Mapping[str, Array], recall: MemoryState, states: Float[Array, "N B L D"]
@@ -77,17 +77,17 @@ class Memory(nn.Module):
         """Stores the inputs of each layer for the next batch, without gradient."""
         if recall.states is None or self.is_initializing():
             return
-        there = jnp.concatenate([recall.there, batch["memory_mask"]], axis=1)
-        # Empty positions come first, so that distances count only tokens of the text.
-        kept = jnp.argsort(there, axis=1, stable=True)[:, -self.length :]
+        mask = jnp.concatenate([recall.mask, batch["memory_mask"]], axis=1)
+        # Empty positions are moved to the front, so that distances count only tokens of the text.
+        newest = jnp.argsort(mask, axis=1, stable=True)[:, -self.length :]
         both = jnp.concatenate([recall.states, states.astype(self.dtype)], axis=2)
-        taken = jnp.take_along_axis(both, kept[None, :, :, None], axis=2)
+        newest_states = jnp.take_along_axis(both, newest[None, :, :, None], axis=2)
         variables = self(both.shape[1], both.shape[0], both.shape[3])
-        variables[0].value = jax.lax.stop_gradient(taken.swapaxes(0, 1))
-        variables[1].value = jnp.take_along_axis(there, kept, axis=1)
+        variables[0].value = jax.lax.stop_gradient(newest_states.swapaxes(0, 1))
+        variables[1].value = jnp.take_along_axis(mask, newest, axis=1)
 
 
-# numpy, since an array of JAX would initialise the device when this file is imported.
+# numpy, since a JAX array would initialise the device when this module is imported.
 _FILLING, _NEVER = np.uint32(1 << 30), np.uint32(1 << 31)
 """Lowest ranks of tokens outside all spans, and of tokens that must not be chosen."""
 
@@ -119,32 +119,32 @@ def choose_spans(
 
     def rank_one(key, maskable, starts):
         starts = starts | (jnp.arange(length) == 0)
-        begun = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(starts)])
-        start_of = jnp.full(length + max_length + 1, length)
-        at = jnp.where(starts, begun[:-1], length + max_length + 1)
-        start_of = start_of.at[at].set(jnp.arange(length), mode="drop")
+        word_index = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(starts)])
+        word_start = jnp.full(length + max_length + 1, length)
+        at = jnp.where(starts, word_index[:-1], length + max_length + 1)
+        word_start = word_start.at[at].set(jnp.arange(length), mode="drop")
 
-        def span(cursor, draws):
-            words = 1 + jnp.sum(draws[0] >= shares)
-            left = (draws[1] * (context * words - words + 1)).astype(jnp.int32)
-            word = begun[jnp.minimum(cursor + left, length)]
-            begin, end = start_of[word], start_of[word + words]
+        def span(cursor, uniform):
+            words = 1 + jnp.sum(uniform[0] >= shares)
+            left = (uniform[1] * (context * words - words + 1)).astype(jnp.int32)
+            word = word_index[jnp.minimum(cursor + left, length)]
+            begin, end = word_start[word], word_start[word + words]
             cursor = jnp.maximum(end, cursor + jnp.round(context * (end - begin)).astype(jnp.int32))
             return jnp.minimum(cursor, length), (begin, end)
 
-        drawing, filling, ordering = jax.random.split(key, 3)
-        draws = jax.random.uniform(drawing, (limit, 2))
-        _, (begin, end) = lax.scan(span, jnp.int32(0), draws)
-        begun_spans = jnp.zeros(length + 1, jnp.int32).at[begin].add(1)
-        ended_spans = jnp.zeros(length + 1, jnp.int32).at[end].add(1)
-        inside = jnp.cumsum(begun_spans - ended_spans)[:length] > 0
-        number = jnp.clip(jnp.cumsum(begun_spans)[:length] - 1, 0, limit - 1)
-        place = jax.random.permutation(ordering, limit).astype(jnp.uint32)
+        span_key, fill_key, order_key = jax.random.split(key, 3)
+        uniform = jax.random.uniform(span_key, (limit, 2))
+        _, (begin, end) = lax.scan(span, jnp.int32(0), uniform)
+        span_starts = jnp.zeros(length + 1, jnp.int32).at[begin].add(1)
+        span_ends = jnp.zeros(length + 1, jnp.int32).at[end].add(1)
+        inside = jnp.cumsum(span_starts - span_ends)[:length] > 0
+        number = jnp.clip(jnp.cumsum(span_starts)[:length] - 1, 0, limit - 1)
+        place = jax.random.permutation(order_key, limit).astype(jnp.uint32)
         in_span = place[number] * length + jnp.arange(length, dtype=jnp.uint32)
-        alone = _FILLING + (jax.random.bits(filling, (length,), jnp.uint32) >> 2)
+        alone = _FILLING + (jax.random.bits(fill_key, (length,), jnp.uint32) >> 2)
         return jnp.where(maskable, jnp.where(inside, in_span, alone), _NEVER)
 
-    return first(jax.vmap(rank_one)(keys, maskable, word_starts), budget, limit)
+    return take_lowest(jax.vmap(rank_one)(keys, maskable, word_starts), budget, limit)
 
 
 def sample_order(

@@ -90,11 +90,11 @@ class RelativeAttention(nn.Module):
         content = streams[0]
         width = content.shape[-1]
         features = (self.num_heads, width // self.num_heads)
-        remembered = content if memory is None else jnp.concatenate([memory, content], axis=1)
+        attended = content if memory is None else jnp.concatenate([memory, content], axis=1)
 
         query = self._dense(features, ("embed", "heads", "kv"), "query")
-        key = self._dense(features, ("embed", "heads", "kv"), "key")(remembered)
-        value = self._dense(features, ("embed", "heads", "kv"), "value")(remembered)
+        key = self._dense(features, ("embed", "heads", "kv"), "key")(attended)
+        value = self._dense(features, ("embed", "heads", "kv"), "value")(attended)
         signals = views.distances.astype(content.dtype)
         signal = self._dense(features, ("embed", "heads", "kv"), "relative")(signals)
         output = self._dense((width,), ("heads", "kv", "embed"), "output", contracted=2)
@@ -106,11 +106,12 @@ class RelativeAttention(nn.Module):
             heads = query(stream)
             content_bias, position_bias = (bias.astype(heads.dtype) for bias in biases)
             scores_BHQM = jnp.einsum("bqhk,bmhk->bhqm", heads + content_bias, key)
-            scores_BHQM += by_distance(heads + position_bias, signal, view, key.shape[1])
-            scores_BHQM += by_segment(heads, *segments, view.other_segment)
+            scores_BHQM += position_scores(heads + position_bias, signal, view, key.shape[1])
+            scores_BHQM += segment_scores(heads, *segments, view.other_segment)
             scores_BHQM = scores_BHQM.astype(jnp.float32) / math.sqrt(features[-1])
-            kept = dropout.kept(scores_BHQM.shape, train=train)
-            return output(masked_softmax_attention(scores_BHQM, view.mask, kept, value))
+            dropout_mask = dropout.sample_mask(scores_BHQM.shape, train=train)
+            context = masked_softmax_attention(scores_BHQM, view.mask, dropout_mask, value)
+            return output(context)
 
         return tuple(map(attend, streams, views.streams))
 
@@ -131,29 +132,29 @@ class RelativeAttention(nn.Module):
         return self.param(name, nn.with_logical_partitioning(normal, axes), shape)
 
 
-def by_distance(
+def position_scores(
     query: Float[Array, "B Q H K"], signal: Float[Array, "R H K"], view: View, keys: int
 ) -> Float[Array, "B H Q M"]:
     """Dot products of queries with the embeddings of their distances to the keys.
 
     Distances fall from key to key and rise from query to query: a row of products with all
-    distances contains those of its keys side by side, one further left for the next query.
+    distances contains those of its keys contiguously, shifted left by one for the next query.
     """
     products_BHQR = jnp.einsum("bqhk,rhk->bhqr", query, signal)
     batch, heads, queries, distances = products_BHQR.shape
     if view.positions is None:
-        # Reshaped to rows that are one shorter, every row begins one further left than the last.
+        # Reshaped to rows that are one shorter, each row starts one further left than the last.
         shifted = products_BHQR.reshape(batch, heads, distances, queries)[:, :, 1:]
         return shifted.reshape(batch, heads, queries, distances - 1)[..., :keys]
     begins = distances - keys - view.positions
 
-    def cut(row, begin):
+    def slice_row(row, begin):
         return jax.lax.dynamic_slice_in_dim(row, begin, keys, axis=1)
 
-    return jax.vmap(jax.vmap(cut, (1, 0), 1))(products_BHQR, begins)
+    return jax.vmap(jax.vmap(slice_row, (1, 0), 1))(products_BHQR, begins)
 
 
-def by_segment(
+def segment_scores(
     query: Float[Array, "B Q H K"],
     bias: Float[Array, "H K"],
     segments: Float[Array, "2 H K"],

@@ -46,7 +46,7 @@ class Stack(nn.Module):
     keep_hidden_states: bool = False
 
     def __call__(
-        self, x: PyTree, mask: PyTree, *, train: bool, each: PyTree = None
+        self, x: PyTree, mask: PyTree, *, train: bool, layer_inputs: PyTree = None
     ) -> tuple[PyTree, PyTree]:
         """Returns the last output and, on request, all outputs with a leading layer axis.
 
@@ -54,11 +54,11 @@ class Stack(nn.Module):
           x: A sequence [B L D], or a tuple of streams of which it is the first.
           mask: Passed to all layers.
           train: Whether dropout is applied.
-          each: Inputs of single layers, with a leading layer axis.
+          layer_inputs: Inputs of single layers, with a leading layer axis.
         """
 
         def layer(stack: "Stack", x: PyTree, own: PyTree) -> tuple[PyTree, PyTree]:
-            x = stack.block(_placed(x), mask, *(() if own is None else (own,)), train=train)
+            x = stack.block(_shard_sequence(x), mask, *(() if own is None else (own,)), train=train)
             return x, x if self.keep_hidden_states else None
 
         if self.remat not in REMAT_POLICIES:
@@ -82,15 +82,17 @@ class Stack(nn.Module):
             unroll=1 if self.is_initializing() else min(self.unroll, self.num_layers),
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
-        return scan(self, x, each)
+        return scan(self, x, layer_inputs)
 
 
-def _placed(x: PyTree) -> PyTree:
+def _shard_sequence(x: PyTree) -> PyTree:
     """Shards a sequence over the mesh's sequence axis; further streams are short and are not."""
     if not isinstance(x, tuple):
         return nn.with_logical_constraint(x, ("batch", "length", None))
     first, *others = x
-    return _placed(first), *(nn.with_logical_constraint(o, ("batch", None, None)) for o in others)
+    return _shard_sequence(first), *(
+        nn.with_logical_constraint(o, ("batch", None, None)) for o in others
+    )
 
 
 Parameters = Mapping[str, Any]
@@ -145,27 +147,29 @@ class SharedStack(nn.Module):
         return lax.scan(apply, x, (own, dropout), length=self.num_layers, unroll=unroll)
 
     def _parameters(self, x: Array, mask: PyTree) -> tuple[Parameters, Parameters]:
-        """The shared parameters, and those of each layer [N, ...]."""
+        """Initialises the shared parameters, and those of each layer [N, ...]."""
 
-        def fresh(key: Array) -> Parameters:
+        def init_layer(key: Array) -> Parameters:
             return self.layer.init(key, x, mask, train=False)["params"]
 
-        parts = jax.eval_shape(fresh, jax.random.key(0))
+        parts = jax.eval_shape(init_layer, jax.random.key(0))
         unknown = [name for name in self.shared if name not in parts]
         if unknown:
             raise ValueError(f"a layer has no {unknown[0]}: {nearest(unknown[0], parts)}")
 
-        def one(key: Array) -> Parameters:
-            made = fresh(key)
-            return {name: made[name] for name in self.shared}
+        def init_shared(key: Array) -> Parameters:
+            params = init_layer(key)
+            return {name: params[name] for name in self.shared}
 
-        def many(key: Array) -> Parameters:
+        def init_own(key: Array) -> Parameters:
             def rest(key: Array) -> Parameters:
-                return {name: part for name, part in fresh(key).items() if name not in self.shared}
+                return {
+                    name: part for name, part in init_layer(key).items() if name not in self.shared
+                }
 
-            made = jax.vmap(rest)(jax.random.split(key, self.num_layers))
-            return nn.meta.add_axis(made, 0, {nn.PARTITION_NAME: "layers"})
+            params = jax.vmap(rest)(jax.random.split(key, self.num_layers))
+            return nn.meta.add_axis(params, 0, {nn.PARTITION_NAME: "layers"})
 
-        shared = self.param("shared", one) if self.shared else {}
-        own = self.param("block", many) if len(self.shared) < len(parts) else {}
+        shared = self.param("shared", init_shared) if self.shared else {}
+        own = self.param("block", init_own) if len(self.shared) < len(parts) else {}
         return shared, own

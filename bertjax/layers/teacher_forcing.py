@@ -33,10 +33,10 @@ def replace_source(
     target_mask: Bool[Array, "B T"],
     start_id: int,
 ) -> Batch:
-    """The batch with a corrupted source and the targets to predict."""
-    kept = {name: rows for name, rows in batch.items() if name not in _OF_THE_SOURCE}
+    """Replaces the source of a batch by a corrupted one, and adds the targets to predict."""
+    unchanged = {name: rows for name, rows in batch.items() if name not in _OF_THE_SOURCE}
     return {
-        **kept,
+        **unchanged,
         "input_ids": input_ids,
         "attention_mask": attention_mask,
         "decoder_input_ids": shift_right(target_ids, start_id),
@@ -73,16 +73,16 @@ def loss(
             "an objective with targets requires a model with a decoder; set "
             "--config.model.name=transformer"
         )
-    labels, there = batch["target_ids"], batch["target_mask"]
+    labels, mask = batch["target_ids"], batch["target_mask"]
     scores = losses.chunked_softmax(encoder, _scores, encoded.decoded, labels, 0)
-    weights = there * batch.get("example_weight", jnp.ones(len(labels)))[:, None]
-    weight_sum, of_text = weights.sum(), weights * text
+    weights = mask * batch.get("example_weight", jnp.ones(len(labels)))[:, None]
+    weight_sum, text_weights = weights.sum(), weights * text
     metrics = {
         "accuracy": (jnp.sum(weights * scores.hits), weight_sum),
-        "text_loss": (-jnp.sum(of_text * scores.log_probs), of_text.sum()),
+        "text_loss": (-jnp.sum(text_weights * scores.log_probs), text_weights.sum()),
     }
-    wanted = (1 - label_smoothing) * scores.log_probs + label_smoothing * scores.mean
-    return -jnp.sum(weights * wanted), weight_sum, metrics
+    log_probs = (1 - label_smoothing) * scores.log_probs + label_smoothing * scores.mean
+    return -jnp.sum(weights * log_probs), weight_sum, metrics
 
 
 def _scores(encoder: Encoder, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
@@ -94,10 +94,14 @@ def is_text(target_ids: Int[Array, "B T"], special_ids: tuple[int, ...]) -> Bool
     return ~jnp.isin(target_ids, jnp.asarray(special_ids, target_ids.dtype))
 
 
-def smoothed_share(label_smoothing: float, *, train: bool) -> float:
-    """Label smoothing in training; 0 in evaluation, which measures plain cross entropy."""
+def effective_smoothing(label_smoothing: float, *, train: bool) -> float:
+    """Returns the label smoothing: 0 in evaluation, which measures plain cross entropy.
+
+    Raises:
+      UserError: it is out of range.
+    """
     if not 0 <= label_smoothing < 1:
-        raise UserError(f"label_smoothing={label_smoothing}: expected at least 0 and less than 1")
+        raise UserError(f"label_smoothing: got {label_smoothing}, expected >= 0 and < 1")
     return label_smoothing if train else 0.0
 
 

@@ -30,7 +30,7 @@ from bertjax.layers.dense import (
     Dense,
     Initializer,
     PrecisionName,
-    named,
+    get_precision,
     truncated_normal,
 )
 from bertjax.layers.embeddings import Embedding, PositionInitializer, position_initializer
@@ -142,7 +142,7 @@ class Model(nn.Module):
                 (self.hidden_size,),
                 (None, "embed"),
                 initializer_range=self.initializer_range,
-                precision=named(self.precision),
+                precision=get_precision(self.precision),
             )
         options = {
             "remat": self.remat,
@@ -162,7 +162,7 @@ class Model(nn.Module):
                 self._block(), self.num_hidden_layers, SHARING[self.sharing], **options
             )
         )
-        self.pooler = Pooler(self.initializer_range, named(self.precision))
+        self.pooler = Pooler(self.initializer_range, get_precision(self.precision))
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         bert.check_length(batch["input_ids"].shape[1], self.max_position_embeddings)
@@ -180,10 +180,12 @@ class Model(nn.Module):
 
     def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
         axes = (axis, None)
-        return Embedding(rows, self.embedding_size, axes, initializer, named(self.precision))
+        return Embedding(
+            rows, self.embedding_size, axes, initializer, get_precision(self.precision)
+        )
 
     def _block(self) -> PostNormBlock:
-        precision = named(self.precision)
+        precision = get_precision(self.precision)
         attention = SelfAttention(
             self.num_attention_heads,
             self.attention_probs_dropout_prob,

@@ -30,7 +30,7 @@ from bertjax.layers.dense import (
     Initializer,
     Precision,
     PrecisionName,
-    named,
+    get_precision,
     truncated_normal,
 )
 from bertjax.layers.dropout import Dropout
@@ -168,7 +168,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        precision = named(self.precision)
+        precision = get_precision(self.precision)
         normal = truncated_normal(self.initializer_range)
         self.word_embeddings = self._table(self.vocab_size, "vocab", normal)
         positions = position_initializer(self.position_initializer, self.initializer_range)
@@ -226,7 +226,7 @@ class Model(nn.Module):
         """
         stacked = nn.meta.unbox(self.layers.variables["params"]["block"]["attention"])
         own = {"params": jax.tree.map(lambda leaf: leaf[layer], stacked)}
-        attention = self._attention(named(self.precision), parent=None)
+        attention = self._attention(get_precision(self.precision), parent=None)
         return attention.apply(own, hidden, masks.from_batch(batch), method="scores")
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
@@ -235,7 +235,9 @@ class Model(nn.Module):
 
     def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
         axes = (axis, "embed")
-        return Embedding(rows, self.embedding_size, axes, initializer, named(self.precision))
+        return Embedding(
+            rows, self.embedding_size, axes, initializer, get_precision(self.precision)
+        )
 
     def _attention(self, precision: Precision, **options) -> SelfAttention:
         return SelfAttention(

@@ -25,7 +25,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.char_cnn import CharacterCNN
-from bertjax.layers.dense import ActivationName, PrecisionName, named
+from bertjax.layers.dense import ActivationName, PrecisionName, get_precision
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.lstm import BidirectionalStack, CarriedState
 from bertjax.pretrainer import Encoded
@@ -103,7 +103,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        precision, each = named(self.precision), self.hidden_size // 2
+        precision, each = get_precision(self.precision), self.hidden_size // 2
         self.words = CharacterCNN(
             each,
             self.filters,

@@ -9,7 +9,7 @@ from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
+from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
 from bertjax.layers.embeddings import Embedding, PositionInitializer, position_initializer
 from bertjax.layers.heads import last_token
 from bertjax.layers.kv_cache import Cache, Reader
@@ -68,7 +68,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        precision, deviation = named(self.precision), self.initializer_range
+        precision, deviation = get_precision(self.precision), self.initializer_range
         table = (self.hidden_size, ("vocab", "embed"), truncated_normal(deviation), precision)
         self.word_embeddings = Embedding(self.vocab_size, *table)
         positions = position_initializer(self.position_initializer, deviation)

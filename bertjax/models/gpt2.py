@@ -14,7 +14,7 @@ from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PreNormBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
+from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
 from bertjax.layers.embeddings import (
     Embedding,
     LayerNorm,
@@ -80,7 +80,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        precision, deviation = named(self.precision), self.initializer_range
+        precision, deviation = get_precision(self.precision), self.initializer_range
         residual = deviation / math.sqrt(2 * self.num_hidden_layers)
         table = (self.hidden_size, ("vocab", "embed"), truncated_normal(deviation), precision)
         self.word_embeddings = Embedding(self.vocab_size, *table)

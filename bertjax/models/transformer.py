@@ -20,7 +20,13 @@ from bertjax.layers import masks
 from bertjax.layers.attention import CrossAttention, KeysValues, SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import DecoderBlock, FeedForward, LayerCache, PostNormBlock, Source
-from bertjax.layers.dense import ActivationName, Precision, PrecisionName, named, truncated_normal
+from bertjax.layers.dense import (
+    ActivationName,
+    Precision,
+    PrecisionName,
+    get_precision,
+    truncated_normal,
+)
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding, sinusoids
 from bertjax.layers.heads import last_token
@@ -86,7 +92,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        precision = named(self.precision)
+        precision = get_precision(self.precision)
         self.word_embeddings = Embedding(
             self.vocab_size,
             self.hidden_size,
@@ -177,7 +183,7 @@ class Model(nn.Module):
 
     def _decoder_blocks(self) -> list[Callable]:
         """Each layer of the decoder as a function; a single token needs no scan over layers."""
-        block = self._decoder_block(named(self.precision), parent=None)
+        block = self._decoder_block(get_precision(self.precision), parent=None)
         stacked = nn.meta.unbox(self.decoder_layers.variables["params"]["block"])
 
         def layer(number: int) -> Callable:

@@ -19,7 +19,7 @@ from bertjax.layers.adaptive_computation import AdaptiveComputation
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
+from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.models.bert import EQUAL_HEADS
@@ -68,7 +68,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        precision = named(self.precision)
+        precision = get_precision(self.precision)
         # Scaled by sqrt(D) when read, words are as large as the position embeddings added to them.
         start = truncated_normal(self.hidden_size**-0.5)
         self.word_embeddings = Embedding(

@@ -18,7 +18,13 @@ from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PreNormBlock
-from bertjax.layers.dense import ActivationName, Dense, PrecisionName, named, truncated_normal
+from bertjax.layers.dense import (
+    ActivationName,
+    Dense,
+    PrecisionName,
+    get_precision,
+    truncated_normal,
+)
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import LayerNorm
 from bertjax.layers.heads import Pooler, PoolerCount
@@ -100,7 +106,9 @@ class Model(nn.Module):
         sequence = LayerNorm(self.layer_norm_eps, name="norm")(sequence)
         pooled = None
         if self.num_pooler_layers:
-            pooled = Pooler(self.initializer_range, named(self.precision), name="pooler")(sequence)
+            pooled = Pooler(self.initializer_range, get_precision(self.precision), name="pooler")(
+                sequence
+            )
         return Encoded(sequence, pooled, None if states is None else (embedded, *states))
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
@@ -118,7 +126,7 @@ class Model(nn.Module):
             (self.hidden_size,),
             (None, "embed"),
             initializer_range=self.initializer_range,
-            precision=named(self.precision),
+            precision=get_precision(self.precision),
             name="patches",
         )
         x = project(self._patches(images))
@@ -146,7 +154,7 @@ class Model(nn.Module):
         return x.transpose(0, 1, 3, 2, 4, 5).reshape(len(images), side * side, -1)
 
     def _block(self) -> PreNormBlock:
-        precision = named(self.precision)
+        precision = get_precision(self.precision)
         attention = SelfAttention(
             self.num_attention_heads,
             self.attention_probs_dropout_prob,

@@ -21,7 +21,7 @@ from bertjax.constraints import (
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.blocks import DroppingFeedForward, StreamBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, named, truncated_normal
+from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import last_token
@@ -78,7 +78,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        precision, normal = named(self.precision), truncated_normal(self.initializer_range)
+        precision, normal = get_precision(self.precision), truncated_normal(self.initializer_range)
         self.word_embeddings = Embedding(
             self.vocab_size, self.hidden_size, ("vocab", "embed"), normal, precision
         )
@@ -117,8 +117,8 @@ class Model(nn.Module):
             start = jnp.broadcast_to(self.mask_embedding.astype(embedded.dtype), shape)
             streams = (embedded, self.dropout(start, train=train))
         recall = self.memory.recall(batch, self.num_hidden_layers, self.hidden_size)
-        views = self._views(batch, recall.there, targets, train=train)
-        outputs, states = self.layers(streams, views, train=train, each=recall.states)
+        views = self._views(batch, recall.mask, targets, train=train)
+        outputs, states = self.layers(streams, views, train=train, layer_inputs=recall.states)
         if states is not None:
             states = jnp.concatenate([embedded[None], states[0]])
             self.memory.keep(batch, recall, states[:-1])
@@ -163,7 +163,7 @@ class Model(nn.Module):
 
         streams = (view(seen_BQL, segments),)
         if targets is not None:
-            earlier, itself = masks.ordered(batch["prediction_order"])
+            earlier, itself = masks.order_masks(batch["prediction_order"])
             rows = targets[:, None, :, None]
             asked = jnp.take_along_axis(seen_BQL & earlier, rows, axis=2)
             streams = (

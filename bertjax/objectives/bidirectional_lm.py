@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses as layers_losses
 from bertjax.layers import masks
-from bertjax.layers.dense import Precision, contract, named, truncated_normal
+from bertjax.layers.dense import Precision, contract, get_precision, truncated_normal
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
@@ -74,7 +74,7 @@ class Objective(pretrainer.Objective):
         for name, hidden in self._hidden(encoded.sequence, width).items():
             scores = layers_losses.chunked_softmax(
                 self,
-                functools.partial(_scores, precision=named(encoder.precision)),
+                functools.partial(_scores, precision=get_precision(encoder.precision)),
                 hidden,
                 labels,
                 self.positions_at_a_time,

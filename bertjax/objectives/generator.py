@@ -112,7 +112,7 @@ class Objective(pretrainer.Objective):
         logits_BPV, labels = batch["generator_logits"], batch["mlm_labels"]
         weights = batch["mlm_weights"]
         weight_sum = weights.sum()
-        accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def _small(self, encoder: Encoder) -> nn.Module:

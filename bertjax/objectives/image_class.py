@@ -36,5 +36,5 @@ class Objective(pretrainer.Objective):
         labels = batch["labels"]
         weights = batch.get("example_weight", jnp.ones(len(labels)))
         weight_sum = weights.sum()
-        accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits_BC, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}

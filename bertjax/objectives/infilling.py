@@ -44,7 +44,7 @@ class Objective(pretrainer.Objective):
             return batch
         ids, there = batch["input_ids"], batch["attention_mask"]
         shares = {"share": self.masked_share, "mean": self.mean_span_length}
-        text = spans.text_of(ids, there, self.special_ids)
+        text = spans.find_text(ids, there, self.special_ids)
         drawn = spans.poisson_spans(batch["example_key"], text, ids.shape[1], **shares)
         masks = jnp.full(drawn.begin.shape, self.mask_id, ids.dtype)
         source = spans.replace_spans(ids, there, drawn, masks, ids.shape[1], self.pad_id)

@@ -51,15 +51,15 @@ class Objective(pretrainer.Objective):
         ids, there = batch["input_ids"], batch["attention_mask"]
         max_length = ids.shape[1]
         placing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
-        text = spans.text_of(ids, there, self.special_ids)
-        size = spans.share_of(text.size, self.fragment_share, max_length)
+        text = spans.find_text(ids, there, self.special_ids)
+        size = spans.round_share(text.size, self.fragment_share, max_length)
         draws = jax.vmap(jax.random.uniform)(placing)
         begin = text.begin + (draws * (text.size - size + 1)).astype(jnp.int32)
         length = teacher_forcing.round_up(math.ceil(self.fragment_share * max_length))
         length = min(length, max_length)
         places = jnp.minimum(begin[:, None] + jnp.arange(length), max_length - 1)
         target_mask = teacher_forcing.length_mask(size, length)
-        hidden = masking.hide(
+        hidden = masking.mask_tokens(
             hiding,
             ids,
             places,

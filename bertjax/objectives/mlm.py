@@ -26,7 +26,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.layers import masking as layers_masking
-from bertjax.layers.dense import HeadActivationName, named
+from bertjax.layers.dense import HeadActivationName, get_precision
 from bertjax.layers.heads import PredictionTransform
 from bertjax.layers.masking import random_word_starts
 from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum
@@ -102,7 +102,7 @@ class Objective(pretrainer.Objective):
         logits_BPV, weights = self.scores(encoder, encoded, batch, train=train)
         labels = batch["mlm_labels"]
         weight_sum = weights.sum()
-        accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def scores(
@@ -123,7 +123,7 @@ class Objective(pretrainer.Objective):
             self.hidden_act or encoder.hidden_act,
             encoder.layer_norm_eps,
             encoder.initializer_range,
-            named(encoder.precision),
+            get_precision(encoder.precision),
             name="transform",
         )
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
@@ -137,7 +137,7 @@ class Objective(pretrainer.Objective):
         input_ids = batch["input_ids"]
         choosing, hiding = jax.vmap(jax.random.split, out_axes=1)(self._keys(batch))
         positions, weights, *spans = self._choose(choosing, batch)
-        hidden = layers_masking.hide(
+        hidden = layers_masking.mask_tokens(
             hiding,
             input_ids,
             positions,

@@ -82,7 +82,7 @@ class Objective(pretrainer.Objective):
         logits_BPV = self.logits(encoder, encoded.queries)
         labels, weights = batch["mlm_labels"], batch["mlm_weights"]
         weight_sum = weights.sum()
-        accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
 
     @nn.compact

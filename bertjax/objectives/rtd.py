@@ -12,7 +12,7 @@ from bertjax.constraints import Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
-from bertjax.layers.dense import Dense, activation, named
+from bertjax.layers.dense import Dense, activation, get_precision
 from bertjax.layers.heads import Classifier
 from bertjax.pretrainer import Encoded, Encoder, Sum, SummaryMetric
 
@@ -79,7 +79,7 @@ class Objective(pretrainer.Objective):
             (encoder.hidden_size,),
             ("embed", None),
             initializer_range=encoder.initializer_range,
-            precision=named(encoder.precision),
+            precision=get_precision(encoder.precision),
             name="dense",
         )
         hidden = activation(encoder.hidden_act)(dense(sequence))

@@ -9,7 +9,7 @@ from bertjax.constraints import PositiveInt, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
-from bertjax.layers.dense import named, truncated_normal
+from bertjax.layers.dense import get_precision, truncated_normal
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import PredictionTransform
 from bertjax.pretrainer import Encoded, Encoder, Sum
@@ -51,7 +51,7 @@ class Objective(pretrainer.Objective):
         logits_BPV = self.logits(encoder, encoded.sequence, before, after, place)
         weights = batch["mlm_weights"] * self._predictable(batch, before, after, place)
         weight_sum, labels = weights.sum(), batch["mlm_labels"]
-        accuracy = (losses.correct(logits_BPV, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
 
     @nn.compact
@@ -64,7 +64,7 @@ class Objective(pretrainer.Objective):
         place: Int[Array, "B P"],
     ) -> Float[Array, "B P V"]:
         """Logits: two layers over both neighbours and the position in the span."""
-        precision = named(encoder.precision)
+        precision = get_precision(encoder.precision)
         table = Embedding(
             self.num_positions,
             self.position_embedding_size,

@@ -46,7 +46,7 @@ class Objective(pretrainer.Objective):
         labels = batch["pair_label"]
         weights = batch.get("example_weight", jnp.ones(labels.shape))
         weight_sum = weights.sum()
-        accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits_BC, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
 
     @nn.compact

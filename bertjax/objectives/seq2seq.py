@@ -48,5 +48,5 @@ class Objective(pretrainer.Objective):
             encoded,
             batch,
             text=teacher_forcing.is_text(batch["target_ids"], self.special_ids),
-            label_smoothing=teacher_forcing.smoothed_share(self.label_smoothing, train=train),
+            label_smoothing=teacher_forcing.effective_smoothing(self.label_smoothing, train=train),
         )

@@ -66,7 +66,7 @@ class Objective(pretrainer.Objective):
         if wanted.shape[-1] == 1:
             error = (logits - wanted)[..., 0]
             return jnp.sum(weights * jnp.square(error)), weight_sum, {}
-        agreed = losses.correct(logits, wanted.argmax(axis=-1), weights)
+        agreed = losses.count_correct(logits, wanted.argmax(axis=-1), weights)
         loss_sum = losses.divergence(logits, wanted, weights, self.temperature)
         return loss_sum, weight_sum, {"agreement": (agreed, weight_sum)}
 

@@ -53,7 +53,7 @@ class Objective(pretrainer.Objective):
         ids, there = batch["input_ids"], batch["attention_mask"]
         max_length = ids.shape[1]
         shares = {"share": self.noise_density, "mean": self.mean_noise_span_length}
-        text = spans.text_of(ids, there, self.special_ids)
+        text = spans.find_text(ids, there, self.special_ids)
         drawn = spans.random_spans(batch["example_key"], text, max_length, **shares)
         count = drawn.begin.shape[1]
         self._check(count)

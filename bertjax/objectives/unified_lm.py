@@ -124,7 +124,7 @@ class Objective(pretrainer.Objective):
         """Cross entropy of the masked tokens; metrics for each kind."""
         logits_BPV, weights = self.mlm.scores(encoder, encoded, batch, train=train)
         labels, weight_sum = batch["mlm_labels"], weights.sum()
-        metrics = {"accuracy": (losses.correct(logits_BPV, labels, weights), weight_sum)}
+        metrics = {"accuracy": (losses.count_correct(logits_BPV, labels, weights), weight_sum)}
         for number, name in enumerate(KINDS):
             own = weights * (batch["lm_kind"] == number)[:, None]
             metrics[f"{name}_loss"] = losses.cross_entropy(logits_BPV, labels, own), own.sum()

@@ -23,7 +23,7 @@ from bertjax.runs import teachers as runs_teachers
 from bertjax.runs.finetune_job import FREE_FIELDS, Job
 from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
-from bertjax.train.checkpoint.folder import Keep
+from bertjax.train.checkpoint.folder import Retention
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.epochs import EvaluateEpochs
 from bertjax.train.sharding import local_rows
@@ -117,7 +117,7 @@ def train_seed(
         folder=folder,
         checkpoints=Checkpoints(
             folder,
-            keep=Keep(latest=1, best=keep_best, metric=results.SCORE, mode="max"),
+            keep=Retention(latest=1, best=keep_best, metric=results.SCORE, mode="max"),
             provenance=provenance,
         ),
         checkpoint_every=train_split.batches_per_epoch,

@@ -34,7 +34,7 @@ from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import trees
 from bertjax.train.sharding import RULES, check_batch_size, local_rows
 from bertjax.train.state import TrainState
-from bertjax.train.trainer import Trainer, for_seeds
+from bertjax.train.trainer import Trainer, make_seed_trainers
 from bertjax.validation import config as validation_config
 
 FREE_FIELDS = (
@@ -81,7 +81,7 @@ class Job:
     def trainer(self) -> Callable[[int], Trainer]:
         """The trainer of a seed; its steps are compiled once for all seeds."""
         parts = self.config, self.pretrainer, self.mesh, self.example_batch
-        return for_seeds(
+        return make_seed_trainers(
             build.trainer(*parts, frozen=runs_teachers.frozen(self.teachers)),
             build.make_optimizer(self.config),
             build.make_schedule(self.config),
@@ -199,7 +199,7 @@ def init_state(job: Job, trainer: Trainer) -> TrainState:
 def description(job: Job, num_seeds: int) -> str:
     """Examples of each split, source of the parameters, new parameters, steps."""
     old = transferred_parts(job) or ["encoder"]
-    new = [name for name in trees.named(job.shapes) if name.partition("/")[0] not in old]
+    new = [name for name in trees.flatten_names(job.shapes) if name.partition("/")[0] not in old]
     count = trees.num_parameters(job.shapes["encoder"])
     if job.origin.checkpoint is None:
         source = f"untrained weights, the architecture of {job.origin.run}"

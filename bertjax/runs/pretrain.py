@@ -26,7 +26,7 @@ from bertjax.runs.workdir import read_summary, write_summary
 from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.checkpoint import trees
-from bertjax.train.checkpoint.folder import Keep
+from bertjax.train.checkpoint.folder import Retention
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.evaluate import HELD_OUT
 from bertjax.train.hooks import Evaluate
@@ -117,7 +117,7 @@ def train_job(
         folder=job.workdir,
         checkpoints=Checkpoints(
             job.name,
-            keep=Keep(
+            keep=Retention(
                 config.keep_checkpoints, config.keep_best, config.best_metric, config.best_mode
             ),
             provenance=job.provenance,

@@ -64,7 +64,7 @@ def _scores(dataset: Dataset, made: Mapping[str, np.ndarray]) -> dict[str, float
 
 def finish(folder: pathlib.Path, config: ConfigDict, evaluated: Sequence[epochs.Epoch]) -> Result:
     """Chooses an epoch, writes `result.json` and deletes checkpoints that are not to be kept."""
-    chosen = epochs.chosen(config.choose_epoch, SCORE, evaluated)
+    chosen = epochs.choose(config.choose_epoch, SCORE, evaluated)
     scores = {name: value for name, value in chosen.items() if name not in ("epoch", "step")}
     result = {
         "seed": config.seed,

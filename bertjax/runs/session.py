@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from bertjax import build
 from bertjax.layers.attention_kernels import log_kernel_choice
-from bertjax.layers.dense import NAMED
+from bertjax.layers.dense import PRECISIONS
 from bertjax.runs import bucket_sync, workdir
 from bertjax.runtime.chips import peak_flops_per_second
 from bertjax.runtime.interrupt import Interrupt
@@ -163,5 +163,5 @@ def fit(
 
 def peak_flops(config: ConfigDict, trainer: Trainer) -> float | None:
     """FLOPs per second of all devices at the run's precision; None for unknown devices."""
-    precision = NAMED[build.precision(config.model)]
+    precision = PRECISIONS[build.precision(config.model)]
     return peak_flops_per_second(list(trainer.mesh.devices.flat), precision.operands)

@@ -112,7 +112,7 @@ def find_layers(init: str, names: Sequence[str] = ()) -> list[str]:
             layer_choice.check(name, num_hidden_layers)
         except UserError as error:
             raise UserError(f"--layers {','.join(names)}: {error}") from None
-    return list(names) or layer_choice.of_encoder(num_hidden_layers)
+    return list(names) or layer_choice.supported_choices(num_hidden_layers)
 
 
 def read_finetuned(workdir: str, init: str) -> Score:

@@ -19,7 +19,7 @@ def split_microbatches(batch: Any, parts: int, shards: int) -> Any:
 
     def one(x):
         x = x.reshape(shards, -1, parts, *x.shape[1:])
-        return _placed(jnp.moveaxis(x, 2, 0), (None, DATA, "fsdp"))
+        return _constrain_sharding(jnp.moveaxis(x, 2, 0), (None, DATA, "fsdp"))
 
     return jax.tree.map(one, batch)
 
@@ -30,13 +30,13 @@ def merge_microbatches(parts: Any) -> Any:
 
 
 def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
-    """Scans a function over the leading axis of `parts`.
+    """Sums the results of a function over the leading axis of `parts`, in a scan.
 
     `function(part)` returns a pair: the first is summed over parts, the second is stacked.
     """
     shapes, _ = jax.eval_shape(function, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(
-        lambda shape: _placed(jnp.zeros(shape.shape, shape.dtype), (DATA,)), shapes
+        lambda shape: _constrain_sharding(jnp.zeros(shape.shape, shape.dtype), (DATA,)), shapes
     )
 
     def add(sums, part):
@@ -46,20 +46,20 @@ def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
     return jax.lax.scan(add, zeros, parts)
 
 
-def reduce_shards(sums: Any, dtype: jnp.dtype | None = None, placed: Any = None) -> Any:
+def reduce_shards(sums: Any, dtype: jnp.dtype | None = None, specs: Any = None) -> Any:
     """Sums [shards ...] to [...] over the data axis: an all-reduce, or a reduce-scatter.
 
     Args:
-      sums: Of each shard.
-      dtype: Of the communication, where it differs from that of the sums.
-      placed: `PartitionSpec`s of the results, if each device needs only its shard of them.
+      sums: The sums of each shard.
+      dtype: Dtype of the communication, if it differs from that of the sums.
+      specs: `PartitionSpec`s of the results, if each device needs only its shard of them.
     """
-    if placed is None or num_data_shards() == 1:
-        return jax.tree.map(lambda x: _summed(x, dtype), sums)
-    return jax.tree.map(lambda x, spec: _scattered(x, dtype, spec), sums, placed)
+    if specs is None or num_data_shards() == 1:
+        return jax.tree.map(lambda x: _all_reduce(x, dtype), sums)
+    return jax.tree.map(lambda x, spec: _reduce_scatter(x, dtype, spec), sums, specs)
 
 
-def _summed(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
+def _all_reduce(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
     if dtype is None or len(x) == 1:
         return x.sum(0)
     # `sum` would accumulate, and communicate, in float32.
@@ -67,29 +67,34 @@ def _summed(x: jax.Array, dtype: jnp.dtype | None) -> jax.Array:
     return short.astype(x.dtype)
 
 
-def _scattered(x: jax.Array, dtype: jnp.dtype | None, spec: PartitionSpec) -> jax.Array:
-    """Reduce-scatter, explicitly: XLA itself would all-reduce and slice."""
-    cut = [number for number, axes in enumerate(spec) if DATA in axis_names(axes)]
-    if not cut:
-        return _summed(x, dtype)
-    before, behind = x.shape[1 : cut[0] + 1], x.shape[cut[0] + 2 :]
+def _reduce_scatter(x: jax.Array, dtype: jnp.dtype | None, spec: PartitionSpec) -> jax.Array:
+    """Reduce-scatters explicitly: XLA itself would all-reduce and slice."""
+    sharded = [axis for axis, axes in enumerate(spec) if DATA in axis_names(axes)]
+    if not sharded:
+        return _all_reduce(x, dtype)
+    before, after = x.shape[1 : sharded[0] + 1], x.shape[sharded[0] + 2 :]
     # The TPU compiler scatters matrices; with several trailing axes, as of heads, it all-reduces.
-    flat = (-1,) if behind and num_parts(spec[cut[0] + 1 :]) == 1 else behind
+    flat = (-1,) if after and num_parts(spec[sharded[0] + 1 :]) == 1 else after
 
     def own_part(x: jax.Array) -> jax.Array:
-        sent = x.astype(dtype or x.dtype).reshape(*before, x.shape[cut[0] + 1], *flat)
-        part = jax.lax.psum_scatter(sent, DATA, scatter_dimension=cut[0], tiled=True)
-        return part.astype(x.dtype).reshape(*before, part.shape[cut[0]], *behind)
+        message = x.astype(dtype or x.dtype).reshape(*before, x.shape[sharded[0] + 1], *flat)
+        part = jax.lax.psum_scatter(message, DATA, scatter_dimension=sharded[0], tiled=True)
+        return part.astype(x.dtype).reshape(*before, part.shape[sharded[0]], *after)
 
-    specs = {"in_specs": PartitionSpec(DATA), "out_specs": PartitionSpec(*[None] * cut[0], DATA)}
-    scattered = jax.shard_map(own_part, axis_names={DATA}, **specs)
+    options = {
+        "in_specs": PartitionSpec(DATA),
+        "out_specs": PartitionSpec(*[None] * sharded[0], DATA),
+    }
+    reduce_scatter = jax.shard_map(own_part, axis_names={DATA}, **options)
     if dtype is None:
-        return scattered(x)
+        return reduce_scatter(x)
     # XLA for CPUs aborts on a bfloat16 reduce-scatter on a mesh of several axes.
-    return jax.lax.platform_dependent(x, cpu=lambda x: _summed(x, dtype), default=scattered)
+    return jax.lax.platform_dependent(
+        x, cpu=lambda x: _all_reduce(x, dtype), default=reduce_scatter
+    )
 
 
-def _placed(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+def _constrain_sharding(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     """Constrains the sharding of the first axes; that of the others is left to the compiler."""
     if jax.sharding.get_abstract_mesh().empty:
         return x

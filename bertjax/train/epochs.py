@@ -1,4 +1,4 @@
-"""Evaluate after every epoch, keep the scores across restarts, choose the epoch that counts."""
+"""Evaluate after every epoch, keep the metrics in checkpoints, choose the epoch to report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,8 +18,8 @@ class EvaluateEpochs(Hook):
     """Evaluates at the end of each epoch and keeps the metrics.
 
     Args:
-      steps_per_epoch: Steps in which every example is trained on once.
-      evaluate: (state, epoch from 1, the epochs before it) -> metrics by name.
+      steps_per_epoch: Number of steps of an epoch.
+      evaluate: (state, number of the epoch from 1, previous epochs) -> metrics by name.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class EvaluateEpochs(Hook):
         self.restore(restored)
 
     def restore(self, restored: Mapping[str, Any]) -> None:
-        """Restores the epochs of a checkpoint, also where no step remains to be trained."""
+        """Restores the epochs of a checkpoint; also needed when all steps are done."""
         self.epochs = [dict(epoch) for epoch in restored.get("epochs", ())]
 
     def due(self, step: int, ending: str | None) -> bool:
@@ -52,14 +52,14 @@ class EvaluateEpochs(Hook):
 def is_chosen_so_far(
     rule: str, metric: str, newest: Values, before: Sequence[Epoch], *, is_last: bool
 ) -> bool:
-    """Whether the rule would choose the newest epoch among those so far."""
+    """Whether the rule chooses the newest of the epochs so far."""
     if rule == "last":
         return is_last
     return all(newest[metric] > epoch[metric] for epoch in before)
 
 
-def chosen(rule: str, metric: str, epochs: Sequence[Epoch]) -> Epoch:
-    """The epoch that the rule chooses; the first one of equal scores."""
+def choose(rule: str, metric: str, epochs: Sequence[Epoch]) -> Epoch:
+    """Chooses an epoch by a rule; of equal scores the first."""
     if rule == "last":
         return epochs[-1]
     return max(epochs, key=lambda epoch: (epoch[metric], -epoch["epoch"]))

@@ -20,19 +20,19 @@ HELD_OUT = "held_out/"
 def evaluate(
     eval_step: EvalStep, params: Params, batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh
 ) -> dict[str, float]:
-    """Means over all examples of all batches, by name.
+    """Evaluates all batches; returns the mean of each metric over all examples.
 
     Args:
-      eval_step: Returns sums and weights.
-      params: Of the state.
+      eval_step: Computes sums and weights.
+      params: Parameters.
       batches: Host batches; the padding of a short last one has `example_weight` 0.
-      mesh: Where the batches go.
+      mesh: The devices.
     """
     totals: dict[str, np.ndarray] = {}
     for batch in batches:
         sums = jax.device_get(eval_step(params, to_global(batch, mesh)))
         for name, (value, weight) in sums.items():
-            # float64: sums over thousands of batches stay exact enough.
+            # float32 sums over thousands of batches would be inaccurate.
             totals[name] = totals.get(name, 0) + np.array([value, weight], np.float64)
     return {name: float(value / max(weight, 1e-6)) for name, (value, weight) in totals.items()}
 
@@ -65,7 +65,7 @@ def predict(
       batches: (numbers of the examples of the global batch, negative for padding; this host's
         rows of it).
       num_examples: Total number; each must be in exactly one batch.
-      mesh: Where batches are placed.
+      mesh: The devices.
 
     Raises:
       ValueError: an example was missing or repeated.
@@ -74,28 +74,30 @@ def predict(
     for batch_numbers, batch in batches:
         numbers.append(batch_numbers)
         in_flight.append(predict_step(params, to_global(batch, mesh)))
-        # Read one batch behind, so that the device computes while the next batch is built.
+        # Results are read one batch late: the device computes while the next batch is built.
         if len(in_flight) > 1:
             values.append(np.asarray(in_flight.popleft()))
     values += map(np.asarray, in_flight)
-    return _in_order(np.concatenate(numbers), np.concatenate(_even(values)), num_examples)
+    return _sort_by_number(
+        np.concatenate(numbers), np.concatenate(_pad_lengths(values)), num_examples
+    )
 
 
-def _even(values: list[Num[np.ndarray, "B *more"]]) -> list[Num[np.ndarray, "B *more"]]:
+def _pad_lengths(values: list[Num[np.ndarray, "B *more"]]) -> list[Num[np.ndarray, "B *more"]]:
     """Pads token predictions with -1 to the length of the longest batch."""
     if values[0].ndim == 1:
         return values
     max_length = max(rows.shape[1] for rows in values)
 
-    def lengthened(rows: np.ndarray) -> np.ndarray:
+    def pad(rows: np.ndarray) -> np.ndarray:
         missing = [(0, 0)] * rows.ndim
         missing[1] = (0, max_length - rows.shape[1])
         return np.pad(rows, missing, constant_values=-1)
 
-    return [lengthened(rows) for rows in values]
+    return [pad(rows) for rows in values]
 
 
-def _in_order(
+def _sort_by_number(
     numbers: Int[np.ndarray, " n"], values: Num[np.ndarray, "n *more"], num_examples: int
 ) -> Num[np.ndarray, "N *more"]:
     real = numbers >= 0

@@ -1,7 +1,7 @@
 """Hooks of the training loop, called after every step: evaluation, checkpoints, watchdog.
 
 `Watchdog` prints the stacks of all threads if a step takes too long. Compilations, and loads from
-JAX's compilation cache, are counted to keep their time apart.
+JAX's compilation cache, are detected, so that their time is counted separately.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ Values = Mapping[str, float]
 
 @dataclasses.dataclass
 class Run:
-    """The state of the loop that hooks can read.
+    """The state of the loop, which hooks can read.
 
     Attributes:
-      hooks: All of them, in order.
+      hooks: All hooks, in order.
       batches: The source of batches, with `wait_seconds`.
       num_train_steps: The step at which the run ends.
       first_step: Steps done when this process started.
       step: Steps dispatched.
       seconds_by_hook: Time in `on_step`, by name of the hook.
-      compile_seconds: Time of dispatching steps that had to be compiled.
+      compile_seconds: Time of dispatching steps, including their compilation, where one was needed.
       stall_seconds: Time spent waiting for batches while no step was running.
     """
 
@@ -78,8 +78,8 @@ class Run:
 
     def hook_states(self) -> dict[str, Any]:
         """The state dicts of all hooks, by name, as a checkpoint stores them."""
-        kept = {hook.name: hook.state_dict() for hook in self.hooks}
-        return {name: content for name, content in kept.items() if content}
+        states = {hook.name: hook.state_dict() for hook in self.hooks}
+        return {name: state for name, state in states.items() if state}
 
     @property
     def hook_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Read `metrics.jsonl` of a run, also while it trains; without importing JAX."""
+"""Read `metrics.jsonl` of a run, also while it is training, without importing JAX."""
 
 import json
 import os
@@ -15,10 +15,10 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(True)
-    return [record for record in map(parsed, lines) if record]
+    return [record for record in map(parse_record, lines) if record]
 
 
-def parsed(line: str) -> dict[str, Any] | None:
+def parse_record(line: str) -> dict[str, Any] | None:
     """Parses one line; None if it is incomplete or no record."""
     if not line.endswith("\n"):
         return None

@@ -115,7 +115,7 @@ class Goodput(Hook):
     checkpoint of a process is not included.
 
     Args:
-      workdir: Of the run. This hook must precede the one that writes `metrics.jsonl` there.
+      workdir: Folder of the run. This hook must precede the one that writes its `metrics.jsonl`.
 
     Attributes:
       newest: The last values; empty before the first.
@@ -148,7 +148,7 @@ class Goodput(Hook):
         self._run.record(step, self.newest)
 
     def state_dict(self) -> dict[str, float]:
-        """Seconds by cause, and their sum without those that were lost."""
+        """Returns seconds by cause, and the total without lost seconds."""
         now = {"seconds": time.monotonic() - self._start, "lost": 0.0}
         now |= {"input": self._run.stall_seconds, "compile": self._run.compile_seconds}
         for hook, seconds in self._run.seconds_by_hook.items():
@@ -166,7 +166,7 @@ class Goodput(Hook):
 
 
 def describe_goodput(values: Values) -> str:
-    """One line: the share, and the time of each cause."""
+    """Formats goodput as one line: the share, and the time of each cause."""
     causes = {name.removeprefix(f"{GOODPUT}/"): value for name, value in values.items()}
     share = causes.pop(GOODPUT)
     longest = sorted(causes.items(), key=lambda cause: -cause[1])

@@ -71,16 +71,18 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = N
     """
     devices = jax.devices() if devices is None else devices
     shape = [sizes[axis] for axis in MESH_AXES]
-    asked = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, shape, strict=True))
+    requested = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, shape, strict=True))
     if shape.count(-1) > 1 or any(size == 0 or size < -1 for size in shape):
-        raise UserError(f"config.mesh: got {asked}, expected sizes >= 1, of which one may be -1")
+        raise UserError(
+            f"config.mesh: got {requested}, expected sizes >= 1, of which one may be -1"
+        )
     fixed = math.prod(size for size in shape if size != -1)
     if -1 in shape and len(devices) % fixed == 0:
         shape[shape.index(-1)] = len(devices) // fixed
     if math.prod(shape) != len(devices):
         multiple = "a multiple of " if -1 in shape else ""
         raise UserError(
-            f"config.mesh: got {asked}, which needs {multiple}{fixed} devices, found "
+            f"config.mesh: got {requested}, which needs {multiple}{fixed} devices, found "
             f"{len(devices)}; choose sizes whose product is {len(devices)}"
         )
     kinds = (AxisType.Auto,) * len(shape)
@@ -131,8 +133,10 @@ def shardings(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
 
     def place(path, spec, shape):
         where = jax.tree_util.keystr(path, simple=True, separator="/")
-        named = zip(spec, shape.shape, strict=False)
-        axes = [_mesh_axes(where, name, size, mesh, table.get(name, ())) for name, size in named]
+        named_sizes = zip(spec, shape.shape, strict=False)
+        axes = [
+            _mesh_axes(where, name, size, mesh, table.get(name, ())) for name, size in named_sizes
+        ]
         used = [axis for several in axes for axis in several]
         if len(used) > len(set(used)):
             raise UserError(
@@ -164,10 +168,10 @@ def shard_over_data(shapes: PyTree) -> PyTree:
     Each device then updates only its shard: gradients are reduce-scattered, and updated parameters
     all-gathered (Rajbhandari et al. 2020, section 5.1).
     """
-    return jax.tree.map(_spread, shapes)
+    return jax.tree.map(_shard_leaf, shapes)
 
 
-def _spread(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+def _shard_leaf(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     mesh, spec = leaf.sharding.mesh, leaf.sharding.spec
     axes = [axis_names(axes) for axes in (*spec, *[None] * (leaf.ndim - len(spec)))]
     if any(DATA in used for used in axes):
@@ -268,10 +272,10 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def check_batch_size(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None:
-    """Checks that every device gets the same number of examples of every microbatch.
+    """Checks that a batch divides into equal parts for all devices and microbatches.
 
     Raises:
-      UserError: it does not.
+      UserError: the batch size is not a multiple of the number of parts.
     """
     if microbatches < 1:
         raise UserError(f"microbatches: got {microbatches}, expected an integer >= 1")
@@ -289,7 +293,7 @@ def check_length(length: int, mesh: Mesh) -> None:
     """Checks that sequences divide over the sequence axis.
 
     Raises:
-      UserError: they do not.
+      UserError: the length is not a multiple of the size of the axis.
     """
     parts = mesh.shape["sequence"]
     if length % parts:
@@ -301,12 +305,12 @@ def check_length(length: int, mesh: Mesh) -> None:
 
 
 def local_rows(batch_size: int, mesh: Mesh) -> Int[np.ndarray, " n"]:
-    """The rows of the global batch that this host builds: those of its devices.
+    """The rows of the global batch that are on this host's devices, which it builds.
 
     Hosts along the tensor or sequence axis build the same rows.
     """
-    held = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
-    return np.unique(np.concatenate([np.arange(batch_size)[rows] for rows in held]))
+    slices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    return np.unique(np.concatenate([np.arange(batch_size)[rows] for rows in slices]))
 
 
 def to_global(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:

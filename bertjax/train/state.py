@@ -19,8 +19,8 @@ class TrainState:
 
     Attributes:
       step: Optimizer steps done.
-      params: Plain nested dict.
-      opt_state: Of the optimizer.
+      params: Parameters, as a nested dict.
+      opt_state: State of the optimizer.
       carry: State that a recurrent model passes from batch to batch, or None: a tree of arrays
         whose first axis is the batch, all zero before the first step.
       skipped: Number of updates skipped because the loss or the gradient was not finite.
@@ -48,8 +48,8 @@ def create(
       pretrainer: The encoder and its objectives.
       optimizer: Maps gradients to directions.
       batch: One example, of which only the shapes matter.
-      seed: Of the parameters.
-      batch_size: Examples of a global batch: rows of a carry.
+      seed: Seed of the parameters.
+      batch_size: Number of examples of a global batch: rows of a carry.
     """
     variables = pretrainer.init(jax.random.key(seed), batch, train=False)
     params = variables["params"]
@@ -68,6 +68,6 @@ def init_frozen(pretrainer: Pretrainer, batch: Batch) -> Params:
     return variables.get("frozen", {})
 
 
-def unboxed(state: TrainState) -> TrainState:
-    """The state with plain arrays, without the names of their axes."""
+def unbox(state: TrainState) -> TrainState:
+    """Removes the names of axes from a state, which leaves plain arrays."""
     return nn.meta.unbox(state)

@@ -72,7 +72,7 @@ def make_train_step(
             loss_weights[name] * value / jnp.maximum(weights[name], MIN_WEIGHT)
             for name, (value, _) in losses.items()
         )
-        sums = _named(losses, metrics) | {"loss": (total, jnp.ones(()) / count)}
+        sums = _name_sums(losses, metrics) | {"loss": (total, jnp.ones(()) / count)}
         return total, (sums, carry)
 
     def train_step(
@@ -123,7 +123,7 @@ def make_eval_step(pretrainer: Pretrainer, *, seed: int) -> EvalStep:
         batch = {**batch, "example_key": evaluation_keys(seed, batch["example_id"])}
         variables = {"params": params, "frozen": frozen}
         losses, metrics = pretrainer.apply(variables, batch, train=False)
-        return _named(losses, metrics)
+        return _name_sums(losses, metrics)
 
     return eval_step
 
@@ -158,7 +158,7 @@ def _apply(
     return results, changed["carry"]
 
 
-def _named(losses: dict[str, Sum], metrics: dict[str, Sum]) -> dict[str, Sum]:
+def _name_sums(losses: dict[str, Sum], metrics: dict[str, Sum]) -> dict[str, Sum]:
     return {f"{name}/loss": loss for name, loss in losses.items()} | metrics
 
 
@@ -190,15 +190,15 @@ def _update(
     updates = jax.tree.map(lambda update: -metrics["learning_rate"] * update, updates)
     params = optax.apply_updates(state.params, updates)
 
-    def kept(new, old):
+    def select(new, old):
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 
     skipped = (~finite).astype(jnp.int32)
     state = state.replace(
         step=state.step + 1,
-        params=kept(params, state.params),
-        opt_state=kept(opt_state, state.opt_state),
-        carry=kept(carry, state.carry),
+        params=select(params, state.params),
+        opt_state=select(opt_state, state.opt_state),
+        carry=select(carry, state.carry),
         skipped=state.skipped + skipped,
         skipped_in_a_row=(state.skipped_in_a_row + 1) * skipped,
     )

@@ -19,7 +19,7 @@ from bertjax.layers.attention_kernels import with_kernel
 from bertjax.pretrainer import Pretrainer
 from bertjax.train import report, sharding
 from bertjax.train.checkpoint import origin
-from bertjax.train.state import TrainState, create, init_frozen, unboxed
+from bertjax.train.state import TrainState, create, init_frozen, unbox
 from bertjax.train.step import (
     NOTHING,
     EvalStep,
@@ -41,8 +41,8 @@ class Trainer:
       shapes: The state as shapes with shardings, the target of restoring a checkpoint.
       frozen: Parameters that are not trained, on the mesh; not part of checkpoints.
       create_state: Initialises the state, on the mesh.
-      train_step: Jitted; donates its state.
-      eval_step: Jitted.
+      train_step: The jitted training step; donates its state.
+      eval_step: The jitted evaluation step.
       step_options: Arguments of `make_train_step`, for compiling another step.
     """
 
@@ -118,9 +118,9 @@ def make_trainer(
       batch: Any host batch of the run; only its names, types and ranks matter.
       mesh: The devices.
       rules: The mesh axes of each logical axis.
-      seed: Of parameters, masks and dropout.
+      seed: Seed of parameters, masks and dropout.
       microbatches: Number of microbatches of a step.
-      batch_size: Examples of a global batch, for models with a carry.
+      batch_size: Number of examples of a global batch, for models with a carry.
       frozen: Parameters that are not trained, as numpy arrays, by objective.
       shard_optimizer: Whether the optimizer's state is sharded over the data axis as well.
       grad_reduce_in_bf16: Whether gradients are all-reduced over the data axis in bfloat16.
@@ -138,17 +138,17 @@ def make_trainer(
     shapes = sharding.sharded_shapes(jax.eval_shape(boxed), mesh, rules)
     options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
     if shard_optimizer:
-        shapes, options["gradient_specs"] = _spread(shapes)
+        shapes, options["gradient_specs"] = _shard_optimizer(shapes)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
     expected = jax.eval_shape(lambda: init_frozen(pretrainer, template))
     frozen = origin.place(frozen, sharding.sharded_shapes(expected, mesh, rules), "teacher")
     frozen_parts = jax.tree.map(lambda leaf: leaf.sharding, frozen)
 
-    def first(frozen: Params) -> TrainState:
-        state = unboxed(boxed())
+    def init_state(frozen: Params) -> TrainState:
+        state = unbox(boxed())
         return state.replace(params=pretrainer.init_params(state.params, frozen))
 
-    jax.eval_shape(first, frozen)  # raises errors of shapes before anything is compiled
+    jax.eval_shape(init_state, frozen)  # raises errors of shapes before anything is compiled
     rows = sharding.batch_sharding(mesh)
     train_step = make_train_step(pretrainer, optimizer, schedule, seed=seed, **options)
 
@@ -161,7 +161,7 @@ def make_trainer(
         pretrainer=pretrainer,
         shapes=shapes,
         frozen=frozen,
-        create_state=BoundStep(jax.jit(first, out_shardings=placed), (frozen,)),
+        create_state=BoundStep(jax.jit(init_state, out_shardings=placed), (frozen,)),
         train_step=bind(
             train_step,
             donate_argnums=0,
@@ -175,15 +175,15 @@ def make_trainer(
     )
 
 
-def _spread(shapes: TrainState) -> tuple[TrainState, PyTree]:
+def _shard_optimizer(shapes: TrainState) -> tuple[TrainState, PyTree]:
     """Shards the optimizer's state over the data axis; also returns the specs of gradients."""
-    spread = sharding.shard_over_data(shapes.params)
-    gradient_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, spread)
+    sharded = sharding.shard_over_data(shapes.params)
+    gradient_specs = jax.tree.map(lambda leaf: leaf.sharding.spec, sharded)
     return shapes.replace(opt_state=sharding.shard_over_data(shapes.opt_state)), gradient_specs
 
 
 def _one_example(batch: Mapping[str, np.ndarray]) -> Batch:
-    """A batch of one example of zeros, from which parameters are initialised."""
+    """Builds a batch of one example of zeros, to initialise parameters."""
     zeros = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     return {**zeros, "example_key": _keys(1)}
 
@@ -192,7 +192,7 @@ def _keys(batch_size: int) -> jax.Array:
     return jax.random.split(jax.random.key(0), batch_size)
 
 
-def for_seeds(
+def make_seed_trainers(
     trainer: Trainer,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
@@ -200,14 +200,14 @@ def for_seeds(
     *,
     rules: Sequence[tuple],
 ) -> Callable[[int], Trainer]:
-    """Builds seed -> trainer, with one compilation for all seeds.
+    """Builds a function from seed to trainer; all trainers share one compilation.
 
     Args:
-      trainer: Of any seed.
-      optimizer: As the trainer's.
-      schedule: As the trainer's.
+      trainer: The trainer of any seed.
+      optimizer: The trainer's optimizer.
+      schedule: The trainer's schedule.
       batch: Any host batch; only its names, types and ranks matter.
-      rules: As the trainer's.
+      rules: The trainer's rules.
     """
     template = _one_example(batch)
     placed = jax.tree.map(lambda leaf: leaf.sharding, trainer.shapes)
@@ -215,7 +215,7 @@ def for_seeds(
     rows = sharding.batch_sharding(trainer.mesh)
 
     def create_state(seed: Array, frozen: Params) -> TrainState:
-        state = unboxed(create(trainer.pretrainer, optimizer, template, seed))
+        state = unbox(create(trainer.pretrainer, optimizer, template, seed))
         return state.replace(params=trainer.pretrainer.init_params(state.params, frozen))
 
     def train_step(
@@ -234,7 +234,7 @@ def for_seeds(
         out_shardings=(placed, None),
     )
 
-    def of_seed(seed: int) -> Trainer:
+    def make(seed: int) -> Trainer:
         arguments = (np.uint32(seed), trainer.frozen)
         return dataclasses.replace(
             trainer,
@@ -242,4 +242,4 @@ def for_seeds(
             train_step=BoundStep(compiled_step, arguments),
         )
 
-    return of_seed
+    return make

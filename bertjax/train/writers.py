@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.io.files import is_disk_full, write_text
 from bertjax.train import report
 from bertjax.train.hooks import Hook, Run, Values
-from bertjax.train.metric_records import parsed
+from bertjax.train.metric_records import parse_record
 
 _SECONDS_PER_STEP = "seconds_per_step"
 
@@ -30,7 +30,7 @@ class Display(Hook):
         self._run = run
         self._shown = jax.process_index() == 0
         if self._shown and sys.stderr.isatty():
-            self._live = _live_line(run)
+            self._live = _make_progress(run)
             self._live.start()
 
     def on_metrics(self, step: int, values: Values) -> None:
@@ -59,7 +59,7 @@ class Display(Hook):
             live.stop()
 
 
-def _live_line(run: Run):
+def _make_progress(run: Run):
     from rich import progress
     from rich.console import Console
 
@@ -121,9 +121,9 @@ class MetricsFile(Hook):
             return
         if self.path.exists():
             lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines(True)
-            kept = [line for line in lines if _is_kept(line, run.first_step)]
-            if kept != lines:
-                write_text(self.path, "".join(kept))
+            retained = [line for line in lines if _is_up_to(line, run.first_step)]
+            if retained != lines:
+                write_text(self.path, "".join(retained))
         self._file = self.path.open("a", encoding="utf-8")
 
     def on_record(self, step: int, values: Values) -> None:
@@ -193,6 +193,6 @@ def _summary_writer() -> type:
     return SummaryWriter
 
 
-def _is_kept(line: str, step: int) -> bool:
-    record = parsed(line)
+def _is_up_to(line: str, step: int) -> bool:
+    record = parse_record(line)
     return record is not None and record["step"] <= step

@@ -30,7 +30,7 @@ from bertjax.constraints import (
 from bertjax.corpus import text
 from bertjax.data import examples
 from bertjax.layers.attention_kernels import KernelName
-from bertjax.layers.dense import NAMED
+from bertjax.layers.dense import PRECISIONS
 from bertjax.tokenizers import tokenizer
 from bertjax.tokenizers.definitions import UNICODE_FORMS
 from bertjax.train import epochs, optimizer, schedule
@@ -221,7 +221,7 @@ class Model:
 
     name: PLUG_INS["model.name"].hint
     size: AnyText
-    precision: Annotated[str, OneOf((*NAMED, "auto"))]
+    precision: Annotated[str, OneOf((*PRECISIONS, "auto"))]
     unroll: Annotated[int, integer(0, meaning="0 chooses by device")]
 
 

@@ -393,6 +393,6 @@ def test_a_tokenizer_of_another_size_or_none_is_refused(data, pretrained, tmp_pa
 def test_user_errors_are_one_line_with_status_2(run_bertjax, data, pretrained, tmp_path):
     output = run_bertjax("finetune", *arguments(data, "random", tmp_path / "w"))
     assert output.returncode == 2
-    assert output.stderr.startswith("bertjax finetune: error: random requires a run")
+    assert output.stderr.startswith("bertjax finetune: error: got random without a run")
     assert output.stderr.count("\n") == 1
     assert not (tmp_path / "w").exists()

@@ -62,11 +62,11 @@ def test_a_pretraining_curve(recipe, pretrain, follows, tmp_path):
 
 def check_all_parameters_change(job: pretrain_job.Job) -> None:
     """Check that every array of the encoder changes, except for a pooler without a loss."""
-    first = trees.named(job.trainer.create_state().params["encoder"])
+    first = trees.flatten_names(job.trainer.create_state().params["encoder"])
     last = load_numpy(
         job.workdir / "checkpoints" / str(job.config.num_train_steps), "params/encoder"
     )
-    last = trees.named(last)
+    last = trees.flatten_names(last)
     same = {name for name in first if np.array_equal(first[name], last[name])}
     pooler = {name for name in first if name.startswith("pooler/")}
     assert same == (set() if "sentence_pair" in job.config.objectives else pooler)

@@ -352,7 +352,7 @@ def test_tokenizers_without_special_tokens(memory_corpus):
     assert row in ([0, 1, 2, 3, 4], [2, 3, 4, 0, 1])
     ends = make(corpus, "doc-sentences", cls_id=None, max_seq_length=4)
     assert whole_epoch(ends)["input_ids"].tolist() == [[0, 1, SEP, PAD], [2, 3, 4, SEP]]
-    with pytest.raises(UserError, match=r"segment-pair needs a tokenizer with \[CLS\] and \[SEP\]"):
+    with pytest.raises(UserError, match=r"segment-pair: got a tokenizer that lacks \[CLS\]"):
         make(corpus, "segment-pair", cls_id=None)
 
 
@@ -361,11 +361,14 @@ def test_tokenizers_without_special_tokens(memory_corpus):
     [
         ({"format": "segmentpair"}, "did you mean 'segment-pair'"),
         ({"format": "segment-pair", "pair": "nxt"}, "did you mean 'next'"),
-        ({"format": "doc-sentences", "pair": "order"}, "needs two segments"),
+        ({"format": "doc-sentences", "pair": "order"}, "which has one segment"),
         ({"format": "doc-sentences", "max_seq_length": 2}, "leaves 0 tokens"),
         ({"format": "segment-pair", "max_seq_length": 4}, "leaves 1 tokens"),
-        ({"format": "segment-pair", "short_seq_prob": 1.5}, "short_seq_prob=1.5 is no share"),
-        ({"format": "sentence-pair", "short_seq_prob": 0.1}, "does not go with sentence-pair"),
+        (
+            {"format": "segment-pair", "short_seq_prob": 1.5},
+            "got 1.5, expected 0 to 1",
+        ),
+        ({"format": "sentence-pair", "short_seq_prob": 0.1}, "got 0.1 with sentence-pair"),
     ],
 )
 def test_incompatible_options_are_refused(memory_corpus, fields, message):
@@ -376,7 +379,7 @@ def test_incompatible_options_are_refused(memory_corpus, fields, message):
 
 
 def test_too_small_corpora_are_refused(memory_corpus):
-    with pytest.raises(UserError, match="needs a second document"):
+    with pytest.raises(UserError, match="got a corpus of one document"):
         make(memory_corpus([[3, 4, 5]]), "segment-pair", "next")
     with pytest.raises(UserError, match="no document has two sentences"):
         make(memory_corpus([[3], [4]]), "segment-pair", "order")

@@ -144,7 +144,7 @@ def test_the_loss_of_every_step_equals_that_of_pytorch(root, run, released, glue
     assert len(found) == 18
     assert min(norms) < 2.0 < max(norms), "clipping must act in some steps and not in others"
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    arrays = trees.named(jax.tree.map(np.asarray, state.params["encoder"]))
+    arrays = trees.flatten_names(jax.tree.map(np.asarray, state.params["encoder"]))
     kernel = np.concatenate([each.query.weight.detach().T for each in self_attentions(model)])
     own = next(a for name, a in arrays.items() if name.endswith("query/kernel"))
     np.testing.assert_allclose(own.reshape(kernel.shape), kernel, atol=2e-4)

@@ -14,7 +14,7 @@ import pytest
 from bertjax.huggingface import importing
 from bertjax.huggingface.model import Released
 from bertjax.pretrainer import Pretrainer
-from bertjax.train.checkpoint.trees import nested
+from bertjax.train.checkpoint.trees import nest
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "golden"
 V, D = 13, 6
@@ -97,7 +97,7 @@ def test_logits_equal_those_of_transformers(name, regolden):
         config.model.precision = "float32"
     params = importing.parameters(released, config)
     batch = {"input_ids": jnp.asarray(INPUT_IDS), "attention_mask": jnp.asarray(MASK)}
-    variables = {"params": jax.tree.map(jnp.asarray, nested(params))}
+    variables = {"params": jax.tree.map(jnp.asarray, nest(params))}
     found = importing.pretrainer(config).apply(variables, batch, method=_logits)
     np.testing.assert_allclose(np.asarray(found)[MASK], golden["logits"], atol=1e-4)
 

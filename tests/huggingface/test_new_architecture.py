@@ -229,7 +229,7 @@ def write_run(folder, pieces, model=(), objectives=None, task=None):
     (folder / "config.json").write_text(configs.to_json(config))
     pieces.save(str(folder / "tokenizer"))
     with Checkpoints(folder) as checkpoints:
-        checkpoints.save({"params": jax.tree.map(jnp.asarray, trees.nested(params))}, step=7)
+        checkpoints.save({"params": jax.tree.map(jnp.asarray, trees.nest(params))}, step=7)
     return params
 
 
@@ -239,7 +239,7 @@ def export(run, target):
 
 def params_of(run):
     checkpoint = exporting.find(str(run)).origin.checkpoint
-    return trees.named(restore.load_numpy(checkpoint, "params"))
+    return trees.flatten_names(restore.load_numpy(checkpoint, "params"))
 
 
 GLUE = {"name": "glue", "dataset": "rte", "classifier_dropout": 0.2, "pooler_act": "tanh"}
@@ -291,7 +291,7 @@ def test_an_imported_model_computes(pieces, tmp_path):
     batch = {"input_ids": jnp.arange(8).reshape(2, 4), "attention_mask": jnp.ones((2, 4), bool)}
     outputs = [
         build.encoder(made.config.model).apply(
-            {"params": trees.nested(each)["encoder"]}, batch, train=False
+            {"params": trees.nest(each)["encoder"]}, batch, train=False
         )
         for each in (params, made.params)
     ]

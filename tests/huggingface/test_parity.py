@@ -15,7 +15,7 @@ from bertjax.huggingface import exporting, importing
 from bertjax.huggingface.model import Released
 from bertjax.pretrainer import Pretrainer
 from bertjax.tokenizers import tokenizer
-from bertjax.train.checkpoint.trees import nested
+from bertjax.train.checkpoint.trees import nest
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
@@ -235,7 +235,7 @@ def outputs_of_ours(config, params, batch):
         "attention_mask": jnp.asarray(batch["attention_mask"]),
         "segment_ids": jnp.asarray(batch["segment_ids"], jnp.int32),
     }
-    variables = {"params": jax.tree.map(jnp.asarray, nested(params))}
+    variables = {"params": jax.tree.map(jnp.asarray, nest(params))}
     return pretrainer.apply(variables, rows, method=_outputs)
 
 
@@ -381,7 +381,7 @@ def test_the_query_stream_is_equal():
         "prediction_order": jnp.asarray(order),
         "mlm_positions": jnp.tile(jnp.arange(7), (2, 1)),
     }
-    variables = {"params": jax.tree.map(jnp.asarray, nested(params))}
+    variables = {"params": jax.tree.map(jnp.asarray, nest(params))}
     found = importing.pretrainer(config).apply(variables, batch, method=queries)
     # What is predicted first sees nothing: theirs lets it see everything alike, ours nothing.
     later = order > 0

@@ -20,7 +20,7 @@ def formula(scores, mask, kept, value):
     weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
     weights = jnp.where(mask, weights, 0.0)
     if kept is not None:
-        weights = weights * kept.where * kept.times
+        weights = weights * kept.keep * kept.scale
     return jnp.einsum("bhlm,bmhk->blhk", weights, value)
 
 
@@ -51,7 +51,7 @@ def _of(seeing, kept):
     """What is kept, and nothing of rows that see nothing."""
     if kept is None:
         return DropoutMask(jnp.broadcast_to(seeing, (B, H, L, M)), 1.0)
-    return DropoutMask(kept.where & seeing, kept.times)
+    return DropoutMask(kept.keep & seeing, kept.scale)
 
 
 def test_masked_scores_have_no_gradient(random):

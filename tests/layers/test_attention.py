@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention, attend
-from bertjax.layers.dense import NAMED
+from bertjax.layers.dense import PRECISIONS
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.rotary import Rotary
 
@@ -117,15 +117,15 @@ def test_dropout_acts_on_the_weights(random):
     assert set(np.unique(np.round(dropped / whole, 4))) == {0.0, 2.0}
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", PRECISIONS)
 def test_every_precision_is_near_float32(name, random, randomized):
     x, mask = random(B, L, H * K), KINDS["padding"]
     exact = SelfAttention(H)
     params = randomized(exact, x, mask, train=False, scale=0.2)
-    module = SelfAttention(H, precision=NAMED[name])
-    x_in = jnp.asarray(x, NAMED[name].activations)
+    module = SelfAttention(H, precision=PRECISIONS[name])
+    x_in = jnp.asarray(x, PRECISIONS[name].activations)
     got = module.apply(params, x_in, mask, train=False)
-    assert got.dtype == NAMED[name].activations
+    assert got.dtype == PRECISIONS[name].activations
     wanted = exact.apply(params, x, mask, train=False)
     error = np.abs(np.asarray(got, np.float32) - wanted).max() / np.abs(wanted).max()
     assert error < (1e-6 if name == "float32" else 3e-2)

@@ -10,7 +10,7 @@ from jax.ad_checkpoint import print_saved_residuals
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PostNormBlock, PreNormBlock
-from bertjax.layers.dense import NAMED
+from bertjax.layers.dense import PRECISIONS
 
 
 def test_feed_forward(random, randomized, by_hand):
@@ -46,10 +46,10 @@ def test_dropout_applies_to_both_outputs_and_not_to_the_residual(random):
 def test_residuals_have_one_array_of_each_large_shape(precision, kind, capsys):
     """The attention weights and the input of the activation; no arrays of zeros."""
     x, mask = (
-        jnp.ones((2, 5, 6), NAMED[precision].activations),
+        jnp.ones((2, 5, 6), PRECISIONS[precision].activations),
         masks.padding(jnp.ones((2, 5), bool)),
     )
-    types = {"precision": NAMED[precision]}
+    types = {"precision": PRECISIONS[precision]}
     block = PostNormBlock(SelfAttention(3, **types), FeedForward(11, **types))
     params = nn.meta.unbox(block.init(jax.random.key(0), x, mask, train=False))
 

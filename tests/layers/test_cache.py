@@ -18,11 +18,11 @@ def made(start, length):
 def test_columns_are_appended():
     cache = caches.init_cache(made(0, L), made(100, L), THERE, 2)
     assert cache.keys.shape == (N, B, L + 2, H, K)
-    later = cache.extended(made(500, 1), made(900, 1), jnp.ones((B, 1), bool))
+    later = cache.append(made(500, 1), made(900, 1), jnp.ones((B, 1), bool))
     np.testing.assert_array_equal(later.keys[:, :, :L], made(0, L))
     np.testing.assert_array_equal(later.keys[:, :, L], made(500, 1)[:, :, 0])
     np.testing.assert_array_equal(later.values[:, :, L], made(900, 1)[:, :, 0])
-    np.testing.assert_array_equal(later.there.sum(axis=1), [3, 4])
+    np.testing.assert_array_equal(later.filled.sum(axis=1), [3, 4])
     assert int(later.end) == L + 1
 
 
@@ -44,4 +44,4 @@ def test_rows_are_gathered_in_any_order():
     taken = cache.take(jnp.array([1, 1, 0]))
     np.testing.assert_array_equal(taken.keys[:, 0], cache.keys[:, 1])
     np.testing.assert_array_equal(taken.values[:, 2], cache.values[:, 0])
-    np.testing.assert_array_equal(taken.there[1], cache.there[1])
+    np.testing.assert_array_equal(taken.filled[1], cache.filled[1])

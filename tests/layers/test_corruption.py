@@ -153,7 +153,7 @@ def test_a_text_of_one_long_word_is_truncated_to_the_budget():
 def test_only_selected_tokens_are_masked():
     ids = jnp.asarray(np.random.default_rng(2).integers(5, VOCABULARY, (64, 37)))
     positions, weights = tokens(keys(64), jnp.ones((64, 37), bool), jnp.full(64, 5), 11)
-    hidden = masking.hide(
+    hidden = masking.mask_tokens(
         keys(64, 1), ids, positions, weights, mask_id=MASK, vocab_size=VOCABULARY, mask_share=1.0
     )
     changed = [set(np.flatnonzero(row)) for row in np.asarray(hidden != ids)]
@@ -167,7 +167,7 @@ def test_shares_of_masked_random_and_unchanged_tokens(mask_share, random_share):
     # A token outside the random range tells a kept one from a random one.
     ids = jnp.full((count, width), VOCABULARY)
     positions = jnp.tile(jnp.arange(width), (count, 1))
-    hidden = masking.hide(
+    hidden = masking.mask_tokens(
         keys(count),
         ids,
         positions,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.dense import NAMED, Dense, truncated_normal
+from bertjax.layers.dense import PRECISIONS, Dense, truncated_normal
 
 
 def test_numbers_by_hand():
@@ -46,12 +46,12 @@ def test_without_bias(random):
     assert set(dense.init(jax.random.key(0), random(2, 7))["params"]) == {"kernel"}
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", PRECISIONS)
 def test_parameters_stay_float32_and_results_have_the_type_of_the_precision(name, random):
-    dense = Dense((5,), ("embed", "mlp"), precision=NAMED[name])
+    dense = Dense((5,), ("embed", "mlp"), precision=PRECISIONS[name])
     y, variables = dense.init_with_output(jax.random.key(0), random(2, 7))
     assert {x.dtype for x in jax.tree.leaves(variables)} == {jnp.dtype(jnp.float32)}
-    assert y.dtype == NAMED[name].activations
+    assert y.dtype == PRECISIONS[name].activations
 
 
 def test_kernels_are_initialised_from_a_truncated_normal():
@@ -74,14 +74,14 @@ def test_the_initialiser_has_the_quantiles_of_the_truncated_normal():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16_operands"])
 def test_a_rematerialised_input_has_the_same_gradient(precision, random, randomized):
-    dense, x = Dense((5,), ("embed", "mlp"), precision=NAMED[precision]), random(2, 3, 7)
+    dense, x = Dense((5,), ("embed", "mlp"), precision=PRECISIONS[precision]), random(2, 3, 7)
     params, probe = randomized(dense, x), random(2, 3, 5)
 
     def total(through, params, x):
         return jnp.sum(probe * through(params, x))
 
     def inside(params, x):
-        return dense.apply(params, x, after=jnp.tanh)
+        return dense.apply(params, x, input_activation=jnp.tanh)
 
     def before(params, x):
         return dense.apply(params, jnp.tanh(x))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.dense import NAMED
+from bertjax.layers.dense import PRECISIONS
 from bertjax.layers.embeddings import Embedding
 
 
@@ -35,15 +35,15 @@ def test_gradients_of_a_row_used_twice_are_summed(random):
     np.testing.assert_allclose(gradient, wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", PRECISIONS)
 def test_types(name):
-    module = Embedding(11, 5, ("vocab", "embed"), precision=NAMED[name])
+    module = Embedding(11, 5, ("vocab", "embed"), precision=PRECISIONS[name])
     rows, variables = module.init_with_output(jax.random.key(0), jnp.array([1, 2]))
     assert variables["params"]["embedding"].names == ("vocab", "embed")
     assert nn.meta.unbox(variables)["params"]["embedding"].dtype == jnp.float32
-    assert rows.dtype == NAMED[name].activations
+    assert rows.dtype == PRECISIONS[name].activations
     scores = module.apply(nn.meta.unbox(variables), rows, method="attend")
-    assert scores.dtype == NAMED[name].activations
+    assert scores.dtype == PRECISIONS[name].activations
 
 
 def test_an_id_outside_the_table_gives_nan(random):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.layers.dense import NAMED
+from bertjax.layers.dense import PRECISIONS
 from bertjax.layers.heads import Classifier, Pooler, PredictionTransform
 
 
@@ -46,7 +46,7 @@ def test_a_classifier_is_float32_in_any_precision(random, randomized):
 
 def test_heads_keep_the_type_of_the_precision(random):
     sequence = random(2, 5, 7).astype(jnp.bfloat16)
-    for module in (Pooler(precision=NAMED["bfloat16"]),
-                   PredictionTransform(3, precision=NAMED["bfloat16"])):  # fmt: skip
+    for module in (Pooler(precision=PRECISIONS["bfloat16"]),
+                   PredictionTransform(3, precision=PRECISIONS["bfloat16"])):  # fmt: skip
         output, _ = module.init_with_output(jax.random.key(0), sequence)
         assert output.dtype == jnp.bfloat16

@@ -20,7 +20,7 @@ class Reader(nn.Module):
 
     @nn.compact
     def __call__(self, encoded):
-        return layer_choice.chosen_features(encoded, self.layers)
+        return layer_choice.select_features(encoded, self.layers)
 
 
 def encoded_of(random, layers):
@@ -64,7 +64,7 @@ def test_named_choices_equal_those_by_hand(name, random):
 def test_too_few_layers_are_one_line(name, layers, random):
     message = f"too few layers for '{name}': got {layers}, expected . or more; choose"
     with pytest.raises(UserError, match=message) as caught:
-        layer_choice.chosen_features(encoded_of(random, layers), name)
+        layer_choice.select_features(encoded_of(random, layers), name)
     assert "\n" not in str(caught.value)
     assert name not in str(caught.value).partition("choose among")[2].split(", ")
     layer_choice.check(name, layers + 1)
@@ -74,4 +74,4 @@ def test_an_unknown_name_and_an_encoder_without_hidden_states(random):
     with pytest.raises(UserError, match="no layers 'lst': did you mean 'last'"):
         layer_choice.check("lst", 12)
     with pytest.raises(UserError, match=r"set --config\.model\.output_hidden_states=true"):
-        layer_choice.chosen_features(Encoded(random(B, L, D)), "last")
+        layer_choice.select_features(Encoded(random(B, L, D)), "last")

@@ -33,7 +33,7 @@ def test_the_loss_is_float32_and_finite_for_large_logits():
 
 def test_correct_is_the_sum_of_weights_of_correct_predictions():
     logits = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 0.5, 1.0]])
-    assert losses.correct(logits, jnp.array([1, 1, 2]), jnp.array([1.0, 1.0, 0.25])) == 1.25
+    assert losses.count_correct(logits, jnp.array([1, 1, 2]), jnp.array([1.0, 1.0, 0.25])) == 1.25
 
 
 def test_binary_cross_entropy_by_hand():

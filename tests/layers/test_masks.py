@@ -79,7 +79,7 @@ def test_a_branch_attends_to_itself_and_its_entity_and_the_trunk_to_the_trunk():
 
 
 def test_permuted_tokens_attend_to_earlier_and_to_unordered_tokens():
-    earlier, itself = masks.ordered(jnp.array([[2, -1, 0, -1, 1]]))
+    earlier, itself = masks.order_masks(jnp.array([[2, -1, 0, -1, 1]]))
     seen = [[0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0]]
     np.testing.assert_array_equal(earlier[0, 0], np.array(seen, bool))
     np.testing.assert_array_equal(itself[0, 0], np.eye(5, dtype=bool))

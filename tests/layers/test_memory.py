@@ -58,7 +58,7 @@ def held(carry):
 
 def test_the_newest_tokens_are_kept_in_order(carry):
     recall, carry = read(carry, FIRST)
-    assert not recall.there.any()
+    assert not recall.mask.any()
     numbers, filled = held(carry)
     assert numbers == [[1, 2, 3], [4, 5], [9]]
     assert filled.tolist() == [
@@ -67,7 +67,7 @@ def test_the_newest_tokens_are_kept_in_order(carry):
         [False] * 3 + [True],
     ]
     recall, carry = read(carry, SECOND)
-    assert recall.there.tolist() == [[False, True, True, True], [False] * 4, [False] * 3 + [True]]
+    assert recall.mask.tolist() == [[False, True, True, True], [False] * 4, [False] * 3 + [True]]
     # The first row forgets its oldest token, the second its other text, the third reads nothing.
     assert held(carry)[0] == [[2, 3, 11, 12], [13, 14, 15], [9]]
 

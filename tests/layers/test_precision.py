@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.layers.dense import NAMED, Precision, contract, named
+from bertjax.layers.dense import PRECISIONS, Precision, contract, get_precision
 
 # bfloat16 keeps 8 bits: a rounded operand is off by at most 2**-9 of itself.
 TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-2, "bfloat16_operands": 2e-2}
 SUBSCRIPTS = [("ni,io->no", (5, 7), (7, 3)), ("blhk,bmhk->bhlm", (2, 3, 5, 7), (2, 11, 5, 7))]
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", PRECISIONS)
 @pytest.mark.parametrize(("subscripts", "left", "right"), SUBSCRIPTS)
 def test_value_and_gradients_are_those_of_einsum(name, subscripts, left, right, random):
     x, y = random(*left), random(*right)
     exact, pullback = jax.vjp(lambda x, y: jnp.einsum(subscripts, x, y), x, y)
     probe = random(*exact.shape)
-    value, gradients = jax.vjp(lambda x, y: contract(subscripts, x, y, NAMED[name]), x, y)
-    assert value.dtype == NAMED[name].activations
+    value, gradients = jax.vjp(lambda x, y: contract(subscripts, x, y, PRECISIONS[name]), x, y)
+    assert value.dtype == PRECISIONS[name].activations
     got = (value, *gradients(probe.astype(value.dtype)))
     for mine, wanted in zip(got, (exact, *pullback(probe)), strict=True):
         error = np.abs(mine.astype(jnp.float32) - wanted).max()
@@ -34,7 +34,7 @@ def test_mixed_products_round_operands_and_nothing_else(random):
     def rounded(values):
         return np.asarray(values.astype(jnp.bfloat16), np.float64)
 
-    mixed = NAMED["bfloat16_operands"]
+    mixed = PRECISIONS["bfloat16_operands"]
     value, pullback = jax.vjp(lambda x, y: contract("ni,io->no", x, y, mixed), x, y)
     # float32 sums of exact products of bfloat16: far closer than a bfloat16 result could be.
     np.testing.assert_allclose(value, rounded(x) @ rounded(y), rtol=1e-5, atol=1e-5)
@@ -47,7 +47,7 @@ def test_all_matmuls_of_the_mixed_precision_have_bfloat16_operands(random):
     x, y = random(5, 7), random(7, 3)
 
     def loss(x, y):
-        return jnp.square(contract("ni,io->no", x, y, NAMED["bfloat16_operands"])).sum()
+        return jnp.square(contract("ni,io->no", x, y, PRECISIONS["bfloat16_operands"])).sum()
 
     products = [
         equation
@@ -73,6 +73,6 @@ def _is_jaxpr(value):
 
 
 def test_a_precision_is_found_by_name():
-    assert named("bfloat16_operands") == Precision("bfloat16", "float32")
+    assert get_precision("bfloat16_operands") == Precision("bfloat16", "float32")
     with pytest.raises(UserError, match="no precision 'bflot16': did you mean 'bfloat16'"):
-        named("bflot16")
+        get_precision("bflot16")

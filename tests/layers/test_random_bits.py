@@ -14,7 +14,7 @@ ROUNDS = 20  # of Threefry
 
 
 def on_tpus(key, shape):
-    return dropout._in_parts((*shape[:-1], shape[-1] // 4), jax.random.key_data(key))
+    return dropout._per_block((*shape[:-1], shape[-1] // 4), jax.random.key_data(key))
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 3, 128, 20)])

@@ -43,7 +43,7 @@ def whole(hidden, table, bias, labels, weights):
     scores = hidden @ table.T + bias
     spread = -jnp.sum(weights * jax.nn.log_softmax(scores).mean(axis=-1))
     loss = losses.cross_entropy(scores, labels, weights) + SPREAD * spread
-    return loss, losses.correct(scores, labels, weights)
+    return loss, losses.count_correct(scores, labels, weights)
 
 
 @pytest.mark.parametrize("positions", [0, 1, 3, 8])

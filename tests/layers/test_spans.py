@@ -33,7 +33,7 @@ def keys(rows):
 @pytest.fixture(scope="module")
 def random_spans(rows, keys):
     def draw(keys, ids, there):
-        text = spans.text_of(ids, there, SPECIAL)
+        text = spans.find_text(ids, there, SPECIAL)
         return text, spans.random_spans(keys, text, L, share=0.15, mean=3.0)
 
     return jax.tree.map(np.asarray, jax.jit(draw)(keys, *rows))
@@ -42,7 +42,7 @@ def random_spans(rows, keys):
 @pytest.fixture(scope="module")
 def poisson_spans(rows, keys):
     def draw(keys, ids, there):
-        text = spans.text_of(ids, there, SPECIAL)
+        text = spans.find_text(ids, there, SPECIAL)
         return text, spans.poisson_spans(keys, text, L, share=0.3, mean=3.0)
 
     return jax.tree.map(np.asarray, jax.jit(draw)(keys, *rows))
@@ -56,17 +56,17 @@ def test_text_excludes_special_tokens_at_the_ends(random_spans):
 
 @pytest.mark.parametrize(("share", "wanted"), [(0.15, [9, 6, 2, 1, 1]), (0.3, [19, 12, 4, 1, 1])])
 def test_a_share_is_rounded_and_at_least_one(share, wanted):
-    np.testing.assert_array_equal(spans.share_of(jnp.asarray(SIZES), share, L), wanted)
+    np.testing.assert_array_equal(spans.round_share(jnp.asarray(SIZES), share, L), wanted)
 
 
 def test_random_spans_are_exact_and_end_the_text(random_spans):
     text, found = random_spans
-    sizes = np.where(found.there, found.size, 0)
+    sizes = np.where(found.mask, found.size, 0)
     np.testing.assert_array_equal(sizes.sum(1), np.tile([9, 6, 2, 1, 0], ROWS))
-    np.testing.assert_array_equal(found.there.sum(1), np.tile([3, 2, 1, 1, 0], ROWS))
-    assert np.all(sizes[found.there] > 0)
+    np.testing.assert_array_equal(found.mask.sum(1), np.tile([3, 2, 1, 1, 0], ROWS))
+    assert np.all(sizes[found.mask] > 0)
     for begin, size, there, row in zip(
-        found.begin, found.size, found.there, range(40), strict=False
+        found.begin, found.size, found.mask, range(40), strict=False
     ):
         begin, end = begin[there], (begin + size)[there]
         assert np.all(begin > np.append(text.begin[row], end[:-1])[: len(begin)])
@@ -79,10 +79,10 @@ def test_random_spans_are_exact_and_end_the_text(random_spans):
 
 def test_poisson_spans_are_exact_and_never_touch(poisson_spans):
     text, found = poisson_spans
-    sizes = np.where(found.there, found.size, 0)
+    sizes = np.where(found.mask, found.size, 0)
     np.testing.assert_array_equal(sizes.sum(1), np.tile([19, 12, 4, 1, 1], ROWS))
     for begin, size, there, row in zip(
-        found.begin, found.size, found.there, range(40), strict=False
+        found.begin, found.size, found.mask, range(40), strict=False
     ):
         begin, end = begin[there], (begin + size)[there]
         assert np.all(begin[1:] > end[:-1])

@@ -10,7 +10,7 @@ from bertjax.huggingface.model import Released
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm, sentence_pair
 from bertjax.pretrainer import Pretrainer
-from bertjax.train.checkpoint.trees import nested
+from bertjax.train.checkpoint.trees import nest
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
@@ -49,7 +49,7 @@ def ours(reference):
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
     released = Released.of(reference.config.to_dict(), weights)
     params = importing.parameters(released, importing.run_config(released, "reference"))
-    return jax.tree.map(jnp.asarray, nested(params))
+    return jax.tree.map(jnp.asarray, nest(params))
 
 
 def test_hidden_states_pooled_output_and_logits_are_equal(reference):

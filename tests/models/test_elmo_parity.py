@@ -12,7 +12,7 @@ from bertjax.data import characters
 from bertjax.huggingface import elmo
 from bertjax.huggingface.importing import parameter_shapes
 from bertjax.pretrainer import Pretrainer
-from bertjax.train.checkpoint.trees import nested
+from bertjax.train.checkpoint.trees import nest
 
 h5py = pytest.importorskip("h5py", reason="weights of ELMo need h5py: pip install 'bertjax[elmo]'")
 
@@ -33,7 +33,7 @@ def loaded(folder):
     how = {"vocab_size": 5, "precision": "float32", "unroll": 1, "output_hidden_states": True}
     model = build.encoder(elmo.fields(released.options) | how)
     params = elmo.parameters(released, parameter_shapes(Pretrainer(model, {})), folder)
-    return model, jax.tree.map(jnp.asarray, nested(params)["encoder"])
+    return model, jax.tree.map(jnp.asarray, nest(params)["encoder"])
 
 
 def rows(sentences, width):

@@ -10,7 +10,7 @@ from bertjax.decoding.sampling import TokenSampler
 from bertjax.huggingface import importing
 from bertjax.huggingface.model import Released
 from bertjax.inference.language_model import LanguageModel
-from bertjax.train.checkpoint.trees import nested
+from bertjax.train.checkpoint.trees import nest
 
 torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
@@ -44,7 +44,7 @@ def model(reference):
     config = importing.run_config(released, "reference")
     with config.unlocked():
         config.model.precision = "float32"
-    params = jax.tree.map(jnp.asarray, nested(importing.parameters(released, config)))
+    params = jax.tree.map(jnp.asarray, nest(importing.parameters(released, config)))
     return LanguageModel(importing.pretrainer(config), params, None, 40, END, config)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.layers import masks
-from bertjax.layers.adaptive_computation import signals_of
+from bertjax.layers.adaptive_computation import time_and_position_signals
 from bertjax.models.universal_transformer import Model
 
 B, L, V, D, T = 2, 7, 31, 12, 4
@@ -47,7 +47,7 @@ def unrolled(variables, batch, steps):
     """Outputs of a stack of blocks that have copies of the same weights."""
     params = variables["params"]
     x = params["word_embeddings"]["embedding"][batch["input_ids"]] * math.sqrt(D)
-    signals = signals_of(T, L, D)
+    signals = time_and_position_signals(T, L, D)
     block = MODEL.bind(variables).pondering.block.clone(parent=None)
     for step in range(steps):
         own = {"params": jax.tree.map(jnp.copy, params["pondering"]["block"])}
@@ -68,7 +68,7 @@ def test_without_halting_it_equals_a_stack_of_copies(variables, batch):
 def test_halting_equals_the_paper(variables, halted):
     """Token by token, according to appendix C."""
     dense = variables["params"]["pondering"]["halting"]
-    signals = signals_of(T, L, D)
+    signals = time_and_position_signals(T, L, D)
     states = [np.asarray(state) for state in halted.hidden_states]
     steps_taken = set()
     for row, place in np.ndindex(B, L):

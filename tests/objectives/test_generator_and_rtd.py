@@ -16,7 +16,7 @@ from bertjax.models.bert import Model
 from bertjax.objectives import generator, rtd
 from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.train import optimizer, sharding
-from bertjax.train.state import create, unboxed
+from bertjax.train.state import create, unbox
 from bertjax.train.step import example_keys, make_train_step
 from bertjax.train.trainer import make_trainer
 
@@ -192,7 +192,7 @@ def test_accumulation_is_exact(make_batch):
     batch["example_weight"] = jnp.array([1.0, 1, 0, 1, 0, 0, 1, 1])
     none, rate = optax.identity(), lambda step: jnp.asarray(1.0)
     keyed = batch | {"example_key": example_keys(0, jnp.asarray(0), 8)}
-    start = jax.jit(lambda: unboxed(create(pretrainer(), none, keyed, 0)))()
+    start = jax.jit(lambda: unbox(create(pretrainer(), none, keyed, 0)))()
 
     def gradient(microbatches):
         step = make_train_step(pretrainer(), none, rate, seed=0, microbatches=microbatches)

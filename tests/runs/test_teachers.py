@@ -83,7 +83,7 @@ def taught(home) -> pretrain_job.Job:
 
 
 def arrays(run: pathlib.Path, step: int = STEPS) -> dict:
-    return trees.named(restore.load_numpy(run / "checkpoints" / str(step)))
+    return trees.flatten_names(restore.load_numpy(run / "checkpoints" / str(step)))
 
 
 def test_the_teacher_is_frozen_bit_for_bit(home, taught):
@@ -95,7 +95,7 @@ def test_the_teacher_is_frozen_bit_for_bit(home, taught):
 
 
 def test_the_teacher_has_no_optimizer_state_and_is_in_no_checkpoint(home, taught):
-    state = trees.named(taught.trainer.shapes)
+    state = trees.flatten_names(taught.trainer.shapes)
     assert not [name for name in state if "teacher" in name or "soft_targets" in name]
     record = checkpoint_folder.read_record(home / "student" / "checkpoints" / str(STEPS))
     assert set(record.arrays) == set(state)
@@ -108,8 +108,8 @@ def test_the_teacher_has_no_optimizer_state_and_is_in_no_checkpoint(home, taught
 def test_the_student_is_initialised_from_layers_of_the_teacher(home, taught):
     params = restore.load_numpy(home / "teacher" / "checkpoints" / str(STEPS), "params")
     begun = jax.device_get(taught.trainer.create_state().params)
-    for name, leaf in trees.named(begun["encoder"]["layers"]).items():
-        wanted = trees.named(params["encoder"]["layers"])[name]
+    for name, leaf in trees.flatten_names(begun["encoder"]["layers"]).items():
+        wanted = trees.flatten_names(params["encoder"]["layers"])[name]
         np.testing.assert_array_equal(leaf, wanted[[0, 3]])
     jax.tree.map(np.testing.assert_array_equal, begun["mlm"], params["mlm"])
 
@@ -132,7 +132,7 @@ def test_a_teacher_may_be_moved_but_not_changed(home, taught):
     moved = job_of(home, "distilbert.py:tiny", "student", student(home, "moved"))
     assert moved.provenance == taught.provenance
     younger = job_of(home, "distilbert.py:tiny", "student", student(home, "teacher@3"))
-    with pytest.raises(UserError, match="made with another teacher_of_soft_targets"):
+    with pytest.raises(UserError, match="written with another teacher_of_soft_targets"):
         runs_pretrain.train_job(younger, Interrupt(), lambda _: None, lambda *_: [])
 
 
@@ -243,7 +243,7 @@ def test_the_stages_of_tinybert(home, glue):
     assert finetune_job.transferred_parts(job) == ["encoder", "layer_matching"]
     begun = finetune_job.init_state(job, job.trainer(0))
     for name, leaf in newest(home / "tiny", "layer_matching").items():
-        own = trees.named(begun.params["layer_matching"])[name]
+        own = trees.flatten_names(begun.params["layer_matching"])[name]
         np.testing.assert_array_equal(own, leaf)
     assert set(begun.params) == {"encoder", "glue", "layer_matching"}
 
@@ -254,7 +254,7 @@ def test_the_stages_of_tinybert(home, glue):
     frozen = jax.device_get(job.trainer(0).frozen["soft_targets"]["teacher"]["params"])
     assert set(frozen) == {"encoder", "glue"}
     wanted = newest(home / "cola" / "seed_0", "glue")
-    for name, leaf in trees.named(frozen["glue"]).items():
+    for name, leaf in trees.flatten_names(frozen["glue"]).items():
         np.testing.assert_array_equal(leaf, wanted[name])
     kept = newest(home / "prediction" / "seed_0", "")
     assert not [name for name in kept if "teacher" in name or "soft_targets" in name]
@@ -278,7 +278,7 @@ def test_the_stages_of_tinybert(home, glue):
 def newest(run: pathlib.Path, part: str) -> dict:
     step = max(checkpoint_folder.steps(run / "checkpoints"))
     prefix = f"params/{part}".rstrip("/")
-    return trees.named(restore.load_numpy(run / "checkpoints" / str(step), prefix))
+    return trees.flatten_names(restore.load_numpy(run / "checkpoints" / str(step), prefix))
 
 
 def test_a_fine_tuned_run_without_checkpoints_is_refused_as_teacher(home, glue):

@@ -168,7 +168,7 @@ def prepare(folder: pathlib.Path, task: str, data: dict):
         name: draws.normal(0, 0.3 if name.endswith("bias") else 1, shape).astype(np.float32)
         for name, shape in sorted(importing.parameter_shapes(pretrainer).items())
     }
-    return dataset, pretrainer, trees.nested(params)
+    return dataset, pretrainer, trees.nest(params)
 
 
 def _said_of_sentences(out):

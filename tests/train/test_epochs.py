@@ -60,9 +60,9 @@ def listed(*scores):
 
 
 def test_the_last_or_the_first_best_epoch_is_selected():
-    assert epochs.chosen("last", "s", listed(0.3, 0.9, 0.5))["epoch"] == 3
-    assert epochs.chosen("best", "s", listed(0.3, 0.9, 0.5))["epoch"] == 2
-    assert epochs.chosen("best", "s", listed(0.9, 0.3, 0.9))["epoch"] == 1
+    assert epochs.choose("last", "s", listed(0.3, 0.9, 0.5))["epoch"] == 3
+    assert epochs.choose("best", "s", listed(0.3, 0.9, 0.5))["epoch"] == 2
+    assert epochs.choose("best", "s", listed(0.9, 0.3, 0.9))["epoch"] == 1
 
 
 @pytest.mark.parametrize("rule", ["last", "best"])
@@ -74,4 +74,4 @@ def test_the_final_selection_is_the_last_one_during_training(rule, scores):
         for i, epoch in enumerate(found)
         if epochs.is_chosen_so_far(rule, "s", epoch, found[:i], is_last=i == 2)
     ]
-    assert on_the_way[-1] == epochs.chosen(rule, "s", found)["epoch"]
+    assert on_the_way[-1] == epochs.choose(rule, "s", found)["epoch"]

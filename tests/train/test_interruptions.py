@@ -153,7 +153,7 @@ def test_a_full_disk(tmp_path, root, uninterrupted, toy_environment):
     error = (out / "1.err").read_text()
     assert (out / "1.code").read_text() == "1\n"
     assert "error: the disk is full: checkpoint" in error
-    assert "the last whole one is " in error
+    assert "the last one is " in error
     assert "Traceback" not in error
     assert (out / "2.code").read_text() == "0\n", (out / "2.err").read_text()
     assert json.loads((out / "2.out").read_text())["sha256"] == uninterrupted["sha256"]

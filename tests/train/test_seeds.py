@@ -9,7 +9,7 @@ import pytest
 from bertjax.layers.dropout import Dropout
 from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.train import optimizer, sharding
-from bertjax.train.trainer import for_seeds, make_trainer
+from bertjax.train.trainer import make_seed_trainers, make_trainer
 
 
 class Table(nn.Module):
@@ -63,7 +63,7 @@ def parts():
     def alone(seed):
         return make_trainer(pretrainer, *learned, rows, mesh=mesh, seed=seed, **rules, **options)
 
-    together = for_seeds(alone(0), *learned, rows, **rules)
+    together = make_seed_trainers(alone(0), *learned, rows, **rules)
     return alone, together, sharding.to_global(rows, mesh)
 
 

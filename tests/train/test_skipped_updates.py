@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.train import optimizer
-from bertjax.train.state import create, unboxed
+from bertjax.train.state import create, unbox
 from bertjax.train.step import make_train_step
 
 
@@ -51,7 +51,7 @@ def root_run(initial, rows, microbatches=1, steps=None):
     module = Pretrainer(Root(initial), {"mean": Mean})
     direction = optimizer.make("adamw", max_grad_norm=0.0)
     template = {"input_ids": jnp.ones((2, 1)), "example_weight": jnp.ones(2)}
-    state = unboxed(create(module, direction, template, 0))
+    state = unbox(create(module, direction, template, 0))
     step = jax.jit(
         make_train_step(
             module, direction, lambda step: 0.1 * (step + 1), seed=0, microbatches=microbatches

@@ -10,7 +10,7 @@ from bertjax.models.bert import Model
 from bertjax.objectives import sentence_pair
 from bertjax.pretrainer import Pretrainer
 from bertjax.train import optimizer
-from bertjax.train.state import create, unboxed
+from bertjax.train.state import create, unbox
 
 PRETRAINER = Pretrainer(Model(17, 6, 2, 2, 5), {"sentence_pair": sentence_pair.Objective})
 
@@ -30,7 +30,7 @@ def boxed():
 
 
 def test_a_state_starts_at_step_zero(boxed):
-    state = unboxed(boxed(0, batch_of(0)))
+    state = unbox(boxed(0, batch_of(0)))
     for count in (state.step, state.skipped, state.skipped_in_a_row):
         assert count.dtype == jnp.int32
         assert count == 0
@@ -45,16 +45,16 @@ def test_parameters_and_both_moments_name_their_axes_until_they_are_unboxed(boxe
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
         kernel = tree["encoder"]["layers"]["block"]["attention"]["query"]["kernel"]
         assert kernel.names == ("layers", "embed", "heads", "kv")
-    plain = unboxed(state)
+    plain = unbox(state)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(plain))
     assert jax.tree.structure(plain.params) == jax.tree.structure(nn.meta.unbox(state.params))
 
 
 def test_initial_parameters_depend_on_the_seed_and_not_on_the_batch(boxed):
-    wanted = unboxed(boxed(0, batch_of(0)))
-    same = unboxed(boxed(0, batch_of(5)))
+    wanted = unbox(boxed(0, batch_of(0)))
+    same = unbox(boxed(0, batch_of(5)))
     jax.tree.map(np.testing.assert_array_equal, same, wanted)
-    other = unboxed(boxed(1, batch_of(0)))
+    other = unbox(boxed(1, batch_of(0)))
     kernel = ("encoder", "pooler", "dense", "kernel")
     ours, theirs = other.params, wanted.params
     for name in kernel:

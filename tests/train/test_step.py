@@ -13,7 +13,7 @@ from bertjax.objectives import mlm, sentence_pair
 from bertjax.pretrainer import Pretrainer
 from bertjax.train import optimizer, sharding
 from bertjax.train.accumulation import split_microbatches
-from bertjax.train.state import create, unboxed
+from bertjax.train.state import create, unbox
 from bertjax.train.step import example_keys, make_eval_step, make_train_step, mean
 from bertjax.train.trainer import make_trainer
 
@@ -69,7 +69,7 @@ def descent():
 @pytest.fixture(scope="module")
 def start(keyed):
     direction, _ = descent()
-    return jax.jit(lambda batch: unboxed(create(pretrainer(), direction, batch, 0)))(keyed)
+    return jax.jit(lambda batch: unbox(create(pretrainer(), direction, batch, 0)))(keyed)
 
 
 def close(got, wanted, relative=1e-5, absolute=1e-7):

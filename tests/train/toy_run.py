@@ -17,7 +17,7 @@ import optax
 from bertjax.errors import UserError
 from bertjax.runs.workdir import claim
 from bertjax.runtime.interrupt import Interrupt
-from bertjax.train.checkpoint.folder import Keep
+from bertjax.train.checkpoint.folder import Retention
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.trees import fingerprint
 from bertjax.train.hooks import Evaluate, SaveCheckpoints, StopWhenNotFinite
@@ -113,7 +113,7 @@ def run(workdir: pathlib.Path, options: argparse.Namespace) -> tuple[State, Inte
     with claim(workdir, {"num_train_steps": options.steps, "model": {"width": 7}}):
         checkpoints = Checkpoints(
             workdir,
-            keep=Keep(latest=options.keep, metric="held_out/loss"),
+            keep=Retention(latest=options.keep, metric="held_out/loss"),
             provenance={"corpus": options.corpus},
         )
         restored = checkpoints.resume(jax.eval_shape(create))

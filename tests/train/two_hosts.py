@@ -19,7 +19,7 @@ def run(workdir: pathlib.Path, steps: int) -> None:
     import jax.numpy as jnp
 
     from bertjax.runtime.interrupt import Interrupt
-    from bertjax.train.checkpoint.folder import Keep
+    from bertjax.train.checkpoint.folder import Retention
     from bertjax.train.checkpoint.manager import Checkpoints
     from bertjax.train.hooks import SaveCheckpoints
     from bertjax.train.loop import train
@@ -34,7 +34,7 @@ def run(workdir: pathlib.Path, steps: int) -> None:
         jax.eval_shape(create),
         shardings,
     )
-    checkpoints = Checkpoints(workdir, keep=Keep(latest=2))
+    checkpoints = Checkpoints(workdir, keep=Retention(latest=2))
     restored = checkpoints.resume(target)
     state = restored[0] if restored else create()
     first = int(state.step)

@@ -45,7 +45,7 @@ class Images:
         return digest.hexdigest()
 
     def take(self, rows: Int[np.ndarray, " m"]) -> "Images":
-        """The images with these numbers."""
+        """Selects images by number."""
         return Images(self.path, self.pixels[rows], self.labels[rows])
 
 
@@ -64,11 +64,11 @@ class ImageExamples:
         self.seed, self.num_examples, self._images = seed, len(images), images
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Numbers of the images at some places of an epoch."""
+        """The numbers of the images at positions of an epoch."""
         return permute(place, self.num_examples, self.seed, "images", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
-        """`pixel_values` (float32 [n Y X C]), `labels` (int32 [n]) and `example_id`."""
+        """Builds `pixel_values` (float32 [n Y X C]), `labels` (int32 [n]) and `example_id`."""
         example = np.asarray(example, np.int64)
         return {
             "pixel_values": self._images.pixels[example],
@@ -83,7 +83,7 @@ def read(
     """Reads the training and the held-out split.
 
     Args:
-      inputs: One name, `digits` or the path of an `.npz`.
+      inputs: One item: `digits`, or the path of an `.npz`.
       validation_input: The same for the held-out split, or empty.
       validation_fraction: Held-out share of `inputs` if `validation_input` is empty; independent of
         any seed.
@@ -95,9 +95,9 @@ def read(
     if validation_input:
         return images, _read_one(validation_input)
     count = round(validation_fraction * len(images))
-    mixed = permute(np.arange(len(images)), len(images), 0, "held out", 0)
-    held_out = images.take(mixed[:count]) if count else None
-    return images.take(mixed[count:]), held_out
+    shuffled = permute(np.arange(len(images)), len(images), 0, "held out", 0)
+    held_out = images.take(shuffled[:count]) if count else None
+    return images.take(shuffled[count:]), held_out
 
 
 def check_labels(images: Images, num_labels: int, field: str) -> None:
@@ -113,8 +113,8 @@ def check_labels(images: Images, num_labels: int, field: str) -> None:
 def _read_one(inputs: Sequence[str]) -> Images:
     if len(inputs) != 1:
         raise UserError(
-            f"config.data.input={tuple(inputs)}: expected one name, digits or that of an .npz with "
-            "images and labels"
+            f"config.data.input: got {tuple(inputs)}, expected one item: digits, or the path of "
+            "an .npz with images and labels"
         )
     (name,) = inputs
     return _digits() if name == DIGITS else _npz(pathlib.Path(name))
@@ -135,13 +135,12 @@ def _npz(path: pathlib.Path) -> Images:
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"{path}: expected {DIGITS}, or an .npz with images [n height width channels] and "
-            f"labels "
-            f"[n] ({error})"
+            f"labels [n] ({error})"
         ) from None
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     if pixels.ndim != 4 or labels.shape != pixels.shape[:1] or not len(labels):
         raise UserError(
-            f"{path}: images {list(pixels.shape)} and labels {list(labels.shape)}: expected [n "
+            f"{path}: got images {list(pixels.shape)} and labels {list(labels.shape)}, expected [n "
             "height width channels] and [n]"
         )
     if pixels.dtype == np.uint8:

@@ -1,16 +1,16 @@
 """Windows of one length over the tokens of all documents, for causal language models.
 
-Documents follow each other with a separator before each, and a token attends to all tokens before
-it in its window; in `packed-apart` a document attends only to itself.
+Documents are concatenated with a separator before each, and a token attends to all tokens before it
+in its window; in `packed-apart` a document attends only to itself.
 
-The separator precedes its document: the document's first token is predicted from it, and it is
-predicted from the last token of the document before. So every token is predicted exactly once, with
-separate documents or not, and no label has to be left out at a boundary. Consecutive windows share
-one token for the same reason. Windows are not aligned with sentences.
+A document's first token is predicted from the separator before it, and the separator from the last
+token of the previous document. So every token is predicted exactly once, with separate documents or
+not, and no label has to be ignored at a boundary. Consecutive windows share one token for the same
+reason. Windows are not aligned with sentences.
 """
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
@@ -41,7 +41,7 @@ class TokenWindows:
         pad_id: int,
         separate_documents: bool = False,
     ):
-        """Places the windows; reads no record.
+        """Locates the windows; does not read records.
 
         Args:
           corpus: One split.
@@ -56,12 +56,12 @@ class TokenWindows:
         """
         if max_seq_length < 2:
             raise UserError(
-                f"max_seq_length: got {max_seq_length}, expected >= 2; one token predicts nothing"
+                f"max_seq_length: got {max_seq_length}, expected >= 2, an input and a target"
             )
         self._separate = separate_documents
         if separate_documents and separator is None:
             raise UserError(
-                "format packed-apart requires a tokenizer with [SEP], </s> or <|endoftext|>: use "
+                "format packed-apart requires a tokenizer with [SEP], </s> or <|endoftext|>; use "
                 "packed, or another tokenizer"
             )
         self.seed, self.max_seq_length = seed, max_seq_length
@@ -72,7 +72,7 @@ class TokenWindows:
         self.num_examples = -(-self._layout.total // self._stride)
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Numbers of the windows at some places of an epoch: a random permutation."""
+        """The numbers of the windows at positions of an epoch, in a random permutation."""
         return permute(place, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
@@ -84,11 +84,11 @@ class TokenWindows:
         """
         example = np.asarray(example, np.int64)
         ids = self._read(self._start(epoch, example))
-        there = np.broadcast_to(np.arange(self.max_seq_length) < self._size, ids.shape)
-        batch = {"input_ids": ids, "attention_mask": there.copy()}
+        mask = np.broadcast_to(np.arange(self.max_seq_length) < self._size, ids.shape)
+        batch = {"input_ids": ids, "attention_mask": mask.copy()}
         batch["example_id"] = example.astype(np.uint32)
         if self._separate:
-            batch |= _documents(ids == self._separator, there)
+            batch |= _locate_documents(ids == self._separator, mask)
         return batch
 
     def _start(self, epoch: int, example: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
@@ -98,9 +98,9 @@ class TokenWindows:
     def _read(self, start: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n L"]:
         """Reads windows of tokens; positions that no record fills are separators."""
         layout, end = self._layout, start + self._size
-        nothing, capacity = np.zeros(len(start), np.int64), np.full(len(start), self._size)
+        skipped, capacity = np.zeros(len(start), np.int64), np.full(len(start), self._size)
         records = layout.record_at(start), layout.record_at(end - 1) + 1
-        places = Places(start[None], nothing, capacity, *records)
+        places = Places(start[None], skipped, capacity, *records)
         table = SentenceTable(self._corpus, layout, places, 0, 0)
         ids = np.full((len(start), self.max_seq_length), self._pad_id, np.int32)
         if self._separator is not None:
@@ -111,14 +111,14 @@ class TokenWindows:
         return ids
 
 
-def _documents(starts: np.ndarray, there: np.ndarray) -> HostBatch:
+def _locate_documents(starts: Bool[np.ndarray, "n L"], mask: Bool[np.ndarray, "n L"]) -> HostBatch:
     """Number of each token's document in its row, from 1, and its position in that document."""
     column = np.arange(starts.shape[1])
-    begun = np.maximum.accumulate(np.where(starts & there, column, 0), axis=1)
-    pack = 1 + np.cumsum(starts & there, axis=1)
+    document_start = np.maximum.accumulate(np.where(starts & mask, column, 0), axis=1)
+    pack = 1 + np.cumsum(starts & mask, axis=1)
     return {
-        "pack_ids": np.where(there, pack, 0).astype(np.int32),
-        "position_ids": np.where(there, column - begun, 0).astype(np.int32),
+        "pack_ids": np.where(mask, pack, 0).astype(np.int32),
+        "position_ids": np.where(mask, column - document_start, 0).astype(np.int32),
     }
 
 

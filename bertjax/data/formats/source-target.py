@@ -26,7 +26,7 @@ class SourceTargets:
     def __init__(
         self, corpus: Corpus, specials: SequenceTemplate, *, max_seq_length: int, seed: int
     ):
-        """Finds the pairs; reads no record.
+        """Finds the pairs; does not read records.
 
         Raises:
           UserError: the tokenizer has no [SEP], the length is below 2, or there is no pair.
@@ -50,7 +50,7 @@ class SourceTargets:
             )
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Numbers of the pairs at some places of an epoch: a random permutation."""
+        """The numbers of the pairs at positions of an epoch, in a random permutation."""
         return permute(place, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:

@@ -1,9 +1,9 @@
 """Consecutive segments of documents, one per step in each row, for models with a memory.
 
-Segments are cut at tokens, not at sentences, and do not overlap: no predicted token was in the
-memory before (Transformer-XL, XLNet). The documents of an epoch are concatenated in random order,
-and each row reads an equal part of them. The segment of any step is computed in O(log n) without
-the steps before it.
+Segments are cut at tokens, not at sentences, and do not overlap, so that the memory never contains
+a predicted token (Transformer-XL, XLNet). The documents of an epoch are concatenated in random
+order, and each row reads an equal part of them. The segment of any step is computed in O(log n)
+without the steps before it.
 """
 
 import functools
@@ -26,8 +26,8 @@ class Streams:
     """All segments of a split of a corpus, for one batch size.
 
     Example r * S + s of an epoch with S steps is the input of row r at step s. Each epoch cuts a
-    document at other positions: all segments but its first and its last are full. Segments that
-    do not fill a whole step are left out, others in each epoch.
+    document at different positions: all segments but its first and its last are full. Segments
+    that do not fill a whole step are left out, different ones in each epoch.
 
     Attributes:
       seed: Of order and cuts, together with the epoch.
@@ -46,7 +46,7 @@ class Streams:
         num_segments: int = 1,
         word_starts: Bool[np.ndarray, " V"] | None = None,
     ):
-        """Places the segments; reads no record.
+        """Locates the segments; does not read records.
 
         Args:
           corpus: One split.
@@ -55,7 +55,7 @@ class Streams:
           batch_size: Rows of a global batch.
           seed: Any integer.
           num_segments: 1; or 2, divided at a random token.
-          word_starts: Whether each token of the vocabulary begins a word; adds `word_starts` to
+          word_starts: Whether each token of the vocabulary starts a word; adds `word_starts` to
             batches.
 
         Raises:
@@ -67,8 +67,8 @@ class Streams:
         self._capacity = max_seq_length - specials.num_special_tokens(num_segments)
         if self._capacity < 2:
             raise UserError(
-                f"max_seq_length={max_seq_length} leaves {self._capacity} tokens next to the "
-                "special ones, expected >= 2; raise it"
+                f"max_seq_length: got {max_seq_length}, which leaves {self._capacity} tokens for "
+                "text, expected >= 2; raise it"
             )
         self._layout = Layout(corpus)
         self._begin = self._layout.document_begin(np.arange(self._layout.num_documents + 1))
@@ -83,7 +83,7 @@ class Streams:
             )
 
     def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Numbers of the examples at some places of an epoch, so that rows continue their text."""
+        """The numbers of the examples at positions of an epoch: each row continues its text."""
         step, row = np.divmod(place, self.batch_size)
         return row * self.steps_per_epoch + step
 
@@ -96,13 +96,13 @@ class Streams:
         """
         example = np.asarray(example, np.int64)
         document, piece = self._find(epoch, example)
-        most_moved = self._pieces[document] * self._capacity - self._sizes[document]
-        moved = below(most_moved + 1, uniforms(self.seed, "shift", epoch, document))
-        start = piece * self._capacity - moved
+        max_shift = self._pieces[document] * self._capacity - self._sizes[document]
+        shift = below(max_shift + 1, uniforms(self.seed, "shift", epoch, document))
+        start = piece * self._capacity - shift
         begin = self._begin[document] + np.maximum(start, 0)
         end = np.minimum(self._begin[document] + start + self._capacity, self._begin[document + 1])
         table, text = self._read(begin, end)
-        parts = self._divided(epoch, example, text) if self._paired else (text,)
+        parts = self._split_segments(epoch, example, text) if self._paired else (text,)
         batch = assemble(table, parts, self._specials, self.max_seq_length, self._word_starts)
         batch["example_id"] = example.astype(np.uint32)
         batch["memory_mask"] = self._is_text(parts)
@@ -113,12 +113,14 @@ class Streams:
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
         """The document of each example, and the number of its segment in it."""
-        documents, begin = self._epoch(epoch)
+        documents, begin = self._document_order(epoch)
         at = np.searchsorted(begin, example, side="right") - 1
         return documents[at], example - begin[at]
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - examples live as long as the run
-    def _epoch(self, epoch: int) -> tuple[Int[np.ndarray, " D"], Int[np.ndarray, " D_and_1"]]:
+    def _document_order(
+        self, epoch: int
+    ) -> tuple[Int[np.ndarray, " D"], Int[np.ndarray, " D_and_1"]]:
         """The documents in the order of an epoch, and the number of each one's first segment."""
         numbers = np.arange(self._layout.num_documents)
         documents = permute(numbers, len(numbers), self.seed, "documents", epoch)
@@ -132,13 +134,13 @@ class Streams:
         records = self._layout.record_at(begin), self._layout.record_at(end - 1) + 1
         places = Places(begin[None], skipped, capacity, *records)
         table = SentenceTable(self._corpus, self._layout, places, 0, 0)
-        return table, _between(table, table.locate(begin), table.locate(end))
+        return table, _make_segments(table, table.locate(begin), table.locate(end))
 
-    def _divided(
+    def _split_segments(
         self, epoch: int, example: Int[np.ndarray, " n"], text: Segment
     ) -> tuple[Segment, Segment]:
-        draws = uniforms(self.seed, "divide", epoch, example)
-        middle = text.begin + 1 + below(np.maximum(text.length - 1, 1), draws)
+        uniform = uniforms(self.seed, "divide", epoch, example)
+        middle = text.begin + 1 + below(np.maximum(text.length - 1, 1), uniform)
         return text._replace(end=middle), text._replace(begin=middle)
 
     def _is_text(self, parts: tuple[Segment, ...]) -> Bool[np.ndarray, "n L"]:
@@ -150,7 +152,7 @@ class Streams:
         return text
 
 
-def _between(
+def _make_segments(
     table: SentenceTable, begin: Int[np.ndarray, " n"], end: Int[np.ndarray, " n"]
 ) -> Segment:
     row = np.arange(len(begin))

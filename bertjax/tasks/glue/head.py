@@ -74,7 +74,7 @@ class Task(pretrainer.Task):
             return jnp.sum(weights * error**2), weight_sum, {"absolute_error": absolute}
         # In a mixture, labels of other tasks may be out of range; their weight is 0.
         labels = labels.astype(jnp.int32).clip(0, logits_BC.shape[-1] - 1)
-        accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits_BC, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Num[Array, " B"]:

@@ -58,7 +58,7 @@ class Task(pretrainer.Task):
             labels = jnp.repeat(labels, self.num_choices, 0)
         labels = jnp.argmax(labels.reshape(logits.shape), axis=-1)
         weight_sum = weights.sum()
-        accuracy = (losses.correct(logits, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits, labels, weights), weight_sum)
         return losses.cross_entropy(logits, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, " B"]:

@@ -79,6 +79,6 @@ def word_loss(
     """
     labels = jnp.maximum(batch["token_labels"] - 1, 0)
     weight_sum = weights.sum()
-    accuracy = (losses.correct(logits, labels, weights), weight_sum)
+    accuracy = (losses.count_correct(logits, labels, weights), weight_sum)
     loss_sum = losses.cross_entropy(logits, labels, weights)
     return loss_sum, weight_sum, {"accuracy": accuracy}

@@ -8,7 +8,7 @@ from bertjax import pretrainer
 from bertjax.constraints import AnyText, DropoutRate, PositiveInt, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import layer_choice
-from bertjax.layers.dense import named
+from bertjax.layers.dense import get_precision
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
 from bertjax.layers.layer_choice import LayerChoice
@@ -62,10 +62,10 @@ class Task(pretrainer.Task):
             self.lstm_layers,
             self.lstm_size,
             self.lstm_dropout,
-            named(encoder.precision),
+            get_precision(encoder.precision),
             name="lstm",
         )
-        features = layer_choice.chosen_features(encoded, self.layers)
+        features = layer_choice.select_features(encoded, self.layers)
         sequence = lstm(features, batch["attention_mask"], train=train)
         sequence = Dropout(self.lstm_dropout)(sequence, train=train)
         classifier = TaskClassifier(len(self.labels), encoder.initializer_range, name="classifier")

@@ -1,11 +1,10 @@
-"""Checkpoints on disk, without JAX: completeness, integrity, and which ones to keep.
+"""Checkpoints on disk, without JAX: completeness, integrity and retention.
 
-`checkpoints/300/` holds `state/`, the arrays as orbax writes them; `checkpoint.json`, see `Record`;
+`checkpoints/300/` contains `state/`, the arrays in Orbax's format; `checkpoint.json`, see `Record`;
 and `integrity.json`, the size and SHA-256 of every other file, which is written last. In a bucket,
-which answers for the content of its files itself, the sizes are all.
+which guarantees the content of its files, only the sizes are recorded.
 
-A folder without `integrity.json` is a save that was cut short, or one that lost it: either way it
-is no checkpoint.
+A folder without `integrity.json` is an interrupted save, not a checkpoint.
 """
 
 import dataclasses
@@ -22,20 +21,22 @@ from bertjax.io import storage
 from bertjax.io.files import read_json, write_json
 
 STATE, RECORD, INTEGRITY = "state", "checkpoint.json", "integrity.json"
-_GOING = ".removing-"
+_REMOVING = ".removing-"
+
+Metrics = Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What is known of a checkpoint beside its arrays.
+    """The metadata of a checkpoint.
 
     Attributes:
-      step: optimizer steps done.
+      step: Optimizer steps done.
       arrays: `{"shape": [...], "dtype": "float32"}` of every array, by name.
-      metrics: the newest measurements at that step.
-      provenance: fingerprints of what the state depends on: corpus, tokenizer, config.
-      hooks: what the hooks of the loop remember across restarts.
-      version: of bertjax.
+      metrics: The metrics recorded at that step.
+      provenance: Fingerprints of the corpus, tokenizer and config.
+      hooks: State dicts of the training loop's hooks, by name.
+      version: Version of bertjax that wrote it.
     """
 
     step: int
@@ -48,7 +49,9 @@ class Record:
 
 def steps(directory: pathlib.Path) -> list[int]:
     """The steps of the finished checkpoints in a folder, oldest first."""
-    return [step for step in _numbered(directory) if (directory / str(step) / INTEGRITY).exists()]
+    return [
+        step for step in _step_folders(directory) if (directory / str(step) / INTEGRITY).exists()
+    ]
 
 
 def read_record(checkpoint: pathlib.Path) -> Record:
@@ -63,17 +66,17 @@ def read_record(checkpoint: pathlib.Path) -> Record:
     except TypeError:
         known = ", ".join(field.name for field in dataclasses.fields(Record))
         raise UserError(
-            f"{checkpoint / RECORD} holds {', '.join(content)}; expected {known}: it was written "
-            f"by bertjax {content.get('version', 'of an unknown version')}"
+            f"{checkpoint / RECORD}: got the fields {', '.join(content)}, expected {known}; use "
+            f"the version of bertjax that wrote it, {content.get('version', 'unknown')}"
         ) from None
 
 
-def metrics(directory: pathlib.Path) -> dict[int, Mapping[str, float]]:
+def metrics(directory: pathlib.Path) -> dict[int, Metrics]:
     """The metrics of every finished checkpoint in a folder, oldest first.
 
-    One whose record cannot be read has none: it is damaged, or is being removed at this moment.
+    Those of an unreadable record are empty: it is damaged, or is being removed concurrently.
     """
-    found: dict[int, Mapping[str, float]] = {}
+    found: dict[int, Metrics] = {}
     for step in steps(directory):
         try:
             found[step] = read_record(directory / str(step)).metrics
@@ -83,33 +86,33 @@ def metrics(directory: pathlib.Path) -> dict[int, Mapping[str, float]]:
 
 
 def finish(checkpoint: pathlib.Path, record: Record) -> None:
-    """Turns a folder whose arrays are written into a checkpoint."""
+    """Completes a checkpoint whose arrays are written."""
     write_json(checkpoint / RECORD, dataclasses.asdict(record))
     files = {name: {"size": size, "sha256": digest} for name, size, digest in _contents(checkpoint)}
     write_json(checkpoint / INTEGRITY, {"files": files})
 
 
 def defect(checkpoint: pathlib.Path) -> str | None:
-    """The first thing that is wrong with a checkpoint, read through to the last byte, or None."""
+    """Reads a whole checkpoint and describes its first defect, or returns None."""
     try:
-        wanted = read_json(checkpoint / INTEGRITY)["files"]
+        expected = read_json(checkpoint / INTEGRITY)["files"]
         found = {name: (size, digest) for name, size, digest in _contents(checkpoint)}
     except (UserError, KeyError):
         return f"{INTEGRITY} is missing or unreadable"
     except OSError as error:
         return f"{error.filename} cannot be read: {error.strerror}"
-    for name, entry in wanted.items():
+    for name, entry in expected.items():
         if name not in found:
             return f"{name} is missing"
         if found[name][0] != entry["size"]:
             return f"{name} has {found[name][0]} bytes, expected {entry['size']}"
         if None not in (found[name][1], entry["sha256"]) and found[name][1] != entry["sha256"]:
-            return f"{name} has other content than was written"
+            return f"{name} has other content than when it was written"
     return None
 
 
 def size(checkpoint: pathlib.Path) -> int:
-    """Bytes of all its files."""
+    """Total size of a checkpoint's files, in bytes."""
     if storage.is_remote(checkpoint):
         files = storage.with_retries(lambda: storage.list_files(checkpoint), checkpoint)
         return sum(size for size, _ in files.values())
@@ -117,62 +120,62 @@ def size(checkpoint: pathlib.Path) -> int:
 
 
 def remove(checkpoint: pathlib.Path) -> None:
-    """Removes a checkpoint; killed half-way, nothing is left that looks like one."""
+    """Removes a checkpoint atomically: an interrupted removal leaves no incomplete one."""
     if storage.is_remote(checkpoint):
-        # Nothing is renamed in a bucket, all is copied.
+        # A bucket cannot rename, only copy.
         (checkpoint / INTEGRITY).unlink(missing_ok=True)
         clear(checkpoint)
         return
-    going = checkpoint.with_name(_GOING + checkpoint.name)
-    clear(going)
-    checkpoint.rename(going)
-    clear(going)
+    removing = checkpoint.with_name(_REMOVING + checkpoint.name)
+    clear(removing)
+    checkpoint.rename(removing)
+    clear(removing)
 
 
 def set_aside(checkpoint: pathlib.Path) -> pathlib.Path:
-    """Moves a damaged checkpoint out of the way; only the one moved last is kept."""
+    """Renames a damaged checkpoint to `damaged-STEP`; only the last one is kept."""
     for earlier in checkpoint.parent.glob("damaged-*"):
         clear(earlier)
     return checkpoint.rename(checkpoint.with_name(f"damaged-{checkpoint.name}"))
 
 
-def unfinished(directory: pathlib.Path) -> list[int]:
-    """Steps whose arrays are all there but whose `integrity.json` is not, oldest first."""
-    whole = set(steps(directory))
-    found = [step for step in _numbered(directory) if (directory / str(step) / STATE).exists()]
-    return [step for step in found if step not in whole]
+def incomplete_steps(directory: pathlib.Path) -> list[int]:
+    """Steps with arrays but without `integrity.json`, oldest first."""
+    complete = set(steps(directory))
+    found = [step for step in _step_folders(directory) if (directory / str(step) / STATE).exists()]
+    return [step for step in found if step not in complete]
 
 
-def sweep(directory: pathlib.Path) -> None:
-    """Removes what saves and removals that were cut short have left behind."""
-    written = {*steps(directory), *unfinished(directory)}
-    for step in set(_numbered(directory)) - written:
+def remove_leftovers(directory: pathlib.Path) -> None:
+    """Removes the remains of interrupted saves and removals."""
+    existing = {*steps(directory), *incomplete_steps(directory)}
+    for step in set(_step_folders(directory)) - existing:
         clear(directory / str(step))
-    for path in directory.glob(f"{_GOING}*"):
+    for path in directory.glob(f"{_REMOVING}*"):
         clear(path)
 
 
 def clear(folder: pathlib.Path) -> None:
-    """Removes a folder as far as it can be removed."""
+    """Removes a folder and its content; on a disk, errors are ignored."""
     if not storage.is_remote(folder):
         shutil.rmtree(folder, ignore_errors=True)
     else:
         storage.remove_folder(folder)
 
 
-def _numbered(directory: pathlib.Path) -> list[int]:
+def _step_folders(directory: pathlib.Path) -> list[int]:
     if not storage.with_retries(directory.exists, directory):
         return []
     return sorted(int(path.name) for path in directory.glob("*") if path.name.isdecimal())
 
 
 def _contents(checkpoint: pathlib.Path) -> list[tuple[str, int, str | None]]:
-    """Name, size and SHA-256 of every file that `integrity.json` answers for."""
-    read = _sizes_in_bucket if storage.is_remote(checkpoint) else _read_through
-    return sorted(facts for facts in read(checkpoint) if facts[0] != INTEGRITY)
+    """Name, size and SHA-256 of every file, for `integrity.json`."""
+    read = _list_bucket if storage.is_remote(checkpoint) else _hash_files
+    return sorted(entry for entry in read(checkpoint) if entry[0] != INTEGRITY)
 
 
-def _read_through(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, str]]:
+def _hash_files(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, str]]:
     for folder, _, names in os.walk(checkpoint):
         for name in names:
             path = pathlib.Path(folder, name)
@@ -181,30 +184,28 @@ def _read_through(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, str]]:
             yield str(path.relative_to(checkpoint)), path.stat().st_size, digest
 
 
-def _sizes_in_bucket(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, None]]:
+def _list_bucket(checkpoint: pathlib.Path) -> Iterator[tuple[str, int, None]]:
     for name, (size, _) in storage.with_retries(
         lambda: storage.list_files(checkpoint), checkpoint
     ).items():
         yield name, size, None
 
 
-Metrics = Mapping[str, float]
-
 DIRECTIONS = {"min": 1.0, "max": -1.0}
 
 
 @dataclasses.dataclass(frozen=True)
-class Keep:
-    """Which checkpoints of a run stay.
+class Retention:
+    """Retention policy: which checkpoints of a run are kept.
 
     Attributes:
-      latest: how many of the newest; at least 1, since a run resumes from them.
-      best: how many of the best besides.
-      metric: the name of the metric that decides which are best.
-      mode: "min" when less of it is better, "max" when more is.
+      latest: Number of the newest; at least 1, since a run resumes from it.
+      best: Number of the best, in addition.
+      metric: The metric by which checkpoints are compared.
+      mode: "min" if lower values are better, "max" if higher ones are.
 
     Raises:
-      UserError: no checkpoint would stay, or the mode is neither.
+      UserError: `latest` or `mode` is invalid.
     """
 
     latest: int = 3
@@ -215,26 +216,28 @@ class Keep:
     def __post_init__(self):
         if self.latest < 1:
             raise UserError(
-                f"keep_checkpoints={self.latest}: a run resumes from the newest; expected 1 or more"
+                f"keep_checkpoints: got {self.latest}, expected an integer >= 1, since a run "
+                "resumes from the newest"
             )
         if self.mode not in DIRECTIONS:
-            raise UserError(f"best_mode={self.mode!r}: expected 'min' (less is better) or 'max'")
+            raise UserError(
+                f"best_mode: got {self.mode!r}, expected 'min' (lower is better) or 'max'"
+            )
 
 
-def ranked(metrics: Mapping[int, Metrics], metric: str, mode: str) -> list[int]:
-    """The steps at which a metric was measured, best first; of equal ones the older first.
+def rank_steps(metrics: Mapping[int, Metrics], metric: str, mode: str) -> list[int]:
+    """Sorts the steps that have a metric, best first; of equal ones the older first.
 
     Args:
-      metrics: each checkpoint's metrics, by step.
-      metric: see `Keep`.
-      mode: see `Keep`.
+      metrics: Metrics of each checkpoint, by step.
+      metric: See `Retention`.
+      mode: See `Retention`.
     """
     measured = [step for step in metrics if math.isfinite(metrics[step].get(metric, math.nan))]
     return sorted(measured, key=lambda step: (DIRECTIONS[mode] * metrics[step][metric], step))
 
 
-def superfluous(metrics: Mapping[int, Metrics], keep: Keep) -> list[int]:
-    """The steps whose checkpoints may go, oldest first; `metrics` are those of each, by step."""
-    best = ranked(metrics, keep.metric, keep.mode)[: keep.best] if keep.best else []
-    kept = {*sorted(metrics)[-keep.latest :], *best}
-    return sorted(set(metrics) - kept)
+def steps_to_remove(metrics: Mapping[int, Metrics], keep: Retention) -> list[int]:
+    """The steps whose checkpoints are not kept, oldest first, given the metrics of each step."""
+    best = rank_steps(metrics, keep.metric, keep.mode)[: keep.best] if keep.best else []
+    return sorted(set(metrics) - {*sorted(metrics)[-keep.latest :], *best})

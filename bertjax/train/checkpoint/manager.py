@@ -1,7 +1,7 @@
 """Save checkpoints during training, keep the newest and the best, resume from the newest.
 
-One process of a run writes the small files and decides; the others follow it. All of them take
-part in writing and reading the arrays.
+Process 0 of a run writes the metadata and chooses the step to resume from; all processes write and
+read the arrays.
 """
 
 import concurrent.futures
@@ -26,7 +26,7 @@ from bertjax.io import storage
 from bertjax.io.files import is_disk_full
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import restore, trees
-from bertjax.train.checkpoint.folder import Keep, Record
+from bertjax.train.checkpoint.folder import Record, Retention
 from bertjax.train.checkpoint.orbax import array_handler, orbax
 
 _HOUR = 3600
@@ -38,11 +38,11 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _check_room(folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
-    """Raises the error of a full disk before it comes to that.
+def _check_disk_space(folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
+    """Raises the error of a full disk before anything is written.
 
-    Compression may well make the arrays smaller, but a disk this full is no place to continue with,
-    and half-written arrays make orbax print what it raises.
+    Compressed arrays might still fit, but then the disk would be full soon, and a partial write
+    makes Orbax print its errors.
     """
     if storage.is_remote(folder):
         return
@@ -51,37 +51,36 @@ def _check_room(folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
 
 
 class Checkpoints:
-    """The checkpoints of one run, for the process that writes them.
+    """The checkpoints of one run: saves them in the background and resumes from them.
 
-    Close it, or use it as a context manager: the last save is finished then, and what went wrong
-    with it is raised.
+    Close it, or use it as a context manager: this waits for the last save and raises its errors.
 
     Args:
-      workdir: the run's folder, on a disk or in a bucket.
-      keep: what is kept.
-      provenance: fingerprints of what a state depends on, by what it is ("corpus", "tokenizer",
-        "config"). A checkpoint with others is refused.
-      log: gets one line about every damaged checkpoint that is passed over.
+      workdir: The run's folder, on a disk or in a bucket.
+      keep: Which checkpoints to keep.
+      provenance: Fingerprints of the "corpus", "tokenizer" and "config" of the run. A checkpoint
+        with others is refused.
+      log: Called with one line for every damaged checkpoint that is skipped.
     """
 
     def __init__(
         self,
         workdir: str | pathlib.Path,
         *,
-        keep: Keep | None = None,
+        keep: Retention | None = None,
         provenance: Mapping[str, str] | None = None,
         log: Callable[[str], None] = _to_stderr,
     ):
         self.directory = storage.absolute(storage.to_path(workdir)) / "checkpoints"
         if str(self.directory).startswith("s3://"):
             raise UserError(
-                f"{workdir}: orbax writes no checkpoints into s3://; name a folder on a disk, or "
-                "in gs://"
+                f"{workdir}: Orbax cannot write checkpoints to s3://; pass a folder on a disk "
+                "or in gs://"
             )
-        self._keep = keep or Keep()
+        self._keep = keep or Retention()
         self._provenance = dict(provenance or {})
         self._log = log
-        self._decides = jax.process_index() == 0
+        self._is_main = jax.process_index() == 0
         self._orbax = None
         self._finisher = concurrent.futures.ThreadPoolExecutor(1, "finish-checkpoint")
         self._finishing: concurrent.futures.Future | None = None
@@ -95,20 +94,20 @@ class Checkpoints:
         metrics: Mapping[str, float] | None = None,
         hooks: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begins to save a state; returns as soon as the state may change.
+        """Saves a state asynchronously; returns as soon as its memory may be reused.
 
-        Waits for the save before it, and raises what went wrong with that one.
+        Waits for the previous save first and raises its errors.
 
         Raises:
-          UserError: the disk is full. The last whole checkpoint is named and as it was.
+          UserError: the disk is full; earlier checkpoints are unchanged.
         """
         self.wait()
         if step == self._newest:
             return
         folder = self.directory / str(step)
-        if self._decides and folder.exists():
-            raise ValueError(f"{folder} is there already: resume from it, or remove it")
-        arrays = trees.named(state)
+        if self._is_main and folder.exists():
+            raise ValueError(f"{folder} already exists: resume from it, or remove it")
+        arrays = trees.flatten_names(state)
         record = Record(
             step=step,
             arrays=restore.describe(arrays),
@@ -117,22 +116,22 @@ class Checkpoints:
             hooks=copy.deepcopy(dict(hooks or {})),
             version=bertjax.__version__,
         )
-        with self._cleaned_up(folder):
-            if self._decides:
+        with self._clean_up_on_error(folder):
+            if self._is_main:
                 storage.make_folder(folder)
-                _check_room(folder, arrays)
-            self._begin(folder / checkpoint_folder.STATE, arrays)
+                _check_disk_space(folder, arrays)
+            self._start_writing(folder / checkpoint_folder.STATE, arrays)
         self._newest = step
         self._finishing = self._finisher.submit(self._finish, folder, record)
 
     def wait(self) -> None:
-        """Returns when the last save is on disk; raises what went wrong with it."""
+        """Waits until the last save is on disk; raises its errors."""
         if self._finishing is not None:
             finishing, self._finishing = self._finishing, None
             finishing.result()
 
     def close(self) -> None:
-        """Waits and lets go of the threads; a second time it does nothing."""
+        """Waits for the last save and stops the threads; idempotent."""
         try:
             self.wait()
         finally:
@@ -148,18 +147,18 @@ class Checkpoints:
         self.close()
 
     def resume(self, target: PyTree) -> tuple[PyTree, Record] | None:
-        """Reads the newest whole checkpoint, or returns None where there has never been one.
+        """Restores the newest complete checkpoint, or returns None if there is none.
 
-        Checkpoints that are damaged are set aside, with a line that says so.
+        Damaged checkpoints are renamed and logged.
 
         Args:
-          target: the expected tree; see `restore.load`.
+          target: The expected tree; see `restore.load`.
 
         Raises:
-          UserError: there are checkpoints but none is whole, or the newest does not fit this run.
+          UserError: all checkpoints are damaged, or the newest is of another run.
         """
         self.wait()
-        step = self._agreed(self._newest_whole)
+        step = self._broadcast_decision(self._newest_intact)
         if step is None:
             return None
         folder = self.directory / str(step)
@@ -170,96 +169,96 @@ class Checkpoints:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the last save is still on its way to the disk."""
+        """Whether the last save is still being written."""
         return self._finishing is not None and not self._finishing.done()
 
     @property
     def latest(self) -> int | None:
-        """The newest step that is on disk."""
+        """The newest step on disk, or None."""
         return max(checkpoint_folder.steps(self.directory), default=None)
 
     @property
     def best(self) -> int | None:
-        """The step with the best metric, of those on disk."""
+        """The step on disk with the best metric, or None."""
         metrics = checkpoint_folder.metrics(self.directory)
-        ranks = checkpoint_folder.ranked(metrics, self._keep.metric, self._keep.mode)
+        ranks = checkpoint_folder.rank_steps(metrics, self._keep.metric, self._keep.mode)
         return ranks[0] if ranks else None
 
-    def _begin(self, folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
+    def _start_writing(self, folder: pathlib.Path, arrays: Mapping[str, Any]) -> None:
         ocp = orbax()
         if self._orbax is None:
             self._orbax = ocp.AsyncCheckpointer(
                 array_handler(), async_options=ocp.AsyncOptions(timeout_secs=_HOUR)
             )
-        # Orbax refuses arrays without elements; their shape in the record is all there is to them.
+        # Orbax rejects arrays without elements; their shapes are in the record.
         stored = {name: leaf for name, leaf in arrays.items() if leaf.size}
-        self._orbax.save(folder, args=ocp.args.PyTreeSave(trees.nested(stored)))
+        self._orbax.save(folder, args=ocp.args.PyTreeSave(trees.nest(stored)))
 
     def _finish(self, folder: pathlib.Path, record: Record) -> None:
-        with self._cleaned_up(folder):
+        with self._clean_up_on_error(folder):
             self._orbax.wait_until_finished()
-            if self._decides:
+            if self._is_main:
                 checkpoint_folder.finish(folder, record)
-        if self._decides:
-            self._drop_superfluous()
+        if self._is_main:
+            self._remove_old()
 
     @contextlib.contextmanager
-    def _cleaned_up(self, folder: pathlib.Path) -> Iterator[None]:
-        """Leaves nothing of a save that fails, and explains a full disk."""
+    def _clean_up_on_error(self, folder: pathlib.Path) -> Iterator[None]:
+        """Removes a failed save, and turns a full disk into a `UserError`."""
         try:
             yield
         except Exception as error:
-            if self._decides:
+            if self._is_main:
                 checkpoint_folder.clear(folder)
             if not is_disk_full(error):
                 raise
             last = self.latest
-            last = "no checkpoint is there yet" if last is None else f"the last whole one is {last}"
+            last = "there is no checkpoint yet" if last is None else f"the last one is {last}"
             raise UserError(
                 f"the disk is full: checkpoint {folder.name} could not be saved in "
-                f"{self.directory}; {last}; free some space and start the same command to continue"
+                f"{self.directory}; {last}; free some space and run the same command to resume"
             ) from error
 
-    def _drop_superfluous(self) -> None:
+    def _remove_old(self) -> None:
         found = checkpoint_folder.metrics(self.directory)
-        for step in checkpoint_folder.superfluous(found, self._keep):
+        for step in checkpoint_folder.steps_to_remove(found, self._keep):
             checkpoint_folder.remove(self.directory / str(step))
 
-    def _newest_whole(self) -> int | None:
-        """Finds the step to resume from, and tidies the folder."""
-        checkpoint_folder.sweep(self.directory)
+    def _newest_intact(self) -> int | None:
+        """Finds the step to resume from; renames damaged checkpoints and removes leftovers."""
+        checkpoint_folder.remove_leftovers(self.directory)
         damaged: dict[int, str] = {}
-        whole = None
+        intact = None
         for step in reversed(checkpoint_folder.steps(self.directory)):
             reason = checkpoint_folder.defect(self.directory / str(step))
             if reason is None:
-                whole = step
+                intact = step
                 break
             damaged[step] = reason
-        if damaged and whole is None:
+        if damaged and intact is None:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged.items())
             raise UserError(
-                f"no checkpoint in {self.directory} is whole ({reasons}): restore that folder from "
-                f"a copy, or remove it to begin again"
+                f"all checkpoints in {self.directory} are damaged ({reasons}): restore that folder "
+                f"from a copy, or remove it to start from step 0"
             )
-        cut_short = dict.fromkeys(checkpoint_folder.unfinished(self.directory), "never finished")
-        self._set_aside(damaged | cut_short, whole)
-        return whole
+        incomplete = checkpoint_folder.incomplete_steps(self.directory)
+        self._set_aside(damaged | dict.fromkeys(incomplete, "never finished"), intact)
+        return intact
 
-    def _set_aside(self, reasons: Mapping[int, str], whole: int | None) -> None:
-        going_on = "beginning again" if whole is None else f"continuing from checkpoint {whole}"
+    def _set_aside(self, reasons: Mapping[int, str], intact: int | None) -> None:
+        resumed = "starting from step 0" if intact is None else f"resuming from checkpoint {intact}"
         for step, reason in sorted(reasons.items()):
             moved = checkpoint_folder.set_aside(self.directory / str(step))
-            self._log(f"checkpoint {step} is damaged ({reason}): moved to {moved}; {going_on}")
+            self._log(f"checkpoint {step} is damaged ({reason}): moved to {moved}; {resumed}")
 
-    def _agreed(self, decide: Callable[[], int | None]) -> int | None:
-        """The first process's decision, on every process."""
+    def _broadcast_decision(self, decide: Callable[[], int | None]) -> int | None:
+        """Broadcasts the decision of process 0 to all processes."""
         if jax.process_count() == 1:
             return decide()
         from jax.experimental import multihost_utils
 
         step, refusal = None, None
-        if self._decides:
+        if self._is_main:
             try:
                 step = decide()
             except UserError as error:
@@ -267,15 +266,16 @@ class Checkpoints:
         code = _REFUSED if refusal else _NONE if step is None else step
         code = int(multihost_utils.broadcast_one_to_all(np.int32(code)))
         if code == _REFUSED:
-            raise refusal or UserError(f"process 0 found no whole checkpoint in {self.directory}")
+            damaged = f"process 0: all checkpoints in {self.directory} are damaged"
+            raise refusal or UserError(damaged)
         return None if code == _NONE else code
 
     def _check_provenance(self, folder: pathlib.Path, record: Record) -> None:
-        for kind, wanted in self._provenance.items():
+        for kind, expected in self._provenance.items():
             found = record.provenance.get(kind)
-            if found != wanted:
+            if found != expected:
                 raise UserError(
-                    f"{folder} was made with another {kind}: its fingerprint is "
-                    f"{(found or 'absent')[:16]}, that of this run is {wanted[:16]}; use the "
-                    f"{kind} that it was made with, or another --workdir"
+                    f"{folder} was written with another {kind}: got fingerprint "
+                    f"{(found or 'absent')[:16]}, expected {expected[:16]} of this run; use the "
+                    f"{kind} of the checkpoint, or another --workdir"
                 )

@@ -19,16 +19,16 @@ def orbax() -> ModuleType:
     import orbax.checkpoint
 
     for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(_of_others)
+        logging.getLogger(name).addFilter(_is_not_of_orbax)
     return orbax.checkpoint
 
 
 def array_handler() -> Any:
-    """What writes trees of arrays.
+    """Builds Orbax's handler for trees of arrays.
 
-    Orbax lets each device that holds a copy of an array write a part of it, and compiles a program
-    for every shape to cut these parts. Among devices of a CPU, which share its memory, that gains
-    nothing, and would take many times as long as the first save itself.
+    By default each device with a replica of an array writes a part of it, for which Orbax compiles
+    a program per shape. Devices of a CPU share one memory: it would gain nothing, and compilation
+    would take many times as long as the save.
     """
     ocp = orbax()
     if jax.default_backend() != "cpu":
@@ -41,10 +41,10 @@ def array_handler() -> Any:
     return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
 
 
-def _of_others(record: logging.LogRecord) -> bool:
-    """Drops orbax's records: each save's progress, and tracebacks of what it raises as well.
+def _is_not_of_orbax(record: logging.LogRecord) -> bool:
+    """Filters out Orbax's log records: progress, and tracebacks of errors that it also raises.
 
-    When several of its writes fail, asyncio tells of all those after the first.
+    When several of its writes fail, asyncio logs all those after the first.
     """
     trace = record.exc_info[2] if record.exc_info else None
     files = [frame.filename for frame in traceback.extract_tb(trace)]

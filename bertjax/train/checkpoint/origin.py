@@ -19,7 +19,7 @@ _SHOWN_ROWS = 8
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedSource:
-    """Where an encoder comes from.
+    """A run, or one of its checkpoints, that another run is initialised from.
 
     Attributes:
       run: The folder of the run.
@@ -32,7 +32,7 @@ class PretrainedSource:
     config: dict[str, Any]
 
     def description(self) -> dict[str, Any]:
-        """What tells this origin from others, wherever the run's folder lies."""
+        """Identifies the parameters, independently of the path of the run."""
         if self.checkpoint is None:
             return {"step": 0, "encoder": "random"}
         encoder = restore.load_numpy(self.checkpoint, "params/encoder")
@@ -40,82 +40,85 @@ class PretrainedSource:
 
 
 def resolve(name: str) -> PretrainedSource:
-    """Finds what the user means by RUN, RUN@STEP, RUN@best or random:RUN.
+    """Resolves RUN, RUN@STEP, RUN@best or random:RUN to a checkpoint.
 
-    RUN is the newest checkpoint of a run's folder, `RUN@best` the best by the run's own
-    `best_metric`, `random:RUN` its model and tokenizer with fresh parameters. Of a fine-tuning run
-    that keeps its checkpoints, RUN is the folder of one seed, `runs/mrpc/seed_0`, and its
-    checkpoint that of the epoch whose scores the seed reports.
+    RUN is the newest checkpoint in a run's folder, `RUN@best` the best by the run's own
+    `best_metric`, `random:RUN` its model and tokenizer with fresh parameters. For a fine-tuning
+    that keeps its checkpoints, RUN is the folder of one seed, `runs/mrpc/seed_0`, and the
+    checkpoint is that of the epoch whose scores the seed reports.
 
     Raises:
       UserError: there is no such run or checkpoint, or it is damaged.
     """
     if name == "random":
         raise UserError(
-            "random requires a run whose model and tokenizer it takes: write random:RUN, where "
-            "RUN is "
-            "a run's folder"
+            "got random without a run, expected random:RUN, an untrained model with the config and "
+            "tokenizer of RUN; pass the folder of a run as RUN"
         )
     fresh = name.startswith("random:")
-    folder, _, which = name.removeprefix("random:").partition("@")
-    holder = storage.to_path(folder)
-    run = holder.parent if holder.name.startswith("seed_") else holder
+    path, _, selector = name.removeprefix("random:").partition("@")
+    folder = storage.to_path(path)
+    run = folder.parent if folder.name.startswith("seed_") else folder
     if not (run / "config.json").is_file():
         raise UserError(
-            f"{run} is no run: it has no config.json; expected the --workdir of a pretraining run"
+            f"{run} is no run: it has no config.json; pass the --workdir of a pretraining run"
         )
     config = read_json(run / "config.json")
     refuse_released(run, config)
     if "model" not in config:
         sections = ", ".join(config) or "nothing"
         raise UserError(
-            f"{run} has no model: got a config.json with {sections}, expected the --workdir of one "
-            "pretraining or fine-tuning"
+            f"{run} has no model: got a config.json with {sections}, expected one of a pretraining "
+            "or fine-tuning; pass its --workdir"
         )
-    checkpoint = None if fresh else _checkpoint(holder / "checkpoints", which, config)
+    checkpoint = None if fresh else _find_checkpoint(folder / "checkpoints", selector, config)
     return PretrainedSource(run, checkpoint, config)
 
 
 def refuse_released(run: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Raises `UserError` if a folder holds a model that transformers saved, and no run."""
+    """Raises `UserError` if a folder has a model saved by transformers instead of a run."""
     if "model" not in config and "model_type" in config:
         raise UserError(
-            f"{run} is no run but what transformers saved: `bertjax import --from {run} --to RUN` "
-            "makes a run of it"
+            f"{run} is no run but a model saved by transformers; convert it with `bertjax import "
+            f"--from {run} --to RUN`"
         )
 
 
-def _checkpoint(directory: pathlib.Path, which: str, config: dict[str, Any]) -> pathlib.Path:
+def _find_checkpoint(
+    directory: pathlib.Path, selector: str, config: dict[str, Any]
+) -> pathlib.Path:
+    """The checkpoint of a selector: a step, "best", or "" for the default; checks its integrity."""
     steps = checkpoint_folder.steps(directory)
     if not steps and "task" in config:
         raise UserError(
-            f"{directory} holds no finished checkpoint: expected the folder of a seed, as in "
+            f"{directory} has no complete checkpoint: expected the folder of a seed, as in "
             "runs/mrpc/seed_0, of a fine-tuning with --config.keep_checkpoints=true"
         )
     if not steps:
-        raise UserError(f"{directory} holds no finished checkpoint: wait for the run's first one")
-    if which == "best":
-        step = _best(directory, steps, config)
-    elif which:
-        step = int(which) if which.isdecimal() and int(which) in steps else None
+        raise UserError(f"{directory} has no complete checkpoint: wait for the run's first one")
+    if selector == "best":
+        step = _best_step(directory, steps, config)
+    elif selector:
+        step = int(selector) if selector.isdecimal() and int(selector) in steps else None
     else:
-        step = _chosen(directory, steps)
+        step = _default_step(directory, steps)
     if step is None:
         raise UserError(
-            f"no checkpoint {which!r} in {directory}: it has {', '.join(map(str, steps))}, best"
+            f"no checkpoint {selector!r} in {directory}, expected one of "
+            f"{', '.join(map(str, steps))}, best"
         )
     defect = checkpoint_folder.defect(directory / str(step))
     if defect:
         others = [other for other in steps if other != step]
         raise UserError(
             f"{directory / str(step)} is damaged ({defect}): "
-            + (f"name another, as in RUN@{others[-1]}" if others else "it is the only one")
+            + (f"pass another, as in RUN@{others[-1]}" if others else "it is the only one")
         )
     return directory / str(step)
 
 
-def _chosen(directory: pathlib.Path, steps: list[int]) -> int:
-    """The step of the epoch that a finished fine-tuning reports; of other runs the newest step."""
+def _default_step(directory: pathlib.Path, steps: list[int]) -> int:
+    """The step of the epoch that a finished fine-tuning reports; for other runs the newest."""
     path = directory.parent / "result.json"
     if not path.is_file():
         return steps[-1]
@@ -123,25 +126,25 @@ def _chosen(directory: pathlib.Path, steps: list[int]) -> int:
     step = next(e["step"] for e in result["epochs"] if e["epoch"] == result["chosen_epoch"])
     if step not in steps:
         raise UserError(
-            f"{directory} lacks step {step}, that of the epoch which {path.name} reports: it has "
-            f"{', '.join(map(str, steps))}; name one, as in {directory.parent}@{steps[-1]}"
+            f"{directory} lacks step {step}, that of the epoch which {path.name} reports: got "
+            f"{', '.join(map(str, steps))}; pass one, as in {directory.parent}@{steps[-1]}"
         )
     return step
 
 
-def _best(directory: pathlib.Path, steps: list[int], config: dict[str, Any]) -> int:
+def _best_step(directory: pathlib.Path, steps: list[int], config: dict[str, Any]) -> int:
     if "best_metric" not in config:
-        raise UserError(f"{directory} is of fine-tuning, which keeps what counts: leave @best out")
+        raise UserError(f"{directory} is of a fine-tuning, which has no best_metric: omit @best")
     metric, mode = config["best_metric"], config["best_mode"]
     records = {s: checkpoint_folder.read_record(directory / str(s)).metrics for s in steps}
-    ranked = checkpoint_folder.ranked(records, metric, mode)
-    if not ranked:
-        raise UserError(f"no checkpoint in {directory} has {metric!r}: name a step instead of best")
-    return ranked[0]
+    ranks = checkpoint_folder.rank_steps(records, metric, mode)
+    if not ranks:
+        raise UserError(f"no checkpoint in {directory} has {metric!r}: pass a step instead of best")
+    return ranks[0]
 
 
 def check(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -> None:
-    """Refuses a checkpoint whose arrays under `params/<part>` are not those of `params[part]`.
+    """Checks that the arrays under `params/<part>` of a checkpoint match `params[part]`.
 
     Raises:
       UserError: names, shapes or types differ; a table shows the first that do.
@@ -153,38 +156,40 @@ def check(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -> No
         for name, array in record.arrays.items()
         if name.startswith(prefix)
     }
-    _compare(found, restore.describe(trees.named(params[part])), f"{checkpoint}: {{}}", part)
+    _compare(
+        found, restore.describe(trees.flatten_names(params[part])), f"{checkpoint}: {{}}", part
+    )
 
 
 def place(arrays: PyTree, shapes: PyTree, owner: str) -> PyTree:
-    """Puts numpy arrays where shapes of the same names lie.
+    """Places numpy arrays on devices with the shardings of the shapes of the same names.
 
     Args:
-      arrays: What there is; shapes stay shapes, for a program that is compiled and not run.
-      shapes: What is expected, each with its sharding.
-      owner: Whose arrays they are.
+      arrays: Arrays; or shapes, which stay shapes, for ahead-of-time compilation.
+      shapes: Expected shapes, with shardings.
+      owner: Name of the model that the arrays belong to, for messages.
 
     Raises:
       UserError: names, shapes or types differ; a table shows the first that do.
     """
-    found, wanted = trees.named(arrays), trees.named(shapes)
-    _compare(restore.describe(found), restore.describe(wanted), "{}", owner)
-    placed = {name: _placed(found[name], shape.sharding) for name, shape in wanted.items()}
-    return trees.like(shapes, placed)
+    found, expected = trees.flatten_names(arrays), trees.flatten_names(shapes)
+    _compare(restore.describe(found), restore.describe(expected), "{}", owner)
+    placed = {name: _place_array(found[name], shape.sharding) for name, shape in expected.items()}
+    return trees.unflatten_like(shapes, placed)
 
 
-def _compare(found: Mapping, wanted: Mapping, sentence: str, owner: str) -> None:
-    names = dict.fromkeys([*wanted, *found])
-    differing = [name for name in names if found.get(name) != wanted.get(name)]
+def _compare(found: Mapping, expected: Mapping, sentence: str, owner: str) -> None:
+    names = dict.fromkeys([*expected, *found])
+    differing = [name for name in names if found.get(name) != expected.get(name)]
     if differing:
-        rows = [_row(name, found.get(name), wanted.get(name)) for name in differing[:_SHOWN_ROWS]]
+        rows = [_row(name, found.get(name), expected.get(name)) for name in differing[:_SHOWN_ROWS]]
         hidden = len(differing) - len(rows)
-        told = (
+        summary = (
             f"{len(differing)} of {len(names)} arrays of the {owner} do not match; expected a "
             "checkpoint of the same model"
         )
         rows += [f"  and {hidden} more"] if hidden else []
-        raise UserError("\n".join([sentence.format(told), *rows]))
+        raise UserError("\n".join([sentence.format(summary), *rows]))
 
 
 def load_params(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -> PyTree:
@@ -192,7 +197,7 @@ def load_params(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder")
 
     Args:
       checkpoint: Folder of a step.
-      params: Fresh parameters on their devices; the taken ones are placed alike.
+      params: Fresh parameters on their devices; the loaded ones get the same shardings.
       part: Name of the subtree.
 
     Raises:
@@ -200,23 +205,23 @@ def load_params(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder")
     """
     check(checkpoint, params, part)
     found = restore.load_numpy(checkpoint, f"params/{part}")
-    taken = jax.tree.map(lambda new, old: _placed(old, new.sharding), params[part], found)
-    return {**params, part: taken}
+    loaded = jax.tree.map(lambda new, old: _place_array(old, new.sharding), params[part], found)
+    return {**params, part: loaded}
 
 
-def _placed(array: Any, sharding: jax.sharding.Sharding) -> jax.Array | jax.ShapeDtypeStruct:
-    """Every host brings the pieces that its devices hold."""
+def _place_array(array: Any, sharding: jax.sharding.Sharding) -> jax.Array | jax.ShapeDtypeStruct:
+    """Places one array; each host provides the shards of its devices."""
     if isinstance(array, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def _row(name: str, found: dict | None, wanted: dict | None) -> str:
+def _row(name: str, found: dict | None, expected: dict | None) -> str:
     if found is None:
-        return f"  missing     {name}  {wanted['dtype']}{wanted['shape']}"
-    if wanted is None:
+        return f"  missing     {name}  {expected['dtype']}{expected['shape']}"
+    if expected is None:
         return f"  unexpected  {name}  {found['dtype']}{found['shape']}"
     return (
-        f"  differs     {name}  came {found['dtype']}{found['shape']}, "
-        f"expected {wanted['dtype']}{wanted['shape']}"
+        f"  differs     {name}  got {found['dtype']}{found['shape']}, "
+        f"expected {expected['dtype']}{expected['shape']}"
     )

@@ -18,35 +18,35 @@ _SHOWN_ROWS = 8
 
 
 def load(checkpoint: pathlib.Path, target: PyTree) -> PyTree:
-    """Reads a whole tree and places it as the target says.
+    """Restores a whole tree with the shardings of a target.
 
     Args:
-      checkpoint: the folder of one step.
-      target: arrays or `jax.ShapeDtypeStruct`s; where these carry a sharding, the arrays that are
-        read get it, whatever mesh they were written from.
+      checkpoint: The folder of one step.
+      target: Arrays or `jax.ShapeDtypeStruct`s. Their shardings, if any, may be on another mesh
+        than that of the save.
 
     Raises:
       UserError: names, shapes or types differ; a table shows the first that do.
     """
-    wanted = trees.named(target)
-    check(checkpoint, checkpoint_folder.read_record(checkpoint).arrays, wanted)
-    return trees.like(target, _read(checkpoint, wanted, _placed))
+    leaves = trees.flatten_names(target)
+    check(checkpoint, checkpoint_folder.read_record(checkpoint).arrays, leaves)
+    return trees.unflatten_like(target, _read(checkpoint, leaves, _restore_args))
 
 
 def load_numpy(checkpoint: pathlib.Path, prefix: str = "") -> trees.Nested:
-    """Reads what lies under a name, such as "params/encoder", as nested dicts of numpy arrays."""
+    """Reads the subtree at a path, such as "params/encoder", as nested dicts of numpy arrays."""
     arrays = checkpoint_folder.read_record(checkpoint).arrays
     within = f"{prefix}/" if prefix else ""
     names = [name for name in arrays if name.startswith(within)]
-    wanted = {
+    target = {
         name: jax.ShapeDtypeStruct(arrays[name]["shape"], arrays[name]["dtype"]) for name in names
     }
-    leaves = _read(checkpoint, wanted, lambda ocp, _: ocp.RestoreArgs(restore_type=np.ndarray))
-    return trees.nested({name.removeprefix(within): leaves[name] for name in names})
+    leaves = _read(checkpoint, target, lambda ocp, _: ocp.RestoreArgs(restore_type=np.ndarray))
+    return trees.nest({name.removeprefix(within): leaves[name] for name in names})
 
 
 def describe(leaves: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Shape and type of named arrays, as `checkpoint.json` holds them."""
+    """Shape and type of named arrays, as in `checkpoint.json`."""
     return {
         name: {"shape": list(np.shape(leaf)), "dtype": np.dtype(leaf.dtype).name}
         for name, leaf in leaves.items()
@@ -54,14 +54,14 @@ def describe(leaves: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def check(
-    checkpoint: pathlib.Path, found: Mapping[str, Mapping], wanted: Mapping[str, Any]
+    checkpoint: pathlib.Path, found: Mapping[str, Mapping], target: Mapping[str, Any]
 ) -> None:
-    """Refuses a checkpoint whose arrays are not the expected ones.
+    """Checks the names, shapes and types of a checkpoint's arrays.
 
     Raises:
-      UserError: with a table of the first differing names.
+      UserError: with a table of the first differences.
     """
-    expected = describe(wanted)
+    expected = describe(target)
     names = dict.fromkeys([*expected, *found])
     differing = [name for name in names if found.get(name) != expected.get(name)]
     if not differing:
@@ -69,29 +69,29 @@ def check(
     rows = [("array", "checkpoint", "this run")]
     rows += [(name, _text(found, name), _text(expected, name)) for name in differing[:_SHOWN_ROWS]]
     raise UserError(
-        f"{checkpoint} does not fit this run: {len(differing)} of {len(names)} arrays differ; use "
-        f"the config that it was written with, or another --workdir\n" + _table(rows)
+        f"{checkpoint} does not match this run: {len(differing)} of {len(names)} arrays differ; "
+        f"use the config of the checkpoint, or another --workdir\n" + _table(rows)
     )
 
 
-def _read(checkpoint: pathlib.Path, wanted: Mapping[str, Any], argument: Callable) -> dict:
+def _read(checkpoint: pathlib.Path, target: Mapping[str, Any], restore_args: Callable) -> dict:
     ocp = orbax()
-    stored = {name: leaf for name, leaf in wanted.items() if leaf.size}
-    tree = trees.nested(stored)
-    arguments = trees.nested({name: argument(ocp, leaf) for name, leaf in stored.items()})
-    leaves = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
+    stored = {name: leaf for name, leaf in target.items() if leaf.size}
+    tree = trees.nest(stored)
+    args = trees.nest({name: restore_args(ocp, leaf) for name, leaf in stored.items()})
+    leaves = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in target.items()}
     if stored:
         folder = copies.orbax_path(checkpoint)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             restored = checkpointer.restore(
                 storage.absolute(folder) / checkpoint_folder.STATE,
-                args=ocp.args.PyTreeRestore(tree, restore_args=arguments, partial_restore=True),
+                args=ocp.args.PyTreeRestore(tree, restore_args=args, partial_restore=True),
             )
-        leaves |= trees.named(restored)
+        leaves |= trees.flatten_names(restored)
     return leaves
 
 
-def _placed(ocp, leaf) -> Any:
+def _restore_args(ocp, leaf) -> Any:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(
         jax.local_devices()[0]
     )

@@ -23,9 +23,9 @@ class Optimizer(adamw.Optimizer):
 def scale_by_trust_ratio() -> optax.GradientTransformation:
     """Scale by |parameter| / |update|, one ratio per layer (You et al. 2020, algorithm 2).
 
-    Parameters of a scanned stack hold all layers in one array; each layer has its own ratio, and of
-    groups of layers each block of a group. Parameters without weight decay keep their update, as in
-    the published code: biases are initialised to zero, and a ratio proportional to the parameter
+    Parameters of a scanned stack hold all layers in one array; each layer has its own ratio, and in
+    a stack of groups each block of a group. Parameters without weight decay keep their update, as
+    in the published code: biases are initialised to zero, and a ratio proportional to the parameter
     would hold them there.
     """
 

@@ -53,7 +53,7 @@ def test_user_errors_are_one_line(file, tmp_path):
         read(str(tmp_path / "absent.npz"))
     with pytest.raises(UserError, match=r"images \[2, 3\] and labels \[2\]"):
         read(file(images=np.zeros((2, 3)), labels=np.zeros(2, int)))
-    with pytest.raises(UserError, match="expected one name"):
+    with pytest.raises(UserError, match="expected one item"):
         images.read(("a", "b"), validation_input=(), validation_fraction=0)
     learned, _ = read("digits")
     with pytest.raises(UserError, match="labels from 0 to 9, expected 0 to 4"):

@@ -121,7 +121,7 @@ def test_documents_come_in_another_order_in_each_epoch(corpus):
 def test_too_small_settings_are_one_line(corpus, memory_corpus):
     with pytest.raises(UserError, match="expected >= batch_size=999; lower batch_size"):
         make(corpus, 999)
-    with pytest.raises(UserError, match="max_seq_length=3 leaves 1 tokens"):
+    with pytest.raises(UserError, match="max_seq_length: got 3, which leaves 1 tokens"):
         Streams(
             corpus,
             SequenceTemplate(CLS, SEP, PAD),

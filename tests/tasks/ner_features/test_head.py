@@ -15,7 +15,7 @@ from bertjax.models import bert
 from bertjax.pretrainer import Pretrainer, apply_encoder
 from bertjax.tasks.ner_features import head as ner_features_head
 from bertjax.train import optimizer, sharding
-from bertjax.train.checkpoint.trees import fingerprint, named
+from bertjax.train.checkpoint.trees import fingerprint, flatten_names
 from bertjax.train.report import flops, training_flops
 from bertjax.train.trainer import make_trainer
 
@@ -73,7 +73,7 @@ def learned(batch):
 def test_the_encoder_is_frozen_bit_for_bit_and_the_rest_is_trained(learned):
     before, after, losses = learned
     assert fingerprint(after.params["encoder"]) == fingerprint(before.params["encoder"])
-    heads = (named(state.params["ner_features"]) for state in (before, after))
+    heads = (flatten_names(state.params["ner_features"]) for state in (before, after))
     assert all((old != new).any() for old, new in zip(*map(dict.values, heads), strict=True))
     assert losses[-1] < 0.7 * losses[0]
     assert int(after.skipped) == 0
@@ -82,9 +82,9 @@ def test_the_encoder_is_frozen_bit_for_bit_and_the_rest_is_trained(learned):
 def test_the_optimizer_has_no_state_for_the_encoder(learned):
     before, after, _ = learned
     for state in (before, after):
-        remembered = [name for name in named(state.opt_state) if "ner_features" in name]
-        assert len(remembered) == 2 * len(named(state.params["ner_features"]))
-        assert not any("encoder" in name for name in named(state.opt_state))
+        remembered = [name for name in flatten_names(state.opt_state) if "ner_features" in name]
+        assert len(remembered) == 2 * len(flatten_names(state.params["ner_features"]))
+        assert not any("encoder" in name for name in flatten_names(state.opt_state))
 
 
 def test_frozen_parts_do_not_affect_gradient_clipping():

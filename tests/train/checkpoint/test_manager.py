@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.train.checkpoint import folder as checkpoint_folder
-from bertjax.train.checkpoint.folder import Keep
+from bertjax.train.checkpoint.folder import Retention
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.restore import load, load_numpy
 from bertjax.train.checkpoint.trees import fingerprint
@@ -140,7 +140,9 @@ def test_a_part_is_loaded_without_devices(tmp_path):
 
 def test_newest_and_best_are_kept(tmp_path):
     metrics = {step: {"held_out/loss": loss} for step, loss in enumerate((5, 2, 9, 4, 3), 1)}
-    with Checkpoints(tmp_path, keep=Keep(latest=2, best=1, metric="held_out/loss")) as checkpoints:
+    with Checkpoints(
+        tmp_path, keep=Retention(latest=2, best=1, metric="held_out/loss")
+    ) as checkpoints:
         for step, measured in metrics.items():
             checkpoints.save(state_at(step), step=step, metrics=measured)
         checkpoints.wait()
@@ -156,7 +158,7 @@ def test_a_step_is_saved_once(tmp_path):
 
 def test_a_checkpoint_is_never_overwritten(tmp_path):
     save(tmp_path, [4])
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists: resume"):
         save(tmp_path, [4])
     assert checkpoint_folder.defect(tmp_path / "checkpoints" / "4") is None
 
@@ -170,7 +172,7 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(tmp_path, resume,
     assert fingerprint(state) == fingerprint(state_at(1))
     (line,) = output
     assert line.startswith("checkpoint 2 is damaged (")
-    assert line.endswith("continuing from checkpoint 1")
+    assert line.endswith("resuming from checkpoint 1")
     assert (tmp_path / "checkpoints" / "damaged-2").is_dir()
     save(tmp_path, [2])
     assert resume()[1].step == 2
@@ -191,7 +193,7 @@ def test_if_all_checkpoints_are_damaged_an_error_is_raised(tmp_path, resume):
     for step in (1, 2):
         flip_a_bit(tmp_path / "checkpoints" / str(step))
     for _ in range(2):
-        with pytest.raises(UserError, match=r"is whole \(2: state/.*; 1: state/"):
+        with pytest.raises(UserError, match=r"are damaged \(2: state/.*; 1: state/"):
             resume()
     assert checkpoint_folder.steps(tmp_path / "checkpoints") == [1, 2]
 
@@ -212,15 +214,15 @@ def test_a_run_whose_only_save_is_incomplete_starts_from_the_beginning(tmp_path,
     assert resume() is None
     (line,) = output
     assert line.startswith("checkpoint 1 is damaged (never finished)")
-    assert line.endswith("beginning again")
+    assert line.endswith("starting from step 0")
 
 
 def test_another_corpus_is_refused(tmp_path, resume):
     save(tmp_path, [1])
     with pytest.raises(UserError) as error:
         resume(provenance=PROVENANCE | {"corpus": "e" * 64})
-    assert "another corpus: its fingerprint is cccccccccccccccc" in str(error.value)
-    assert "that of this run is eeeeeeeeeeeeeeee" in str(error.value)
+    assert "another corpus: got fingerprint cccccccccccccccc" in str(error.value)
+    assert "expected eeeeeeeeeeeeeeee of this run" in str(error.value)
 
 
 def test_other_shapes_are_refused_with_a_table(tmp_path, resume):
@@ -230,7 +232,7 @@ def test_other_shapes_are_refused_with_a_table(tmp_path, resume):
     with pytest.raises(UserError) as error:
         resume(target)
     first, *table = str(error.value).splitlines()
-    assert "does not fit this run: 2 of 4 arrays differ" in first
+    assert "does not match this run: 2 of 4 arrays differ" in first
     assert [row.split() for row in table] == [
         ["array", "checkpoint", "this", "run"],
         ["params/encoder/bias", "absent", "float32[5]"],
@@ -256,7 +258,7 @@ def test_a_record_of_another_format_is_named(tmp_path):
     save(tmp_path, [1])
     record = tmp_path / "checkpoints" / "1" / "checkpoint.json"
     record.write_text(json.dumps({"step": 1, "version": "9.9"}))
-    with pytest.raises(UserError, match=r"holds step, version; expected .* by bertjax 9\.9"):
+    with pytest.raises(UserError, match=r"fields step, version, expected .* wrote it, 9\.9"):
         checkpoint_folder.read_record(record.parent)
 
 
@@ -285,10 +287,10 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_suggests_a_fix(
         if late:
             patch.setattr(checkpoint_folder, "finish", full)
         else:
-            patch.setattr(checkpoints, "_begin", full)
+            patch.setattr(checkpoints, "_start_writing", full)
         message = refusal_of_a_save(checkpoints, step=2)
     assert "the disk is full: checkpoint 2 could not be saved in" in message
-    assert "the last whole one is 1; free some space" in message
+    assert "the last one is 1; free some space" in message
     assert "\n" not in message
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1"]
     checkpoints.save(state_at(3), step=3)

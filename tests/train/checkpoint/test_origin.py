@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.errors import UserError
 from bertjax.train.checkpoint import origin as checkpoint_origin
-from bertjax.train.checkpoint.folder import Keep
+from bertjax.train.checkpoint.folder import Retention
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.sharding import make_mesh
 
@@ -27,7 +27,7 @@ def run(tmp_path):
     """A run with checkpoints 10, 20 and 30, of which 20 is the best."""
     config = {"best_metric": "held_out/mlm_loss", "best_mode": "min", "model": {"name": "bert"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with Checkpoints(tmp_path, keep=Keep(latest=3)) as checkpoints:
+    with Checkpoints(tmp_path, keep=Retention(latest=3)) as checkpoints:
         for step, loss in [(10, 3.0), (20, 1.0), (30, 2.0)]:
             checkpoints.save(tree(float(step)), step=step, metrics={"held_out/mlm_loss": loss})
     return tmp_path
@@ -88,7 +88,7 @@ def test_descriptions_distinguish_encoders(run):
         ({"extra": jnp.zeros(2)}, ["missing     extra  float32[2]"]),
         (
             {"bias": jnp.zeros(7)},
-            ["differs     bias  came float32[5], expected float32[7]"],
+            ["differs     bias  got float32[5], expected float32[7]"],
         ),
         (
             {"embeddings": {"rows": jnp.zeros((8, 3))}},
@@ -118,9 +118,9 @@ def test_a_long_table_is_truncated(run):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("random", r"write random:RUN, where RUN is a run's folder"),
-        ("{run}/nowhere", r"nowhere is no run: it has no config.json; expected the --workdir"),
-        ("{run}@15", r"no checkpoint '15' in .*: it has 10, 20, 30, best"),
+        ("random", r"pass the folder of a run as RUN"),
+        ("{run}/nowhere", r"nowhere is no run: it has no config.json; pass the --workdir"),
+        ("{run}@15", r"no checkpoint '15' in .*, expected one of 10, 20, 30, best"),
         ("{run}@newest", r"no checkpoint 'newest' in"),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_run_without_checkpoints_or_without_the_metric(run, tmp_path):
     config = json.loads((run / "config.json").read_text()) | {"best_metric": "held_out/accuracy"}
     (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        UserError, match=r"no checkpoint in .* has 'held_out/accuracy': name a step"
+        UserError, match=r"no checkpoint in .* has 'held_out/accuracy': pass a step"
     ):
         checkpoint_origin.resolve(f"{run}@best")
     empty = tmp_path / "empty"
@@ -150,7 +150,7 @@ def test_a_run_without_checkpoints_or_without_the_metric(run, tmp_path):
     with pytest.raises(UserError, match=r"empty has no model: got a config\.json with glue"):
         checkpoint_origin.resolve(f"random:{empty}")
     (empty / "config.json").write_text('{"model": {}}')
-    with pytest.raises(UserError, match=r"holds no finished checkpoint: wait for the run's first"):
+    with pytest.raises(UserError, match=r"has no complete checkpoint: wait for the run's first"):
         checkpoint_origin.resolve(str(empty))
 
 
@@ -160,14 +160,14 @@ def test_a_seed_of_a_fine_tuning_run_is_a_run(tmp_path):
         checkpoints.save(tree(5.0), step=40)
     origin = checkpoint_origin.resolve(f"{tmp_path}/seed_3")
     assert (origin.run, origin.checkpoint.name) == (tmp_path, "40")
-    with pytest.raises(UserError, match="is of fine-tuning, which keeps what counts: leave @best"):
+    with pytest.raises(UserError, match="of a fine-tuning, which has no best_metric: omit @best"):
         checkpoint_origin.resolve(f"{tmp_path}/seed_3@best")
 
 
 def test_a_finished_seed_is_its_selected_epoch(tmp_path):
     """With choose_epoch=best, the newest checkpoint is kept as well."""
     (tmp_path / "config.json").write_text(json.dumps({"model": {"name": "bert"}}))
-    with Checkpoints(tmp_path / "seed_3", keep=Keep(latest=3)) as checkpoints:
+    with Checkpoints(tmp_path / "seed_3", keep=Retention(latest=3)) as checkpoints:
         for step in (10, 20, 30):
             checkpoints.save(tree(float(step)), step=step)
     result = {"chosen_epoch": 2, "epochs": [{"epoch": e, "step": 10 * e} for e in (1, 2, 3, 4)]}
@@ -175,7 +175,7 @@ def test_a_finished_seed_is_its_selected_epoch(tmp_path):
     assert checkpoint_origin.resolve(f"{tmp_path}/seed_3").checkpoint.name == "20"
     assert checkpoint_origin.resolve(f"{tmp_path}/seed_3@30").checkpoint.name == "30"
     (tmp_path / "seed_3" / "result.json").write_text(json.dumps(result | {"chosen_epoch": 4}))
-    with pytest.raises(UserError, match=r"lacks step 40, .* it has 10, 20, 30; name one, as in"):
+    with pytest.raises(UserError, match=r"lacks step 40, .* got 10, 20, 30; pass one, as in"):
         checkpoint_origin.resolve(f"{tmp_path}/seed_3")
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.train.checkpoint.folder import Keep, ranked, superfluous
+from bertjax.train.checkpoint.folder import Retention, rank_steps, steps_to_remove
 
 METRICS = {
     100: {"loss": 3.0, "accuracy": 0.2},
@@ -17,9 +17,9 @@ METRICS = {
 
 
 def test_ranked_by_direction_older_first_among_equals_and_without_the_unmeasured():
-    assert ranked(METRICS, "loss", "min") == [200, 300, 100]
-    assert ranked(METRICS, "accuracy", "max") == [200, 500, 100]
-    assert ranked(METRICS, "unknown", "min") == []
+    assert rank_steps(METRICS, "loss", "min") == [200, 300, 100]
+    assert rank_steps(METRICS, "accuracy", "max") == [200, 500, 100]
+    assert rank_steps(METRICS, "unknown", "min") == []
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ def test_ranked_by_direction_older_first_among_equals_and_without_the_unmeasured
     [(1, 0, [100, 200, 300, 400]), (1, 1, [100, 300, 400]), (2, 2, [100]), (9, 0, [])],
 )
 def test_newest_and_best_are_kept(latest, best, gone):
-    assert superfluous(METRICS, Keep(latest, best, "loss", "min")) == gone
+    assert steps_to_remove(METRICS, Retention(latest, best, "loss", "min")) == gone
 
 
 def test_invalid_settings_are_refused():
-    with pytest.raises(UserError, match="best_mode='least'"):
-        Keep(mode="least")
-    with pytest.raises(UserError, match="keep_checkpoints=0"):
-        Keep(latest=0)
+    with pytest.raises(UserError, match="best_mode: got 'least'"):
+        Retention(mode="least")
+    with pytest.raises(UserError, match="keep_checkpoints: got 0"):
+        Retention(latest=0)

@@ -8,7 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.train.checkpoint.trees import fingerprint, like, named, nested, num_parameters
+from bertjax.train.checkpoint.trees import (
+    fingerprint,
+    flatten_names,
+    nest,
+    num_parameters,
+    unflatten_like,
+)
 
 
 class Moments(NamedTuple):
@@ -20,16 +26,16 @@ TREE = (Moments({"b": {"kernel": 1}, "a": 2}, 3), None, [4])
 
 
 def test_names_are_paths_through_every_kind_of_container():
-    assert named(TREE) == {"0/mu/a": 2, "0/mu/b/kernel": 1, "0/count": 3, "2/0": 4}
+    assert flatten_names(TREE) == {"0/mu/a": 2, "0/mu/b/kernel": 1, "0/count": 3, "2/0": 4}
 
 
 def test_like_puts_leaves_back_by_name():
-    leaves = {name: value * 10 for name, value in named(TREE).items()}
-    assert like(TREE, leaves) == (Moments({"b": {"kernel": 10}, "a": 20}, 30), None, [40])
+    leaves = {name: value * 10 for name, value in flatten_names(TREE).items()}
+    assert unflatten_like(TREE, leaves) == (Moments({"b": {"kernel": 10}, "a": 20}, 30), None, [40])
 
 
 def test_nested_undoes_named_for_plain_dicts():
-    assert nested({"a/b": 1, "a/c/d": 2, "e": 3}) == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    assert nest({"a/b": 1, "a/c/d": 2, "e": 3}) == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
 
 
 def test_fingerprint_is_the_documented_hash():

@@ -34,7 +34,7 @@ class Task(pretrainer.Task):
         logits_BC, labels = self.scores(encoder, encoded, batch, train=train), batch["labels"]
         weights = batch.get("example_weight", jnp.ones(len(labels)))
         weight_sum = weights.sum()
-        accuracy = (losses.correct(logits_BC, labels, weights), weight_sum)
+        accuracy = (losses.count_correct(logits_BC, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BC, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Int[Array, " B"]:
