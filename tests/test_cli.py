@@ -127,7 +127,7 @@ IN_COMPILED_CODE = """
     import hashlib, os, select, signal, subprocess, sys, threading
     def press():
         os.kill(os.getpid(), signal.SIGINT)
-        if select.select([reader], [], [], 60)[0]:  # it says that it waits
+        if select.select([reader], [], [], 60)[0]:  # it prints that it waits
             os.write(terminal, os.read(reader, 999))
             os.kill(os.getpid(), signal.SIGINT)
     reader, writer = os.pipe()

@@ -19,7 +19,7 @@ from bertjax.train.checkpoint.manager import Checkpoints
 pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
 
 NO_POOLER = {"encoder/pooler"}
-# For each recipe the class of transformers, and what stays behind.
+# For each recipe the class of transformers, and the parts that are left out.
 RUNS = {
     "albert": ("AlbertForPreTraining", set()),
     "electra": ("ElectraForPreTraining", {"generator"}),

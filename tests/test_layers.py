@@ -96,7 +96,7 @@ def test_files_and_functions_stay_small_and_are_well_named(path):
             assert node.end_lineno - node.lineno < 80, node.name
 
 
-# inspect.py tells what lies in a config.json, of whatever version.
+# inspect.py reads any config.json, also of older versions.
 READ_CONFIGS = [
     p
     for p in FILES

@@ -1,4 +1,4 @@
-"""The GLUE suite: fine-tune one encoder on all tasks, with a grid of hyperparameters if asked."""
+"""The GLUE suite: fine-tune one encoder on all tasks, optionally with a grid of hyperparameters."""
 
 import itertools
 import pathlib

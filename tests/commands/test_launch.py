@@ -84,7 +84,7 @@ from bertjax.data.examples import Examples
 build = Examples.build
 
 def noting(self, epoch, example):
-    # A single one is only asked for its shape.
+    # A single example is read only for its shape.
     if self._corpus.split == "train" and len(example) > 1:
         name = f"{os.environ['BUILT']}/{os.environ['BERTJAX_PROCESS']}"
         with open(name, "a") as file:

@@ -234,7 +234,7 @@ PLACES = {
     "HOME/text.txt/below/that": ("text.txt/below", {"Not a directory"}),
     "x" * 300: ("x" * 300, {"File name too long"}),
 }
-"""What the message says of a place, and the reasons that the system gives."""
+"""Parts of the message for a path, and the reasons given by the operating system."""
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place[:24])

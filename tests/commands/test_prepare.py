@@ -178,7 +178,7 @@ def test_a_terminal_shows_a_progress_bar(place, start_bertjax, tmp_path):
     ) as process:
         os.close(theirs)
         seen = b""
-        with contextlib.suppress(OSError):  # how Linux tells that the other end is closed
+        with contextlib.suppress(OSError):  # on Linux, the other end is closed
             while chunk := os.read(ours, 4096):
                 seen += chunk
         os.close(ours)

@@ -154,7 +154,7 @@ def test_a_signal_finishes_the_step_saves_and_prints_how_to_resume(
             process.send_signal(number)
             break
     rest = process.communicate()[1]
-    if process.returncode:  # a run of a second may have ended before the signal came
+    if process.returncode:  # a run of a second may end before the signal arrives
         assert process.returncode == status, rest
         command = shlex.join(["bertjax", "pretrain", *map(str, words(corpus, workdir)[1:])])
         assert f"stopped and saved; the same command resumes it: {command}\n" in rest

@@ -62,7 +62,7 @@ def test_doc_sentences_by_hand(memory_corpus):
     middle = [CLS, 2, 3, 4, SEP, PAD, PAD]
     other = [CLS, 9, 10, 11, 12, 13, SEP]
     # A window begins with the first sentence from its start on, unless the one before ends earlier;
-    # 8 and 7 are behind the beginning of the last sentence.
+    # 8 and 7 are after the start of the last sentence.
     moved = {1: [a, middle, b, b, other], 2: [a, middle, b, b, other], 3: [a, a, b, b, other]}
     found = [whole_epoch(examples, epoch) for epoch in range(30)]
     rows = [batch["input_ids"].tolist() for batch in found]

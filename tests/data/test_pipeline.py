@@ -223,7 +223,7 @@ def test_prefetching_is_bounded(make_examples, monkeypatch):
     monkeypatch.setattr(examples, "build", counted)
     with batches(examples, batch_size=2, prefetch=5, threads=2) as iterator:
         assert enough.wait(10)
-        iterator._pool.submit(int).result()  # queued behind all that was begun
+        iterator._pool.submit(int).result()  # queued after all started work
         assert len(built) == 7
         next(iterator)
 
@@ -245,7 +245,7 @@ def test_closing_stops_the_threads(make_examples, monkeypatch):
     threading.Timer(0.05, go_on.set).start()
     iterator.close()
     assert live_threads() == []
-    assert len(begun) <= 4  # those under way, and what came in before they were told
+    assert len(begun) <= 4  # running ones, and those started before the stop
     assert list(iterator) == []
 
 

@@ -164,7 +164,7 @@ def test_only_selected_tokens_are_masked():
 @pytest.mark.parametrize(("mask_share", "random_share"), [(0.8, 0.1), (0.3, 0.5)])
 def test_shares_of_masked_random_and_unchanged_tokens(mask_share, random_share):
     count, width = 4000, 25
-    # A token outside the random range tells a kept one from a random one.
+    # Tokens outside the random range distinguish unchanged from random tokens.
     ids = jnp.full((count, width), VOCABULARY)
     positions = jnp.tile(jnp.arange(width), (count, 1))
     hidden = masking.mask_tokens(

@@ -59,7 +59,7 @@ def test_kernels_are_initialised_from_a_truncated_normal():
     params = nn.meta.unbox(dense.init(jax.random.key(0), jnp.zeros((1, 500))))["params"]
     kernel = np.asarray(params["kernel"], np.float64)
     assert np.abs(kernel).max() <= 0.1
-    # A standard normal cut at 2 has the deviation 0.8796; 200,000 draws find it to 3e-3.
+    # A standard normal truncated at 2 has a deviation of 0.8796; 200,000 samples give 3e-3.
     assert kernel.std() == pytest.approx(0.05 * 0.8796, rel=5e-3)
     assert abs(kernel.mean()) < 5 * kernel.std() / np.sqrt(kernel.size)
     assert np.all(params["bias"] == 0)

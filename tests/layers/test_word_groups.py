@@ -31,7 +31,7 @@ def test_lengths_of_spans():
     assert len(shares) == 10
     assert shares.sum() == pytest.approx(1)
     np.testing.assert_allclose(shares[1:] / shares[:-1], 0.8)
-    # The paper's mean; draws beyond 10 that were counted as 10 would give 4.46.
+    # The paper's mean; clipping samples beyond 10 to 10 would give 4.46.
     assert shares @ np.arange(1, 11) == pytest.approx(3.7971, abs=1e-4)
 
 

@@ -131,7 +131,7 @@ def test_answers_above_the_threshold_count_as_empty():
     assert (scores["HasAns_exact"], scores["NoAns_exact"]) == (50.0, 50.0)
     scores = score_squad_v2(predictions, questions, odds, na_prob_thresh=0.75)
     assert (scores["HasAns_f1"], scores["NoAns_f1"]) == (50.0, 100.0)
-    # Answering a alone gives 3 of 4; b comes behind both that have no answer.
+    # Answering a alone gives 3 of 4; b comes after both unanswerable questions.
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (75.0, 0.5)
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (75.0, 0.5)
 

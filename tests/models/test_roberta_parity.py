@@ -55,7 +55,7 @@ def batch_of(case):
     return {
         "input_ids": jnp.asarray(np.where(there, ids, PAD)),
         "attention_mask": jnp.asarray(there),
-        # Segments that the model does not know are all of the one kind that it knows.
+        # Unknown segment ids are treated as the only one of the model.
         "segment_ids": jnp.asarray((np.arange(there.shape[1]) > 2) & there, jnp.int32),
         "mlm_positions": jnp.asarray(np.tile(np.arange(there.shape[1]), (len(lengths), 1))),
         "mlm_labels": jnp.asarray(ids),

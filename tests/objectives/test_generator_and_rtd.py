@@ -69,7 +69,7 @@ def test_replacements_are_at_the_selected_positions(params, make_batch):
     changed = np.asarray(found["input_ids"] != batch["input_ids"])
     assert changed.sum() > 20
     assert not np.any(changed & ~chosen)
-    # The [MASK] of the generator's input is gone, but for where it was drawn.
+    # The [MASK] of the generator's input is replaced, except where it was sampled.
     assert np.mean(np.asarray(found["input_ids"])[chosen] == MASK) < 0.2
 
 
@@ -94,7 +94,7 @@ def test_replacements_are_samples_of_the_generator():
     keys = jax.vmap(lambda i: jax.random.split(jax.random.key(i), 2))(jnp.arange(4000))
     drawn = jax.jit(jax.vmap(lambda pair: masking.sample(pair, logits)))(keys)
     shares = [np.bincount(np.asarray(drawn)[:, row, 0], minlength=3) / 4000 for row in range(2)]
-    # Five deviations of a share of 4,000 draws.
+    # Five standard deviations of a share of 4,000 samples.
     np.testing.assert_allclose(shares, [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], atol=0.04)
 
 

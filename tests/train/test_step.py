@@ -212,7 +212,7 @@ def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
     """With dropout: its bits do not depend on the mesh."""
     _, alone, metrics_alone = two_steps("one")
     _, state, metrics = two_steps(name)
-    # The compiler says so where it must gather an array that no rule spreads well.
+    # The compiler warns if it must gather an array that no rule shards well.
     assert "rematerialization" not in capfd.readouterr().err
     for measured, wanted in zip(metrics, metrics_alone, strict=True):
         assert measured.keys() == wanted.keys()

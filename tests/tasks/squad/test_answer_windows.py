@@ -83,7 +83,7 @@ def test_windows_by_hand():
 
 def test_the_maximum_context_by_hand():
     windows = squad_windows.encode(asked(("xy", "abcdefg", "", 0)), letters(), **SIZES)
-    # Windows abcd, cdef, efg. c has 1 beside it in the first and 0 in the second, d 0 and 1;
+    # Windows abcd, cdef, efg. c has 1 token of context in the first and 0 in the second, d 0 and 1;
     # e has 1 in the second and 0 in the third, f 0 and 1; and so on.
     shown = windows.maximum_context
     assert shown.tolist() == [
