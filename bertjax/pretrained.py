@@ -81,18 +81,22 @@ class Pretrained:
         fields = build.tokenizer_fields(config, tokenizer)
         return build.objectives({name: sections[name]}, fields)[name]
 
-    def params(self, *parts: str) -> PyTree:
+    def load_params(self, *parts: str) -> PyTree:
         """Loads parts of the parameters, such as "encoder" and "mlm", as dicts of numpy arrays."""
         checkpoint = self.source.checkpoint
         return {part: restore.load_numpy(checkpoint, f"params/{part}") for part in parts}
 
 
-def load(name: str) -> Pretrained:
+def load(name: str | Pretrained) -> Pretrained:
     """Loads RUN (newest checkpoint), RUN@STEP or RUN@best; see `train/checkpoint/origin.py`.
+
+    A loaded model is returned as it is.
 
     Raises:
       UserError: the run or checkpoint is missing, or its parameters are untrained.
     """
+    if isinstance(name, Pretrained):
+        return name
     source = checkpoint_origin.resolve(name)
     if source.checkpoint is None:
         raise UserError(f"{name} has untrained parameters: pass the run itself, {source.run}")

@@ -55,7 +55,7 @@ class FeatureExtractor:
 
 
 def load(
-    init: str,
+    init: str | pretrained.Pretrained,
     *,
     layers: str = "-1",
     pool: str = "none",
@@ -66,7 +66,7 @@ def load(
     """Loads an encoder for feature extraction from a run.
 
     Args:
-      init: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
+      init: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
       layers: Comma-separated layers, or `all`; 0 is the input of the first layer, -1 the last
         layer.
       pool: One of POOLS: `none` for a row per token, `mean` and `cls` for a row per text.
@@ -182,7 +182,7 @@ def _compile(
     fields = {"output_hidden_states": True} if set(layers) != {last} else {}
     encoder = run.encoder(precision, **fields)
     replicated = NamedSharding(mesh, PartitionSpec())
-    params = jax.device_put(run.params("encoder")["encoder"], replicated)
+    params = jax.device_put(run.load_params("encoder")["encoder"], replicated)
 
     def forward(params: Any, batch: Batch) -> Array:
         encoded = encoder.apply({"params": params}, batch, train=False)

@@ -202,11 +202,11 @@ class MaskFiller:
         return tuple(zip(tokens, values.tolist(), strict=True))
 
 
-def load(init: str, top: int, precision: str = "") -> MaskFiller:
+def load(init: str | pretrained.Pretrained, top: int, precision: str = "") -> MaskFiller:
     """Loads a masked language model from a run.
 
     Args:
-      init: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
+      init: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
       top: Number of candidates per [MASK].
       precision: As `config.model.precision`; empty for that of the run.
 
@@ -225,7 +225,7 @@ def load(init: str, top: int, precision: str = "") -> MaskFiller:
         raise UserError(f"--top: got {top}, expected 1 to the vocabulary size {vocab_size:,}")
     return MaskFiller(
         Pretrainer(run.encoder(precision), {"mlm": run.objective("mlm", tokenizer)}),
-        jax.tree.map(jnp.asarray, run.params("encoder", "mlm")),
+        jax.tree.map(jnp.asarray, run.load_params("encoder", "mlm")),
         tokenizer,
         build.positions(config.model),
         build.cls_last(config.model),

@@ -97,11 +97,11 @@ class LanguageModel:
         return output
 
 
-def load(name: str, precision: str = "auto") -> LanguageModel:
+def load(name: str | pretrained.Pretrained, precision: str = "auto") -> LanguageModel:
     """Loads a language model from RUN, RUN@STEP or RUN@best.
 
     Args:
-      name: The run.
+      name: The run, or a loaded model.
       precision: As `config.model.precision`; auto is float32 on a CPU, where decoding one token at
         a time is not faster in bfloat16.
 
@@ -120,7 +120,7 @@ def load(name: str, precision: str = "auto") -> LanguageModel:
     objectives = {OBJECTIVE: run.objective(OBJECTIVE, tokenizer)}
     return LanguageModel(
         Pretrainer(run.encoder(precision), objectives),
-        jax.tree.map(jnp.asarray, run.params("encoder")),
+        jax.tree.map(jnp.asarray, run.load_params("encoder")),
         tokenizer,
         build.positions(run.config.model),
         end_of_text(tokenizer),

@@ -74,11 +74,13 @@ class Predictor:
         return request.answers(outputs)
 
 
-def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> Predictor:
+def load(
+    init: str | pretrained.Pretrained, *, task: str = "", data: str = "", precision: str = ""
+) -> Predictor:
     """Loads a fine-tuned model from a run.
 
     Args:
-      init: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
+      init: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
       task: Name of the task, for a multi-task run.
       data: Folder to which the paths of the config are relative, such as that of a knowledge graph.
       precision: As `config.model.precision`; empty for that of the run.
@@ -106,7 +108,7 @@ def load(init: str, *, task: str = "", data: str = "", precision: str = "") -> P
         config,
         run.tokenizer,
         data,
-        jax.device_put(run.params("encoder", head), replicated),
+        jax.device_put(run.load_params("encoder", head), replicated),
         _compile(pretrainer, head, output, mesh),
         mesh,
     )

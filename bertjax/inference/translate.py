@@ -115,7 +115,7 @@ def load(init: str, *, beams: int, length_penalty: float) -> Translator:
         )
     encoder = run.encoder()
     beam.check_width(beams, encoder.vocab_size)
-    params = jax.tree.map(jnp.asarray, run.params("encoder")["encoder"])
+    params = jax.tree.map(jnp.asarray, run.load_params("encoder")["encoder"])
     return Translator(encoder, params, run.tokenizer, beams, length_penalty)
 
 

@@ -57,6 +57,10 @@ class Objective(pretrainer.Objective):
         """Logits of the next token."""
         return encoder.attend(hidden).astype(jnp.float32)
 
+    def token_logits(self, encoder: Encoder, encoded: Encoded) -> Float[Array, "B L V"]:
+        """Logits of the next token at every position, for inspection of a trained model."""
+        return self.logits(encoder, encoded.sequence)
+
 
 def following(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """Labels, the next token of each one, and the weight of each prediction."""

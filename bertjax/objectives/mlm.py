@@ -130,6 +130,12 @@ class Objective(pretrainer.Objective):
         bias = self.param("bias", zeros, (encoder.vocab_size,))
         return encoder.attend(transform(hidden_BPD)).astype(jnp.float32) + bias
 
+    def token_logits(self, encoder: Encoder, encoded: Encoded) -> Float[Array, "B L V"]:
+        """Logits over the vocabulary at every position, for inspection of a trained model."""
+        batch_size, length = encoded.sequence.shape[:2]
+        positions = jnp.broadcast_to(jnp.arange(length), (batch_size, length))
+        return self.logits(encoder, encoded.sequence, positions)
+
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Chooses and masks tokens; a batch with predictions is returned unchanged."""
         if "mlm_positions" in batch:

@@ -50,7 +50,7 @@ class Teacher:
     def read(self) -> PyTree:
         """Loads its parameters as numpy arrays."""
         parts = ["encoder", self.of] if self.of else ["encoder"]
-        return pretrained.Pretrained(self.origin).params(*parts)
+        return pretrained.Pretrained(self.origin).load_params(*parts)
 
     @functools.cached_property
     def fingerprint(self) -> str:

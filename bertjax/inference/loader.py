@@ -1,0 +1,51 @@
+"""Load a trained model: a run, or a folder in Hugging Face's layout."""
+
+import hashlib
+import json
+import os
+import pathlib
+
+from bertjax.huggingface import exporting, importing
+from bertjax.inference.model import Model
+from bertjax.io import copies, storage
+from bertjax.io.files import cache_directory
+
+_CONFIG = "config.json"
+
+
+def load(model: str | os.PathLike, *, precision: str = "") -> Model:
+    """Loads a trained model.
+
+    >>> bert = bertjax.load("runs/bert")
+    >>> bert(bert.tokenizer(["a text", ("a", "pair")])).sequence.shape[0]
+    2
+
+    Args:
+      model: A run of `bertjax pretrain`: RUN (newest checkpoint), RUN@STEP or RUN@best, also
+        gs://...; a run of `bertjax finetune` that kept its checkpoints: RUN (the median seed) or
+        RUN/seed_N; or a folder that `save_pretrained` of
+        transformers or of bertjax wrote, whose import is kept in the cache.
+      precision: As `config.model.precision`, such as "float32" or "bfloat16"; "" for that of the
+        run.
+
+    Raises:
+      UserError: there is no such run, checkpoint or architecture.
+    """
+    name = str(model)
+    folder = storage.to_path(name)
+    if (folder / _CONFIG).is_file() and "model_type" in json.loads((folder / _CONFIG).read_text()):
+        name = str(_import(copies.local_copy(folder)))
+    return Model(exporting.find(name).origin, name, precision)
+
+
+def _import(folder: pathlib.Path) -> pathlib.Path:
+    """Imports a Hugging Face folder as a run in the cache; the same files are imported once."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            stat = path.stat()
+            digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    run = cache_directory() / "imported" / f"{folder.resolve().name}-{digest.hexdigest()[:16]}"
+    if not (run / _CONFIG).is_file():
+        importing.write(importing.read(folder), run)
+    return run

@@ -1,0 +1,365 @@
+"""Use a trained model from Python: `bertjax.load` returns a `Model`.
+
+A `Model` has the config, tokenizer, Linen module and parameters of a run, and methods for what its
+heads can do: `fill_mask`, `generate`, `classify`, `tag`, `answer`; every encoder can `embed`.
+Functions are compiled once per shape; texts of any number are batched by length.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from bertjax import build, catalog, pretrained
+from bertjax.decoding.sampling import TokenSampler
+from bertjax.errors import UserError
+from bertjax.huggingface import exporting
+from bertjax.inference import features, fill_mask, generate, language_model, predict
+from bertjax.inference.text_encoder import Text, TextEncoder
+from bertjax.interfaces import Batch
+from bertjax.io import storage
+from bertjax.pretrainer import Encoded, Encoder, Pretrainer
+from bertjax.runs import examples
+from bertjax.tasks.glue.table import glue_task
+
+
+class Candidate(NamedTuple):
+    """A prediction for a masked token.
+
+    Attributes:
+      token: The token as text.
+      probability: Its probability, over the whole vocabulary.
+    """
+
+    token: str
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Model(pretrained.Pretrained):
+    """A trained model with its tokenizer, for inference and for training loops of one's own.
+
+    `model.module.apply({"params": model.params}, batch, train=False)` is plain Linen.
+
+    Attributes:
+      source: The run and its checkpoint.
+      name: As given to `load`, of a Hugging Face folder that of its imported run.
+      precision: As `config.model.precision`; "" for that of the run.
+    """
+
+    name: str
+    precision: str = ""
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {self.config.model.name}, heads: {', '.join(self.heads)})"
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of its objectives, or of its task."""
+        config = self.config
+        return (config.task.name,) if "task" in config else tuple(config.objectives)
+
+    @functools.cached_property
+    def tokenizer(self) -> TextEncoder:
+        """The tokenizer: `tokenizer(texts, max_length=128)` returns a batch of numpy arrays."""
+        model = self.config.model
+        return TextEncoder(
+            super().tokenizer,
+            max_length=build.positions(model),
+            cls_last=build.cls_last(model),
+            max_chars_per_word=examples.max_chars_per_word(model),
+        )
+
+    @functools.cached_property
+    def module(self) -> Encoder:
+        """The encoder, an instance of a class in `bertjax/models/`, without heads."""
+        return self.encoder()
+
+    @property
+    def params(self) -> PyTree:
+        """The encoder's parameters: nested dicts of JAX arrays."""
+        return self.load_params("encoder")["encoder"]
+
+    def encoder(self, precision: str = "", **fields: Any) -> Encoder:
+        """See `Pretrained.encoder`; the default precision is that of this model."""
+        return super().encoder(precision or self.precision, **fields)
+
+    def load_params(self, *parts: str) -> PyTree:
+        """Parts of the parameters, such as "encoder" and "mlm", on the default device."""
+        for part in parts:
+            if part not in self._parts:
+                self._parts[part] = jax.tree.map(jnp.asarray, super().load_params(part)[part])
+        return {part: self._parts[part] for part in parts}
+
+    def __call__(self, batch: Batch) -> Encoded:
+        """Encodes a batch: `sequence` [B L D], and `pooled` [B D] of models with a pooler.
+
+        Args:
+          batch: `input_ids` [B L] and others, as `tokenizer` returns them.
+        """
+        return self._encode(self.params, batch)
+
+    def logits(self, batch: Batch) -> Float[Array, "B L V"]:
+        """Scores of the vocabulary at every position, of a masked or a causal language model.
+
+        At position i a masked language model scores token i, a causal one token i + 1.
+
+        Args:
+          batch: `input_ids` [B L] and others, as `tokenizer` returns them.
+
+        Raises:
+          UserError: the run was trained with neither objective.
+        """
+        head = self._language_head
+        return self._token_logits(self.load_params("encoder", head), batch)
+
+    def fill_mask(
+        self, texts: str | Sequence[str], *, top_k: int = 5
+    ) -> list[Candidate] | list[list[Any]]:
+        """Predicts the [MASK] tokens of texts.
+
+        Args:
+          texts: One or more texts; each has one or more [MASK].
+          top_k: Number of candidates.
+
+        Returns:
+          For a text with one [MASK] its candidates, the most likely first; for a text with several
+          a list of these, for several texts a list of results.
+
+        Raises:
+          UserError: the run has no MLM objective, or a text no [MASK] or too many tokens.
+        """
+        filler = self._cached(fill_mask.load, top_k)
+        results = [
+            [[Candidate(*candidate) for candidate in place] for place in places]
+            for places in filler.fill([texts] if isinstance(texts, str) else list(texts))
+        ]
+        flat = [places[0] if len(places) == 1 else places for places in results]
+        return flat[0] if isinstance(texts, str) else flat
+
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        pooling: str = "mean",
+        layer: int = -1,
+        max_length: int = 0,
+        batch_size: int = 64,
+    ) -> Float[np.ndarray, "... D"]:
+        """Embeds texts: one vector each, from the hidden states of a layer.
+
+        Args:
+          texts: A text, or texts of any number, which are batched by length.
+          pooling: "mean" over the tokens of the text, or "cls".
+          layer: 0 is the input of the first layer, -1 the last layer.
+          max_length: Longer sequences are truncated; 0 for the model's maximum.
+          batch_size: Number of texts per batch.
+
+        Returns:
+          float32 [n D], or [D] for a single text.
+
+        Raises:
+          UserError: there is no such pooling or layer, or `max_length` exceeds the model's maximum.
+        """
+        if pooling not in ("mean", "cls"):
+            raise UserError(f"pooling: got {pooling!r}, expected mean or cls")
+        extractor = self._cached(
+            features.load,
+            layers=str(layer),
+            pool=pooling,
+            max_seq_length=max_length,
+            truncate=True,
+        )
+        given = [texts] if isinstance(texts, str) else texts
+        chunks = features.extract(extractor, given, "texts", batch_size=batch_size)
+        found = [rows[:, 0] for _, rows in chunks]
+        if not found:
+            return np.zeros((0, self.module.hidden_size), np.float32)
+        vectors = np.concatenate(found)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def classify(
+        self, texts: Text | Sequence[Text], *, task: str = "", batch_size: int = 32
+    ) -> Any:
+        """Classifies texts or pairs with a model fine-tuned on a task of the GLUE kind.
+
+        Args:
+          texts: One or more texts, or pairs for a task of pairs.
+          task: For a multi-task run, the task.
+          batch_size: Number of sequences per batch.
+
+        Returns:
+          For each text a dict with `label` and `probabilities`, or `score` for a regression.
+
+        Raises:
+          UserError: the model has no such head, or the task has another number of texts.
+        """
+        predictor = self._predictor("glue", task)
+        names = glue_task(predictor.config.task.dataset).tfds_texts
+        rows = [texts] if isinstance(texts, str | tuple) else list(texts)
+        lines = []
+        for row in rows:
+            given = (row,) if isinstance(row, str) else row
+            if len(given) != len(names):
+                raise UserError(
+                    f"got {len(given)} text(s), expected {len(names)}: {', '.join(names)}"
+                )
+            lines.append(dict(zip(names, given, strict=True)))
+        found = _predict(predictor, lines, batch_size)
+        found = [{key: row[key] for key in row if key not in names} for row in found]
+        return found[0] if isinstance(texts, str | tuple) else found
+
+    def tag(self, texts: str | Sequence[str | Sequence[str]], *, batch_size: int = 32) -> Any:
+        """Tags the words of texts with a model fine-tuned for named entity recognition.
+
+        Args:
+          texts: One or more texts, split into words at white space; or lists of words.
+          batch_size: Number of sequences per batch.
+
+        Returns:
+          For each text a dict with `words`, `tags`, `probabilities` and `entities`.
+
+        Raises:
+          UserError: the model has no such head, or a text has no words.
+        """
+        rows = [texts] if isinstance(texts, str) else list(texts)
+        lines = [{"words": row.split() if isinstance(row, str) else list(row)} for row in rows]
+        found = _predict(self._predictor("ner", ""), lines, batch_size)
+        return found[0] if isinstance(texts, str) else found
+
+    def answer(self, question: str, context: str) -> dict[str, Any]:
+        """Answers a question by a span of a context, with a model fine-tuned on SQuAD.
+
+        Returns:
+          `answer`, "" for none; `n_best`, the best spans with their scores; for SQuAD 2.0 also
+          `null_odds`, how much more likely no answer is.
+
+        Raises:
+          UserError: the model has no such head.
+        """
+        line = {"question": question, "context": context}
+        (found,) = _predict(self._predictor("squad", ""), [line], 8)
+        return {key: found[key] for key in found if key not in line}
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        max_new_tokens: int = 100,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        num_beams: int = 1,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+        batch_size: int = 8,
+    ) -> str | list[str]:
+        """Continues prompts with a causal language model; greedy by default.
+
+        Args:
+          prompts: One or more prompts.
+          max_new_tokens: Maximum number of generated tokens.
+          temperature: Divides the scores before sampling; 0 selects the most likely token.
+          top_k: Sample from the k most likely tokens; 0 for all.
+          top_p: Sample from the most likely tokens with this total probability.
+          repetition_penalty: See `decoding.sampling.TokenSampler`.
+          no_repeat_ngram_size: Length of n-grams that occur at most once; 0 for no limit.
+          num_beams: Width of beam search; 1 for none.
+          stop: Texts that end the generation.
+          seed: Seed of sampling.
+          batch_size: Number of prompts per batch.
+
+        Returns:
+          The generated text of each prompt, without the prompt.
+
+        Raises:
+          UserError: the run has no causal LM objective, a prompt is too long, or a setting invalid.
+        """
+        sampler = TokenSampler(temperature, top_k, top_p, repetition_penalty, no_repeat_ngram_size)
+        settings = generate.Settings(
+            max_new_tokens=max_new_tokens,
+            sampler=sampler,
+            beams=num_beams,
+            stop=tuple(stop),
+            seed=seed,
+            batch_size=batch_size,
+        )
+        model = self._cached(language_model.load)
+        rows = [prompts] if isinstance(prompts, str) else list(prompts)
+        texts = [""] * len(rows)
+        for chunk in generate.complete(model, generate.encode(model, rows, settings), settings):
+            texts[chunk.prompt] += chunk.text
+        return texts[0] if isinstance(prompts, str) else texts
+
+    def save_pretrained(self, folder: str | os.PathLike) -> None:
+        """Writes a folder that `from_pretrained` of transformers opens, atomically.
+
+        Raises:
+          UserError: transformers has no such model, or the folder is not empty.
+        """
+        exporting.write(exporting.find(self.name), storage.to_path(folder))
+
+    @functools.cached_property
+    def _parts(self) -> dict[str, PyTree]:
+        return {}
+
+    @functools.cached_property
+    def _loaded(self) -> dict[Any, Any]:
+        return {}
+
+    def _cached(self, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Calls a loader once for the same arguments, so that its functions compile once."""
+        key = load, arguments, tuple(sorted(options.items()))
+        if key not in self._loaded:
+            self._loaded[key] = load(self, *arguments, **options)
+        return self._loaded[key]
+
+    @functools.cached_property
+    def _encode(self) -> Callable[[PyTree, Batch], Encoded]:
+        module = self.module
+        return jax.jit(lambda params, batch: module.apply({"params": params}, batch, train=False))
+
+    @functools.cached_property
+    def _language_head(self) -> str:
+        for name in self.config.get("objectives", {}):
+            if hasattr(catalog.load("objectives", name).Objective, "token_logits"):
+                return name
+        raise UserError(
+            f"{self.source.run} has no language model head: expected a run trained with mlm or "
+            "causal_lm"
+        )
+
+    @functools.cached_property
+    def _token_logits(self) -> Callable[[PyTree, Batch], Array]:
+        name = self._language_head
+        whole = Pretrainer(self.module, {name: self.objective(name, super().tokenizer)})
+
+        def method(module: Pretrainer, batch: Batch) -> Array:
+            encoded = module.encoder(batch, train=False)
+            return getattr(module, name).token_logits(module.encoder, encoded)
+
+        return jax.jit(lambda params, batch: whole.apply({"params": params}, batch, method=method))
+
+    def _predictor(self, task: str, dataset: str) -> predict.Predictor:
+        if task not in self.heads:
+            raise UserError(
+                f"{self.source.run} has no head of {task}: got {', '.join(self.heads) or 'none'}, "
+                f"expected a run of bertjax finetune with a config of {task}"
+            )
+        return self._cached(predict.load, task=dataset)
+
+
+def _predict(
+    predictor: predict.Predictor, rows: Sequence[dict[str, Any]], batch_size: int
+) -> list[dict[str, Any]]:
+    lines = [(f"text {number}", json.dumps(row)) for number, row in enumerate(rows, 1)]
+    return predictor.predict(lines, batch_size)

@@ -1,0 +1,137 @@
+"""Encode texts and pairs of texts to the batches of a model: its tokenizer, as a callable."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from bertjax.data.characters import CharacterTable
+from bertjax.data.sequence_template import SequenceTemplate
+from bertjax.errors import UserError
+from bertjax.interfaces import Tokenizer
+from bertjax.tasks.sequences import Pairs, truncate_longer
+
+Text = str | tuple[str, str]
+"""One text, or a pair of texts."""
+
+
+class TextEncoder:
+    """The tokenizer of a model: called with texts, it returns a batch.
+
+    All attributes of its `interfaces.Tokenizer` are available too: `encode_batch`, `decode`,
+    `vocab_size`, `mask_id` and others.
+
+    Args:
+      tokenizer: The tokenizer.
+      max_length: Maximum length of a sequence of the model in tokens; infinite without learned
+        positions.
+      cls_last: Whether [CLS] is the last token of a sequence, as in XLNet.
+      max_chars_per_word: Characters per word of `char_ids`; 0 for models that read tokens.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_length: float,
+        cls_last: bool = False,
+        max_chars_per_word: int = 0,
+    ):
+        self._tokenizer, self.max_length = tokenizer, max_length
+        self._template = SequenceTemplate.from_tokenizer(tokenizer, cls_last=cls_last)
+        self._max_chars_per_word = max_chars_per_word
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # unpickling asks for names before `__init__` has run
+            raise AttributeError(name)
+        return getattr(self._tokenizer, name)
+
+    def __call__(
+        self, texts: Text | Sequence[Text], *, max_length: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Encodes texts as [CLS] text [SEP], and pairs as [CLS] first [SEP] second [SEP].
+
+        Args:
+          texts: One or more texts or pairs.
+          max_length: L. Rows are padded to it, so that batches of a loop have one shape, and longer
+            sequences are truncated, of a pair the longer text first, as in BERT. None pads to the
+            longest sequence and truncates nothing.
+
+        Returns:
+          `input_ids`, `segment_ids` (int32 [B L]) and `attention_mask` (bool [B L]); for models
+          that read characters also `char_ids` (int16 [B L W]).
+
+        Raises:
+          UserError: a sequence is longer than the model's maximum, or `max_length` has no room.
+        """
+        rows = [texts] if isinstance(texts, str | tuple) else list(texts)
+        if not rows:
+            raise UserError("texts: got none, expected at least one")
+        limit = self._limit(rows, max_length)
+        groups = {}
+        for count in (1, 2):
+            numbers = [
+                n for n, row in enumerate(rows) if (2 if isinstance(row, tuple) else 1) == count
+            ]
+            if numbers:
+                members = [rows[n] if count == 2 else (rows[n],) for n in numbers]
+                groups[count] = numbers, self._encode(members, limit)
+        longest = max(int(pairs.lengths.max()) for _, pairs in groups.values())
+        if longest > self.max_length:
+            raise UserError(
+                f"text too long: got {longest:,} tokens, expected at most {self.max_length:,}, the "
+                "model's positions; shorten it, or pass max_length to truncate it"
+            )
+        length = max_length or longest
+        batch: dict[str, np.ndarray] = {}
+        for numbers, pairs in groups.values():
+            for name, values in pairs.rows(np.arange(len(numbers)), length).items():
+                shape = (len(rows), *values.shape[1:])
+                batch.setdefault(name, np.zeros(shape, values.dtype))[numbers] = values
+        return batch
+
+    def _limit(self, rows: Sequence[Text], max_length: int | None) -> float:
+        """Returns the maximum length of a sequence, infinite where none is truncated."""
+        if max_length is None:
+            return float("inf")
+        num_segments = 2 if any(isinstance(row, tuple) for row in rows) else 1
+        smallest = self._template.num_special_tokens(num_segments) + num_segments
+        if not smallest <= max_length <= self.max_length:
+            raise UserError(
+                f"max_length: got {max_length}, expected {smallest} to {self.max_length:,}"
+            )
+        return max_length
+
+    def _encode(self, members: Sequence[tuple[str, ...]], limit: float) -> Pairs:
+        """Encodes sequences that all have one, or all two texts."""
+        columns = [list(column) for column in zip(*members, strict=True)]
+        ids = [self._tokenizer.encode_batch(column) for column in columns]
+        sizes = [np.array([len(row) for row in column], np.int64) for column in ids]
+        budget = limit - self._template.num_special_tokens(len(columns))
+        if budget < float("inf"):
+            sizes = self._truncate(sizes, int(budget))
+        frame = self._template.frame(sizes)
+        _write(frame, ids, sizes)
+        extra, tables = {}, {}
+        if self._max_chars_per_word:
+            table = CharacterTable(self._tokenizer, self._max_chars_per_word)
+            words = self._template.map_ids(table.token_row).frame(sizes)
+            _write(words, [table.lookup(column) for column in columns], sizes)
+            extra["char_ids"], tables["char_ids"] = words.ids, table.table()
+        return Pairs.from_frame(frame, self._template, columns=extra, tables=tables)
+
+    def _truncate(self, sizes: list[np.ndarray], budget: int) -> list[Int[np.ndarray, " n"]]:
+        if len(sizes) == 1:
+            return [np.minimum(sizes[0], budget)]
+        return list(truncate_longer(*sizes, budget))
+
+
+def _write(frame: Any, columns: Sequence[list[list[int]]], sizes: Sequence[np.ndarray]) -> None:
+    for segment, (rows, kept) in enumerate(zip(columns, sizes, strict=True)):
+        frame.write(segment, itertools.starmap(_prefix, zip(rows, kept.tolist(), strict=True)))
+
+
+def _prefix(ids: list[int], size: int) -> list[int]:
+    return ids[:size]
