@@ -19,16 +19,17 @@ import importlib.util
 import inspect
 import json
 import pathlib
-import re
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from bertjax.errors import UserError, nearest
-from bertjax.overrides import Override, apply_overrides, split_overrides
+from bertjax import catalog
+from bertjax.errors import UserError
+from bertjax.overrides import Override, apply_overrides, split_overrides, to_text
 
 __all__ = [
     "apply_overrides",
@@ -141,21 +142,29 @@ def _has(config: ConfigDict, name: str) -> bool:
 
 
 def load_config(
-    spec: str, overrides: Iterable[Override] = (), kind: Kind | None = None
+    spec: str,
+    overrides: Mapping[str, Any] | Iterable[Override] = (),
+    kind: Kind | None = None,
 ) -> ConfigDict:
     """Loads a config file, applies overrides and locks the result.
 
+    >>> config = bertjax.load_config("bert:tiny", {"optimizer.learning_rate": 3e-4})
+    >>> config.model.hidden_size
+    128
+
     Args:
-      spec: Path of a Python file, with the argument of its `get_config` after a colon; or of a
-        run's `config.json`.
-      overrides: (dotted field, text of the value) pairs, as `split_overrides` returns them.
+      spec: Name of a config of bertjax, such as "bert", or path of a Python file, each with the
+        argument of its `get_config` after a colon, as in "bert:base"; or path of a run's
+        `config.json`.
+      overrides: Values by dotted field; or (field, text of the value) pairs, as `split_overrides`
+        returns them.
       kind: The required kind; None for either.
 
     Raises:
       UserError: there is no such file, it does not define a config, the config is of the other kind
         or incomplete, or an override is invalid.
     """
-    path, argument = _split_spec(spec, (".py", ".json"))
+    path, argument = catalog.find_config_file(spec, (".py", ".json"))
     if path.suffix == ".json":
         config = _config_of_run(path, argument)
     else:
@@ -166,6 +175,8 @@ def load_config(
         raise UserError(f"{path}: get_config() returned {found}, expected a ConfigDict")
     if kind is not None:
         kind.check(config, spec)
+    if isinstance(overrides, Mapping):
+        overrides = [(field, to_text(value)) for field, value in overrides.items()]
     apply_overrides(config, overrides)
     try:
         return from_json(config.to_json(json_encoder_cls=_PlainEncoder))
@@ -179,7 +190,7 @@ def load_runs(spec: str) -> Any:
     Raises:
       UserError: there is no such file or function, or the function fails.
     """
-    path, argument = _split_spec(spec, (".py",))
+    path, argument = catalog.find_config_file(spec, (".py",))
     with _importable(path):
         get_runs = _function(path, "get_runs")
         has_parameter = bool(inspect.signature(get_runs).parameters)
@@ -294,27 +305,6 @@ def _config_of_run(path: pathlib.Path, argument: str | None) -> ConfigDict:
         raise UserError(f"{path} is not JSON: {error}; pass another config") from None
 
 
-def _split_spec(spec: str, kinds: tuple[str, ...]) -> tuple[pathlib.Path, str | None]:
-    endings = "|".join(map(re.escape, kinds))
-    match = re.fullmatch(rf"(.+?(?:{endings}))(?::(.*))?", spec)
-    if not match:
-        run = ", or a run's config.json" if ".json" in kinds else ""
-        raise UserError(
-            f"--config: got {spec!r}, expected a Python file, as in configs/bert.py:tiny{run}"
-        )
-    path = pathlib.Path(match[1])
-    if not path.is_file():
-        raise UserError(f"no config file {path}: {_nearest_file(path)}")
-    return path, match[2]
-
-
-def _nearest_file(path: pathlib.Path) -> str:
-    if not path.parent.is_dir():
-        return f"there is no folder {path.parent}"
-    names = [sibling.name for sibling in path.parent.glob(f"*{path.suffix}")]
-    return nearest(path.name, names) if names else f"no {path.suffix} file in {path.parent}"
-
-
 @contextlib.contextmanager
 def _importable(path: pathlib.Path) -> Iterator[None]:
     """Makes `from configs import common` work in a config file inside `configs/` or next to it.
@@ -324,7 +314,14 @@ def _importable(path: pathlib.Path) -> Iterator[None]:
     """
     folder = path.resolve().parent
     before, known = list(sys.path), set(sys.modules)
-    sys.path[:0] = [str(folder), str(folder.parent)]
+    if folder.parent == pathlib.Path(__file__).resolve().parent:
+        # In a wheel the parent is bertjax/, whose modules must not be found as top-level ones:
+        # `import tokenizers` means the library.
+        sys.modules[folder.name] = types.ModuleType(folder.name)
+        sys.modules[folder.name].__path__ = [str(folder)]
+        sys.path[:0] = [str(folder)]
+    else:
+        sys.path[:0] = [str(folder), str(folder.parent)]
     try:
         yield
     finally:

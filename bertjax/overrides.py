@@ -58,11 +58,11 @@ def with_overrides(argv: list[str], changes: Mapping[str, Any]) -> list[str]:
     """
     rest, overrides = split_overrides(argv)
     kept = [(field, text) for field, text in overrides if field not in changes]
-    new = [(field, _text_of(value)) for field, value in changes.items()]
+    new = [(field, to_text(value)) for field, value in changes.items()]
     return [*rest, *(f"{_PREFIX}{field}={text}" for field, text in [*kept, *new])]
 
 
-def _text_of(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Formats a value as the text of an override."""
     return value if isinstance(value, str) else repr(value)
 

@@ -1,4 +1,4 @@
-"""ALBERT v1 (Lan et al. 2020): `configs/albert.py:SIZE`, base to xxlarge, and tiny.
+r"""ALBERT v1 (Lan et al. 2020): `configs/albert.py:SIZE`, base to xxlarge, and tiny.
 
     bertjax pretrain --config configs/albert.py:base --workdir runs/albert \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/albert

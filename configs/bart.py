@@ -1,4 +1,4 @@
-"""BART's text infilling (Lewis et al. 2020): `configs/bart.py:SIZE`, base or large, and tiny.
+r"""BART's text infilling (Lewis et al. 2020): `configs/bart.py:SIZE`, base or large, and tiny.
 
     bertjax pretrain --config configs/bart.py:base --workdir runs/bart \
         --config.data.corpus=corpora/openwebtext --config.tokenizer.path=vocab/roberta

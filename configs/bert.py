@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): `configs/bert.py:SIZE`, from tiny to large.
+r"""BERT (Devlin et al. 2019): `configs/bert.py:SIZE`, from tiny to large.
 
     bertjax pretrain --config configs/bert.py:base --workdir runs/bert_base \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased

@@ -1,4 +1,4 @@
-"""BERT-base as published: the config of `configs/bert.py:base`.
+r"""BERT-base as published: the config of `configs/bert.py:base`.
 
 bertjax pretrain --config configs/bert_base.py --workdir runs/bert_base \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased

@@ -1,4 +1,4 @@
-"""BERT-large as published: the config of `configs/bert.py:large`.
+r"""BERT-large as published: the config of `configs/bert.py:large`.
 
 bertjax pretrain --config configs/bert_large.py --workdir runs/bert_large \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased

@@ -1,4 +1,4 @@
-"""BERT with 30% masks instead of 15%: `configs/bert_masks30.py:SIZE`, base or large, and tiny.
+r"""BERT with 30% masks instead of 15%: `configs/bert_masks30.py:SIZE`, base or large, and tiny.
 
     bertjax pretrain --config configs/bert_masks30.py:base --workdir runs/bert_masks30 \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased

@@ -1,4 +1,4 @@
-"""BERT-mini as published: the config of `configs/bert.py:mini`.
+r"""BERT-mini as published: the config of `configs/bert.py:mini`.
 
 bertjax pretrain --config configs/bert_mini.py --workdir runs/bert_mini \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased

@@ -1,4 +1,4 @@
-"""BERT-mini pretrained for an hour on two CPU cores: GLUE scores of a small budget.
+r"""BERT-mini pretrained for an hour on two CPU cores: GLUE scores of a small budget.
 
     bertjax pretrain --config configs/bert_mini_hour.py --workdir runs/mini \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"

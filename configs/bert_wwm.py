@@ -1,4 +1,4 @@
-"""BERT with whole-word masks: `configs/bert_wwm.py:SIZE`, English in base and large, and tiny.
+r"""BERT with whole-word masks: `configs/bert_wwm.py:SIZE`, English in base and large, and tiny.
 
     bertjax pretrain --config configs/bert_wwm.py:large --workdir runs/bert_wwm \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased

@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019): `configs/distilbert.py:SIZE`, base, and tiny.
+r"""DistilBERT (Sanh et al. 2019): `configs/distilbert.py:SIZE`, base, and tiny.
 
     bertjax pretrain --config configs/distilbert.py:base --workdir runs/distilbert \
         --config.objectives.soft_targets.teacher=runs/bert_base \

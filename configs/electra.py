@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020): `configs/electra.py:SIZE`, small, base or large, and tiny.
+r"""ELECTRA (Clark et al. 2020): `configs/electra.py:SIZE`, small, base or large, and tiny.
 
     bertjax pretrain --config configs/electra.py:small --workdir runs/electra_small \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased

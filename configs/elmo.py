@@ -1,4 +1,4 @@
-"""ELMo (Peters et al. 2018): `configs/elmo.py:SIZE`, tiny, small, medium or original.
+r"""ELMo (Peters et al. 2018): `configs/elmo.py:SIZE`, tiny, small, medium or original.
 
     bertjax pretrain --config configs/elmo.py:original --workdir runs/elmo \
         --config.data.corpus=corpora/one_billion_words --config.tokenizer.path=vocab/elmo

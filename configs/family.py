@@ -1,4 +1,4 @@
-"""Six systems at one small size and an equal number of tokens: `configs/family.py:SYSTEM`.
+r"""Six systems at one small size and an equal number of tokens: `configs/family.py:SYSTEM`.
 
     bertjax pretrain --config configs/family.py:roberta --workdir runs/family/roberta \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"

@@ -1,4 +1,4 @@
-"""Fine-tuning on GLUE: `configs/glue.py:TASK`, `:TASK,RECIPE`.
+r"""Fine-tuning on GLUE: `configs/glue.py:TASK`, `:TASK,RECIPE`.
 
 Paper: Devlin et al. 2019, section 4.1 and appendix A.3: batches of 32, 3 epochs, Adam with a linear
 decay after a warmup of 10% of the steps, dropout 0.1, a learning rate of 2e-5, 3e-5, 4e-5 or

@@ -1,4 +1,4 @@
-"""GPT (Radford et al. 2018): `configs/gpt1.py:SIZE`, base or tiny.
+r"""GPT (Radford et al. 2018): `configs/gpt1.py:SIZE`, base or tiny.
 
     bertjax pretrain --config configs/gpt1.py:base --workdir runs/gpt1 \
         --config.data.corpus=corpora/books

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): `configs/gpt2.py:SIZE`, small, medium, large, xl and tiny.
+r"""GPT-2 (Radford et al. 2019): `configs/gpt2.py:SIZE`, small, medium, large, xl and tiny.
 
     bertjax pretrain --config configs/gpt2.py:small --workdir runs/gpt2 \
         --config.data.corpus=corpora/openwebtext --config.tokenizer.path=vocab/gpt2

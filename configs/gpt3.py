@@ -1,4 +1,4 @@
-"""GPT-3 (Brown et al. 2020): `configs/gpt3.py:SIZE`, from 125m to 175b, and tiny.
+r"""GPT-3 (Brown et al. 2020): `configs/gpt3.py:SIZE`, from 125m to 175b, and tiny.
 
     bertjax pretrain --config configs/gpt3.py:125m --workdir runs/gpt3_125m \
         --config.data.corpus=corpora/web --config.tokenizer.path=vocab/gpt2

@@ -1,4 +1,4 @@
-"""K-BERT (Liu et al. 2020): `configs/kbert.py:TASK`, `:TASK,small`, `:TASK,tiny`.
+r"""K-BERT (Liu et al. 2020): `configs/kbert.py:TASK`, `:TASK,small`, `:TASK,tiny`.
 
     bertjax finetune --config configs/kbert.py:book_review --init runs/bert_chinese --data kbert \
         --workdir runs/kbert

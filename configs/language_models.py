@@ -1,4 +1,4 @@
-"""Language models of equal size and token budget: `configs/language_models.py:SYSTEM`.
+r"""Language models of equal size and token budget: `configs/language_models.py:SYSTEM`.
 
     bertjax pretrain --config configs/language_models.py:gpt --workdir runs/language_models/gpt \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"

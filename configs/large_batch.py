@@ -1,4 +1,4 @@
-"""BERT on batches of 2,048 to 65,536 sequences: `configs/large_batch.py:RECIPE`.
+r"""BERT on batches of 2,048 to 65,536 sequences: `configs/large_batch.py:RECIPE`.
 
     bertjax pretrain --config configs/large_batch.py:lamb_64k --workdir runs/lamb_64k \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased

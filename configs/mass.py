@@ -1,4 +1,4 @@
-"""MASS (Song et al. 2019): `configs/mass.py:SIZE`, base, and tiny.
+r"""MASS (Song et al. 2019): `configs/mass.py:SIZE`, base, and tiny.
 
     bertjax pretrain --config configs/mass.py:base --workdir runs/mass \
         --config.data.corpus=corpora/news --config.tokenizer.path=vocab/news

@@ -1,4 +1,4 @@
-"""Named entity recognition: `configs/ner.py:conll2003`, `:conll2003,small`, `:conll2003,features`.
+r"""Named entity recognition: `configs/ner.py:conll2003`, `:conll2003,small`, `:conll2003,features`.
 
 Paper: Devlin et al. 2019, section 5.3: words are classified at their first token, without a CRF,
 with document context; cased models; as for other tasks batches of 16 or 32, 2 to 5 epochs and a

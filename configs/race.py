@@ -1,4 +1,4 @@
-"""Multiple choice: `configs/race.py:race`, `:swag`, `:race,small`, `:race,tiny`.
+r"""Multiple choice: `configs/race.py:race`, `:swag`, `:race,small`, `:race,tiny`.
 
 Papers: SWAG as in Devlin et al. 2019, section 4.4: batches of 16, a learning rate of 2e-5, 3
     epochs. RACE as

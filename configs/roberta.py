@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019): `configs/roberta.py:SIZE`, base or large, and tiny.
+r"""RoBERTa (Liu et al. 2019): `configs/roberta.py:SIZE`, base or large, and tiny.
 
     bertjax pretrain --config configs/roberta.py:base --workdir runs/roberta \
         --config.data.corpus=corpora/openwebtext --config.tokenizer.path=vocab/roberta

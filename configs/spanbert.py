@@ -1,4 +1,4 @@
-"""SpanBERT (Joshi et al. 2020): `configs/spanbert.py:SIZE`, base or large, and tiny.
+r"""SpanBERT (Joshi et al. 2020): `configs/spanbert.py:SIZE`, base or large, and tiny.
 
     bertjax pretrain --config configs/spanbert.py:base --workdir runs/spanbert \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-cased

@@ -1,4 +1,4 @@
-"""Question answering: `configs/squad.py:TASK`, `:TASK,small`, `:TASK,tiny`; squad1 or squad2.
+r"""Question answering: `configs/squad.py:TASK`, `:TASK,small`, `:TASK,tiny`; squad1 or squad2.
 
 Paper: Devlin et al. 2019, sections 4.2, 4.3 and appendix A.3: batches of 32, a learning rate of
     5e-5

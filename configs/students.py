@@ -1,4 +1,4 @@
-"""Distillation of a small BERT, and baselines without a teacher: `configs/students.py:STUDENT`.
+r"""Distillation of a small BERT, and baselines without a teacher: `configs/students.py:STUDENT`.
 
     bertjax pretrain --config configs/students.py:distilbert --workdir runs/distilbert \
         --config.objectives.soft_targets.teacher=runs/family/bert \

@@ -1,4 +1,4 @@
-"""T5's span corruption (Raffel et al. 2020): `configs/t5.py:SIZE`, small, base, large, and tiny.
+r"""T5's span corruption (Raffel et al. 2020): `configs/t5.py:SIZE`, small, base, large, and tiny.
 
     bertjax pretrain --config configs/t5.py:base --workdir runs/t5 \
         --config.data.corpus=corpora/c4 --config.tokenizer.path=vocab/t5/spiece.model

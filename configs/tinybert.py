@@ -1,4 +1,4 @@
-"""TinyBERT, general distillation (Jiao et al. 2020): `configs/tinybert.py:SIZE`, 4, 6, tiny.
+r"""TinyBERT, general distillation (Jiao et al. 2020): `configs/tinybert.py:SIZE`, 4, 6, tiny.
 
     bertjax pretrain --config configs/tinybert.py:4 --workdir runs/tinybert_4 \
         --config.objectives.layer_matching.teacher=runs/bert_base \

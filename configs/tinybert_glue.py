@@ -1,4 +1,4 @@
-"""TinyBERT on a GLUE task: `configs/tinybert_glue.py:TASK,STAGE`, and `:TASK,STAGE_tiny`.
+r"""TinyBERT on a GLUE task: `configs/tinybert_glue.py:TASK,STAGE`, and `:TASK,STAGE_tiny`.
 
 Paper: Jiao et al. 2020, sections 3.2 and 4.2. Both stages distil the same fine-tuned teacher:
 `layers` matches its layers, with projections initialised from those of the general stage, then

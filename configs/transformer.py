@@ -1,4 +1,4 @@
-"""Transformer (Vaswani et al. 2017): `configs/transformer.py:SIZE`, base or big, and tiny.
+r"""Transformer (Vaswani et al. 2017): `configs/transformer.py:SIZE`, base or big, and tiny.
 
     bertjax pretrain --config configs/transformer.py:base --workdir runs/transformer \
         --config.data.input=pairs/train.tsv --config.data.validation_input=pairs/dev.tsv

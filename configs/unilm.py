@@ -1,4 +1,4 @@
-"""UniLM (Dong et al. 2019): `configs/unilm.py:SIZE`, base or large, and tiny.
+r"""UniLM (Dong et al. 2019): `configs/unilm.py:SIZE`, base or large, and tiny.
 
     bertjax pretrain --config configs/unilm.py:large --workdir runs/unilm \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-cased

@@ -1,4 +1,4 @@
-"""Universal Transformer (Dehghani et al. 2019): `configs/universal_transformer.py:SIZE`.
+r"""Universal Transformer (Dehghani et al. 2019): `configs/universal_transformer.py:SIZE`.
 
     bertjax pretrain --config configs/universal_transformer.py:base --workdir runs/ut \
         --config.data.corpus=corpora/wiki --config.tokenizer.path=vocab/bert-base-uncased

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): `configs/vit.py:SIZE`, tiny, digits, base, large or huge.
+r"""ViT (Dosovitskiy et al. 2021): `configs/vit.py:SIZE`, tiny, digits, base, large or huge.
 
     bertjax pretrain --config configs/vit.py:digits --workdir runs/digits
     bertjax pretrain --config configs/vit.py:base --workdir runs/vit \

@@ -1,4 +1,4 @@
-"""XLNet (Yang et al. 2019): `configs/xlnet.py:SIZE`, tiny, base or large.
+r"""XLNet (Yang et al. 2019): `configs/xlnet.py:SIZE`, tiny, base or large.
 
     bertjax pretrain --config configs/xlnet.py:base --workdir runs/xlnet_base \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/xlnet/spiece.model

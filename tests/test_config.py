@@ -1,11 +1,15 @@
 """Configs: loading, typed overrides, JSON round trips, fingerprints."""
 
+import doctest
 import pathlib
+import shutil
 import textwrap
 
 import pytest
 from ml_collections import config_dict
 
+import bertjax.config
+from bertjax import catalog
 from bertjax.config import (
     apply_overrides,
     changed,
@@ -104,6 +108,47 @@ def test_a_file_next_to_the_folder_imports_from_it(folder):
     assert (module.get_config("big").model.hidden_size, rates) == (1024, (0,))
     _, rates = load_runs(str(folder.parent / "elsewhere" / "sweep.py"))
     assert rates == (1,)
+
+
+def test_a_config_of_bertjax_is_found_by_name_in_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for spec in ("bert:mini", "configs/bert.py:mini"):
+        assert load_config(spec).model.hidden_size == 256
+    assert load_config("bert").model.hidden_size == 768
+    with pytest.raises(UserError, match=r"got 'bret:mini', expected the name of a config"):
+        load_config("bret:mini")
+
+
+def test_a_config_in_a_wheel_imports_libraries_and_not_modules_of_bertjax(
+    root, tmp_path, monkeypatch
+):
+    """There `configs/` is a folder of the package, next to folders such as `tokenizers`."""
+    package = tmp_path / "bertjax"
+    shutil.copytree(root / "configs", package / "configs")
+    source = (package / "configs" / "bert.py").read_text()
+    (package / "configs" / "mine.py").write_text(f"{source}\nimport made_up_library\n")
+    (package / "made_up_library.py").write_text("raise AssertionError('a module of bertjax')")
+    library = tmp_path / "site"
+    library.mkdir()
+    (library / "made_up_library.py").write_text("")
+    monkeypatch.syspath_prepend(str(library))
+    files = {path.stem: path for path in (package / "configs").glob("*.py")}
+    monkeypatch.setattr(catalog, "config_files", lambda: files)
+    monkeypatch.setattr(bertjax.config, "__file__", str(package / "config.py"))
+    assert load_config("mine:mini").model.hidden_size == 256
+
+
+def test_values_by_field_override_too(path):
+    changes = {"objectives.mlm.weight": 0.25, "data.phases": ((7, 64, 8),), "tokenizer.kind": "bpe"}
+    config = load_config(path, changes)
+    assert config.objectives.mlm.weight == 0.25
+    assert config.data.phases == ((7, 64, 8),)
+    assert config.tokenizer.kind == "bpe"
+
+
+def test_the_example_in_the_docstring_of_load_config_runs():
+    result = doctest.testmod(bertjax.config, extraglobs={"bertjax": bertjax})
+    assert (result.attempted, result.failed) == (2, 0)
 
 
 def test_the_config_of_a_run_is_a_config_file(path, tmp_path):
@@ -230,7 +275,7 @@ def test_an_objective_can_be_added_and_removed(path):
 def test_a_missing_file_is_refused(folder, path):
     assert "did you mean 'run.py'?" in message(str(folder / "runn.py"))
     assert "there is no folder" in message(str(folder / "nowhere" / "run.py"))
-    assert "got 'bert_base', expected a Python file" in message("bert_base")
+    assert "got 'bert_basis', expected the name of a config" in message("bert_basis")
 
 
 @pytest.mark.parametrize(
