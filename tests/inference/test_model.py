@@ -2,6 +2,7 @@
 
 import doctest
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -152,6 +153,22 @@ def test_the_examples_in_the_docstrings_run(tmp_path, monkeypatch):
     result = doctest.testmod(loader, extraglobs={"bertjax": bertjax})
     assert result.attempted >= 2
     assert result.failed == 0
+
+
+def test_the_python_section_of_the_readme_runs(root, tmp_path, monkeypatch):
+    shutil.copytree(SAVED / "run", tmp_path / "runs" / "bert")
+    shutil.copytree(SAVED / "finetuned", tmp_path / "runs" / "rte")
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(
+        r"```python\n(import bertjax\n.+?)```", (root / "README.md").read_text(), re.S
+    )
+    found = {}
+    # Outside of jit the annotations of this package, checked in tests, refuse numpy arrays.
+    code = code.replace(", batch, train", ", jax.tree.map(jax.numpy.asarray, batch), train")
+    exec(code, {"jax": jax}, found)
+    assert found["vectors"].shape == (2, found["bert"].config.model.hidden_size)
+    assert (tmp_path / "bert-hf" / "model.safetensors").is_file()
+    assert set(found["answers"][0]["probabilities"]) == {"entailment", "not_entailment"}
 
 
 def test_importing_the_package_imports_no_jax():
