@@ -23,8 +23,9 @@ transformers.
 
 Cost of small, as published: 4 days on one V100.
 
-Where we differ: layer-wise decay of the learning rate in fine-tuning (appendix B) is not part of
-`configs/glue.py`.
+Fine-tuning with layer-wise decay of the learning rate (appendix B): `configs/glue.py:TASK,electra`.
+Where we differ: its classifier has a hidden layer, as in transformers; the released code classifies
+the vector of [CLS] directly.
 """
 
 from ml_collections import ConfigDict

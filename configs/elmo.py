@@ -6,8 +6,8 @@ r"""ELMo (Peters et al. 2018): `configs/elmo.py:SIZE`, tiny, small, medium or or
 Recipe (section 3.4 and bilm-tf): a character CNN over each word; two LSTM layers per direction, the
 second with a residual connection; each word is predicted from the left and from the right with one
 softmax; rows continue with the states of the previous step; dropout 0.1, values of LSTMs clipped at
-3; 10 epochs of the 1 Billion Word Benchmark in batches of 3 x 128 rows of 20 words, Adagrad with a
-learning rate of 0.2.
+3; 10 epochs of the 1 Billion Word Benchmark (769 million words, 1,000,000 steps) in batches of
+3 x 128 rows of 20 words, Adagrad with a learning rate of 0.2.
 
     size      LSTM   width   parameters   as published
     original  4,096   1,024   93,600,848  forward and backward perplexity 39.7; SQuAD F1 85.8
@@ -48,7 +48,7 @@ def get_config(size: str = "original") -> ConfigDict:
       UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
-    config = ConfigDict(common.run(num_train_steps=3_000_000))
+    config = ConfigDict(common.run(num_train_steps=1_000_000))
     config.best_metric = "held_out/bidirectional_lm/loss"
     config.model = _model(size)
     config.tokenizer = common.tokenizer("words", vocab_size=793_471)

@@ -94,7 +94,7 @@ def _roberta(config: ConfigDict, task: str) -> None:
     rate, config.data.batch_size = _ROBERTA[task]
     config.num_train_epochs = 10
     config.optimizer.update(learning_rate=rate, warmup_share=0.06)
-    config.optimizer.update(weight_decay=0.1, adam_b2=0.98)
+    config.optimizer.update(weight_decay=0.1, adam_b2=0.98, max_grad_norm=0.0)
     config.data.update(max_seq_length=512, padded_lengths=_LONG)
 
 

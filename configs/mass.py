@@ -6,13 +6,13 @@ r"""MASS (Song et al. 2019): `configs/mass.py:SIZE`, base, and tiny.
 Recipe (sections 3.2 and 4.1): a contiguous half of the encoder's input is masked, 80% of the tokens
 by [MASK] and 10% by a random token, and the decoder reconstructs this fragment; its inputs are the
 previous tokens of the fragment only. A Transformer of 6 + 6 layers, width 1,024; BPE with 60,000
-tokens.
+tokens; Adam with a learning rate of 1e-4.
 
     size    layers  width  heads   parameters
     base       6+6   1024     16  237,797,376
     tiny       2+2    128      2    1,056,768   (a demonstration, vocabulary 1,024)
 
-Where we differ: texts of one language. The steps, batch size and learning rate are ours.
+Where we differ: texts of one language. The steps, the batch size and the schedule are ours.
 """
 
 from ml_collections import ConfigDict

@@ -7,7 +7,7 @@ BERT's encoder on single segments of one document, without next sentence predict
 Masks are spans of up to 10 whole words, 3.8 on average, with 15% of the tokens in total; a whole
 span is replaced by [MASK] (80%), by random tokens (10%) or unchanged (10%). The span boundary
 objective also predicts its tokens from the two neighbours of the span (3.1, 3.2). Adam, 2,400,000
-steps of 256 sequences of 512 tokens, weight decay 0.1, epsilon 1e-8 (4.3).
+steps of 256 sequences of 512 tokens, weight decay 0.1, epsilon 1e-8 (4.2).
 
     size    layers  width  heads   parameters   SQuAD 1.1 / 2.0 F1   GLUE (test)
     base        12    768     12  108,310,272   92.4 / 83.6

@@ -2,7 +2,8 @@ r"""ViT (Dosovitskiy et al. 2021): `configs/vit.py:SIZE`, tiny, digits, base, la
 
     bertjax pretrain --config configs/vit.py:digits --workdir runs/digits
     bertjax pretrain --config configs/vit.py:base --workdir runs/vit \
-        --config.data.input="('imagenet.npz',)" --config.data.batch_size=1024
+        --config.data.input="('imagenet.npz',)" --config.data.batch_size=1024 \
+        --config.optimizer.learning_rate=1e-3 --config.num_train_steps=375000
 
 Recipe (section 4.1 and appendix B.1, ImageNet): patches of 16 x 16 pixels (huge: 14 x 14) of images
 of 224 x 224; 300 epochs of batches of 4,096, Adam with a learning rate of 3e-3, warmup of 10,000
@@ -14,6 +15,10 @@ steps, cosine decay, weight decay 0.3, dropout 0.1, gradients clipped to a norm 
     huge        32  1,280     16          5,120   630,764,800   632 M
     digits       4     64      4            128       135,488   (see below)
     tiny         2     32      2             64        17,888   (a demonstration)
+
+The learning rate of smaller batches is smaller, as in the example. All images of the data set are
+one array in host memory, which is 193 GB for ImageNet in this resolution: data sets of this size are
+not practical here.
 
 Parameters are those of the encoder; published counts include the classifier, for instance 1.3 M for
 1,000 classes in huge.

@@ -6,8 +6,9 @@ r"""XLNet (Yang et al. 2019): `configs/xlnet.py:SIZE`, tiny, base or large.
 Recipe (section 3.1 and appendix A.4, of large): a sixth of the tokens (K = 6) is predicted in a
 random order, in spans of 1 to 5 words; sequences of 512 tokens with a memory of 384; 500,000 steps
 of 8,192 sequences; Adam with a learning rate of 4e-4, warmup of 40,000 steps, linear decay, epsilon
-1e-6, weight decay 0.01, dropout 0.1. SentencePiece, 32,000 tokens, cased. Base is trained on
-Wikipedia and books alone, with batches of 2,048 and a learning rate of 1e-4.
+1e-6, weight decay 0.01, dropout 0.1. SentencePiece, 32,000 tokens, cased. Base is the model of
+table 6 (K = 6), trained on Wikipedia and books alone; its batch size of 2,048 and learning rate of
+1e-4 are ours, as the paper does not report them.
 
     size    layers  width  heads   parameters   MNLI-m   SST-2   CoLA   (dev, as published)
     base        12    768     12  116,718,336    85.6     93.4
