@@ -16,9 +16,8 @@ steps, cosine decay, weight decay 0.3, dropout 0.1, gradients clipped to a norm 
     digits       4     64      4            128       135,488   (see below)
     tiny         2     32      2             64        17,888   (a demonstration)
 
-The learning rate of smaller batches is smaller, as in the example. All images of the data set are
-one array in host memory, which is 193 GB for ImageNet in this resolution: data sets of this size are
-not practical here.
+The learning rate of smaller batches is smaller, as in the example. All images of a data set are one
+array in host memory, which is 193 GB for ImageNet at this resolution.
 
 Parameters are those of the encoder; published counts include the classifier, for instance 1.3 M for
 1,000 classes in huge.

@@ -5,6 +5,7 @@ import json
 import pathlib
 import sys
 import time
+import types
 
 import pytest
 
@@ -168,7 +169,9 @@ def test_files_and_folders_are_uploaded_to_s3(s3):
 
 @pytest.mark.slow
 def test_checkpoints_in_s3_are_refused(s3):
-    with pytest.raises(UserError, match=r"s3://bucket/run: orbax writes no checkpoints into s3://"):
+    with pytest.raises(
+        UserError, match=r"s3://bucket/run: Orbax cannot write checkpoints to s3://"
+    ):
         Checkpoints("s3://bucket/run")
 
 
@@ -304,7 +307,7 @@ def temporary(code: int) -> Exception:
 )
 def test_temporary_failures_are_retried_and_logged(error, monkeypatch):
     waits = []
-    monkeypatch.setattr(storage.time, "sleep", waits.append)
+    monkeypatch.setattr(storage, "time", types.SimpleNamespace(sleep=waits.append))
     left, logged = [error] * 3, []
 
     def read():
@@ -320,7 +323,7 @@ def test_temporary_failures_are_retried_and_logged(error, monkeypatch):
 
 
 def test_the_last_failure_is_one_line(monkeypatch):
-    monkeypatch.setattr(storage.time, "sleep", lambda _: None)
+    monkeypatch.setattr(storage, "time", types.SimpleNamespace(sleep=lambda _: None))
     tries = []
 
     def read():
@@ -346,7 +349,9 @@ def test_the_last_failure_is_one_line(monkeypatch):
     ],
 )
 def test_permanent_failures_are_raised_immediately(error, raised, monkeypatch):
-    monkeypatch.setattr(storage.time, "sleep", lambda _: pytest.fail("waited"))
+    monkeypatch.setattr(
+        storage, "time", types.SimpleNamespace(sleep=lambda _: pytest.fail("waited"))
+    )
 
     def read():
         raise error
