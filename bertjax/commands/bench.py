@@ -50,7 +50,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--config", required=True, metavar="FILE", help="config file, such as configs/bert.py:base"
+        "--config",
+        required=True,
+        metavar="CONFIG",
+        help="such as bert:base (see bertjax configs), or a file",
     )
     parser.add_argument(
         "--steps",

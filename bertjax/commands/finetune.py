@@ -68,7 +68,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", required=True, help="config file, such as configs/glue.py:mrpc")
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="CONFIG",
+        help="such as glue:mrpc (see bertjax configs), or a file",
+    )
     parser.add_argument("--init", required=True, help="RUN, RUN@STEP, RUN@best or random:RUN")
     parser.add_argument("--data", required=True, help="folder of the task, or tfds:DIR")
     parser.add_argument("--workdir", required=True, help="folder for all outputs")

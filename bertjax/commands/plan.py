@@ -126,7 +126,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--config", required=True, metavar="FILE", help="config file, such as configs/bert.py:base")
+    add(
+        "--config",
+        required=True,
+        metavar="CONFIG",
+        help="such as bert:base (see bertjax configs), or a file",
+    )
     add("--topology", required=True, help="TPU slice: v5e:16x16, v5e-256, v5p-512 ...")
     add(
         "--slices",

@@ -62,7 +62,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", required=True, help="config file, such as configs/bert.py:mini")
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="CONFIG",
+        help="such as bert:mini (see bertjax configs), or a file",
+    )
     parser.add_argument("--workdir", required=True, help="folder for all outputs, or gs://...")
     parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
     return parser
