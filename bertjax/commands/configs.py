@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
         return
     width = max(map(len, described))
     for name, text in described.items():
-        print(f"{name:<{width}}  {text.partition(chr(10))[0]}")
+        print(f"{name:<{width}}  {text.splitlines()[0]}")
 
 
 def _describe(path: pathlib.Path) -> str:

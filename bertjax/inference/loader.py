@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 
+import filelock
+
 from bertjax.huggingface import exporting, importing
 from bertjax.inference.model import Model
 from bertjax.io import copies, storage
@@ -46,6 +48,9 @@ def _import(folder: pathlib.Path) -> pathlib.Path:
             stat = path.stat()
             digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     run = cache_directory() / "imported" / f"{folder.resolve().name}-{digest.hexdigest()[:16]}"
-    if not (run / _CONFIG).is_file():
-        importing.write(importing.read(folder), run)
+    run.parent.mkdir(parents=True, exist_ok=True)
+    # Processes that load the same folder at the same time import it once.
+    with filelock.FileLock(f"{run}.lock"):
+        if not (run / _CONFIG).is_file():
+            importing.write(importing.read(folder), run)
     return run

@@ -239,7 +239,7 @@ class Model(pretrained.Pretrained):
 
         Returns:
           `answer`, "" for none; `n_best`, the best spans with their scores; for SQuAD 2.0 also
-          `null_odds`, how much more likely no answer is.
+          `null_odds`, the score of no answer minus that of the best span.
 
         Raises:
           UserError: the model has no such head.

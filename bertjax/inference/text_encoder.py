@@ -1,14 +1,12 @@
 """Encode texts and pairs of texts to the batches of a model: its tokenizer, as a callable."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from bertjax.data.characters import CharacterTable
-from bertjax.data.sequence_template import SequenceTemplate
+from bertjax.data.sequence_template import Frame, SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.tasks.sequences import Pairs, truncate_longer
@@ -44,7 +42,7 @@ class TextEncoder:
         self._max_chars_per_word = max_chars_per_word
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # unpickling asks for names before `__init__` has run
+        if name.startswith("_"):  # pickle looks up names before `__init__` has set `_tokenizer`
             raise AttributeError(name)
         return getattr(self._tokenizer, name)
 
@@ -64,7 +62,7 @@ class TextEncoder:
           that read characters also `char_ids` (int16 [B L W]).
 
         Raises:
-          UserError: a sequence is longer than the model's maximum, or `max_length` has no room.
+          UserError: a sequence is longer than the model's maximum, or `max_length` is too small.
         """
         rows = [texts] if isinstance(texts, str | tuple) else list(texts)
         if not rows:
@@ -109,9 +107,10 @@ class TextEncoder:
         columns = [list(column) for column in zip(*members, strict=True)]
         ids = [self._tokenizer.encode_batch(column) for column in columns]
         sizes = [np.array([len(row) for row in column], np.int64) for column in ids]
-        budget = limit - self._template.num_special_tokens(len(columns))
-        if budget < float("inf"):
-            sizes = self._truncate(sizes, int(budget))
+        if limit < float("inf"):
+            budget = int(limit) - self._template.num_special_tokens(len(columns))
+            pair = len(columns) == 2
+            sizes = truncate_longer(*sizes, budget) if pair else [np.minimum(sizes[0], budget)]
         frame = self._template.frame(sizes)
         _write(frame, ids, sizes)
         extra, tables = {}, {}
@@ -122,16 +121,8 @@ class TextEncoder:
             extra["char_ids"], tables["char_ids"] = words.ids, table.table()
         return Pairs.from_frame(frame, self._template, columns=extra, tables=tables)
 
-    def _truncate(self, sizes: list[np.ndarray], budget: int) -> list[Int[np.ndarray, " n"]]:
-        if len(sizes) == 1:
-            return [np.minimum(sizes[0], budget)]
-        return list(truncate_longer(*sizes, budget))
 
-
-def _write(frame: Any, columns: Sequence[list[list[int]]], sizes: Sequence[np.ndarray]) -> None:
+def _write(frame: Frame, columns: Sequence[list[list[int]]], sizes: Sequence[np.ndarray]) -> None:
+    """Writes the first tokens of every row, as many as `sizes`, into the segments of a frame."""
     for segment, (rows, kept) in enumerate(zip(columns, sizes, strict=True)):
-        frame.write(segment, itertools.starmap(_prefix, zip(rows, kept.tolist(), strict=True)))
-
-
-def _prefix(ids: list[int], size: int) -> list[int]:
-    return ids[:size]
+        frame.write(segment, (row[:size] for row, size in zip(rows, kept.tolist(), strict=True)))

@@ -8,15 +8,11 @@ from bertjax.errors import UserError
 
 CLS, SEP, PAD = 1_000_001, 1_000_002, 1_000_003
 
+PAIRS = ("next", "order", "none")
 ALL_KINDS = [
     ("full-sentences", "none"),
     ("doc-sentences", "none"),
-    ("segment-pair", "next"),
-    ("segment-pair", "order"),
-    ("segment-pair", "none"),
-    ("sentence-pair", "next"),
-    ("sentence-pair", "order"),
-    ("sentence-pair", "none"),
+    *((format, pair) for format in ("segment-pair", "sentence-pair") for pair in PAIRS),
 ]
 
 

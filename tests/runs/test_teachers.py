@@ -109,8 +109,8 @@ def test_the_student_is_initialised_from_layers_of_the_teacher(home, taught):
     params = restore.load_numpy(home / "teacher" / "checkpoints" / str(STEPS), "params")
     begun = jax.device_get(taught.trainer.create_state().params)
     for name, leaf in trees.flatten_names(begun["encoder"]["layers"]).items():
-        wanted = trees.flatten_names(params["encoder"]["layers"])[name]
-        np.testing.assert_array_equal(leaf, wanted[[0, 3]])
+        expected = trees.flatten_names(params["encoder"]["layers"])[name]
+        np.testing.assert_array_equal(leaf, expected[[0, 3]])
     jax.tree.map(np.testing.assert_array_equal, begun["mlm"], params["mlm"])
 
 
@@ -121,9 +121,9 @@ def test_a_resumed_student_is_bit_identical(home, taught):
     for name in ("summary.json", "metrics.jsonl"):
         (folder / name).unlink()
     pretrain(home, "distilbert.py:tiny", "stopped", student(home))
-    ours, wanted = arrays(folder), arrays(home / "student")
-    assert ours.keys() == wanted.keys()
-    for name, leaf in wanted.items():
+    ours, expected = arrays(folder), arrays(home / "student")
+    assert ours.keys() == expected.keys()
+    for name, leaf in expected.items():
         np.testing.assert_array_equal(ours[name], leaf, err_msg=name)
 
 
@@ -253,9 +253,9 @@ def test_the_stages_of_tinybert(home, glue):
     result, job = fine_tune(*arguments, **SMALL, **of, keep_checkpoints="true")
     frozen = jax.device_get(job.trainer(0).frozen["soft_targets"]["teacher"]["params"])
     assert set(frozen) == {"encoder", "glue"}
-    wanted = newest(home / "cola" / "seed_0", "glue")
+    expected = newest(home / "cola" / "seed_0", "glue")
     for name, leaf in trees.flatten_names(frozen["glue"]).items():
-        np.testing.assert_array_equal(leaf, wanted[name])
+        np.testing.assert_array_equal(leaf, expected[name])
     kept = newest(home / "prediction" / "seed_0", "")
     assert not [name for name in kept if "teacher" in name or "soft_targets" in name]
     metrics = read_metrics(home / "prediction" / "seed_0")
