@@ -13,6 +13,7 @@ _EXPORTS = {
     "pretrain": "bertjax.runs.pretrain",
     "finetune": "bertjax.runs.finetune",
     "prepare": "bertjax.corpus.prepare",
+    "evaluate": "bertjax.inference.evaluation",
     "models": "bertjax.models",
     "UserError": "bertjax.errors",
 }
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from bertjax.config import load_config as load_config
     from bertjax.corpus.prepare import prepare as prepare
     from bertjax.errors import UserError as UserError
+    from bertjax.inference.evaluation import evaluate as evaluate
     from bertjax.inference.loader import load as load
     from bertjax.inference.model import Model as Model
     from bertjax.runs.finetune import finetune as finetune

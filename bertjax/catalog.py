@@ -12,6 +12,9 @@ from types import ModuleType
 
 from bertjax.errors import UserError, nearest
 
+_RENAMED_CONFIGS = {"t5": "span_corruption", "bart": "text_infilling", "mass": "masked_seq2seq"}
+"""Configs that were named for a model, and are its objective on the Transformer."""
+
 
 def names(folder: str, part: str | None = None) -> list[str]:
     """Lists the plug-ins of a folder: the names that a config may use.
@@ -66,6 +69,8 @@ def find_config_file(spec: str, kinds: tuple[str, ...]) -> tuple[pathlib.Path, s
         name, colon, argument = spec.partition(":")
         if name in shipped:
             return shipped[name], argument if colon else None
+        if name in _RENAMED_CONFIGS:
+            raise UserError(f"--config: {name} is now {_RENAMED_CONFIGS[name]}")
         run = ", or a run's config.json" if ".json" in kinds else ""
         raise UserError(
             f"--config: got {spec!r}, expected the name of a config, as in bert:tiny "
@@ -75,6 +80,8 @@ def find_config_file(spec: str, kinds: tuple[str, ...]) -> tuple[pathlib.Path, s
     if not path.is_file():
         if path.parent == pathlib.Path("configs") and path.stem in shipped:
             return shipped[path.stem], match[2]
+        if path.parent == pathlib.Path("configs") and path.stem in _RENAMED_CONFIGS:
+            raise UserError(f"--config: {path} is now {_RENAMED_CONFIGS[path.stem]}")
         raise UserError(f"no config file {path}: {_nearest_file(path)}")
     return path, match[2]
 

@@ -12,6 +12,7 @@ import select
 import sys
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import bertjax
 from bertjax import catalog
@@ -21,7 +22,7 @@ from bertjax.runtime import host as runtime_host
 
 _TRAINING = ("pretrain", "finetune", "bench")
 """Verbs for which glibc keeps freed memory (`runtime/host.py`): every step allocates and frees the
-same arrays. Others not: the threads of `bertjax tokenizer` would contend for the single arena."""
+same arrays. Others not: the threads that train a tokenizer would contend for the single arena."""
 
 _SUCCESS, _USER_ERROR, _BROKEN_PIPE = 0, 2, 128 + 13
 
@@ -31,20 +32,42 @@ _PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP}
 """A path that is too long, or a cycle of links: always from the user's arguments."""
 
 
+_GROUPS = ("Data", "Train", "Evaluate", "Use", "Exchange", "Scale", "Other")
+"""Order of the groups in `bertjax --help`; a verb without GROUP is in the last one."""
+
+_RENAMED = {
+    "analyze": "python experiments/layer_similarity.py",
+    "choose": "bertjax evaluate choices",
+    "extract": "bertjax embed",
+    "features": "bertjax suite features",
+    "fill": "bertjax fill-mask",
+    "glue": "bertjax suite glue",
+    "perplexity": "bertjax evaluate perplexity",
+    "score": "bertjax evaluate predictions",
+    "tokenize": "bertjax tokenizer encode, or decode",
+    "translate": "bertjax generate",
+}
+"""Old verbs, and what replaces them."""
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0, 2 for a user error, or 128 + signal.
 
     Args:
       argv: The words after `bertjax`; None for those of this process.
     """
+    if "_ARGCOMPLETE" in os.environ:
+        return _complete()
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return _run_command(lambda: print(overview()), "bertjax")
     if arguments[0] in ("-V", "--version"):
         return _run_command(lambda: print(f"bertjax {bertjax.__version__}"), "bertjax")
     verb, *rest = arguments
-    if verb not in catalog.names("commands"):
-        hint = nearest(verb, catalog.names("commands"))
+    module = verb.replace("-", "_")
+    if module not in catalog.names("commands"):
+        verbs = [name.replace("_", "-") for name in catalog.names("commands")]
+        hint = f"it is now {_RENAMED[verb]}" if verb in _RENAMED else nearest(verb, verbs)
         print(f"bertjax: error: unknown command {verb!r}: {hint}", file=sys.stderr)
         return _USER_ERROR
     # An environment variable, set before jax is imported and inherited by child processes.
@@ -53,7 +76,9 @@ def main(argv: list[str] | None = None) -> int:
     runtime_host.enlarge_tpu_compiler_stack()
     if verb in _TRAINING and not runtime_host.list_gpus() and not runtime_host.list_tpu_chips():
         runtime_host.keep_freed_memory()
-    status = _run_command(lambda: catalog.load("commands", verb).main(rest), f"bertjax {verb}")
+    words = _with_underscores(rest)
+    name = " ".join(["bertjax", module.replace("_", "-"), *_command(module, words)])
+    status = _run_command(lambda: catalog.load("commands", module).main(words), name)
     if status == signals.INTERRUPTED and argv is None:
         # XLA's threads still compute: a normal exit would wait for them, or crash.
         with contextlib.suppress(OSError):
@@ -62,16 +87,28 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
+def _with_underscores(words: list[str]) -> list[str]:
+    """Replaces hyphens in the names of options, up to `--`, after which others are passed on."""
+    end = words.index("--") if "--" in words else len(words)
+    found = []
+    for word in words[:end]:
+        option, equals, value = word.partition("=")
+        if option.startswith("--") and not option.startswith("--config."):
+            option = "--" + option[2:].replace("-", "_")
+        found.append(f"{option}{equals}{value}")
+    return [*found, *words[end:]]
+
+
 def overview() -> str:
     """Returns the text of `bertjax --help`: every verb with the first line of its file."""
-    verbs = catalog.names("commands")
-    width = max(map(len, verbs), default=0)
-    lines = [
-        textwrap.fill(
-            f"  {verb:<{width}}  {_first_line(verb)}", 80, subsequent_indent=" " * (width + 4)
-        )
-        for verb in verbs
-    ]
+    groups: dict[str, list[str]] = {name: [] for name in _GROUPS}
+    for module in catalog.names("commands"):
+        about = _about(module)
+        verb = " ".join([module.replace("_", "-"), "|".join(about.get("COMMANDS", ()))]).strip()
+        groups[about.get("GROUP", _GROUPS[-1])] += [f"  {verb}", _wrapped(about["docstring"])]
+    lines = []
+    for name, members in groups.items():
+        lines += [f"{name}:", *members, ""] if members else []
     return "\n".join(
         [
             "usage: bertjax VERB ...",
@@ -79,17 +116,50 @@ def overview() -> str:
             (bertjax.__doc__ or "").strip(),
             "",
             *lines,
-            "",
             "Run bertjax VERB --help for its options and examples.",
             "Files and folders may be in buckets: gs://... or s3://..., except --config.",
         ]
     )
 
 
-def _first_line(verb: str) -> str:
-    source = pathlib.Path(bertjax.__file__).with_name("commands") / f"{verb}.py"
-    docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-    return docstring.partition("\n")[0]
+def _wrapped(docstring: str) -> str:
+    line = docstring.partition("\n")[0]
+    return textwrap.fill(line, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _about(module: str) -> dict[str, Any]:
+    """Reads the docstring and the constants of a verb's file without importing it."""
+    path = pathlib.Path(bertjax.__file__).parent / "commands" / f"{module}.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = {"docstring": ast.get_docstring(tree) or ""}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with contextlib.suppress(ValueError):
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+    return found
+
+
+def _command(module: str, words: list[str]) -> list[str]:
+    """Returns the command of a verb with several, for messages."""
+    return words[:1] if words and words[0] in _about(module).get("COMMANDS", ()) else []
+
+
+def _complete() -> int:
+    """Prints the completions of the words in the environment, which a shell's script sets."""
+    import argparse
+
+    import argcomplete
+
+    root = argparse.ArgumentParser("bertjax")
+    verbs = root.add_subparsers()
+    typed = os.environ.get("COMP_LINE", "").split()[1:2]
+    for module in catalog.names("commands"):
+        verb = module.replace("_", "-")
+        verbs.add_parser(verb, help=_about(module)["docstring"].partition("\n")[0])
+        if [verb] == typed:
+            verbs.choices[verb] = catalog.load("commands", module).parser()
+    argcomplete.autocomplete(root)
+    return _SUCCESS
 
 
 def _run_command(run: Callable[[], object], name: str) -> int:

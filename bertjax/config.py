@@ -249,7 +249,7 @@ def differences(a: ConfigDict, b: ConfigDict) -> list[str]:
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
     """All fields by dotted name; an empty section is an empty dict."""
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, ConfigDict) and len(value):
             fields |= flatten(value, f"{prefix}{name}.")
@@ -339,6 +339,8 @@ _MEANING = {"get_config": "a config file", "get_runs": "a sweep file"}
 
 def _function(path: pathlib.Path, name: str) -> Callable[..., Any]:
     module_spec = importlib.util.spec_from_file_location(f"{path.stem}_config", path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     try:
         module_spec.loader.exec_module(module)

@@ -11,6 +11,7 @@ pretrained model, and `none` cancels one.
 
 import ast
 import contextlib
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,11 +84,29 @@ def apply_overrides(config: ConfigDict, overrides: Iterable[Override]) -> None:
     from bertjax.validation import schema  # imports JAX, whose environment commands set first
 
     overrides = list(overrides)
+    before = config.get("num_train_steps")
     with config.unlocked(), config.ignore_type():
         # Names of plug-ins first: these decide which other fields there are.
         for field, text in sorted(overrides, key=lambda item: item[0] not in schema.PLUG_INS):
             _set(config, field, text)
+        _scale_warmup(config, before, dict(overrides))
     unused_options.check_overrides(config, dict(overrides))
+
+
+def _scale_warmup(config: ConfigDict, before: int | None, overrides: Mapping[str, str]) -> None:
+    """Scales a warmup that is longer than a run whose steps alone were overridden."""
+    if "num_train_steps" not in overrides or "optimizer.warmup_steps" in overrides or not before:
+        return
+    if "warmup_steps" not in config.optimizer:
+        return
+    warmup, steps = config.optimizer.warmup_steps, config.num_train_steps
+    if warmup > steps > 0:
+        config.optimizer.warmup_steps = warmup * steps // before
+        print(
+            f"note: config.optimizer.warmup_steps: {warmup:,} of {before:,} steps became "
+            f"{config.optimizer.warmup_steps:,} of {steps:,}",
+            file=sys.stderr,
+        )
 
 
 def _set(config: ConfigDict, field: str, text: str) -> None:

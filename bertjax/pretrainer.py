@@ -60,6 +60,14 @@ class Encoder(Protocol):
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded: ...
 
+    def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns new variables; see `flax.linen.Module.init`."""
+        ...
+
+    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module, or one of its methods; see `flax.linen.Module.apply`."""
+        ...
+
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
         """Returns logits over the vocabulary: the product with the tied word embeddings."""
         ...

@@ -1,28 +1,28 @@
-r"""Language models of equal size and token budget: `configs/language_models.py:SYSTEM`.
+r"""Language models of equal size and token budget: `language_models:SYSTEM`.
 
     bertjax pretrain --config configs/language_models.py:gpt --workdir runs/language_models/gpt \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"
     python tools/measure_ngrams.py --init runs/language_models/gpt --input 'enwiki/*.gz' \
         --held_out 'heldout/*.gz'
 
-GPT-2 (left-to-right), ELMo (both directions) and T5 (span corruption). Each system has the model
-and objective of its config file; equal for all are the width of BERT-tiny, 4,096 tokens or words in
-the softmax, and the budget, 4,096 tokens in each of 1,500 steps. There is no dropout, since every
-text is used once.
+GPT-2 (left-to-right), ELMo (both directions) and span corruption (T5's objective). Each system has
+the model and objective of its config file; equal for all are the width of BERT-tiny, 4,096 tokens
+or words in the softmax, and the budget, 4,096 tokens in each of 1,500 steps. There is no dropout,
+since every text is used once.
 
-    system     parameters of the model
-    gpt                      1,052,160
-    elmo                       696,272
-    t5                       1,462,784
+    system           parameters of the model
+    gpt                            1,052,160
+    elmo                             696,272
+    span_corruption                1,462,784
 """
 
 from ml_collections import ConfigDict
 
-from configs import common, elmo, gpt2, t5
+from configs import common, elmo, gpt2, span_corruption
 
-RECIPES = ("gpt", "elmo", "t5")
-_RECORDS = {"gpt": gpt2, "elmo": elmo, "t5": t5}
-_SAID = 4096
+RECIPES = ("gpt", "elmo", "span_corruption")
+_RECORDS = {"gpt": gpt2, "elmo": elmo, "span_corruption": span_corruption}
+_SOFTMAX_SIZE = 4096
 
 
 def get_config(system: str) -> ConfigDict:
@@ -49,11 +49,11 @@ def get_config(system: str) -> ConfigDict:
 
 def _set_softmax_size(config: ConfigDict, system: str) -> None:
     """Sets the size of the softmax; ELMo's input vocabulary is four times as large."""
-    config.tokenizer.vocab_size = _SAID
+    config.tokenizer.vocab_size = _SOFTMAX_SIZE
     if system == "gpt":
-        config.model.vocab_size = _SAID
-    elif system == "t5":
-        config.model.vocab_size = _SAID + t5.SENTINELS
+        config.model.vocab_size = _SOFTMAX_SIZE
+    elif system == "span_corruption":
+        config.model.vocab_size = _SOFTMAX_SIZE + span_corruption.SENTINELS
     else:
-        config.model.vocab_size = config.tokenizer.vocab_size = 4 * _SAID
-        config.objectives.bidirectional_lm.softmax_size = _SAID
+        config.model.vocab_size = config.tokenizer.vocab_size = 4 * _SOFTMAX_SIZE
+        config.objectives.bidirectional_lm.softmax_size = _SOFTMAX_SIZE

@@ -14,7 +14,7 @@ of 1e-4; `tiny` takes seconds and is for tests.
         --data conll2003 --workdir runs/ner_last --config.task.layers=last
 
 `features` (followed by `small` or `tiny`, if used) freezes the encoder and trains a two-layer
-BiLSTM on a choice of its layers (`layers/layer_choice.py`); `bertjax features` reproduces the
+BiLSTM on a choice of its layers (`layers/layer_choice.py`); `bertjax suite features` reproduces the
 paper's whole table. The paper does not report learning rate, batch size and epochs for these: ours
 are 1e-3, 32 and 10.
 

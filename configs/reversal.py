@@ -3,7 +3,7 @@ data.
 
     python tools/make_reversals.py --out reversals
     bertjax pretrain --config configs/reversal.py --workdir runs/reversal
-    bertjax translate --init runs/reversal --input reversals/unseen.tsv
+    bertjax generate --model runs/reversal --input reversals/unseen.tsv
 
 The model of `configs/transformer.py` with 2 + 2 layers, trained on 50,000 sequences of up to 16
 letters except the lengths 5, 9 and 13, which are those of the 500 test sequences. Parameters:

@@ -2,7 +2,7 @@ r"""Transformer (Vaswani et al. 2017): `configs/transformer.py:SIZE`, base or bi
 
     bertjax pretrain --config configs/transformer.py:base --workdir runs/transformer \
         --config.data.input=pairs/train.tsv --config.data.validation_input=pairs/dev.tsv
-    bertjax translate --init runs/transformer --input sources.txt
+    bertjax generate --model runs/transformer --input sources.txt
 
 An encoder-decoder of 6 + 6 layers for sources and targets in TSV or JSON lines (`bertjax prepare
 --help`), with shared embeddings of source, target and output, and BPE with 37,000 tokens. Recipe

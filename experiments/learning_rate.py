@@ -1,6 +1,7 @@
 """Question: the best peak learning rate and warmup for two minutes of training BERT-tiny.
 
-    bertjax sweep --config experiments/learning_rate.py --workdir runs/learning_rate --parallel 2
+    bertjax sweep run --config experiments/learning_rate.py --workdir runs/learning_rate \
+        --parallel 2
 
 Random search instead of a grid (Bergstra & Bengio 2012): if one of two fields matters more, twelve
 random samples try twelve values of it, where a grid of twelve tries three or four. The first run is

@@ -1,6 +1,6 @@
 """Question: the best masking rate for two minutes of training BERT-tiny: 15, 30 or 40%.
 
-    bertjax sweep --config experiments/masking_rate.py --workdir runs/masking_rate
+    bertjax sweep run --config experiments/masking_rate.py --workdir runs/masking_rate
 
 BERT masks 15% (Devlin et al. 2019, section 3.1). Wettig et al. 2023 find 40% better at the size of
 BERT-large, and a lower optimum for smaller models: a higher rate gives more predictions per step,

@@ -1,6 +1,6 @@
 """Question: the effect of the masking rates of `experiments/masking_rate.py` on a GLUE task.
 
-    bertjax sweep --config experiments/masking_rate_glue.py:rte --data glue --seeds 3 \
+    bertjax sweep run --config experiments/masking_rate_glue.py:rte --data glue --seeds 3 \
         --workdir runs/masking_rate_rte
 
 Fine-tunes each of the six encoders in `runs/masking_rate/`, and the same model with random

@@ -5,12 +5,13 @@
 
 Weak scaling has a fixed number of sequences per chip. Strong scaling has a fixed batch size, with
 microbatches of at most --per_chip sequences. The training step is compiled for each number of chips
-as by `bertjax plan`, without TPU hardware (pip install 'bertjax[tpu,report]'), and its roofline is
+as by `bertjax plan`, without TPU hardware (pip install 'bertjax[tpu,plots]'), and its roofline is
 plotted: step time and bottleneck, bytes sent, memory traffic and memory of a chip. Compiled points
 are stored in the JSON file, so that an interrupted run can be resumed.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -74,7 +75,6 @@ def check(arguments: argparse.Namespace) -> None:
     Raises:
       UserError: Unknown chip, a number below 1, or matplotlib is not installed.
     """
-    from bertjax.inference import layer_analysis
     from bertjax.runtime.chips import CHIPS
 
     if arguments.chip not in CHIPS:
@@ -84,7 +84,8 @@ def check(arguments: argparse.Namespace) -> None:
         least = min(value) if name == "chips" else value
         if least < 1:
             raise UserError(f"--{name}: got {least}, expected an integer >= 1")
-    layer_analysis.check_matplotlib()
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("matplotlib is not installed: pip install 'bertjax[plots]'")
 
 
 def requested_points(

@@ -125,7 +125,7 @@ def tpu_compiler() -> None:
 @pytest.fixture(scope="session")
 def report() -> None:
     """Skips the test without matplotlib, which is an extra."""
-    pytest.importorskip("matplotlib", reason="no matplotlib: the extra `report`")
+    pytest.importorskip("matplotlib", reason="no matplotlib: the extra `plots`")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,6 +19,7 @@ FAKE = """
 
     catalog.names = lambda folder: ["fake"]
     catalog.load = lambda folder, name: types.SimpleNamespace(main=main)
+    cli._command = lambda module, words: []
     sys.exit(cli.main(["fake", *sys.argv[1:]]))
 """
 
@@ -48,10 +49,12 @@ def test_help_lists_every_verb_with_its_first_line(run_bertjax):
     assert result.returncode == 0
     assert result.stderr == ""
     listed = result.stdout.splitlines()
-    for verb in catalog.names("commands"):
-        line = next(line for line in listed if line.split()[:1] == [verb])
-        assert len(line.split()) > 3, (
-            f"{verb}.py requires a first docstring line that says something"
+    assert "Other:" not in listed, "a verb has no GROUP"
+    for module in catalog.names("commands"):
+        verb = module.replace("_", "-")
+        place = next(n for n, line in enumerate(listed) if f"{line} ".startswith(f"  {verb} "))
+        assert len(listed[place + 1].split()) > 3, (
+            f"{module}.py requires a first docstring line that says something"
         )
 
 
@@ -71,7 +74,7 @@ def test_the_help_of_every_verb_does_not_import_jax(run_bertjax, command_environ
             env=command_environment,
         )
         assert result.returncode == 0, f"{verb}: {result.stderr}"
-        assert f"usage: bertjax {verb}" in result.stdout
+        assert f"usage: bertjax {verb.replace('_', '-')}" in result.stdout
 
 
 def test_without_a_verb_and_with_version(capsys):
@@ -87,7 +90,7 @@ def test_listing_verbs_imports_none_of_them(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("bertjax.__file__", str(tmp_path / "__init__.py"))
     monkeypatch.setattr(catalog, "names", lambda folder: ["explode"])
     assert cli.main(["--help"]) == 0
-    assert "\n  explode  Explodes.\n" in capsys.readouterr().out
+    assert "Other:\n  explode\n      Explodes.\n" in capsys.readouterr().out
 
 
 def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
@@ -96,6 +99,74 @@ def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "bertjax: error: unknown command 'pretrian': did you mean 'pretrain'?\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fill"], "unknown command 'fill': it is now bertjax fill-mask"),
+        (["score"], "it is now bertjax evaluate predictions"),
+        (["embed", "--out=x"], "bertjax embed: error: --out is now --output"),
+        (["evaluate", "choices", "--shots", "2"], "--shots is now --num_fewshot"),
+        (["sweep", "--status", "w"], "--status is now bertjax sweep status --workdir WORKDIR"),
+        (["launch", "--processes", "2"], "--processes is now an option of bertjax launch local"),
+        (["pretrain", "--config", "t5:base", "--workdir", "w"], "t5 is now span_corruption"),
+        (["evaluate"], "required: COMMAND (see bertjax evaluate --help)"),
+        (["pretrain", "--config", "bert:tiny"], "arguments are required: --workdir"),
+    ],
+)
+def test_old_spellings_are_refused_with_the_new_one(capsys, words, message):
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_hyphens_stand_for_underscores(capsys):
+    words = ["embed", "--model", "absent", "--input", "absent", "--output", "x.npz"]
+    assert cli.main([*words, "--max-length=-1"]) == 2
+    assert "--max_length: got -1" in capsys.readouterr().err
+    assert cli._with_underscores(["--dry-run", "a-b", "--", "--dry-run"]) == [
+        *("--dry_run", "a-b", "--", "--dry-run"),
+    ]
+
+
+def test_defaults_are_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["fill-mask", "--help"])
+    out = capsys.readouterr().out
+    assert "texts per batch (default: 32)" in out
+    assert "(default: False)" not in out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("bertjax fill", ["fill-mask "]),
+        ("bertjax evaluate ch", ["choices "]),
+        ("bertjax embed --pooling ", ["none", "mean", "cls"]),
+        ("bertjax pretrain --config quick", ["quickstart "]),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_configs(tmp_path, command_environment, line, expected):
+    """As the script of `bertjax completion bash` calls it."""
+    found = tmp_path / "found"
+    subprocess.run(
+        [sys.executable, "-c", "import sys; from bertjax import cli; sys.exit(cli.main())"],
+        env=command_environment
+        | {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+        | {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(found)},
+        check=True,
+        timeout=60,
+    )
+    assert found.read_text().split("\n") == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_has_a_script(capsys, shell):
+    assert cli.main(["completion", shell]) == 0
+    assert "_ARGCOMPLETE" in capsys.readouterr().out
 
 
 def test_a_user_error_is_one_line_and_exit_2(fake):

@@ -16,8 +16,6 @@ from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint import restore, trees
 from bertjax.train.checkpoint.manager import Checkpoints
 
-pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
-
 NO_POOLER = {"encoder/pooler"}
 # For each recipe the class of transformers, and the parts that are left out.
 RUNS = {
@@ -291,8 +289,10 @@ SECOND = ["is it an object", "the statement that binds it is a list of names", "
 @pytest.mark.slow
 def test_class_scores_of_texts_are_equal(recipe, pooler_act, texts, vocabulary, tmp_path):
     """From text to scores, with the tokenizer and model of transformers and of bertjax."""
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
-    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[test-all]'")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: bertjax[test-all]"
+    )
     params = finetuned(tmp_path / "run", recipe, vocabulary, pooler_act=pooler_act)
     export(tmp_path / "run", tmp_path / "theirs")
     opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
@@ -329,8 +329,10 @@ def test_class_scores_of_texts_are_equal(recipe, pooler_act, texts, vocabulary, 
 
 @pytest.mark.slow
 def test_outputs_of_the_generator_are_equal(vocabulary, tmp_path):
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
-    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[test-all]'")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: bertjax[test-all]"
+    )
     params = pretrained(tmp_path / "run", "electra", vocabulary)
     export(tmp_path / "run", tmp_path / "theirs", generator=True)
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "theirs").eval()

@@ -26,7 +26,7 @@ def test_there_are_sweeps():
 def test_the_docstring_has_the_command(path):
     record = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert record.startswith("Question: ")
-    command = re.search(rf"bertjax sweep --config experiments/{path.name}(?::(\w+))?", record)
+    command = re.search(rf"bertjax sweep run --config experiments/{path.name}(?::(\w+))?", record)
     spec = f"{path}:{command[1]}" if command[1] else str(path)
     finetunes = "task" in load_config(spec)
     options = {"data": "glue"} if finetunes else {}

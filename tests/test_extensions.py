@@ -18,8 +18,6 @@ import pytest
 
 from bertjax.train.checkpoint import restore, trees
 
-pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
-
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -46,13 +44,13 @@ COMMANDS = {
     f"--config.optimizer.half_life={HALF_LIFE}",
     "first_letter": "finetune --config configs/first_letter.py --init run --data letters "
     "--workdir first_letter --config.keep_checkpoints=true",
-    "predict": "predict --init first_letter/seed_0 --input texts.txt",
+    "predict": "predict --model first_letter/seed_0 --input texts.txt",
     "glue": "finetune --config configs/glue.py:length,tiny --init run --data . --workdir length "
     "--config.keep_checkpoints=true --config.num_train_epochs=1",
-    "export": "export --from run --to run-hf",
-    "import": "import --from run-hf --to run-again",
-    "export_glue": "export --from length --to length-hf",
-    "import_glue": "import --from length-hf --to length-again",
+    "export": "export --model run --output run-hf",
+    "import": "import --model run-hf --workdir run-again",
+    "export_glue": "export --model length --output length-hf",
+    "import_glue": "import --model length-hf --workdir length-again",
     "count": "count --tokenizer run/tokenizer texts.txt",
 }
 

@@ -1,4 +1,4 @@
-"""Launch scripts of tools/launch/, with stubs of cluster programs that record their calls."""
+"""The scripts of bertjax launch, with stubs of cluster programs that record their calls."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import sys
 import pytest
 import yaml
 
-from bertjax.commands.sweep import LAUNCHERS
+from bertjax.commands.launch import SCRIPTS
 
 PROGRAMS = ("gcloud", "kubectl", "sbatch", "scontrol", "srun", "ssh", "xpk", "sleep")
 COMMAND = ["pretrain", "--config", "configs/bert.py:tiny", "--workdir", "/shared/it's a run"]
@@ -57,7 +57,7 @@ class Stubs:
     def launch(self, name: str, *words: str) -> subprocess.CompletedProcess:
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
-            [self.root / "tools" / "launch" / name, *words],
+            ["bash", self.root / "bertjax" / "launchers" / name, *words],
             capture_output=True,
             text=True,
             cwd=self.folder,
@@ -81,16 +81,16 @@ def stubs(tmp_path, root):
 
 def test_sweep_emit_supports_every_launcher(root):
     scripts = {
-        path.name for path in (root / "tools" / "launch").iterdir() if os.access(path, os.X_OK)
+        path.name for path in (root / "bertjax" / "launchers").iterdir() if os.access(path, os.X_OK)
     }
-    assert scripts == set(LAUNCHERS)
+    assert scripts == set(SCRIPTS)
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_the_examples_of_help_run_and_all_options_are_documented(stubs, name):
     helped = stubs.launch(name, "--help")
     assert (helped.returncode, helped.stderr) == (0, "")
-    examples = re.findall(rf"^  tools/launch/{name} ((?:.*\\\n)*.*)", helped.stdout, re.MULTILINE)
+    examples = re.findall(rf"^  bertjax launch {name} ((?:.*\\\n)*.*)", helped.stdout, re.MULTILINE)
     assert examples
     for example in examples:
         words = shlex.split(example.replace("\\\n", " "))
@@ -99,7 +99,7 @@ def test_the_examples_of_help_run_and_all_options_are_documented(stubs, name):
         assert made.returncode == 0, made.stderr
         assert made.stdout + made.stderr
     assert stubs.calls == [], "a dry run must not call programs"
-    source = (stubs.root / "tools" / "launch" / name).read_text()
+    source = (stubs.root / "bertjax" / "launchers" / name).read_text()
     for option in re.search(r'^known="(.*?)"', source, re.MULTILINE)[1].split():
         assert f"--{option} " in helped.stdout, f"--{option} is not explained"
 
@@ -128,7 +128,7 @@ def test_the_examples_of_help_run_and_all_options_are_documented(stubs, name):
 def test_a_user_error_is_one_line(stubs, name, words, message):
     result = stubs.launch(name, *words)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"{name}: error: ")
+    assert result.stderr.startswith(f"bertjax launch {name}: error: ")
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
     assert stubs.calls == []
@@ -263,7 +263,8 @@ def test_a_tpu_whose_run_failed_is_not_deleted(stubs):
     result = stubs.launch("tpu", *TPU, "--", *COMMAND)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == (
-        "tpu: error: the run failed with exit status 1; the TPU masks was not deleted"
+        "bertjax launch tpu: error: the run failed with exit status 1; "
+        "the TPU masks was not deleted"
     )
     assert gcloud_commands(stubs) == ONE_RUN
 
@@ -324,9 +325,12 @@ def test_gke_with_xpk(stubs):
 
 
 def test_the_commands_that_a_sweep_emits_run(stubs, run_bertjax):
-    sweep = ("sweep", "--config", "experiments/masking_rate.py", "--workdir", stubs.folder / "w")
-    emitted = run_bertjax(*sweep, "--emit", "slurm", "--", "--gpus", "1")
+    sweep = ("--config", "experiments/masking_rate.py", "--workdir", stubs.folder / "w")
+    emitted = run_bertjax("sweep", "emit", "slurm", *sweep, "--", "--gpus", "1")
     assert emitted.returncode == 0, emitted.stderr
+    program = stubs.folder / "bin" / "bertjax"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m bertjax "$@"\n')
+    program.chmod(0o755)
     path = f"{stubs.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     ended = subprocess.run(
         [shutil.which("sh")],

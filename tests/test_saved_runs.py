@@ -34,7 +34,7 @@ def test_the_checkpoint_of_a_pretraining_is_read(folder, run_bertjax):
 def test_a_pretraining_resumes(root, folder, run_bertjax):
     """The corpus has the same fingerprint, the config is the same, and hooks find their state."""
     prepared = run_bertjax(
-        "prepare", "--input", "text.txt", "--tokenizer", "vocab", "--out", "corpus",
+        "prepare", "--input", "text.txt", "--tokenizer", "vocab", "--output", "corpus",
         "--validation_fraction", 0.3, cwd=folder,
     )  # fmt: skip
     assert prepared.returncode == 0, prepared.stderr
@@ -74,7 +74,7 @@ RUN = ("log_every", "eval_every", "eval_examples", "checkpoint_every")
 
 def test_a_fine_tuned_run_predicts(folder, run_bertjax):
     texts = "a text\tanother text\nthe value of a class\tno value\n"
-    result = run_bertjax("predict", "--init", folder / "finetuned" / "seed_0", input=texts)
+    result = run_bertjax("predict", "--model", folder / "finetuned" / "seed_0", input=texts)
     assert result.returncode == 0, result.stderr
     found = [json.loads(line)["probabilities"] for line in result.stdout.splitlines()]
     for probabilities, expected in zip(

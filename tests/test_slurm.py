@@ -1,4 +1,4 @@
-"""tools/launch/slurm with a real Slurm of one node, if it is installed.
+"""bertjax launch slurm with a real Slurm of one node, if it is installed.
 
 Debian and Ubuntu: `apt install slurm-wlm munge`.
 """
@@ -139,7 +139,8 @@ def slurm(tmp_path):
 @pytest.fixture
 def launcher(tmp_path, root, command_environment) -> pathlib.Path:
     """The script, in a checkout whose `tools/run` uses the Python of this test."""
-    shutil.copytree(root / "tools" / "launch", tmp_path / "tools" / "launch")
+    shutil.copytree(root / "bertjax" / "launchers", tmp_path / "bertjax" / "launchers")
+    (tmp_path / "tools").mkdir()
     run = tmp_path / "tools" / "run"
     names = [name for name in command_environment if name.startswith("JAX")]
     kept = ["XLA_FLAGS=", *(f"{name}={command_environment[name]!r}" for name in names)]
@@ -147,7 +148,7 @@ def launcher(tmp_path, root, command_environment) -> pathlib.Path:
     settings = " ".join([*kept, path])
     run.write_text(f'#!/bin/sh\nexec env {settings} {sys.executable} -m bertjax "$@"\n')
     run.chmod(0o755)
-    return tmp_path / "tools" / "launch" / "slurm"
+    return tmp_path / "bertjax" / "launchers" / "slurm"
 
 
 def test_a_preempted_job_saves_is_requeued_and_resumes(slurm, launcher, tmp_path, root):

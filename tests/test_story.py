@@ -55,10 +55,10 @@ def home(tmp_path_factory, run_bertjax) -> pathlib.Path:
     home = tmp_path_factory.mktemp("story")
     write_text(home / "text")
     write_cola(home / "glue")
-    tokenizer = ["--input", home / "text/*.txt", "--vocab_size", 400, "--out", home / "vocab"]
-    succeeds(run_bertjax("tokenizer", "--kind", "wordpiece", *tokenizer))
+    tokenizer = ["--input", home / "text/*.txt", "--vocab_size", 400, "--output", home / "vocab"]
+    succeeds(run_bertjax("tokenizer", "train", "--kind", "wordpiece", *tokenizer))
     prepare = ["--input", home / "text/*.txt", "--tokenizer", home / "vocab"]
-    prepare += ["--validation_fraction", 0.2, "--workers", 1, "--out", home / "corpus"]
+    prepare += ["--validation_fraction", 0.2, "--workers", 1, "--output", home / "corpus"]
     succeeds(run_bertjax("prepare", *prepare))
     result = run_bertjax(*pretrain(home, home / "run"), devices=8)
     succeeds(result)
@@ -197,10 +197,10 @@ def bad_inputs(home: pathlib.Path, folder: pathlib.Path) -> dict[str, tuple[str,
 def test_text_that_cannot_be_read(home, run_bertjax, tmp_path):
     out = tmp_path / "out"
     for name, printed in bad_inputs(home, tmp_path).items():
-        words = ["--input", name, "--tokenizer", home / "vocab", "--out", out]
+        words = ["--input", name, "--tokenizer", home / "vocab", "--output", out]
         line = fails(run_bertjax("prepare", *words, "--workers", 1), printed[0])
         assert printed[1] in line.lower(), line
-    words = ["--input", tmp_path / "latin.txt", "--tokenizer", home / "vocab", "--out", out]
+    words = ["--input", tmp_path / "latin.txt", "--tokenizer", home / "vocab", "--output", out]
     result = run_bertjax("prepare", *words, "--workers", 1, "--errors", "replace")
     succeeds(result)
     assert "invalid UTF-8 replaced by U+FFFD: 1" in result.stdout
@@ -221,11 +221,11 @@ def test_a_damaged_corpus(home, run_bertjax, tmp_path, damage):
 
 def test_a_corpus_of_another_tokenizer(home, run_bertjax, tmp_path):
     vocab = tmp_path / "vocab"
-    words = ["--input", home / "text/*.txt", "--vocab_size", 390, "--out", vocab]
-    succeeds(run_bertjax("tokenizer", "--kind", "wordpiece", *words))
+    words = ["--input", home / "text/*.txt", "--vocab_size", 390, "--output", vocab]
+    succeeds(run_bertjax("tokenizer", "train", "--kind", "wordpiece", *words))
     other = f"--config.tokenizer.path={vocab}"
     fails(run_bertjax(*pretrain(home, tmp_path / "run", other)), "tokenizer")
-    words = ["--input", home / "text/*.txt", "--tokenizer", vocab, "--out", home / "corpus"]
+    words = ["--input", home / "text/*.txt", "--tokenizer", vocab, "--output", home / "corpus"]
     fails(run_bertjax("prepare", *words), "corpus")
 
 

@@ -3,9 +3,9 @@
     python tools/measure_ngrams.py --init runs/gpt --input 'enwiki/*.gz' --held_out 'heldout/*.gz'
 
 Baselines for a language model trained on the same input: text is tokenized with the run's tokenizer
-and counted as in `bertjax perplexity`, and the context of a document's first token is the
+and counted as in `bertjax evaluate perplexity`, and the context of a document's first token is the
 end-of-text token. The run's own held-out loss, from its summary, is printed next to them; it is
-computed on the windows of the run, while `bertjax perplexity` evaluates whole documents.
+computed on the windows of the run, while `bertjax evaluate perplexity` evaluates whole documents.
 
   unigram  relative frequencies with add-one smoothing
   bigram   Kneser and Ney's (1995): counts of pairs with the absolute discount n1 / (n1 + 2 n2), and

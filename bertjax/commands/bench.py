@@ -11,7 +11,10 @@ import statistics
 import sys
 import time
 
+from bertjax.commands import _flags
 from bertjax.constraints import PositiveInt, checked
+
+GROUP = "Scale"
 
 _TIMING_SECONDS = 1.0
 
@@ -33,7 +36,7 @@ def main(argv: list[str]) -> None:
     from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
-    arguments = _parser().parse_args(rest)
+    arguments = parser().parse_args(rest)
     config = load_config(arguments.config, overrides, PRETRAINING)
     from bertjax.layers.attention_kernels import log_kernel_choice
 
@@ -42,19 +45,10 @@ def main(argv: list[str]) -> None:
     print(json.dumps(measured, indent=2))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax bench",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--config",
-        required=True,
-        metavar="CONFIG",
-        help="such as bert:base (see bertjax configs), or a file",
-    )
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser("bertjax bench", __doc__, EPILOG)
+    _flags.add_config(parser, "bert:base")
     parser.add_argument(
         "--steps",
         action=checked(PositiveInt),
@@ -66,19 +60,19 @@ def _parser() -> argparse.ArgumentParser:
         action=checked(PositiveInt),
         default=5,
         metavar="N",
-        help="number of timings (default: 5)",
+        help="number of timings",
     )
     parser.add_argument(
         "--warmup",
         action=checked(PositiveInt),
         default=2,
         metavar="N",
-        help="steps before the first timing (default: 2)",
+        help="steps before the first timing",
     )
     return parser
 
 
-def measure(config, arguments: argparse.Namespace) -> dict:
+def measure(config, arguments: "argparse.Namespace") -> dict:
     """Measures the training steps of every phase of a config.
 
     Args:
@@ -111,7 +105,7 @@ def measure(config, arguments: argparse.Namespace) -> dict:
     }
 
 
-def _try_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
+def _try_phase(config, phase, mesh, peak, arguments: "argparse.Namespace") -> dict:
     """Measures a phase; returns `out_of_memory` with advice if it does not fit."""
     import jax
 
@@ -126,7 +120,7 @@ def _try_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict
         return shape | {"out_of_memory": failure}
 
 
-def _measure_phase(config, phase, mesh, peak, arguments: argparse.Namespace) -> dict:
+def _measure_phase(config, phase, mesh, peak, arguments: "argparse.Namespace") -> dict:
     import jax
 
     from bertjax.interfaces import extent

@@ -1,11 +1,13 @@
 """List the configs that bertjax has, or describe one: its recipe, sizes and costs."""
 
-import argparse
 import ast
 import pathlib
 
 from bertjax import catalog
+from bertjax.commands import _flags
 from bertjax.errors import UserError, nearest
+
+GROUP = "Train"
 
 EPILOG = """\
 examples:
@@ -21,7 +23,7 @@ may `from configs import common`.
 
 def main(argv: list[str]) -> None:
     """Prints a line for each config, or the description of one."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     described = {
         name: text for name, path in catalog.config_files().items() if (text := _describe(path))
     }
@@ -43,12 +45,8 @@ def _describe(path: pathlib.Path) -> str:
     return (ast.get_docstring(tree) or "") if "get_config" in functions else ""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax configs",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser("bertjax configs", __doc__, EPILOG)
     parser.add_argument("name", nargs="?", default="", metavar="NAME", help="a config to describe")
     return parser

@@ -1,24 +1,26 @@
 """Export a run to a Hugging Face model folder, with a model card."""
 
-import argparse
 import os
 import sys
 
 from bertjax import catalog
+from bertjax.commands import _flags
+
+GROUP = "Exchange"
 
 _ARCHITECTURES = "huggingface/architectures"
 
 EPILOG = """\
 examples:
-  bertjax export --from runs/bert --to bert-hf/
-  bertjax export --from runs/bert@best --to bert-hf/ --scores runs/mrpc runs/rte
-  bertjax export --from runs/mrpc --to mrpc-hf/
-  bertjax export --from runs/squad2 --to squad2-hf/
-  bertjax export --from runs/electra --to generator-hf/ --generator
+  bertjax export --model runs/bert --output bert-hf/
+  bertjax export --model runs/bert@best --output bert-hf/ --scores runs/mrpc runs/rte
+  bertjax export --model runs/mrpc --output mrpc-hf/
+  bertjax export --model runs/squad2 --output squad2-hf/
+  bertjax export --model runs/electra --output generator-hf/ --generator
 
   python -c "import transformers; transformers.AutoModel.from_pretrained('bert-hf/')"
 
---from is a pretraining run: RUN is its newest checkpoint, RUN@STEP or RUN@best another one; or a
+--model is a pretraining run: RUN is its newest checkpoint, RUN@STEP or RUN@best another one; or a
 fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true): the seed with the
 median dev score, or RUN/seed_N. The folder contains model.safetensors, config.json, the tokenizer
 and README.md: steps, corpus, held-out loss, config, and the scores of the fine-tuning runs of
@@ -34,14 +36,14 @@ with a message. Of an ELECTRA the discriminator is exported, which is the model 
 
 def main(argv: list[str]) -> None:
     """Exports a run, and prints the class of the model and the parts that are left out."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     from bertjax.huggingface import exporting
     from bertjax.io import storage
 
-    target = storage.to_path(arguments.target)
-    source = exporting.find(arguments.source)
+    target = storage.to_path(arguments.output)
+    source = exporting.find(arguments.model)
     made = exporting.write(source, target, arguments.scores, generator=arguments.generator)
     for reason in dict.fromkeys(made.left_out.values()):
         parts = ", ".join(part for part, why in made.left_out.items() if why == reason)
@@ -49,17 +51,16 @@ def main(argv: list[str]) -> None:
     print(f"{target}: {made.class_name} with {made.parameters:,} parameters")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax export",
-        description=__doc__,
-        epilog=EPILOG.format(architectures=", ".join(catalog.names(_ARCHITECTURES))),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser(
+        "bertjax export",
+        __doc__,
+        EPILOG.format(architectures=", ".join(catalog.names(_ARCHITECTURES))),
+        renamed={"--from": "--model", "--to": "--output"},
     )
-    parser.add_argument(
-        "--from", dest="source", metavar="RUN", required=True, help="RUN, RUN@STEP or RUN@best"
-    )
-    parser.add_argument("--to", dest="target", metavar="HF_DIR", required=True, help="a new folder")
+    _flags.add_model(parser, "RUN (newest checkpoint), RUN@STEP or RUN@best")
+    parser.add_argument("--output", metavar="HF_DIR", required=True, help="a new folder")
     parser.add_argument(
         "--generator",
         action="store_true",

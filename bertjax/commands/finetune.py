@@ -1,28 +1,36 @@
 """Fine-tune a pretrained encoder on a task with one or several seeds, and evaluate it."""
 
-import argparse
 import shlex
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertjax.commands.pretrain import DISTRIBUTED, is_first_host, log_on_first_host
-from bertjax.constraints import PositiveInt, checked
+from bertjax.commands import _flags
+from bertjax.commands.pretrain import is_first_host, log_on_first_host
+
+if TYPE_CHECKING:
+    import argparse
+
+GROUP = "Train"
 
 EPILOG = """\
 examples:
-  bertjax finetune --config configs/glue.py:mrpc --init runs/bert --data glue --workdir runs/mrpc
-  bertjax finetune --config configs/glue.py:cola,small --init runs/mini@best --data glue \\
+  bertjax finetune --config glue:mrpc --init runs/bert --data glue --workdir runs/mrpc
+  bertjax finetune --config glue:cola,small --init runs/mini@best --data glue \\
       --workdir runs/cola --seeds 5 --config.optimizer.learning_rate=3e-4
-  bertjax finetune --config configs/glue.py:rte+mrpc --init runs/bert --data glue \\
+  bertjax finetune --config glue:rte+mrpc --init runs/bert --data glue \\
       --workdir runs/rte_and_mrpc
-  bertjax finetune --config configs/glue.py:rte --init random:runs/bert --data tfds:/data/tfds \\
+  bertjax finetune --config glue:rte --init random:runs/bert --data tfds:/data/tfds \\
       --workdir runs/rte_random
+  bertjax finetune --config squad:squad2 --init runs/bert --data squad --workdir runs/squad2
+  bertjax finetune --config ner:conll2003 --init runs/bert --data conll2003 --workdir runs/ner
 
 --init is a pretraining run: RUN for its newest checkpoint, RUN@STEP or RUN@best for another one,
 random:RUN for its architecture and tokenizer with untrained weights; or RUN/seed_N, a seed of a
 fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true). --data is the folder of
-the task's files: for GLUE the one with CoLA/, SST-2/, MRPC/ ... as released, or tfds:DIR with
-glue/TASK prepared as ArrayRecord.
+the task's files as released: for GLUE the one with CoLA/, SST-2/, MRPC/ ..., or tfds:DIR with
+glue/TASK prepared as ArrayRecord; for SQuAD the one of train-v1.1.json or train-v2.0.json; for
+CoNLL-2003 that of train.txt; for RACE that of train/ and dev/; for SWAG that of train.csv.
+`bertjax configs` lists the configs: glue, squad, ner, race, swag, kbert, tinybert_glue.
 
 In the workdir: results.json (every seed and epoch, median and spread), summary.json, predictions/
 (files for the evaluation server, from the seed with the median dev score) and seed_N/ (metrics and
@@ -35,8 +43,12 @@ def main(argv: list[str]) -> None:
     from bertjax.config import FINE_TUNING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
-    arguments = _parser().parse_args(rest)
+    arguments = parser().parse_args(rest)
     recipe = load_config(arguments.config, overrides, FINE_TUNING)
+    if arguments.print_config:
+        _flags.print_config(recipe)
+        return
+    _flags.require(arguments, "init", "data", "workdir")
     from bertjax import build
     from bertjax.errors import Interrupted
     from bertjax.runs import finetune
@@ -61,29 +73,17 @@ def main(argv: list[str]) -> None:
         log_on_first_host(_outcome(recipe, arguments, argv, results))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax finetune",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--config",
-        required=True,
-        metavar="CONFIG",
-        help="such as glue:mrpc (see bertjax configs), or a file",
-    )
-    parser.add_argument("--init", required=True, help="RUN, RUN@STEP, RUN@best or random:RUN")
-    parser.add_argument("--data", required=True, help="folder of the task, or tfds:DIR")
-    parser.add_argument("--workdir", required=True, help="folder for all outputs")
-    parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
-    parser.add_argument(
-        "--seeds",
-        action=checked(PositiveInt),
-        default=1,
-        help="number of seeds, starting at config.seed (default 1)",
-    )
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser("bertjax finetune", __doc__, EPILOG)
+    _flags.add_config(parser, "glue:mrpc")
+    _flags.add_print_config(parser)
+    add = parser.add_argument
+    add("--init", metavar="MODEL", help="RUN, RUN@STEP, RUN@best or random:RUN")
+    add("--data", metavar="DIR", help="folder of the task, or tfds:DIR")
+    add("--workdir", metavar="DIR", help="folder for all outputs")
+    add("--distributed", action="store_true", help=_flags.DISTRIBUTED)
+    _flags.add_seeds(parser, 1, "run, starting at config.seed")
     return parser
 
 
@@ -92,7 +92,7 @@ def _command(argv: list[str]) -> str:
 
 
 def _outcome(
-    recipe, arguments: argparse.Namespace, argv: list[str], results: list[dict[str, Any]]
+    recipe, arguments: "argparse.Namespace", argv: list[str], results: list[dict[str, Any]]
 ) -> str:
     """Returns the paths of the results and the command of the next stage."""
     from bertjax.io import storage
@@ -106,7 +106,7 @@ def _outcome(
     results_line = f"results  {workdir}/results.json, summary.json, predictions/, seed_N/"
     if storage.to_path(f"{seed}/checkpoints").exists():
         task = recipe.task.dataset.partition(BETWEEN)[0] if multitask.is_multitask(recipe) else ""
-        predict = ["bertjax", "predict", "--init", seed, *(["--task", task] if task else [])]
+        predict = ["bertjax", "predict", "--model", seed, *(["--task", task] if task else [])]
         return f"{results_line}\nnext     {shlex.join(predict)} --input TEXTS"
     kept = f"{workdir}_kept"
     replaced = {arguments.workdir: kept, f"--workdir={arguments.workdir}": f"--workdir={kept}"}

@@ -1,12 +1,13 @@
-"""Generate text from prompts with a causal LM."""
+"""Generate text: a causal language model continues prompts, an encoder-decoder maps sources."""
 
-import argparse
+import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from bertjax.commands import _flags
 from bertjax.constraints import (
     Finite,
     NonNegativeFloat,
@@ -14,31 +15,45 @@ from bertjax.constraints import (
     PositiveFloat,
     PositiveInt,
     PositiveShare,
-    Seed,
     checked,
 )
 from bertjax.errors import UserError
 from bertjax.validation.unused_options import Unread, check_flags
 
 if TYPE_CHECKING:
+    import argparse
+
     from bertjax.inference.generate import Settings
     from bertjax.inference.language_model import LanguageModel
 
+GROUP = "Use"
+
 EPILOG = """\
 examples:
-  bertjax generate --init runs/gpt2 'The river' --max_new_tokens 50
-  bertjax generate --init runs/gpt2 'The river' --temperature 0.8 --top_p 0.95
-  bertjax generate --init runs/gpt2 'The river' --beams 4 --no_repeat_ngram 3
-  bertjax generate --init runs/gpt2 --json < prompts.txt > written.jsonl
+  bertjax generate --model runs/gpt2 'The river' --max_new_tokens 50
+  bertjax generate --model runs/gpt2 'The river' --temperature 0.8 --top_p 0.95
+  bertjax generate --model runs/gpt2 'The river' --num_beams 4 --no_repeat_ngram_size 3
+  bertjax generate --model runs/gpt2 --json < prompts.txt > written.jsonl
+  bertjax generate --model runs/transformer --input sources.txt > targets.txt
+  bertjax generate --model runs/reversal --input reversals/unseen.tsv
 
---init is a run of a config such as configs/gpt2.py, or an imported GPT or
+Causal language models: a run of a config such as gpt2, or an imported GPT or
 GPT-2. Decoding is greedy by default; --temperature samples, reproducibly for
-the same --seed and index of the prompt; --beams runs beam search. A text ends
-at the end-of-text token, before a --stop string, or after --max_new_tokens.
+the same --seed and index of the prompt; --num_beams runs beam search. A text
+ends at the end-of-text token, before a --stop string, or after
+--max_new_tokens. The speed is printed to standard error. It excludes the first
+token, which waits for compilation, except with --num_beams, where all tokens
+are printed at once.
 
-The speed is printed to standard error. It excludes the first token, which waits
-for compilation, except with --beams, where all tokens are printed at once.
+Encoder-decoders: a run with the objective seq2seq. Every line is a source, or a
+source, a tab and its reference target; then the fraction of exact matches is
+printed to standard error. Decoding is beam search, or greedy with --num_beams
+1. Its --length_penalty is alpha of ((5 + length) / 6) ** alpha, which divides
+the score of a beam.
 """
+
+_BATCHES_AT_ONCE = 16
+"""Number of batches within which sources are sorted by length."""
 
 _UNREAD = (
     Unread(
@@ -50,63 +65,84 @@ _UNREAD = (
     ),
     Unread(
         ("length_penalty",),
-        "beams",
+        "num_beams",
         lambda beams: beams == 1,
         "an integer >= 2, since it ranks beams",
-        "set --beams, or leave it out",
+        "set --num_beams, or leave it out",
+    ),
+)
+
+_UNREAD_BY_ENCODER_DECODERS = (
+    Unread(
+        (
+            *("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty"),
+            *("no_repeat_ngram_size", "stop", "seed"),
+        ),
+        "model",
+        bool,
+        "a causal language model, since encoder-decoders are decoded by beam search only",
+        "leave it out",
     ),
 )
 
 
 def main(argv: list[str]) -> None:
-    """Generates a text for each prompt; prints the speed to standard error."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    check_flags(_UNREAD, vars(arguments), parser.get_default)
-    prompts = arguments.prompt or _lines()
+    """Generates a text for each prompt or source; prints the speed to standard error."""
+    arguments = parser().parse_args(argv)
+    from bertjax.inference import loader, translate
+
+    name = loader.find_run(arguments.model)
+    if translate.is_encoder_decoder(name):
+        _generate_targets(name, arguments)
+    else:
+        _continue_prompts(name, arguments)
+
+
+def _continue_prompts(name: str, arguments: "argparse.Namespace") -> None:
+    given = vars(arguments)
+    beams = {"num_beams": arguments.num_beams or 1}
+    penalty = {
+        "length_penalty": 1.0 if given["length_penalty"] is None else given["length_penalty"]
+    }
+    check_flags(_UNREAD, given | beams, parser().get_default)
+    prompts = arguments.prompt or _prompts(arguments.input)
     from bertjax.inference import generate, language_model
 
-    settings = _settings(arguments)
-    model = language_model.load(arguments.init, arguments.precision)
+    settings = _settings(given | beams | penalty)
+    model = language_model.load(name, arguments.precision)
     encoded = generate.encode(model, prompts, settings)
     show = _show_json if arguments.json else _show
     show(model, prompts, encoded, settings)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax generate",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser(
+        "bertjax generate",
+        __doc__,
+        EPILOG,
+        renamed={
+            "--init": "--model",
+            "--beams": "--num_beams",
+            "--no_repeat_ngram": "--no_repeat_ngram_size",
+        },
     )
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "prompt",
         nargs="*",
-        metavar="PROMPT",
-        help="texts to continue (default: the lines of standard input)",
+        metavar="TEXT",
+        help="prompts or sources (default: the lines of --input)",
     )
-    add(
-        "--init",
-        required=True,
-        metavar="RUN",
-        help="RUN (newest checkpoint), RUN@STEP or RUN@best",
+    _flags.add_model(parser)
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="file with one prompt or source per line (default: standard input)",
     )
     _add_decoding_options(parser.add_argument_group("decoding").add_argument)
-    add(
-        "--batch_size",
-        action=checked(PositiveInt),
-        default=8,
-        metavar="N",
-        help="prompts per batch (default: 8)",
-    )
-    add(
-        "--precision",
-        default="auto",
-        help="auto, float32, bfloat16 ..., as config.model.precision (default: auto)",
-    )
-    add("--json", action="store_true", help="print one JSON object per prompt, in order")
+    _flags.add_batch_size(parser, 8, "texts")
+    _flags.add_precision(parser, "auto")
+    _flags.add_json(parser, "print one JSON object per text, in order")
     return parser
 
 
@@ -116,57 +152,55 @@ def _add_decoding_options(add: Callable[..., object]) -> None:
         action=checked(PositiveInt),
         default=100,
         metavar="N",
-        help="maximum number of tokens per text (default: 100)",
+        help="maximum number of tokens per text",
     )
     add(
         "--temperature",
         action=checked(NonNegativeFloat),
         default=0.0,
         metavar="T",
-        help="sampling temperature, 1 for the model's distribution (default: 0, greedy)",
+        help="sampling temperature, 1 for the model's distribution, 0 for greedy",
     )
     add(
         "--top_k",
         action=checked(NonNegativeInt),
         default=0,
         metavar="K",
-        help="sample from the K most likely tokens only (default: 0, all)",
+        help="sample from the K most likely tokens only, 0 for all",
     )
     add(
         "--top_p",
         action=checked(PositiveShare),
         default=1.0,
         metavar="P",
-        help="nucleus sampling: from the most likely tokens with total probability P (default: 1)",
+        help="nucleus sampling: from the most likely tokens with total probability P",
     )
     add(
-        "--beams",
+        "--num_beams",
         action=checked(PositiveInt),
-        default=1,
         metavar="N",
-        help="number of beams of beam search (default: 1, no search)",
+        help="number of beams of beam search, 1 for no search (default: 1; 4 for encoder-decoders)",
     )
     add(
         "--length_penalty",
         action=checked(Finite),
-        default=1.0,
         metavar="X",
         help="exponent of the length that divides the score of a beam; larger values favour "
-        "longer texts (default: 1)",
+        "longer texts (default: 1; 0.6 for encoder-decoders)",
     )
     add(
         "--repetition_penalty",
         action=checked(PositiveFloat),
         default=1.0,
         metavar="X",
-        help="penalty of repeated tokens, > 1 makes them less likely (default: 1)",
+        help="penalty of repeated tokens, > 1 makes them less likely",
     )
     add(
-        "--no_repeat_ngram",
+        "--no_repeat_ngram_size",
         action=checked(NonNegativeInt),
         default=0,
         metavar="N",
-        help="never repeat an N-gram of tokens (default: 0, off)",
+        help="never repeat an N-gram of tokens, 0 for no limit",
     )
     add(
         "--stop",
@@ -175,34 +209,28 @@ def _add_decoding_options(add: Callable[..., object]) -> None:
         metavar="TEXT",
         help="end a text before this string; may be given several times",
     )
-    add(
-        "--seed",
-        action=checked(Seed),
-        default=0,
-        metavar="N",
-        help="seed of sampling (default: 0)",
-    )
+    _flags.add_seed(add, "sampling")
 
 
-def _lines() -> list[str]:
+def _prompts(path: str | None) -> list[str]:
     from bertjax.io.lines import read_text_lines
 
-    prompts = [text for _, text in read_text_lines(None)]
+    prompts = [text for _, text in read_text_lines(path)]
     if not prompts:
-        raise UserError("no prompt: pass one, or one per line on standard input")
+        raise UserError("no prompt: pass one, or one per line on standard input or in --input")
     return prompts
 
 
-def _settings(arguments: argparse.Namespace) -> "Settings":
+def _settings(options: dict) -> "Settings":
     from bertjax.decoding.sampling import TokenSampler
     from bertjax.inference.generate import Settings
 
-    names = ("temperature", "top_k", "top_p", "repetition_penalty", "no_repeat_ngram")
-    other_names = ("max_new_tokens", "beams", "length_penalty", "seed", "batch_size")
+    names = ("temperature", "top_k", "top_p", "repetition_penalty", "no_repeat_ngram_size")
+    other_names = ("max_new_tokens", "num_beams", "length_penalty", "seed", "batch_size")
     return Settings(
-        sampler=TokenSampler(**{name: getattr(arguments, name) for name in names}),
-        stop=tuple(arguments.stop),
-        **{name: getattr(arguments, name) for name in other_names},
+        sampler=TokenSampler(**{name: options[name] for name in names}),
+        stop=tuple(options["stop"]),
+        **{name: options[name] for name in other_names},
     )
 
 
@@ -225,7 +253,7 @@ def _show(
             print()
             if current < len(prompts):
                 print(f"\n{prompts[current]}{buffered.pop(current, '')}", end="", flush=True)
-    print(clock.report(settings.beams > 1), file=sys.stderr)
+    print(clock.report(settings.num_beams > 1), file=sys.stderr)
 
 
 def _show_json(
@@ -242,7 +270,62 @@ def _show_json(
             row = {"prompt": prompts[current], "text": texts[current]}
             print(json.dumps(row, ensure_ascii=False), flush=True)
             current += 1
-    print(clock.report(settings.beams > 1), file=sys.stderr)
+    print(clock.report(settings.num_beams > 1), file=sys.stderr)
+
+
+def _generate_targets(name: str, arguments: "argparse.Namespace") -> None:
+    """Prints the target of each source, and exact matches with references, if there are any."""
+    check_flags(_UNREAD_BY_ENCODER_DECODERS, vars(arguments), parser().get_default)
+    from bertjax.inference import translate
+
+    num_beams = arguments.num_beams or translate.NUM_BEAMS
+    check_flags(_UNREAD[1:], vars(arguments) | {"num_beams": num_beams}, parser().get_default)
+    penalty = arguments.length_penalty
+    translator = translate.load(
+        name,
+        num_beams=num_beams,
+        length_penalty=translate.LENGTH_PENALTY if penalty is None else penalty,
+        precision="" if arguments.precision == "auto" else arguments.precision,
+    )
+    sources = iter(arguments.prompt) if arguments.prompt else _sources(arguments.input)
+    start, lines, references, correct = time.monotonic(), 0, 0, 0
+    while group := list(itertools.islice(sources, arguments.batch_size * _BATCHES_AT_ONCE)):
+        pairs = [line.split("\t") for line in group]
+        targets = translator.translate([pair[0] for pair in pairs], arguments.batch_size)
+        for pair, target in zip(pairs, targets, strict=True):
+            row = {"source": pair[0], "text": target}
+            print(json.dumps(row, ensure_ascii=False) if arguments.json else target)
+        sys.stdout.flush()
+        known = [(one, pair[1]) for one, pair in zip(targets, pairs, strict=True) if len(pair) == 2]
+        if known:
+            correct += translate.count_exact_matches(
+                *zip(*known, strict=True), translator.tokenizer
+            )
+        lines, references = lines + len(group), references + len(known)
+    print(f"{lines:,} texts in {time.monotonic() - start:.1f} s", file=sys.stderr)
+    if references:
+        share = correct / references
+        print(f"exact match: {correct:,} of {references:,} targets, {share:.1%}", file=sys.stderr)
+
+
+def _sources(path: str | None) -> Iterator[str]:
+    """Yields the checked lines of a file, compressed or not, or of standard input."""
+    from bertjax.io.file_kinds import TSV
+    from bertjax.io.lines import read_text_lines
+
+    return map(_checked, read_text_lines(path, tables=(TSV,)))
+
+
+def _checked(line: tuple[str, str]) -> str:
+    where, text = line
+    if not text.strip():
+        raise UserError(f"{where}: got an empty source; remove the line")
+    if text.count("\t") > 1:
+        raise UserError(
+            f"{where}: got {text.count(chr(9)) + 1} fields, expected a source, or a source, a tab "
+            "and its target; remove the other columns"
+        )
+    return text
 
 
 class _Clock:

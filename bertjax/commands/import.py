@@ -1,25 +1,28 @@
 """Import a Hugging Face model folder, or a released ELMo."""
 
-import argparse
 import os
 import shlex
 import sys
 
 from bertjax import catalog
+from bertjax.commands import _flags
+
+GROUP = "Exchange"
 
 _ARCHITECTURES = "huggingface/architectures"
 
 EPILOG = """\
 examples:
-  bertjax import --from bert-base-uncased/ --to runs/bert_base
-  bertjax finetune --config configs/glue.py:rte --init runs/bert_base --data glue \\
+  bertjax import --model bert-base-uncased/ --workdir runs/bert_base
+  bertjax finetune --config glue:rte --init runs/bert_base --data glue \\
       --workdir runs/rte
-  bertjax import --from my-rte-classifier/ --to runs/rte --task rte
-  bertjax import --from my-sst2-classifier/ --to runs/sst2 --task sst2 --labels positive negative
-  bertjax export --from runs/bert_base --to bert-base-again/
+  bertjax import --model my-rte-classifier/ --workdir runs/rte --task rte
+  bertjax import --model my-sst2-classifier/ --workdir runs/sst2 --task sst2 \\
+      --labels positive negative
+  bertjax export --model runs/bert_base --output bert-base-again/
 
---from is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes it
-or `hf download NAME --local-dir DIR` downloads it. If names or shapes of arrays differ from the
+--model is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes
+it or `hf download NAME --local-dir DIR` downloads it. If names or shapes of arrays differ from the
 architecture, they are listed and nothing is written.
 
 Architectures (model_type of config.json):
@@ -44,7 +47,7 @@ _BERT_BASE_WIDTH = 768
 
 def main(argv: list[str]) -> None:
     """Imports a model and prints its architecture and heads."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     from bertjax.huggingface import architecture, importing
@@ -52,7 +55,7 @@ def main(argv: list[str]) -> None:
     from bertjax.io import copies, storage
     from bertjax.train.checkpoint.trees import num_parameters
 
-    source, target = copies.local_copy(arguments.source), storage.to_path(arguments.target)
+    source, target = copies.local_copy(arguments.model), storage.to_path(arguments.workdir)
     made = importing.read(
         source,
         task=arguments.task,
@@ -74,33 +77,30 @@ def main(argv: list[str]) -> None:
     )
     place = shlex.quote(str(target))
     if architecture.generates(made.config):
-        print(f"next  bertjax generate --init {place} 'The first words of a text'")
+        print(f"next  bertjax generate --model {place} 'The first words of a text'")
         return
     if "task" in made.config:
-        print(f"next  bertjax predict --init {place} --input TEXTS")
+        print(f"next  bertjax predict --model {place} --input TEXTS")
     # Encoders smaller than BERT-base need a higher learning rate than that (Turc et al. 2019).
     recipe = "mrpc,small" if made.config.model.hidden_size < _BERT_BASE_WIDTH else "mrpc"
     activation = importing.classifier_act(made.config)
     option = "" if activation == "tanh" else f" --config.task.pooler_act={activation}"
     print(
-        f"next  bertjax finetune --config configs/glue.py:{recipe} --init {place} "
+        f"next  bertjax finetune --config glue:{recipe} --init {place} "
         f"--data GLUE_FOLDER --workdir {shlex.quote(f'{target}_mrpc')}{option}"
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax import",
-        description=__doc__,
-        epilog=EPILOG.format(architectures=", ".join(catalog.names(_ARCHITECTURES))),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser(
+        "bertjax import",
+        __doc__,
+        EPILOG.format(architectures=", ".join(catalog.names(_ARCHITECTURES))),
+        renamed={"--from": "--model", "--to": "--workdir"},
     )
-    parser.add_argument(
-        "--from", dest="source", metavar="HF_DIR", required=True, help="a saved Hugging Face model"
-    )
-    parser.add_argument(
-        "--to", dest="target", metavar="RUN", required=True, help="a new folder for the run"
-    )
+    _flags.add_model(parser, "a folder that save_pretrained wrote, or a released ELMo")
+    parser.add_argument("--workdir", metavar="RUN", required=True, help="a new folder for the run")
     parser.add_argument(
         "--task",
         default="",
@@ -116,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         "names",
     )
     parser.add_argument(
-        "--tokenizer", default="", help="folder or file of its tokenizer (default: HF_DIR)"
+        "--tokenizer",
+        default="",
+        metavar="PATH",
+        help="folder or file of its tokenizer (default: that of --model)",
     )
     return parser

@@ -3,15 +3,17 @@
 Read-only, and runs on the CPU, also for checkpoints of other devices.
 """
 
-import argparse
 import json
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bertjax.commands import _flags
 from bertjax.constraints import NonNegativeInt, checked
 from bertjax.errors import UserError
+
+GROUP = "Evaluate"
 
 EPILOG = """\
 examples:
@@ -34,7 +36,7 @@ _EXAMPLE_LENGTH = 64
 
 def main(argv: list[str]) -> None:
     """Prints the description of a folder as text or as JSON."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
     description = describe(arguments.path, arguments.examples)
     if arguments.json:
@@ -43,25 +45,21 @@ def main(argv: list[str]) -> None:
         print("\n".join(_lines(description)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax inspect",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser("bertjax inspect", __doc__, EPILOG)
     parser.add_argument(
         "path",
         metavar="RUN|CHECKPOINT|CORPUS",
         help="the --workdir of a run; RUN@STEP, RUN@best or a checkpoint's folder; or a corpus",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    _flags.add_json(parser, "print one JSON object")
     parser.add_argument(
         "--examples",
         action=checked(NonNegativeInt),
         default=3,
         metavar="N",
-        help="number of examples of a corpus to print (default: 3)",
+        help="number of examples of a corpus to print",
     )
     return parser
 
@@ -216,7 +214,7 @@ def _examples(corpus: Any, tokenizer_folder: pathlib.Path, count: int) -> list[s
 
 
 def _lines(description: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the description as text: a title, then one field per line."""
+    """Yields the description as text: a title, then fields, tables and sections."""
     yield f"{description['kind']} {description['path']}"
     for name, value in description.items():
         if name in ("kind", "path") or value is None:
@@ -226,16 +224,29 @@ def _lines(description: Mapping[str, Any]) -> Iterator[str]:
             yield from _tree(value)
         elif name == "checkpoints":
             yield "checkpoints:"
-            for entry in value:
-                yield f"  {entry['step']:>9,}  {_inline(entry['metrics'])}".rstrip()
+            yield from _checkpoint_table(value, description["best_checkpoint"])
         elif name == "examples":
             yield "examples:"
             yield from (f"  {number}. {text}" for number, text in enumerate(value, 1))
         elif isinstance(value, Mapping):
             yield f"{name}:"
-            yield from _indented(value, 1)
+            yield from _indented({key: value[key] for key in value if key != "guesses"}, 1)
         else:
             yield f"{name}: {_text(value)}"
+
+
+def _checkpoint_table(checkpoints: list[dict[str, Any]], best: int | None) -> Iterator[str]:
+    """Yields a row of losses for each checkpoint; RUN@STEP has all metrics of one."""
+    names = list(dict.fromkeys(name for entry in checkpoints for name in entry["metrics"]))
+    columns = [name for name in names if name.rpartition("/")[2] == "loss"]
+    rows = [["step", *columns]]
+    for entry in checkpoints:
+        values = (entry["metrics"].get(name, "") for name in columns)
+        rows.append([f"{entry['step']:,}", *map(_text, values)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    marks = ["", *("  best" if entry["step"] == best else "" for entry in checkpoints)]
+    for row, mark in zip(rows, marks, strict=True):
+        yield "  " + "  ".join(map(str.rjust, row, widths)) + mark
 
 
 def _tree(arrays: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -252,16 +263,14 @@ def _tree(arrays: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _indented(values: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """Yields a field per line, with the values in one column, and sections below their names."""
+    width = max((len(name) for name in values), default=0) + 1
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield f"{'  ' * depth}{name}:"
             yield from _indented(value, depth + 1)
         else:
-            yield f"{'  ' * depth}{name}: {_text(value)}"
-
-
-def _inline(values: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name} {_text(value)}" for name, value in values.items())
+            yield f"{'  ' * depth}{f'{name}:':<{width}} {_text(value)}"
 
 
 def _text(value: Any) -> str:

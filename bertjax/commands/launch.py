@@ -1,15 +1,24 @@
-"""Run a command as several processes on this machine."""
+"""Run a command as several processes: on this machine, or on a cluster."""
 
-import argparse
+import os
+import pathlib
+import sys
 
+import bertjax
+from bertjax.commands import _flags
 from bertjax.constraints import PositiveInt, checked
 from bertjax.errors import UserError
 
-EPILOG = """\
+GROUP = "Scale"
+COMMANDS = ("local", "slurm", "gke", "tpu", "ssh")
+SCRIPTS = COMMANDS[1:]
+"""Shell scripts in `bertjax/launchers/`: each documents its options in its first comment."""
+
+_LOCAL = """\
 examples:
-  bertjax launch --processes 4 --devices 2 -- \\
-      pretrain --config configs/quickstart.py --workdir runs/quickstart
-  bertjax launch --processes 2 -- finetune --config configs/glue.py:rte \\
+  bertjax launch local --processes 4 --devices 2 -- \\
+      pretrain --config quickstart --workdir runs/quickstart
+  bertjax launch local --processes 2 -- finetune --config glue:rte \\
       --init runs/bert --data glue --workdir runs/rte
 
 The processes join through jax.distributed on a free port of this machine.
@@ -19,21 +28,22 @@ with the process number. Ctrl-C and SIGTERM are forwarded: all finish the same
 step, save and end. If a process fails, the others are stopped and its number is
 printed; the same command resumes from the last checkpoint, with any number of
 processes.
-
-On clusters the scheduler starts the processes: see tools/launch/, and
---distributed of the verb.
 """
 
 _VERBS = ("pretrain", "finetune")
 
 
 def main(argv: list[str]) -> None:
-    """Starts the processes and waits for them."""
+    """Starts the processes and waits for them, or becomes the script of a cluster."""
+    if argv and argv[0] in SCRIPTS and not {"-h", "--help"} & set(argv):
+        sys.stdout.flush()
+        environment = {"BERTJAX_PYTHON": sys.executable} | os.environ
+        os.execvpe("bash", ["bash", str(_script(argv[0])), *argv[1:]], environment)
     from bertjax.overrides import split_at_dashes
     from bertjax.runtime import local_processes
 
     own, words = split_at_dashes(argv)
-    arguments = _parser().parse_args(own)
+    arguments = parser().parse_args(own)
     if not words or words[0] not in _VERBS:
         raise UserError(
             f"command: got {' '.join(words[:1]) or 'none'}, expected `-- VERB ...` "
@@ -43,25 +53,45 @@ def main(argv: list[str]) -> None:
         raise SystemExit(status)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax launch",
-        usage="bertjax launch [--processes N] [--devices M] -- VERB ...",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    now_local = dict.fromkeys(("--processes", "--devices"), "an option of bertjax launch local")
+    parser = _flags.Parser("bertjax launch", __doc__, renamed=now_local)
+    commands = parser.add_commands()
+    local = _flags.add_command(
+        commands,
+        "local",
+        "Run a command as several processes on this machine.",
+        _LOCAL,
+        main,
     )
-    parser.add_argument(
+    local.usage = "bertjax launch local [--processes N] [--devices M] -- VERB ..."
+    local.add_argument(
         "--processes",
         action=checked(PositiveInt),
         default=2,
         metavar="N",
-        help="number of processes (default: 2)",
+        help="number of processes",
     )
-    parser.add_argument(
+    local.add_argument(
         "--devices",
         action=checked(PositiveInt),
         metavar="M",
         help="CPU devices of each process (default: the devices that JAX finds)",
     )
+    for name in SCRIPTS:
+        description, _, epilog = _comment(name).partition("\n\n")
+        script = _flags.add_command(commands, name, description, epilog, main)
+        script.usage = f"bertjax launch {name} OPTIONS -- VERB ..."
     return parser
+
+
+def _script(name: str) -> pathlib.Path:
+    return pathlib.Path(bertjax.__file__).parent / "launchers" / name
+
+
+def _comment(name: str) -> str:
+    """Returns the comment at the top of a script."""
+    lines = _script(name).read_text(encoding="utf-8").splitlines()[1:]
+    end = next(number for number, line in enumerate(lines) if not line.startswith("#"))
+    return "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[:end])

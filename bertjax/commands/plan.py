@@ -1,14 +1,16 @@
 """Compile training steps for TPUs ahead of time: memory, step time."""
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from bertjax.commands import _flags
 from bertjax.constraints import PositiveInt, checked
 from bertjax.validation.unused_options import Unread, check_flags
+
+GROUP = "Scale"
 
 EPILOG = """\
 examples:
@@ -63,9 +65,9 @@ def main(argv: list[str]) -> None:
     from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
-    parser = _parser()
-    arguments = parser.parse_args(rest)
-    check_flags(_UNREAD, vars(arguments), parser.get_default, overrides)
+    options = parser()
+    arguments = options.parse_args(rest)
+    check_flags(_UNREAD, vars(arguments), options.get_default, overrides)
     os.environ["JAX_PLATFORMS"] = "cpu"  # do not occupy an accelerator of this machine
     from bertjax import build
     from bertjax.profiling import plan as profiling_plan
@@ -118,27 +120,18 @@ def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list
         return steps, profiling_search.find_fitting(config, steps, compile_step, _log) or []
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax plan",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser("bertjax plan", __doc__, EPILOG)
     add = parser.add_argument
-    add(
-        "--config",
-        required=True,
-        metavar="CONFIG",
-        help="such as bert:base (see bertjax configs), or a file",
-    )
+    _flags.add_config(parser, "bert:base")
     add("--topology", required=True, help="TPU slice: v5e:16x16, v5e-256, v5p-512 ...")
     add(
         "--slices",
         action=checked(PositiveInt),
         default=1,
         metavar="N",
-        help="number of such slices, connected by a network (default: 1)",
+        help="number of such slices, connected by a network",
     )
     add("--mesh", help="mesh axes, such as data=64,fsdp=4; others are 1 (default: config.mesh)")
     add(
@@ -146,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compile and rank meshes, remat policies and microbatches",
     )
-    add("--json", action="store_true", help="print JSON instead of tables")
+    _flags.add_json(parser, "print JSON instead of tables")
     return parser
 
 

@@ -1,20 +1,21 @@
 """Predict with a fine-tuned model: labels, answers, probabilities."""
 
-import argparse
 import itertools
 import json
 import sys
 
-from bertjax.constraints import PositiveInt, checked
+from bertjax.commands import _flags
 from bertjax.errors import UserError
+
+GROUP = "Evaluate"
 
 EPILOG = """\
 examples:
-  echo 'a charming film' | bertjax predict --init runs/sst2/seed_0
-  bertjax predict --init runs/mrpc/seed_0 --input pairs.tsv > predictions.jsonl
-  bertjax predict --init runs/squad1/seed_0 --input questions.jsonl
+  echo 'a charming film' | bertjax predict --model runs/sst2/seed_0
+  bertjax predict --model runs/mrpc/seed_0 --input pairs.tsv > predictions.jsonl
+  bertjax predict --model runs/squad1/seed_0 --input questions.jsonl
 
---init is a seed of a fine-tuning run that kept its checkpoints
+--model is a seed of a fine-tuning run that kept its checkpoints
 (--config.keep_checkpoints=true), or an imported classifier. The input has one
 example per line, tab-separated or as a JSON object:
   GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."}, keys
@@ -38,20 +39,20 @@ _BATCHES_AT_ONCE = 16
 
 def main(argv: list[str]) -> None:
     """Predicts every line of the input and prints one JSON object for each."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     from bertjax.io import storage
 
     if arguments.input is not None and not storage.to_path(arguments.input).is_file():
         raise UserError(
             f"no file {arguments.input}: --input expects a file with one example per line"
         )
-    from bertjax.inference import predict
+    from bertjax.inference import loader, predict
     from bertjax.io.file_kinds import JSON_LINES, TSV
     from bertjax.io.lines import read_text_lines
 
     found = read_text_lines(arguments.input, tables=(TSV, JSON_LINES))
     predictor = predict.load(
-        arguments.init,
+        loader.find_run(arguments.model),
         task=arguments.task,
         data=arguments.data,
         precision=arguments.precision,
@@ -63,33 +64,19 @@ def main(argv: list[str]) -> None:
         sys.stdout.flush()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax predict",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser("bertjax predict", __doc__, EPILOG, renamed={"--init": "--model"})
     add = parser.add_argument
-    add("--init", required=True, metavar="RUN", help="RUN/seed_N, or an imported classifier")
+    _flags.add_model(parser, "RUN/seed_N, an imported classifier, or a Hugging Face folder")
     add("--input", metavar="FILE", help="file with one example per line (default: standard input)")
-    add("--task", default="", help="the task, if the run was fine-tuned on several")
+    add("--task", default="", metavar="NAME", help="the task, if the run was fine-tuned on several")
     add(
         "--data",
         default="",
         metavar="DIR",
         help="folder of config.data.knowledge, for runs with a knowledge graph",
     )
-    add(
-        "--precision",
-        default="",
-        help="auto, float32, bfloat16 ..., as config.model.precision (default: that of the run)",
-    )
-    add(
-        "--batch_size",
-        action=checked(PositiveInt),
-        default=32,
-        metavar="N",
-        help="sequences per batch (default: 32)",
-    )
+    _flags.add_precision(parser)
+    _flags.add_batch_size(parser, 32, "sequences")
     return parser

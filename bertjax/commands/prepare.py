@@ -1,6 +1,5 @@
 """Tokenize text into a corpus for pretraining; the same command resumes it."""
 
-import argparse
 import contextlib
 import pathlib
 import shlex
@@ -9,15 +8,20 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from bertjax.commands import _flags
 from bertjax.constraints import PositiveFloat, PositiveInt, ShareBelowOne, checked
 from bertjax.errors import UserError
 from bertjax.io import storage
-from bertjax.validation.unused_options import Unread, check_flags
+from bertjax.validation.unused_options import check_flags
 
 if TYPE_CHECKING:
+    import argparse
+
     from bertjax.corpus.prepare import Progress
 
-_EXAMPLES = r"""\
+GROUP = "Data"
+
+_EXAMPLES = """\
 inputs:
   'text/*.txt'           plain text, documents separated by blank lines
   'wiki/*.gz'            output of WikiExtractor; .gz .bz2 .xz .zst are decompressed
@@ -30,38 +34,23 @@ inputs:
   has a command that converts them; --format text reads text such as CSV as prose.
 
 examples:
-  bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --out corpus/
-  bertjax prepare --input 'wiki/*.gz' --tokenizer vocab/ --out corpus/ --validation_fraction 0.005
-  bertjax prepare --input lines.txt --format lines --tokenizer vocab/ --out corpus/ --workers 4
-  bertjax prepare --input '/shared/wiki/*.gz' --tokenizer /shared/vocab --out /shared/corpus \
-      --runner beam -- --runner=FlinkRunner --flink_master=cluster:8081
-  bertjax prepare --input 'gs://texts/*.gz' --tokenizer gs://vocab --out gs://corpora/wiki \
+  bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --output corpus/
+  bertjax prepare --input 'wiki/*.gz' --tokenizer vocab/ --output corpus/ \\
+      --validation_fraction 0.005
+  bertjax prepare --input lines.txt --format lines --tokenizer vocab/ --output corpus/ --workers 4
+  bertjax prepare --input '/shared/wiki/*.gz' --tokenizer /shared/vocab \\
+      --output /shared/corpus --runner beam -- --runner=FlinkRunner --flink_master=cluster:8081
+  bertjax prepare --input 'gs://texts/*.gz' --tokenizer gs://vocab --output gs://corpora/wiki \\
       --runner beam -- --runner=DataflowRunner --project=PROJECT --region=REGION
 
 Interrupt it at any time: the same command resumes after the last finished shard. The corpus is
 byte-identical for any number of interruptions and workers.
 
 --runner beam (pip install 'bertjax[beam]') runs an Apache Beam pipeline on many machines, which
-must see the inputs, the tokenizer and --out under the same paths, on a shared disk or in a bucket.
-Options after -- are Beam's; without any it runs on this machine. The corpus is byte-identical; an
-interrupted pipeline starts from the beginning.
+must see the inputs, the tokenizer and --output under the same paths, on a shared disk or in a
+bucket. Options after -- are Beam's; without any it runs on this machine. The corpus is
+byte-identical; an interrupted pipeline starts from the beginning.
 """
-
-FORMAT_HELP = (
-    "file format: text, lines, jsonl, wikiextractor, source-target (default: auto, detected per "
-    "file)"
-)
-TEXT_FIELD_HELP = "field of JSON lines, or feature of tfds:, with the text (default: text)"
-ERRORS_HELP = "bytes that are not UTF-8: stop with an error, or replace by U+FFFD (default: strict)"
-TFDS_DATA_DIR_HELP = "data folder of TensorFlow Datasets for tfds: inputs (default: that of TFDS)"
-
-TFDS_DATA_DIR = Unread(
-    ("tfds_data_dir",),
-    "input",
-    lambda inputs: not any(name.startswith("tfds:") for name in inputs),
-    "a tfds:NAME:SPLIT among them, since it does not apply to files",
-    "leave it out",
-)
 
 
 def main(argv: list[str]) -> None:
@@ -69,10 +58,10 @@ def main(argv: list[str]) -> None:
     from bertjax.overrides import split_at_dashes
 
     own, beam_options = split_at_dashes(argv)
-    parser = _parser()
-    options = parser.parse_args(own)
+    options_parser = parser()
+    options = options_parser.parse_args(own)
     inputs = {"input": [*options.input, *options.validation_input]}
-    check_flags([TFDS_DATA_DIR], vars(options) | inputs, parser.get_default)
+    check_flags([_flags.TFDS_DATA_DIR], vars(options) | inputs, options_parser.get_default)
     if beam_options and options.runner != "beam":
         raise UserError(
             f"options after -- are Beam's: got {beam_options[0]!r} with --runner local; set "
@@ -92,7 +81,7 @@ def main(argv: list[str]) -> None:
             manifest = prepare(
                 options.input,
                 options.tokenizer,
-                options.out,
+                options.output,
                 validation_inputs=options.validation_input,
                 validation_fraction=options.validation_fraction,
                 format=options.format,
@@ -108,17 +97,17 @@ def main(argv: list[str]) -> None:
         command = shlex.join(["bertjax", "prepare", *argv])
         print(f"stopped; {_resume_note(options)}: {command}", file=sys.stderr)
         raise
-    print(summary(options.out, manifest))
+    print(summary(options.output, manifest))
 
 
-def _resume_note(options: argparse.Namespace) -> str:
+def _resume_note(options: "argparse.Namespace") -> str:
     """Returns the effect of running the same command again."""
     if options.runner == "beam":
         return "the same command starts from the beginning"
     # A corpus without a finished shard is removed; shards of a bucket are finished locally.
-    if not storage.is_remote(options.out) and not pathlib.Path(options.out).exists():
+    if not storage.is_remote(options.output) and not pathlib.Path(options.output).exists():
         return "no shard is finished yet, the same command starts from the beginning"
-    return f"the same command resumes after the last finished shard of {options.out}"
+    return f"the same command resumes after the last finished shard of {options.output}"
 
 
 def summary(out: str, manifest: dict[str, Any]) -> str:
@@ -143,32 +132,31 @@ def summary(out: str, manifest: dict[str, Any]) -> str:
     return "\n".join([*lines, f"corpus: {out}, fingerprint {manifest['fingerprint'][:16]}"])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax prepare",
-        description="Tokenize text into a corpus for pretraining: split documents and sentences, "
-        "tokenize on all cores, and store the tokens once for every example format and length.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser(
+        "bertjax prepare",
+        "Tokenize text into a corpus for pretraining: split documents and sentences, tokenize on "
+        "all cores, and store the tokens once for every example format and length.",
+        _EXAMPLES,
+        renamed={"--out": "--output"},
     )
     add = parser.add_argument
-    add("--input", nargs="+", required=True, metavar="GLOB", help="texts to read, see below")
+    _flags.add_texts(parser, "texts to read, see below")
     add(
         "--tokenizer",
         required=True,
         metavar="DIR",
-        help="folder of `bertjax tokenizer`, or released files: vocab.txt, tokenizer.json ...",
+        help="folder of `bertjax tokenizer train`, or released files: vocab.txt, tokenizer.json "
+        "...",
     )
-    add("--out", required=True, metavar="DIR", help="folder of the corpus")
+    add("--output", required=True, metavar="DIR", help="folder of the corpus")
     add(
         "--workers",
         action=checked(PositiveInt),
         metavar="N",
         help="number of processes (default: one per core)",
     )
-    add("--format", default="auto", help=FORMAT_HELP)
-    add("--text_field", default="", metavar="NAME", help=TEXT_FIELD_HELP)
-    add("--errors", default="strict", choices=["strict", "replace"], help=ERRORS_HELP)
     add(
         "--validation_input",
         nargs="+",
@@ -182,22 +170,22 @@ def _parser() -> argparse.ArgumentParser:
         default=0.0,
         metavar="SHARE",
         help="fraction of the documents of --input that becomes the validation split, selected by "
-        "a hash of the text (default: 0)",
+        "a hash of the text",
     )
     add(
         "--shard_size",
         action=checked(PositiveFloat),
         default=64,
         metavar="MB",
-        help="size of a shard in MB; an interrupted shard is redone (default: 64)",
+        help="size of a shard in MB; an interrupted shard is redone",
     )
     add(
         "--runner",
         default="local",
         choices=["local", "beam"],
-        help="local: processes of this machine; beam: an Apache Beam pipeline (default: local)",
+        help="local: processes of this machine; beam: an Apache Beam pipeline",
     )
-    add("--tfds_data_dir", metavar="DIR", help=TFDS_DATA_DIR_HELP)
+    _flags.add_reading(parser)
     return parser
 
 

@@ -1,16 +1,19 @@
 """Pretrain an encoder from text or a prepared corpus; the same command resumes it."""
 
-import argparse
 import shlex
 import sys
 from typing import Any
 
+from bertjax.commands import _flags
+
+GROUP = "Train"
+
 EPILOG = """\
 examples:
-  bertjax pretrain --config configs/quickstart.py --workdir runs/quickstart
-  bertjax pretrain --config configs/bert.py:mini --workdir runs/mini \\
+  bertjax pretrain --config quickstart --workdir runs/quickstart
+  bertjax pretrain --config bert:mini --workdir runs/mini \\
       --config.data.corpus=corpora/wiki --config.num_train_steps=100000 --config.data.phases='()'
-  bertjax pretrain --config configs/distilbert.py:tiny --workdir runs/distilbert \\
+  bertjax pretrain --config distilbert:tiny --workdir runs/distilbert \\
       --config.objectives.soft_targets.teacher=runs/quickstart
 
 --config.SECTION.FIELD=VALUE overrides any field of the config. Ctrl-C or SIGTERM finishes the step
@@ -21,16 +24,18 @@ In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, toke
 end, summary.json.
 """
 
-DISTRIBUTED = "connect to the processes that Slurm, GKE or Cloud TPU started on the other hosts"
-
 
 def main(argv: list[str]) -> None:
     """Trains, and prints the held-out metrics and the next command."""
     from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
-    arguments = _parser().parse_args(rest)
+    arguments = parser().parse_args(rest)
     config = load_config(arguments.config, overrides, PRETRAINING)
+    if arguments.print_config:
+        _flags.print_config(config)
+        return
+    _flags.require(arguments, "workdir")
     from bertjax import build
     from bertjax.commands.prepare import progress_display
     from bertjax.errors import Interrupted
@@ -55,21 +60,13 @@ def main(argv: list[str]) -> None:
         _print_result(result, config, argv)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax pretrain",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--config",
-        required=True,
-        metavar="CONFIG",
-        help="such as bert:mini (see bertjax configs), or a file",
-    )
-    parser.add_argument("--workdir", required=True, help="folder for all outputs, or gs://...")
-    parser.add_argument("--distributed", action="store_true", help=DISTRIBUTED)
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser("bertjax pretrain", __doc__, EPILOG)
+    _flags.add_config(parser, "bert:mini")
+    _flags.add_print_config(parser)
+    parser.add_argument("--workdir", metavar="DIR", help="folder for all outputs, or gs://...")
+    parser.add_argument("--distributed", action="store_true", help=_flags.DISTRIBUTED)
     return parser
 
 
@@ -83,11 +80,11 @@ def _print_result(result, config, argv: list[str]) -> None:
     _print_summary(summary, config, workdir)
     print(f"extend it  {_command(extension(argv, config, summary['steps']))}")
     if any(module.generates for module in objective_modules(config).values()):
-        generate = ["bertjax", "generate", "--init", workdir, "The first words of a text"]
+        generate = ["bertjax", "generate", "--model", workdir, "The first words of a text"]
         print(f"next       {shlex.join(generate)}")
     elif "tokenizer" in config:
         print(
-            "next       bertjax finetune --config configs/glue.py:mrpc,small --init "
+            "next       bertjax finetune --config glue:mrpc,small --init "
             f"{shlex.quote(workdir)} --data GLUE_FOLDER "
             f"--workdir {shlex.quote(f'{workdir}_mrpc')}"
         )
@@ -115,7 +112,7 @@ def extension(argv: list[str], config, steps: int) -> list[str]:
     longer = with_overrides(argv, changes)
     rest, overrides = split_overrides(longer)
     before = flatten(config)
-    after = flatten(load_config(_parser().parse_args(rest).config, overrides))
+    after = flatten(load_config(parser().parse_args(rest).config, overrides))
     # Fields that the config file derives from num_train_steps keep the values of the finished run.
     derived = {n: v for n, v in before.items() if n not in changes and after.get(n) != v}
     return with_overrides(longer, derived)

@@ -1,6 +1,5 @@
-"""Train a tokenizer on text and write it to a folder."""
+"""Train a tokenizer on text, convert text to token ids, or ids to text."""
 
-import argparse
 import contextlib
 import functools
 import hashlib
@@ -8,23 +7,24 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from bertjax.commands.prepare import (
-    ERRORS_HELP,
-    FORMAT_HELP,
-    TEXT_FIELD_HELP,
-    TFDS_DATA_DIR,
-    TFDS_DATA_DIR_HELP,
-)
+from bertjax.commands import _flags
 from bertjax.constraints import PositiveInt, PositiveShare, checked
 from bertjax.validation.unused_options import check_flags
 
-EPILOG = """\
+if TYPE_CHECKING:
+    import argparse
+
+GROUP = "Data"
+COMMANDS = ("train", "encode", "decode")
+
+_TRAIN = """\
 examples:
-  bertjax tokenizer --input 'text/*.txt' --out vocab
-  bertjax tokenizer --input python-docs --kind bpe --vocab_size 8192 --out vocab
-  bertjax tokenizer --input 'wiki/*.gz' --kind unigram --vocab_size 32000 --cased --sample 0.1 \\
-      --out vocab
+  bertjax tokenizer train --input 'text/*.txt' --output vocab
+  bertjax tokenizer train --input python-docs --kind bpe --vocab_size 8192 --output vocab
+  bertjax tokenizer train --input 'wiki/*.gz' --kind unigram --vocab_size 32000 --cased \\
+      --sample 0.1 --output vocab
 
 kinds:
   wordpiece          WordPiece, as in BERT; lowercased unless --cased
@@ -35,15 +35,62 @@ kinds:
 
 Training is deterministic: the same text in the same order gives the same tokenizer. The folder also
 has the files of Hugging Face's libraries (tokenizer.json with vocab.txt or vocab.json and
-merges.txt; spiece.model). Next: bertjax prepare --tokenizer DIR, or bertjax tokenize to try it.
+merges.txt; spiece.model). Next: bertjax prepare --tokenizer DIR, or bertjax tokenizer encode.
+"""
+
+_ENCODE = """\
+examples:
+  echo 'Hello, world' | bertjax tokenizer encode --tokenizer vocab
+  {"ids": [7592, 1010, 2088], "pieces": ["hello", ",", "world"]}
+
+  bertjax tokenizer encode --tokenizer vocab --input text.txt > ids.jsonl
+
+Prints a JSON object for each line. Special tokens are neither added nor recognised: a literal
+[MASK] in a line is ordinary text.
+"""
+
+_DECODE = """\
+examples:
+  echo '7592 1010 2088' | bertjax tokenizer decode --tokenizer vocab
+  hello, world
+
+  bertjax tokenizer decode --tokenizer vocab --input ids.jsonl
+
+Reads JSON objects with "ids", JSON lists, or ids separated by spaces, one per line.
 """
 
 
 def main(argv: list[str]) -> None:
+    """Runs the selected command."""
+    arguments = parser().parse_args(argv)
+    arguments.run(arguments)
+
+
+def _encode(arguments: "argparse.Namespace") -> None:
+    from bertjax.tokenizers import lines
+
+    _convert(arguments, lines.encode_lines)
+
+
+def _decode(arguments: "argparse.Namespace") -> None:
+    from bertjax.tokenizers import lines
+
+    _convert(arguments, lines.decode_lines)
+
+
+def _convert(arguments: "argparse.Namespace", convert: Callable) -> None:
+    """Prints a line of output for each line of input, as soon as it arrives."""
+    from bertjax.tokenizers import lines, tokenizer
+
+    loaded = tokenizer.load(arguments.tokenizer, lowercase=arguments.lowercase)
+    for texts in convert(loaded, lines.read_batches(arguments.input)):
+        sys.stdout.buffer.writelines(text.encode() + b"\n" for text in texts)
+        sys.stdout.buffer.flush()
+
+
+def _train(arguments: "argparse.Namespace") -> None:
     """Trains a tokenizer, writes its folder and prints a summary."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    check_flags([TFDS_DATA_DIR], vars(arguments), parser.get_default)
+    check_flags([_flags.TFDS_DATA_DIR], vars(arguments), arguments.parser.get_default)
     _check(arguments)
     from bertjax.corpus import sources
     from bertjax.io import copies
@@ -62,7 +109,7 @@ def main(argv: list[str]) -> None:
             normalization=arguments.normalization,
             character_coverage=arguments.character_coverage,
         )
-    with copies.atomic_upload(arguments.out, tokenizers_folder.METADATA) as folder:
+    with copies.atomic_upload(arguments.output, tokenizers_folder.METADATA) as folder:
         trained.save(str(folder))
         files = ", ".join(sorted(path.name for path in folder.iterdir()))
     if trained.vocab_size < arguments.vocab_size:
@@ -74,45 +121,65 @@ def main(argv: list[str]) -> None:
     print(f"tokenizer    {trained.kind}, {trained.vocab_size:,} tokens")
     print(f"trained on   {progress.documents:,} documents, {progress.characters:,} characters")
     print(f"fingerprint  {trained.fingerprint}")
-    print(f"written to   {arguments.out}: {files}")
+    print(f"written to   {arguments.output}: {files}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax tokenizer",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser(
+        "bertjax tokenizer",
+        __doc__,
+        renamed={"--decode": "bertjax tokenizer decode"},
+    )
+    commands = parser.add_commands()
+    _add_train(commands)
+    for name, description, epilog, run in (
+        ("encode", "Convert lines of text to token ids and pieces.", _ENCODE, _encode),
+        ("decode", "Convert lines of token ids to text.", _DECODE, _decode),
+    ):
+        command = _flags.add_command(commands, name, description, epilog, run)
+        command.add_argument(
+            "--tokenizer",
+            required=True,
+            metavar="DIR",
+            help="folder of `bertjax tokenizer train`, or released files such as vocab.txt, "
+            "spiece.model, tokenizer.json",
+        )
+        command.add_argument(
+            "--input", metavar="FILE", help="file to read (default: standard input)"
+        )
+        _flags.add_case(
+            command,
+            "keep case, for a vocab.txt (default: inferred from its tokens)",
+            "lowercase, for a vocab.txt",
+        )
+    return parser
+
+
+def _add_train(commands) -> None:
+    parser = _flags.add_command(
+        commands,
+        "train",
+        "Train a tokenizer on text and write it to a folder.",
+        _TRAIN,
+        _train,
+        renamed={"--out": "--output"},
     )
     add = parser.add_argument
-    add(
-        "--input",
-        nargs="+",
-        required=True,
-        metavar="GLOB",
-        help="files (also .gz .bz2 .xz .zst), python-docs, or tfds:NAME:SPLIT",
-    )
-    add("--out", required=True, metavar="DIR", help="folder to create")
-    add("--kind", default="wordpiece", help="kind of tokenizer, see below (default: wordpiece)")
+    _flags.add_texts(parser, "files (also .gz .bz2 .xz .zst), python-docs, or tfds:NAME:SPLIT")
+    add("--output", required=True, metavar="DIR", help="folder to create")
+    add("--kind", default="wordpiece", metavar="NAME", help="kind of tokenizer, see below")
     add(
         "--vocab_size",
         action=checked(PositiveInt),
         default=30_522,
         metavar="N",
-        help="size of the vocabulary in tokens, special tokens included (default: 30522)",
+        help="size of the vocabulary in tokens, special tokens included",
     )
-    case = parser.add_mutually_exclusive_group()
-    case.add_argument(
-        "--cased",
-        dest="lowercase",
-        action="store_false",
-        help="keep case (default: except for wordpiece)",
-    )
-    case.add_argument(
-        "--uncased",
-        dest="lowercase",
-        action="store_true",
-        help="lowercase (default: for wordpiece)",
+    _flags.add_case(
+        parser,
+        "keep case (default: except for wordpiece)",
+        "lowercase (default: for wordpiece)",
     )
     accents = parser.add_mutually_exclusive_group()
     accents.add_argument(
@@ -127,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_false",
         help="keep accents (default: otherwise)",
     )
+    parser.set_defaults(strip_accents=None)
     add(
         "--normalization",
         metavar="FORM",
@@ -140,12 +208,6 @@ def _parser() -> argparse.ArgumentParser:
         help="fraction of the text that must be covered by the characters of the alphabet "
         "(default: 0.9999); not for bpe and words",
     )
-    _add_input_options(parser.add_argument_group("input").add_argument)
-    parser.set_defaults(lowercase=None, strip_accents=None)
-    return parser
-
-
-def _add_input_options(add: Callable[..., object]) -> None:
     add(
         "--max_documents",
         action=checked(PositiveInt),
@@ -159,23 +221,20 @@ def _add_input_options(add: Callable[..., object]) -> None:
         help="train on this fraction of the documents, selected by a hash of the text (default: "
         "all)",
     )
-    add("--format", default="auto", help=FORMAT_HELP)
-    add("--text_field", default="", metavar="NAME", help=TEXT_FIELD_HELP)
-    add("--errors", default="strict", choices=["strict", "replace"], help=ERRORS_HELP)
-    add("--tfds_data_dir", metavar="DIR", help=TFDS_DATA_DIR_HELP)
+    _flags.add_reading(parser)
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check(arguments: "argparse.Namespace") -> None:
     """Checks the output folder before training, which takes minutes."""
     from bertjax.io import storage
     from bertjax.tokenizers.folder import METADATA, check_target
 
-    out = storage.to_path(arguments.out)
+    out = storage.to_path(arguments.output)
     if not (out / METADATA).is_file():
         check_target(out)
 
 
-def _texts(arguments: argparse.Namespace) -> Iterator[str]:
+def _texts(arguments: "argparse.Namespace") -> Iterator[str]:
     from bertjax.corpus.text import read_documents
 
     texts = read_documents(

@@ -113,7 +113,7 @@ def prepare(
     streams = _streams(inputs, validation_inputs, validation_fraction)
     sources = [source for stream in streams for source in stream.sources]
     corpus_text.check_sources(sources, format=format, text_field=text_field)
-    options = {"format": format, "errors": errors, "tfds_data_dir": tfds_data_dir}
+    options: dict[str, Any] = {"format": format, "errors": errors, "tfds_data_dir": tfds_data_dir}
     read = functools.partial(corpus_text.read_source, text_field=text_field, **options)
     encoder_arguments = str(tokenizer_path), format == corpus_text.FORMAT
     upload = copies.atomic_upload(out, "manifest.json")
@@ -130,7 +130,7 @@ def prepare(
             if not corpus.states["train"].totals["tokens"]:
                 raise UserError(corpus_text.no_text_message(inputs))
             with disk_errors(corpus.path):
-                corpus.finish(tokenizer)
+                return corpus.finish(tokenizer)
         return corpus.manifest
 
 
@@ -194,7 +194,8 @@ class _Reporter:
     ):
         earlier = sum(state.totals["documents"] for state in corpus.states.values())
         self._progress = Progress(earlier_documents=earlier)
-        self._bytes, self._bytes_before = 0, {}
+        self._bytes = 0
+        self._bytes_before: dict[str, int] = {}
         for stream in streams:
             self._bytes_before |= dict.fromkeys(stream.splits, self._bytes)
             self._bytes += sum(source.bytes for source in stream.sources)

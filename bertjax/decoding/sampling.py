@@ -27,7 +27,7 @@ class TokenSampler:
         (Holtzman et al. 2020, section 3.1); 1 disables it.
       repetition_penalty: Divides positive scores of tokens in the history, and multiplies negative
         ones (Keskar et al. 2019, section 4.1); 1 disables it.
-      no_repeat_ngram: Length n of n-grams that occur at most once (Paulus et al. 2018, section
+      no_repeat_ngram_size: Length n of n-grams that occur at most once (Paulus et al. 2018, section
         2.5); 0 disables it.
 
     Raises:
@@ -38,7 +38,7 @@ class TokenSampler:
     top_k: int = 0
     top_p: float = 1.0
     repetition_penalty: float = 1.0
-    no_repeat_ngram: int = 0
+    no_repeat_ngram_size: int = 0
 
     def __post_init__(self):
         constraints = {
@@ -46,7 +46,7 @@ class TokenSampler:
             "top_k": ("at least 0", self.top_k >= 0),
             "top_p": ("more than 0 and at most 1", 0 < self.top_p <= 1),
             "repetition_penalty": ("more than 0", self.repetition_penalty > 0),
-            "no_repeat_ngram": ("at least 0", self.no_repeat_ngram >= 0),
+            "no_repeat_ngram_size": ("at least 0", self.no_repeat_ngram_size >= 0),
         }
         for name, (constraint, is_met) in constraints.items():
             if not is_met:
@@ -64,8 +64,8 @@ class TokenSampler:
         """
         if self.repetition_penalty != 1:
             scores = penalize_repetition(scores, history, self.repetition_penalty)
-        if self.no_repeat_ngram:
-            banned = find_repeated_ngrams(history, end, self.no_repeat_ngram, scores.shape[-1])
+        if self.no_repeat_ngram_size:
+            banned = find_repeated_ngrams(history, end, self.no_repeat_ngram_size, scores.shape[-1])
             scores = jnp.where(banned, EXCLUDED, scores)
         return scores
 

@@ -2,9 +2,9 @@
 
 import pathlib
 from collections.abc import Mapping
-from types import ModuleType
 
 import numpy as np
+import safetensors.numpy
 
 from bertjax.errors import UserError
 from bertjax.io.files import read_json
@@ -41,18 +41,17 @@ def read(folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 def write(folder: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes one file with the format of transformers and the permissions of the folder."""
-    _library().numpy.save_file(dict(arrays), folder / WEIGHTS, metadata={"format": "pt"})
+    safetensors.numpy.save_file(dict(arrays), folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(folder.stat().st_mode & 0o666)
 
 
 def _read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
-    library = _library()
     if not path.is_file():
         raise UserError(f"{path} is missing: restore it from the source of the folder")
     try:
-        with library.safe_open(path, framework="np") as file:
+        with safetensors.safe_open(path, framework="np") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except library.SafetensorError as error:
+    except safetensors.SafetensorError as error:
         raise UserError(f"{path} is damaged ({error}): copy it again") from None
 
 
@@ -64,14 +63,3 @@ def _no_weights(folder: pathlib.Path) -> str:
         f"weights of {folder}: got {pickled}, expected {WEIGHTS}; load the model with transformers "
         "and save it with save_pretrained"
     )
-
-
-def _library() -> ModuleType:
-    try:
-        import safetensors.numpy
-    except ModuleNotFoundError:
-        raise UserError(
-            "exchange with Hugging Face needs safetensors: pip install 'bertjax[hf]', or pip "
-            "install safetensors"
-        ) from None
-    return safetensors

@@ -39,7 +39,7 @@ def check_output(path: pathlib.Path) -> None:
       UserError: the format is unknown, the file exists or cannot be written, or pyarrow is missing.
     """
     if path.suffix not in FORMATS:
-        raise UserError(f"--out: got {path}, expected a file name with {' or '.join(FORMATS)}")
+        raise UserError(f"output: got {path}, expected a file name with {' or '.join(FORMATS)}")
     if path.exists():
         raise UserError(f"{path} exists; pass a new file, or remove it first")
     storage.check_file(path)

@@ -41,7 +41,7 @@ class FeatureExtractor:
       tokenizer: Tokenizer of the run.
       reader: Encodes texts to sequences.
       layers: Extracted layers; 0 is the input of the first layer.
-      pool: One of POOLS.
+      pooling: One of POOLS.
       mesh: The devices.
       forward: Compiled; from a batch with the positions of its texts to features.
     """
@@ -49,7 +49,7 @@ class FeatureExtractor:
     tokenizer: Tokenizer
     reader: TextReader
     layers: list[int]
-    pool: str
+    pooling: str
     mesh: Mesh
     forward: Callable[[Batch], jax.Array]
 
@@ -58,7 +58,7 @@ def load(
     init: str | pretrained.Pretrained,
     *,
     layers: str = "-1",
-    pool: str = "none",
+    pooling: str = "none",
     max_seq_length: int = 0,
     truncate: bool = False,
     precision: str = "",
@@ -69,20 +69,20 @@ def load(
       init: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
       layers: Comma-separated layers, or `all`; 0 is the input of the first layer, -1 the last
         layer.
-      pool: One of POOLS: `none` for a row per token, `mean` and `cls` for a row per text.
+      pooling: One of POOLS: `none` for a row per token, `mean` and `cls` for a row per text.
       max_seq_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
       truncate: Whether longer texts are truncated, instead of an error.
       precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
       UserError: there is no such run or layer, the sequence is longer than the model's positions,
-        or `pool` is cls and the tokenizer has no [CLS].
+        or `pooling` is cls and the tokenizer has no [CLS].
     """
     run = pretrained.load(init)
     model, tokenizer = run.config.model, run.tokenizer
     indices = _parse_layers(layers, build.num_hidden_layers(model))
-    if pool == "cls" and tokenizer.cls_id is None:
-        raise UserError(f"--pool cls: the tokenizer of {run.source.run} has no [CLS]; use mean")
+    if pooling == "cls" and tokenizer.cls_id is None:
+        raise UserError(f"pooling cls: the tokenizer of {run.source.run} has no [CLS]; use mean")
     reader = TextReader(
         tokenizer=tokenizer,
         max_seq_length=_sequence_length(max_seq_length, model),
@@ -91,8 +91,8 @@ def load(
         max_chars_per_word=examples.max_chars_per_word(model),
     )
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
-    forward = _compile(run, precision, indices, pool, mesh)
-    return FeatureExtractor(tokenizer, reader, indices, pool, mesh, forward)
+    forward = _compile(run, precision, indices, pooling, mesh)
+    return FeatureExtractor(tokenizer, reader, indices, pooling, mesh, forward)
 
 
 def extract(
@@ -126,7 +126,7 @@ def _run(
     batches = PairBatches(chunk.pairs, None, batch_size, lengths)
     rows = sharding.local_rows(batch_size, extractor.mesh)
     features: np.ndarray | None = None
-    size = len(chunk.ids) if extractor.pool == "none" else len(chunk.counts)
+    size = len(chunk.ids) if extractor.pooling == "none" else len(chunk.counts)
     in_flight: collections.deque = collections.deque()
 
     def fetch() -> None:
@@ -135,7 +135,7 @@ def _run(
         values = np.asarray(device)
         if features is None:
             features = np.empty((size, *values.shape[-2:]), np.float32)
-        _scatter(features, values, indices, chunk, extractor.pool)
+        _scatter(features, values, indices, chunk, extractor.pooling)
 
     for indices, batch in batches.evaluation_batches(rows):
         batch = dict(batch) | _text_positions(chunk, batch["example_id"])
@@ -157,11 +157,11 @@ def _text_positions(chunk: Chunk, rows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _scatter(
-    features: np.ndarray, values: np.ndarray, indices: np.ndarray, chunk: Chunk, pool: str
+    features: np.ndarray, values: np.ndarray, indices: np.ndarray, chunk: Chunk, pooling: str
 ) -> None:
     """Writes the values of a batch, whose padding has index -1, to the features of a chunk."""
     real = np.flatnonzero(indices >= 0)
-    if pool != "none":
+    if pooling != "none":
         features[indices[real]] = values[real]
         return
     starts, counts = chunk.starts[indices[real]], chunk.counts[indices[real]]
@@ -174,7 +174,7 @@ def _compile(
     run: pretrained.Pretrained,
     precision: str,
     layers: list[int],
-    pool: str,
+    pooling: str,
     mesh: Mesh,
 ) -> Callable[[Batch], jax.Array]:
     """Compiles the forward pass to features, with parameters replicated over the devices."""
@@ -190,16 +190,16 @@ def _compile(
         hidden = [
             encoded.sequence if layer == last else encoded.hidden_states[layer] for layer in layers
         ]
-        return _pool(jnp.stack(hidden, axis=2).astype(jnp.float32), batch, pool)
+        return _pool(jnp.stack(hidden, axis=2).astype(jnp.float32), batch, pooling)
 
     compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=replicated)
     return lambda batch: compiled(params, batch)
 
 
-def _pool(hidden: Float[Array, "B L K D"], batch: Batch, pool: str) -> Array:
-    if pool == "none":
+def _pool(hidden: Float[Array, "B L K D"], batch: Batch, pooling: str) -> Array:
+    if pooling == "none":
         return hidden
-    if pool == "cls":
+    if pooling == "cls":
         return jax.vmap(lambda row, position: row[position])(hidden, batch["cls_position"])
     positions = jnp.arange(hidden.shape[1])
     own = (positions >= batch["text_start"][:, None]) & (positions < batch["text_end"][:, None])
@@ -219,12 +219,12 @@ def _parse_layers(layers: str, last: int) -> list[int]:
         numbers = [int(word) for word in layers.split(",")]
     except ValueError:
         raise UserError(
-            f"--layers: got {layers}, expected integers such as -1 or 0,6,12, or all"
+            f"layers: got {layers}, expected integers such as -1 or 0,6,12, or all"
         ) from None
     for number in numbers:
         if not -last - 1 <= number <= last:
             raise UserError(
-                f"--layers: got {layers}, expected 0 (the input of the first layer) to {last}, or "
+                f"layers: got {layers}, expected 0 (the input of the first layer) to {last}, or "
                 f"{-last - 1} to -1"
             )
     return [number % (last + 1) for number in numbers]
@@ -234,7 +234,7 @@ def _sequence_length(max_seq_length: int, model: Mapping[str, Any]) -> int:
     max_length = build.positions(model)
     if max_seq_length > max_length:
         raise UserError(
-            f"--max_seq_length: got {max_seq_length}, expected at most {max_length}, the model's "
+            f"max_length: got {max_seq_length}, expected at most {max_length}, the model's "
             "positions"
         )
     return max_seq_length or int(min(max_length, _DEFAULT_LENGTH))

@@ -81,7 +81,7 @@ def predict_masked(
     tokenizer: Tokenizer,
     *,
     seed: int,
-    top: int = 3,
+    top_k: int = 3,
 ) -> list[MaskPrediction]:
     """Predicts the first masked token of every example of a host batch.
 
@@ -91,13 +91,13 @@ def predict_masked(
       batch: Arrays [B ...] on the host.
       tokenizer: Tokenizer of the model.
       seed: Seed of the masks, which are those of evaluation with this seed.
-      top: Number of candidates.
+      top_k: Number of candidates.
     """
 
     def predict(module: Pretrainer, batch: Mapping[str, Array]):
         batch = module.mlm.prepare(module.encoder, batch, train=False)
         batch = {**batch, "mlm_positions": batch["mlm_positions"][:, :1]}
-        values, ids = _top_candidates(module, batch, top)
+        values, ids = _top_candidates(module, batch, top_k)
         return batch["mlm_positions"][:, 0], batch["mlm_labels"][:, 0], values[:, 0], ids[:, 0]
 
     batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
@@ -123,7 +123,7 @@ class MaskFiller:
       tokenizer: Tokenizer of the run.
       max_length: Maximum number of tokens of a text, including special tokens.
       cls_last: Whether [CLS] ends a sequence, as in XLNet.
-      top: Number of candidates.
+      top_k: Number of candidates.
     """
 
     pretrainer: Pretrainer
@@ -131,7 +131,7 @@ class MaskFiller:
     tokenizer: Tokenizer
     max_length: float
     cls_last: bool
-    top: int
+    top_k: int
 
     def fill(self, texts: Sequence[str]) -> list[list[Candidates]]:
         """Predicts each [MASK] of each text.
@@ -170,7 +170,7 @@ class MaskFiller:
     def _run(self):
         def run(params: Params, batch: Batch):
             def method(module: Pretrainer, batch: Batch):
-                return _top_candidates(module, batch, self.top)
+                return _top_candidates(module, batch, self.top_k)
 
             return self.pretrainer.apply({"params": params}, batch, method=method)
 
@@ -202,16 +202,16 @@ class MaskFiller:
         return tuple(zip(tokens, values.tolist(), strict=True))
 
 
-def load(init: str | pretrained.Pretrained, top: int, precision: str = "") -> MaskFiller:
+def load(init: str | pretrained.Pretrained, top_k: int, precision: str = "") -> MaskFiller:
     """Loads a masked language model from a run.
 
     Args:
       init: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
-      top: Number of candidates per [MASK].
+      top_k: Number of candidates per [MASK].
       precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
-      UserError: the run has no MLM objective, or `top` exceeds the size of its vocabulary.
+      UserError: the run has no MLM objective, or `top_k` exceeds the size of its vocabulary.
     """
     run = pretrained.load(init)
     config, tokenizer = run.config, run.tokenizer
@@ -221,25 +221,25 @@ def load(init: str | pretrained.Pretrained, top: int, precision: str = "") -> Ma
             "configs/bert.py, or an imported masked language model"
         )
     vocab_size = build.model_values(config.model)["vocab_size"]
-    if not 1 <= top <= vocab_size:
-        raise UserError(f"--top: got {top}, expected 1 to the vocabulary size {vocab_size:,}")
+    if not 1 <= top_k <= vocab_size:
+        raise UserError(f"top_k: got {top_k}, expected 1 to the vocabulary size {vocab_size:,}")
     return MaskFiller(
         Pretrainer(run.encoder(precision), {"mlm": run.objective("mlm", tokenizer)}),
         jax.tree.map(jnp.asarray, run.load_params("encoder", "mlm")),
         tokenizer,
         build.positions(config.model),
         build.cls_last(config.model),
-        top,
+        top_k,
     )
 
 
 def _top_candidates(
-    module: Pretrainer, batch: Batch, top: int
+    module: Pretrainer, batch: Batch, top_k: int
 ) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
     """Returns the probabilities and ids of the most likely tokens at `mlm_positions`."""
     encoded = module.encoder(batch, train=False)
     logits = module.mlm.logits(module.encoder, encoded.sequence, batch["mlm_positions"])
-    return jax.lax.top_k(jax.nn.softmax(logits), top)
+    return jax.lax.top_k(jax.nn.softmax(logits), top_k)
 
 
 def _decode_token(tokenizer: Tokenizer, token: int) -> str:

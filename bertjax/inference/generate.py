@@ -100,7 +100,7 @@ class Settings:
     Attributes:
       max_new_tokens: Maximum number of generated tokens.
       sampler: Samples or selects tokens.
-      beams: Width of beam search; 1 disables it.
+      num_beams: Width of beam search; 1 disables it.
       length_penalty: Exponent of the length by which log probabilities of beams are divided.
       stop: Stop strings: a text ends before the first of them.
       seed: Seed of sampling.
@@ -109,7 +109,7 @@ class Settings:
 
     max_new_tokens: int = 100
     sampler: TokenSampler = search.GREEDY
-    beams: int = 1
+    num_beams: int = 1
     length_penalty: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int = 0
@@ -143,10 +143,10 @@ def encode(model: LanguageModel, prompts: Sequence[str], settings: Settings) -> 
         raise UserError(f"max_new_tokens: got {settings.max_new_tokens}, expected at least 1")
     if settings.batch_size < 1:
         raise UserError(f"batch_size: got {settings.batch_size}, expected at least 1")
-    beam.check_width(settings.beams, model.vocab_size)
-    if settings.beams > 1 and settings.sampler.temperature:
+    beam.check_width(settings.num_beams, model.vocab_size)
+    if settings.num_beams > 1 and settings.sampler.temperature:
         raise UserError(
-            f"beam search does not sample: got beams={settings.beams} and temperature="
+            f"beam search does not sample: got num_beams={settings.num_beams} and temperature="
             f"{settings.sampler.temperature}; set one of the two"
         )
     encoded = model.tokenizer.encode_batch(list(prompts))
@@ -157,7 +157,7 @@ def encode(model: LanguageModel, prompts: Sequence[str], settings: Settings) -> 
         name = f"prompt {number}"
         check_length(model, len(ids), name, "shorten it")
         total, name = len(ids) + settings.max_new_tokens, f"{name} with max_new_tokens"
-        check_length(model, total, name, "shorten it or lower --max_new_tokens")
+        check_length(model, total, name, "shorten it or lower max_new_tokens")
     return encoded
 
 
@@ -171,7 +171,7 @@ def complete(
       prompts: Token ids; see `encode`.
       settings: Settings of generation.
     """
-    generate = (_beam_search if settings.beams > 1 else _token_search)(model, settings)
+    generate = (_beam_search if settings.num_beams > 1 else _token_search)(model, settings)
     size = min(settings.batch_size, len(prompts))
     for first in range(0, len(prompts), size):
         group = prompts[first : first + size]
@@ -241,7 +241,7 @@ def _beam_search(model: LanguageModel, settings: Settings) -> Generate:
             model.decoder(params),
             model.prefill(params, history, settings.max_new_tokens),
             history,
-            width=settings.beams,
+            width=settings.num_beams,
             max_new_tokens=settings.max_new_tokens,
             end_id=model.end_id,
             penalty=beam.power(settings.length_penalty),

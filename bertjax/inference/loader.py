@@ -1,21 +1,26 @@
-"""Load a trained model: a run, or a folder in Hugging Face's layout."""
+"""Load a trained model: a run, or a folder in Hugging Face's layout.
+
+Commands import this module too: what a run does not need is imported where it is used.
+"""
 
 import hashlib
 import json
 import os
 import pathlib
+from typing import TYPE_CHECKING
 
 import filelock
 
-from bertjax.huggingface import exporting, importing
-from bertjax.inference.model import Model
 from bertjax.io import copies, storage
 from bertjax.io.files import cache_directory
+
+if TYPE_CHECKING:
+    from bertjax.inference.model import Model
 
 _CONFIG = "config.json"
 
 
-def load(model: str | os.PathLike, *, precision: str = "") -> Model:
+def load(model: str | os.PathLike, *, precision: str = "") -> "Model":
     """Loads a trained model.
 
     >>> bert = bertjax.load("runs/bert")
@@ -33,15 +38,29 @@ def load(model: str | os.PathLike, *, precision: str = "") -> Model:
     Raises:
       UserError: there is no such run, checkpoint or architecture.
     """
-    name = str(model)
-    folder = storage.to_path(name)
-    if (folder / _CONFIG).is_file() and "model_type" in json.loads((folder / _CONFIG).read_text()):
-        name = str(_import(copies.local_copy(folder)))
+    from bertjax.huggingface import exporting
+    from bertjax.inference.model import Model
+
+    name = find_run(model)
     return Model(exporting.find(name).origin, name, precision)
+
+
+def find_run(model: str | os.PathLike) -> str:
+    """Returns the name of a run; a folder in Hugging Face's layout is imported into the cache.
+
+    Raises:
+      UserError: the architecture of the folder is unknown.
+    """
+    folder = storage.to_path(str(model))
+    if (folder / _CONFIG).is_file() and "model_type" in json.loads((folder / _CONFIG).read_text()):
+        return str(_import(copies.local_copy(folder)))
+    return str(model)
 
 
 def _import(folder: pathlib.Path) -> pathlib.Path:
     """Imports a Hugging Face folder as a run in the cache; the same files are imported once."""
+    from bertjax.huggingface import importing
+
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file():

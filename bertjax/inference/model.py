@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -173,7 +173,7 @@ class Model(pretrained.Pretrained):
         extractor = self._cached(
             features.load,
             layers=str(layer),
-            pool=pooling,
+            pooling=pooling,
             max_seq_length=max_length,
             truncate=True,
         )
@@ -288,7 +288,7 @@ class Model(pretrained.Pretrained):
         settings = generate.Settings(
             max_new_tokens=max_new_tokens,
             sampler=sampler,
-            beams=num_beams,
+            num_beams=num_beams,
             stop=tuple(stop),
             seed=seed,
             batch_size=batch_size,
@@ -341,7 +341,7 @@ class Model(pretrained.Pretrained):
     @functools.cached_property
     def _token_logits(self) -> Callable[[PyTree, Batch], Array]:
         name = self._language_head
-        whole = Pretrainer(self.module, {name: self.objective(name, super().tokenizer)})
+        whole = Pretrainer(cast(Any, self.module), {name: self.objective(name, super().tokenizer)})
 
         def method(module: Pretrainer, batch: Batch) -> Array:
             encoded = module.encoder(batch, train=False)

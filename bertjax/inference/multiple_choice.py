@@ -97,7 +97,7 @@ def sample_shots(
         if len(others) < shots:
             raise UserError(
                 f"too few examples: got {shots} shots, expected at most {len(others)}, the "
-                "number of other examples; lower --shots or pass more with --shots_from"
+                "number of other examples; lower num_fewshot or pass more with fewshot_input"
             )
         sampled = random.Random(f"{seed} {number}").sample(others, shots)
         prompts.append("".join(each.with_answer(each.answer) + _SEPARATOR for each in sampled))
@@ -132,7 +132,7 @@ def score_choices(
         for ids in encoded:
             # The end of the previous document, from which the first token is predicted.
             rows.append(ids if model.end_id is None else [model.end_id, *ids])
-            check_length(model, len(rows[-1]), f"question {number}", "lower --shots")
+            check_length(model, len(rows[-1]), f"question {number}", "lower num_fewshot")
             starts.append(len(rows[-1]) - len(ids) + _common_prefix(context, ids))
     sums = iter(_sum_log_probs(model, rows, starts, batch_size))
     return [[next(sums) for _ in question.choices] for question in questions]

@@ -101,7 +101,7 @@ def measure(
     """
     length = length or int(model.train_length)
     stride = stride or max(1, length // 2)
-    check_length(model, length, "a window", "lower --length")
+    check_length(model, length, "a window", "lower max_length")
     if not 1 <= stride < length:
         raise UserError(
             f"stride: got {stride}, expected at least 1 and less than the window length {length}"

@@ -97,7 +97,7 @@ def load(
     head, config = _select_task(run.config, task)
     if data and not ("knowledge" in config.data and config.data.knowledge):
         raise UserError(
-            f"--data: got {data}, expected none, since the run's recipe has no knowledge graph; "
+            f"data: got {data}, expected none, since the run's recipe has no knowledge graph; "
             "leave it out"
         )
     pretrainer = Pretrainer(run.encoder(precision), {head: build.task(config.task)})
@@ -119,11 +119,11 @@ def _select_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:
     if not multitask.is_multitask(config):
         name = huggingface_heads.name_of(config)
         if task not in ("", name):
-            raise UserError(f"--task: got {task}, expected {name}, the only task of the run")
+            raise UserError(f"task: got {task}, expected {name}, the only task of the run")
         return config.task.name, config
     names = config.task.dataset.split(multitask.BETWEEN)
     if task not in names:
-        raise UserError(f"--task: got {task or 'none'}, expected one of {', '.join(names)}")
+        raise UserError(f"task: got {task or 'none'}, expected one of {', '.join(names)}")
     return task, multitask.single_task(config, task)
 
 

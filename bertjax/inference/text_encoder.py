@@ -74,7 +74,8 @@ class TextEncoder:
                 n for n, row in enumerate(rows) if (2 if isinstance(row, tuple) else 1) == count
             ]
             if numbers:
-                members = [rows[n] if count == 2 else (rows[n],) for n in numbers]
+                chosen = [rows[n] for n in numbers]
+                members = [row if isinstance(row, tuple) else (row,) for row in chosen]
                 groups[count] = numbers, self._encode(members, limit)
         longest = max(int(pairs.lengths.max()) for _, pairs in groups.values())
         if longest > self.max_length:
@@ -109,8 +110,10 @@ class TextEncoder:
         sizes = [np.array([len(row) for row in column], np.int64) for column in ids]
         if limit < float("inf"):
             budget = int(limit) - self._template.num_special_tokens(len(columns))
-            pair = len(columns) == 2
-            sizes = truncate_longer(*sizes, budget) if pair else [np.minimum(sizes[0], budget)]
+            if len(sizes) == 2:
+                sizes = [*truncate_longer(sizes[0], sizes[1], budget)]
+            else:
+                sizes = [np.minimum(sizes[0], budget)]
         frame = self._template.frame(sizes)
         _write(frame, ids, sizes)
         extra, tables = {}, {}

@@ -15,6 +15,11 @@ from bertjax.decoding import beam, search
 from bertjax.errors import UserError
 from bertjax.interfaces import Params, Tokenizer
 
+OBJECTIVE = "seq2seq"
+
+NUM_BEAMS, LENGTH_PENALTY = 4, 0.6
+"""Beam search of the Transformer (Vaswani et al. 2017, section 6.1)."""
+
 MAX_EXTRA_TOKENS = 50
 """Maximum length of a target minus that of its source (Vaswani et al. 2017, section 6.1)."""
 
@@ -30,14 +35,14 @@ class Translator:
       model: The encoder-decoder.
       params: Its parameters.
       tokenizer: Tokenizer of the run.
-      beams: Width of beam search; 1 for greedy search.
+      num_beams: Width of beam search; 1 for greedy search.
       length_penalty: Exponent alpha of `beam.shifted_power`.
     """
 
     model: Any
     params: Params
     tokenizer: Tokenizer
-    beams: int
+    num_beams: int
     length_penalty: float
 
     def translate(self, sources: Sequence[str], batch_size: int) -> list[str]:
@@ -86,37 +91,51 @@ class Translator:
         start = jnp.full((len(input_ids), 1), self.tokenizer.pad_id, jnp.int32)
         decoder = search.Decoder(step)
         limits = {"max_new_tokens": max_new_tokens, "end_id": self.tokenizer.sep_id}
-        if self.beams == 1:
+        if self.num_beams == 1:
             return search.complete(decoder, state, start, **limits)
         penalty = beam.shifted_power(self.length_penalty)
-        return beam.search(decoder, state, start, width=self.beams, penalty=penalty, **limits)[0]
+        return beam.search(decoder, state, start, width=self.num_beams, penalty=penalty, **limits)[
+            0
+        ]
 
     def _to_text(self, row: list[int]) -> str:
         special = {*self.tokenizer.special_ids, -1}
         return self.tokenizer.decode([token for token in row if token not in special])
 
 
-def load(init: str, *, beams: int, length_penalty: float) -> Translator:
+def is_encoder_decoder(name: str | pretrained.Pretrained) -> bool:
+    """Returns whether a run was trained to generate targets from sources."""
+    return OBJECTIVE in pretrained.load(name).source.config.get("objectives", {})
+
+
+def load(
+    name: str | pretrained.Pretrained,
+    *,
+    num_beams: int = NUM_BEAMS,
+    length_penalty: float = LENGTH_PENALTY,
+    precision: str = "",
+) -> Translator:
     """Loads an encoder-decoder from a run.
 
     Args:
-      init: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
-      beams: Width of beam search; 1 for greedy search.
+      name: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
+      num_beams: Width of beam search; 1 for greedy search.
       length_penalty: Exponent alpha of `beam.shifted_power`.
+      precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
-      UserError: the run has no objective seq2seq, or the beam is wider than its vocabulary.
+      UserError: the run has no objective {OBJECTIVE}, or the beam is wider than its vocabulary.
     """
-    run = pretrained.load(init)
-    if "seq2seq" not in run.source.config.get("objectives", {}):
+    run = pretrained.load(name)
+    if not is_encoder_decoder(run):
         raise UserError(
-            f"{run.source.run} has no objective seq2seq: expected a run of a config such as "
+            f"{run.source.run} has no objective {OBJECTIVE}: expected a run of a config such as "
             "configs/transformer.py"
         )
-    encoder = run.encoder()
-    beam.check_width(beams, encoder.vocab_size)
+    encoder = run.encoder(precision)
+    beam.check_width(num_beams, encoder.vocab_size)
     params = jax.tree.map(jnp.asarray, run.load_params("encoder")["encoder"])
-    return Translator(encoder, params, run.tokenizer, beams, length_penalty)
+    return Translator(encoder, params, run.tokenizer, num_beams, length_penalty)
 
 
 def count_exact_matches(

@@ -56,12 +56,12 @@ class Model(nn.Module):
     """ALBERT encoder, with the fields of `albert_config.json`; the defaults are ALBERT-base's.
 
     Attributes:
-      vocab_size: V.
+      vocab_size: V, the size of the vocabulary.
       embedding_size: E; if it equals `hidden_size`, there is no projection.
-      hidden_size: D.
-      num_hidden_layers: N.
-      num_attention_heads: H; divides `hidden_size`.
-      intermediate_size: F.
+      hidden_size: D, the width of hidden states.
+      num_hidden_layers: N, the number of layers.
+      num_attention_heads: H, the number of attention heads; divides `hidden_size`.
+      intermediate_size: F, the width of the feed-forward nets.
       hidden_act: Activation of the feed-forward nets and the prediction head. The published code
         calls the tanh approximation of GELU "gelu".
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.

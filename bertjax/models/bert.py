@@ -102,11 +102,11 @@ class Model(nn.Module):
     """BERT encoder, with the fields of `bert_config.json`; the defaults are those of BERT-base.
 
     Attributes:
-      vocab_size: V.
-      hidden_size: D.
-      num_hidden_layers: N.
-      num_attention_heads: H; divides `hidden_size`.
-      intermediate_size: F.
+      vocab_size: V, the size of the vocabulary.
+      hidden_size: D, the width of hidden states.
+      num_hidden_layers: N, the number of layers.
+      num_attention_heads: H, the number of attention heads; divides `hidden_size`.
+      intermediate_size: F, the width of the feed-forward nets.
       hidden_act: Activation of the feed-forward nets and the prediction head.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.

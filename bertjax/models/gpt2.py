@@ -32,11 +32,11 @@ class Model(nn.Module):
     """GPT-2 decoder, with fields named as BERT's; the defaults are those of the 124M model.
 
     Attributes:
-      vocab_size: V.
-      hidden_size: D.
-      num_hidden_layers: N.
-      num_attention_heads: H; divides `hidden_size`.
-      intermediate_size: F.
+      vocab_size: V, the size of the vocabulary.
+      hidden_size: D, the width of hidden states.
+      num_hidden_layers: N, the number of layers.
+      num_attention_heads: H, the number of attention heads; divides `hidden_size`.
+      intermediate_size: F, the width of the feed-forward nets.
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of the two outputs of each block (`resid_pdrop`), and of the
         embeddings.

@@ -53,11 +53,11 @@ class Model(nn.Module):
     """Transformer encoder-decoder, with fields named as BERT's; the defaults are the base model's.
 
     Attributes:
-      vocab_size: V.
-      hidden_size: D.
+      vocab_size: V, the size of the vocabulary.
+      hidden_size: D, the width of hidden states.
       num_hidden_layers: N, of the encoder and of the decoder.
-      num_attention_heads: H; divides `hidden_size`.
-      intermediate_size: F.
+      num_attention_heads: H, the number of attention heads; divides `hidden_size`.
+      intermediate_size: F, the width of the feed-forward nets.
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of embeddings and of the outputs of attention and feed-forward.
       attention_probs_dropout_prob: Dropout of the attention weights.

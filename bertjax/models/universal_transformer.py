@@ -30,11 +30,11 @@ class Model(nn.Module):
     """Universal Transformer encoder, with fields named as BERT's; defaults of the base model.
 
     Attributes:
-      vocab_size: V.
-      hidden_size: D.
+      vocab_size: V, the size of the vocabulary.
+      hidden_size: D, the width of hidden states.
       num_hidden_layers: T, the largest number of steps.
-      num_attention_heads: H; divides `hidden_size`.
-      intermediate_size: F.
+      num_attention_heads: H, the number of attention heads; divides `hidden_size`.
+      intermediate_size: F, the width of the feed-forward nets.
       hidden_act: Activation of the feed-forward net.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of the block.
       attention_probs_dropout_prob: Dropout of the attention weights.

@@ -40,10 +40,10 @@ class Model(nn.Module):
       image_size: Height and width in pixels.
       patch_size: Height and width of a patch; divides `image_size`.
       num_channels: Channels of a pixel.
-      hidden_size: D.
-      num_hidden_layers: N.
-      num_attention_heads: H; divides `hidden_size`.
-      intermediate_size: F.
+      hidden_size: D, the width of hidden states.
+      num_hidden_layers: N, the number of layers.
+      num_attention_heads: H, the number of attention heads; divides `hidden_size`.
+      intermediate_size: F, the width of the feed-forward nets.
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block.
       attention_probs_dropout_prob: Dropout of the attention weights.

@@ -36,11 +36,11 @@ class Model(nn.Module):
     """XLNet, with fields named as BERT's; the defaults are those of XLNet-base.
 
     Attributes:
-      vocab_size: V.
-      hidden_size: D.
-      num_hidden_layers: N.
-      num_attention_heads: H; divides `hidden_size`.
-      intermediate_size: F.
+      vocab_size: V, the size of the vocabulary.
+      hidden_size: D, the width of hidden states.
+      num_hidden_layers: N, the number of layers.
+      num_attention_heads: H, the number of attention heads; divides `hidden_size`.
+      intermediate_size: F, the width of the feed-forward nets.
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of embeddings, of distance embeddings, outputs and feed-forward
         nets.

@@ -136,7 +136,7 @@ class Job:
         )
 
 
-def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
+def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.Path) -> Job:
     """Reads the pretrained run and the task's data and checks them against each other.
 
     Args:

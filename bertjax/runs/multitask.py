@@ -106,7 +106,7 @@ class Job(finetune_job.Job):
         return lambda split: steps[split.partition("/")[0]]
 
 
-def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str) -> Job:
+def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.Path) -> Job:
     """Like `finetune_job.prepare`, for several tasks.
 
     Raises:

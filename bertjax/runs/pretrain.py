@@ -141,7 +141,7 @@ def train_job(
 def _save_tokenizer(job: Job) -> None:
     """Saves the tokenizer in the workdir, where fine-tuning reads it."""
     folder = job.workdir / "tokenizer"
-    if not folder.exists():
+    if job.tokenizer is not None and not folder.exists():
         job.tokenizer.save(str(folder))
 
 
@@ -170,6 +170,7 @@ def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
 
 def _unigram(job: Job) -> dict[str, float]:
     """Loss and accuracy of the unigram baseline on the run's held-out tokens."""
+    assert job.tokenizer is not None
     options: dict[str, Any] = {}
     for make in job.trainer.pretrainer.objectives.values():
         options |= make().unigram_options()

@@ -27,7 +27,7 @@ def connect(distributed: bool) -> None:
 
     Args:
       distributed: Whether a scheduler (Slurm, GKE, Cloud TPU) started several processes; JAX then
-        reads their addresses from the scheduler. `bertjax launch` sets environment variables
+        reads their addresses from the scheduler. `bertjax launch local` sets environment variables
         instead.
 
     Raises:
@@ -45,7 +45,7 @@ def connect(distributed: bool) -> None:
     except ValueError as error:
         raise UserError(
             f"--distributed: found no scheduler that numbers the processes ({error}); start them "
-            f"with `bertjax launch`, or set {COORDINATOR}, {PROCESSES} and {PROCESS}"
+            f"with `bertjax launch local`, or set {COORDINATOR}, {PROCESSES} and {PROCESS}"
         ) from None
 
 

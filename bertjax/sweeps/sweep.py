@@ -84,14 +84,14 @@ def commands(sweep: Sweep, workdir: str) -> list[str]:
 def launch_commands(
     sweep: Sweep, workdir: str, launcher: str, launcher_words: Sequence[str] = ()
 ) -> list[str]:
-    """Commands of `tools/launch/` for the runs that are neither finished nor running here.
+    """Commands of `bertjax launch` for the runs that are neither finished nor running here.
 
     Writes the sweep into the folder, so that `read` finds it.
 
     Args:
       sweep: See `plan.load`.
       workdir: A path or a URL that the launched machines see too.
-      launcher: Name of a script in `tools/launch/`.
+      launcher: A command of `bertjax launch`, such as "slurm".
       launcher_words: Further words for the launcher.
 
     Raises:
@@ -105,10 +105,10 @@ def launch_commands(
             for run in sweep.runs
             if not is_done(run, folder / run.name) and not in_use(folder / run.name)
         ]
-    lines = [f"# {len(missing)} of {len(sweep.runs)} runs of {sweep.spec}; run in the checkout"]
+    lines = [f"# {len(missing)} of {len(sweep.runs)} runs of {sweep.spec}"]
     for run in missing:
         name = grid.label(folder.name, run.name)
-        begin = [f"tools/launch/{launcher}", "--name", name, *launcher_words]
+        begin = ["bertjax", "launch", launcher, "--name", name, *launcher_words]
         lines.append(f"\n# {run.name}\n{shlex.join([*begin, '--', *_words(run, workdir)])}")
     return lines
 

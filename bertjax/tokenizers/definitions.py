@@ -146,7 +146,7 @@ def with_space_in_mask(definition: Definition) -> Definition:
     """Makes the mask token include the preceding space, if spaces are part of pieces.
 
     The masked token itself included that space. As a separate token the space would be an input
-    that neither `bertjax fill` nor the released tokenizers of RoBERTa and ALBERT produce.
+    that neither `bertjax fill-mask` nor the released tokenizers of RoBERTa and ALBERT produce.
     """
     splitter = json.dumps(definition.get("pre_tokenizer"))
     if not any(f'"{kind}"' in splitter for kind in ("ByteLevel", "Metaspace")):

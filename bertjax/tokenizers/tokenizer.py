@@ -13,6 +13,7 @@ from bertjax.io import copies
 from bertjax.tokenizers.folder import METADATA, verify_folder
 
 if TYPE_CHECKING:
+    from bertjax.interfaces import Tokenizer
     from bertjax.tokenizers.sentencepiece import SentencePieceTokenizer
     from bertjax.tokenizers.subword import SubwordTokenizer
 
@@ -25,9 +26,7 @@ _RELEASED = ("tokenizer.json", "vocab.txt", "encoder.json", "vocab.json", "spiec
 """Files searched for in a folder without bertjax's metadata, the most complete format first."""
 
 
-def load(
-    path: str | pathlib.Path, *, lowercase: bool | None = None
-) -> "SubwordTokenizer | SentencePieceTokenizer":
+def load(path: str | pathlib.Path, *, lowercase: bool | None = None) -> "Tokenizer":
     """Loads a tokenizer from a folder or a vocabulary file.
 
     Args:
@@ -46,7 +45,8 @@ def load(
     path = copies.local_copy(path)
     if not path.exists():
         raise UserError(
-            f"no tokenizer at {path}; train one with `bertjax tokenizer --input TEXT --out {path}`"
+            f"no tokenizer at {path}; train one with "
+            f"`bertjax tokenizer train --input TEXT --output {path}`"
         )
     file = _find_main_file(path) if path.is_dir() else path
     if _is_vocab_txt(file):
@@ -72,7 +72,7 @@ def train(
     strip_accents: bool | None = None,
     normalization: str | None = None,
     character_coverage: float | None = None,
-) -> "SubwordTokenizer | SentencePieceTokenizer":
+) -> "Tokenizer":
     """Trains a tokenizer; the same texts in the same order give the same tokenizer.
 
     Args:

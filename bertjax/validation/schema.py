@@ -104,6 +104,12 @@ class Tokenizer:
 
     Attributes:
       path: Of a trained tokenizer; "" trains one with the other fields.
+      kind: Kind of tokenizer, as of `bertjax tokenizer train`.
+      vocab_size: Size of the vocabulary, special tokens included.
+      lowercase: Whether text is lowercased; None for the default of the kind.
+      strip_accents: Whether accents are removed; None for the default of the kind.
+      normalization: Unicode normalization; None for that of the kind.
+      character_coverage: Fraction of the text that the alphabet covers; None for the default.
     """
 
     path: AnyText
@@ -116,7 +122,26 @@ class Tokenizer:
 
 
 class Data:
-    """`config.data` of a pretraining: see `configs/common.py`."""
+    """`config.data` of a pretraining.
+
+    Attributes:
+      corpus: Folder of a prepared corpus; "" prepares `input` on the first start.
+      input: Globs of text, "python-docs" or "tfds:NAME:SPLIT".
+      text_format: Format of the files of `input`; "auto" detects it.
+      text_field: Field of JSON lines and of tfds:NAME:SPLIT with the text; "" for "text".
+      validation_input: Globs of held-out text.
+      validation_fraction: Share of the documents of `input` that is held out instead.
+      cache: Folder of prepared corpora; "" for ~/.cache/bertjax.
+      format: Example format, a file of `data/formats/`.
+      pair: Negative examples of segment-pair: "next" takes the second segment from another
+        document, "order" swaps the segments.
+      max_seq_length: Length L of an example in tokens.
+      short_seq_prob: Share of shorter examples; None for 0.1 with segment-pair, else 0.
+      batch_size: Examples of a step, over all devices.
+      microbatches: Parts of a batch whose gradients are accumulated.
+      phases: ((steps, length, batch size), ...) in place of `max_seq_length` and `batch_size`; a
+        fourth number is the phase's `microbatches`.
+    """
 
     corpus: AnyText
     input: tuple[AnyText, ...]
@@ -135,7 +160,18 @@ class Data:
 
 
 class Mesh:
-    """`config.mesh`: see `configs/common.py`."""
+    """`config.mesh`.
+
+    Attributes:
+      data: Devices along the data axis; -1 for all that remain, for one of the axes.
+      fsdp: Devices over which parameters and optimizer state are sharded.
+      tensor: Devices over which heads and feed-forward units are sharded.
+      sequence: Devices over which positions are sharded.
+      rules: Sharding rules, (array axis, mesh axis), before those of `train/sharding.py`.
+      shard_optimizer: Shard the optimizer's state over `data` as well (ZeRO, stage 1).
+      grad_reduce_in_bf16: All-reduce gradients over `data` in bfloat16: half of the bytes.
+      attention_kernel: "splash" on TPUs, "cudnn" on GPUs, "xla" for neither; "" chooses.
+    """
 
     data: Annotated[int, MeshSize()]
     fsdp: Annotated[int, MeshSize()]

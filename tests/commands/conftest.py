@@ -58,7 +58,7 @@ def shapes():
 @pytest.fixture(scope="session")
 def save_pretrained():
     """Write a folder like transformers: BertForPreTraining, with changed arrays and fields."""
-    library = pytest.importorskip("safetensors.numpy", reason="needs safetensors: bertjax[hf]")
+    import safetensors.numpy as library
 
     def save(
         folder: pathlib.Path, arrays: dict | None = None, without: tuple = (), **config

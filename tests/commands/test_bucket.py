@@ -49,10 +49,10 @@ def test_a_run_in_a_bucket_resumes_on_another_machine_after_a_kill(
         return {name.split("/")[3] for name in bucket.names("bucket") if "/checkpoints/" in name}
 
     vocabulary = tmp_path / "vocabulary"
-    words = ["tokenizer", "--input", "gs://bucket/text/*", "--vocab_size", "200"]
-    assert typed(run_bertjax, *words, "--out", vocabulary).returncode == 0
+    words = ["tokenizer", "train", "--input", "gs://bucket/text/*", "--vocab_size", "200"]
+    assert typed(run_bertjax, *words, "--output", vocabulary).returncode == 0
     words = ["prepare", "--input", "gs://bucket/text/*", "--tokenizer", vocabulary]
-    words += ["--validation_fraction", "0.1", "--out", "gs://bucket/corpus"]
+    words += ["--validation_fraction", "0.1", "--output", "gs://bucket/corpus"]
     done = typed(run_bertjax, *words)
     assert done.returncode == 0, done.stderr
     assert "corpus: gs://bucket/corpus" in done.stdout

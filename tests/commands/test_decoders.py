@@ -8,7 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import cli
+from bertjax.errors import UserError
 from bertjax.huggingface import importing
 from bertjax.inference import generate, language_model
 
@@ -33,7 +35,8 @@ def shapes():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    library = pytest.importorskip("safetensors.numpy", reason="needs safetensors: bertjax[hf]")
+    import safetensors.numpy as library
+
     folder = tmp_path_factory.mktemp("decoders")
     theirs, random = folder / "theirs", np.random.default_rng(0)
     theirs.mkdir()
@@ -55,15 +58,15 @@ def typed(*words) -> tuple[int, str, str]:
 def test_prompts_are_continued_in_order(run):
     prompts = ["a b c", "q", "x y"]
     options = ("--max_new_tokens", 5, "--batch_size", 2)
-    status, out, errors = typed("generate", "--init", run, *prompts, *options)
+    status, out, errors = typed("generate", "--model", run, *prompts, *options)
     assert status == 0
     texts = out.removesuffix("\n").split("\n\n")
     assert [text.startswith(prompt) for text, prompt in zip(texts, prompts, strict=True)]
     assert "tokens per second" in errors
-    status, out, _ = typed("generate", "--init", run, *prompts, *options, "--json")
+    status, out, _ = typed("generate", "--model", run, *prompts, *options, "--json")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["prompt"] + row["text"] for row in rows] == texts
-    alone = typed("generate", "--init", run, "x y", *options, "--json")[1]
+    alone = typed("generate", "--model", run, "x y", *options, "--json")[1]
     assert json.loads(alone)["text"] == rows[2]["text"]
 
 
@@ -76,7 +79,7 @@ def test_a_prompt_starts_like_the_documents_of_the_run(run, tmp_path):
     for name, before in ((run, []), (own, [WORDS.index("[SEP]")])):
         model = language_model.load(str(name))
         assert generate.encode(model, ["a b"], generate.Settings(4)) == [before + ids]
-    status, out, _ = typed("generate", "--init", own, "a b", "--max_new_tokens", 5)
+    status, out, _ = typed("generate", "--model", own, "a b", "--max_new_tokens", 5)
     assert status == 0
     assert out.startswith("a b")
 
@@ -84,24 +87,24 @@ def test_a_prompt_starts_like_the_documents_of_the_run(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["generate", "--init", "RUN", ""], "prompt 1 is empty"),
+        (["generate", "--model", "RUN", ""], "prompt 1 is empty"),
         (
-            ["generate", "--init", "RUN", "a " * 30],
+            ["generate", "--model", "RUN", "a " * 30],
             "prompt 1 is too long: got 30 tokens, expected at most 24",
         ),
         (
-            ["generate", "--init", "RUN", "a b", "--max_new_tokens", "23"],
+            ["generate", "--model", "RUN", "a b", "--max_new_tokens", "23"],
             "prompt 1 with max_new_tokens is too long: got 25 tokens",
         ),
         (
-            ["generate", "--init", "RUN", "a", "--beams", "99"],
+            ["generate", "--model", "RUN", "a", "--num_beams", "99"],
             "invalid beam width: got 99, expected 1 to the vocabulary size 31",
         ),
         (
-            ["generate", "--init", "RUN", "a", "--beams", "2", "--temperature", "1"],
+            ["generate", "--model", "RUN", "a", "--num_beams", "2", "--temperature", "1"],
             "set one of the two",
         ),
-        (["perplexity", "--init", "RUN", "--input", "nowhere/*"], "nowhere"),
+        (["evaluate", "perplexity", "--model", "RUN", "--input", "nowhere/*"], "nowhere"),
     ],
 )
 def test_a_user_error_is_one_line(run, words, message):
@@ -114,17 +117,42 @@ def test_a_user_error_is_one_line(run, words, message):
 
 def test_perplexity_and_questions(run, tmp_path):
     (tmp_path / "text.txt").write_text("a b c d e f g\n\nh i j k l m n o p q r s t u v w x y z\n")
-    words = ("perplexity", "--init", run, "--input", tmp_path / "text.txt", "--length", 8, "--json")
+    words = (
+        "evaluate",
+        "perplexity",
+        "--model",
+        run,
+        "--input",
+        tmp_path / "text.txt",
+        "--max_length",
+        8,
+        "--json",
+    )
     found = json.loads(typed(*words)[1])
+    assert found == bertjax.evaluate(
+        "perplexity", str(run), [str(tmp_path / "text.txt")], max_length=8
+    )
+    with pytest.raises(UserError, match="did you mean 'choices'"):
+        bertjax.evaluate("choice", str(run), "x")
     assert found["tokens"] == 26
     assert found["perplexity"] == pytest.approx(np.exp(found["nats_per_token"]))
     questions = tmp_path / "questions.jsonl"
     rows = [{"question": "a b", "choices": ["c", "d"], "answer": 0}] * 2
     rows += [{"question": "b c", "choices": ["c", "d", "e"], "answer": 1}]
     questions.write_text("\n".join(map(json.dumps, rows)))
-    words = ("choose", "--init", run, "--input", questions, "--shots", 1, "--json")
-    found = json.loads(typed(*words, "--out", tmp_path / "answers.jsonl")[1])
-    assert (found["questions"], found["shots"]) == (3, 1)
+    words = (
+        "evaluate",
+        "choices",
+        "--model",
+        run,
+        "--input",
+        questions,
+        "--num_fewshot",
+        1,
+        "--json",
+    )
+    found = json.loads(typed(*words, "--output", tmp_path / "answers.jsonl")[1])
+    assert (found["questions"], found["num_fewshot"]) == (3, 1)
     answers = (tmp_path / "answers.jsonl").read_text().splitlines()
     scores = [json.loads(line)["log_probabilities"] for line in answers]
     assert [len(row) for row in scores] == [2, 2, 3]

@@ -18,8 +18,6 @@ from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.trees import num_parameters
 
-pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
-
 SENTENCES = [f"{word} {'a b' if number % 2 else 'y z'}" for number, word in enumerate("cdefghijkl")]
 CORPUS = "c" * 64
 
@@ -88,13 +86,13 @@ def finetuned(run_bertjax, pretrained, glue, tmp_path_factory) -> pathlib.Path:
 
 def export_run(source, target, *options) -> dict:
     """Export a run and return the config.json of transformers."""
-    export.main(["--from", str(source), "--to", str(target), *map(str, options)])
+    export.main(["--model", str(source), "--output", str(target), *map(str, options)])
     return json.loads((target / "config.json").read_text())
 
 
 def test_a_run_becomes_a_hugging_face_folder(run_bertjax, pretrained, tmp_path):
     target = tmp_path / "theirs"
-    output = run_bertjax("export", "--from", pretrained, "--to", target)
+    output = run_bertjax("export", "--model", pretrained, "--output", target)
     assert output.returncode == 0, output.stderr
     assert output.stderr == ""
     arrays = weights.read(target)
@@ -124,7 +122,7 @@ def test_checkpoints_are_selected_by_step_or_rank(pretrained, tmp_path):
 def test_import_then_export_is_byte_identical(save_pretrained, run_bertjax, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
     importing.write(importing.read(source), tmp_path / "run")
-    output = run_bertjax("export", "--from", tmp_path / "run", "--to", tmp_path / "back")
+    output = run_bertjax("export", "--model", tmp_path / "run", "--output", tmp_path / "back")
     assert output.returncode == 0, output.stderr
     for name in ("model.safetensors", "vocab.txt"):
         assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
@@ -192,8 +190,10 @@ def test_a_fine_tuned_run_is_a_classifier(finetuned, tmp_path):
 
 @pytest.mark.slow
 def test_transformers_predicts_the_scored_predictions(finetuned, tmp_path):
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
-    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[test-all]'")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: bertjax[test-all]"
+    )
     export_run(finetuned, tmp_path / "theirs")
     opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "theirs")
@@ -245,7 +245,7 @@ def test_heads_that_transformers_does_not_have_are_left_out(pretrained, tmp_path
 
 
 def test_a_run_with_random_parameters_is_refused(run_bertjax, pretrained, tmp_path):
-    words = ["--from", f"random:{pretrained}", "--to", tmp_path / "theirs"]
+    words = ["--model", f"random:{pretrained}", "--output", tmp_path / "theirs"]
     output = run_bertjax("export", *words)
     assert output.returncode == 2
     assert output.stderr.startswith("bertjax export: error: ")

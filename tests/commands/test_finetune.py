@@ -179,7 +179,7 @@ def test_predict_with_a_seed_that_kept_its_checkpoints(finished, tmp_path, capsy
     (tmp_path / "asked.txt").write_text("\n".join([*lines, ""]))
     offered = shlex.split(finished[1].stderr.splitlines()[-1])
     run = finished[0] / "seed_0"
-    assert offered == ["next", "bertjax", "predict", "--init", str(run), "--input", "TEXTS"]
+    assert offered == ["next", "bertjax", "predict", "--model", str(run), "--input", "TEXTS"]
     words = [*offered[2:-1], str(tmp_path / "asked.txt")]
     assert cli.main([*words, "--batch_size", "4"]) == 0
     output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -205,7 +205,7 @@ def test_predict_refuses_invalid_lines_and_runs_in_one_line(
 ):
     (tmp_path / "asked.txt").write_text(f"{line}\n")
     run = pretrained if init == "pretrained" else finished[0] / init
-    words = ["predict", "--init", str(run), "--input", str(tmp_path / "asked.txt")]
+    words = ["predict", "--model", str(run), "--input", str(tmp_path / "asked.txt")]
     assert cli.main(words) == 2
     output = capsys.readouterr()
     assert message in output.err

@@ -28,18 +28,18 @@ def id2label(*names):
 
 def import_model(source, target, *options):
     catalog.load("commands", "import").main(
-        ["--from", str(source), "--to", str(target), *map(str, options)]
+        ["--model", str(source), "--workdir", str(target), *map(str, options)]
     )
 
 
 def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
-    captured = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
+    captured = run_bertjax("import", "--model", source, "--workdir", tmp_path / "run")
     assert captured.returncode == 0, captured.stderr
     assert captured.stderr == ""
     first, following = captured.stdout.splitlines()
     assert first.endswith(": bert with 6,033 parameters; heads: mlm, sentence_pair")
-    assert f"finetune --config configs/glue.py:mrpc,small --init {tmp_path / 'run'}" in following
+    assert f"finetune --config glue:mrpc,small --init {tmp_path / 'run'}" in following
 
     printed = run_bertjax("inspect", tmp_path / "run", "--json")
     assert printed.returncode == 0, printed.stderr
@@ -84,7 +84,7 @@ def test_a_bare_sentencepiece_model_is_named(save_pretrained, tmp_path):
 def test_mismatched_arrays_are_listed_in_a_table(run_bertjax, save_pretrained, tmp_path):
     changed = {"bert.pooler.dense.bias": np.zeros(5, np.float32), "adapter": np.ones(3)}
     source = save_pretrained(tmp_path / "theirs", changed, ("bert.encoder.layer.1.output.dense.b",))
-    captured = run_bertjax("import", "--from", source, "--to", tmp_path / "run")
+    captured = run_bertjax("import", "--model", source, "--workdir", tmp_path / "run")
     assert captured.returncode == 2
     assert captured.stdout == ""
     error, *rows = captured.stderr.splitlines()
@@ -212,7 +212,7 @@ def test_predict_with_an_imported_question_answering_model(save_pretrained, run_
     config = theirs_for("QuestionAnswering", max_position_embeddings=512)
     source = save_pretrained(tmp_path / "theirs", head, HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "squad1")
-    captured = run_bertjax("predict", "--init", tmp_path / "run", input="q\ta b c\n")
+    captured = run_bertjax("predict", "--model", tmp_path / "run", input="q\ta b c\n")
     assert captured.returncode == 0, captured.stderr
     assert set(json.loads(captured.stdout)) == {"question", "context", "answer", "n_best"}
     lines = [("x:1", "q " * 64 + "\ta b c"), ("x:2", "q " * 65 + "\ta b c")]
@@ -231,7 +231,7 @@ def test_fine_tuning_from_a_hugging_face_folder_is_refused_with_the_import_comma
     save_pretrained, tmp_path
 ):
     source = save_pretrained(tmp_path / "theirs")
-    with pytest.raises(UserError, match=r"`bertjax import --from \S+theirs --to RUN`"):
+    with pytest.raises(UserError, match=r"`bertjax import --model \S+theirs --workdir RUN`"):
         checkpoint_origin.resolve(str(source))
 
 
@@ -247,4 +247,4 @@ def test_the_suggested_fine_tuning_can_be_exported(model_type, activation):
 def test_help_has_an_example(run_bertjax):
     captured = run_bertjax("import", "--help")
     assert captured.returncode == 0
-    assert "bertjax finetune --config configs/glue.py:rte --init runs/bert_base" in captured.stdout
+    assert "bertjax finetune --config glue:rte --init runs/bert_base" in captured.stdout

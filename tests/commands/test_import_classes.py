@@ -25,7 +25,7 @@ CASES = [
 
 def import_model(source, target, *options):
     catalog.load("commands", "import").main(
-        ["--from", str(source), "--to", str(target), *map(str, options)]
+        ["--model", str(source), "--workdir", str(target), *map(str, options)]
     )
 
 
@@ -82,8 +82,10 @@ def test_predict_prints_the_class_of_the_model(save_pretrained, tmp_path):
 
 @pytest.mark.slow
 def test_transformers_prints_the_same_names_and_probabilities(save_pretrained, tmp_path):
-    pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[hf]'")
-    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[test-all]'")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: bertjax[test-all]"
+    )
     kernel = np.random.default_rng(3).normal(size=(3, 16))
     config = named("neutral", "Contradiction", "ENTAILMENT")
     source = save_pretrained(tmp_path / "hf", classifier([0, 0, 0], kernel), HEADS, **config)
@@ -189,7 +191,7 @@ def test_a_sigmoid_in_the_pipeline_of_transformers_is_mentioned(save_pretrained,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--task", "mnli"], "--task: got mnli, expected none, as the model has no head of a task"),
+        (["--task", "mnli"], "task: got mnli, expected none, as the model has no head of a task"),
         (["--labels", "a", "b"], "--labels: got a, b, expected none"),
     ],
 )
@@ -248,9 +250,9 @@ def test_question_answering_models_are_imported_as_squad1_by_default(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task": "mnli"}, "--task: got mnli, expected rte, the only task of the run"),
+        ({"task": "mnli"}, "task: got mnli, expected rte, the only task of the run"),
         ({"precision": "float8"}, "config.model.precision='float8': "),
-        ({"data": "graphs"}, "--data: got graphs, expected none, since the run's recipe has no"),
+        ({"data": "graphs"}, "data: got graphs, expected none, since the run's recipe has no"),
     ],
 )
 def test_predict_refuses_what_the_run_does_not_have(save_pretrained, tmp_path, options, message):

@@ -125,9 +125,12 @@ def test_text_output_describes_a_run(workdir, capsys):
     inspect.main([str(workdir)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"run {workdir}"
-    assert "         20  held_out/loss 1.5" in lines
-    assert "  num_train_steps: 40" in lines
-    assert "    hidden_size: 3" in lines
+    place = lines.index("checkpoints:")
+    assert lines[place + 1].split() == ["step", "held_out/loss"]
+    assert ["20", "1.5"] in [line.split()[:2] for line in lines[place + 2 :]]
+    fields = [line.split() for line in lines]
+    assert ["num_train_steps:", "40"] in fields
+    assert ["hidden_size:", "3"] in fields
 
 
 def test_a_damaged_checkpoint_is_not_described(workdir):
@@ -155,8 +158,8 @@ def test_a_corpus_is_described_with_examples_as_text(tmp_path, run_bertjax, caps
     text.write_text("\n\n".join(sentences))
     vocabulary, corpus = tmp_path / "vocabulary", tmp_path / "corpus"
     for command in (
-        ["tokenizer", "--input", text, "--vocab_size", 200, "--out", vocabulary],
-        ["prepare", "--input", text, "--tokenizer", vocabulary, "--out", corpus],
+        ["tokenizer", "train", "--input", text, "--vocab_size", 200, "--output", vocabulary],
+        ["prepare", "--input", text, "--tokenizer", vocabulary, "--output", corpus],
     ):
         result = run_bertjax(*command)
         assert result.returncode == 0, result.stderr

@@ -43,10 +43,18 @@ def corpus(tmp_path_factory, run_bertjax):
     (folder / "topics.txt").write_text("\n\n".join(documents[:20]), encoding="utf-8")
     own = ["--input", folder / "topics.txt"]
     made = run_bertjax(
-        "tokenizer", *own, "--kind", "wordpiece", "--vocab_size", 600, "--out", folder / "vocab"
+        "tokenizer",
+        "train",
+        *own,
+        "--kind",
+        "wordpiece",
+        "--vocab_size",
+        600,
+        "--output",
+        folder / "vocab",
     )
     assert made.returncode == 0, made.stderr
-    own += ["--tokenizer", folder / "vocab", "--out", folder / "corpus"]
+    own += ["--tokenizer", folder / "vocab", "--output", folder / "corpus"]
     made = run_bertjax("prepare", *own, "--validation_fraction", 0.2)
     assert made.returncode == 0, made.stderr
     return folder / "corpus"
@@ -59,7 +67,7 @@ def words(corpus, workdir, **changes):
 
 
 def launched(processes, devices, *rest):
-    return ["launch", "--processes", processes, "--devices", devices, "--", *rest]
+    return ["launch", "local", "--processes", processes, "--devices", devices, "--", *rest]
 
 
 def losses(workdir):
@@ -283,7 +291,7 @@ def test_a_missing_first_process_is_named(corpus, tmp_path, run_bertjax):
 @pytest.mark.slow
 def test_after_a_user_error_no_command_is_suggested(corpus, tmp_path, run_bertjax):
     wrong = words(corpus, tmp_path / "run", **{"optimizer.warmup_steps": 1000})
-    done = run_bertjax("launch", "--processes", "1", "--", *wrong)
+    done = run_bertjax("launch", "local", "--processes", "1", "--", *wrong)
     assert done.returncode == 2
     mistake, last = done.stderr.splitlines()[-2:]
     assert mistake.startswith("bertjax pretrain: error: warmup_steps: got 1000, expected 0 to")
@@ -301,7 +309,7 @@ def test_after_a_user_error_no_command_is_suggested(corpus, tmp_path, run_bertja
     ],
 )
 def test_a_user_error_is_one_line(run_bertjax, arguments, output):
-    done = run_bertjax("launch", *arguments)
+    done = run_bertjax("launch", "local", *arguments)
     assert done.returncode == 2
     assert output in done.stderr
     assert done.stderr.count("\n") == 1

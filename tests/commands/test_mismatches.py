@@ -150,23 +150,21 @@ def test_a_config_that_lacks_a_field_is_refused_by_its_name(kind, recipe):
 
 
 RUNS = {
-    "fill": ("--init", "RUN"),
-    "generate": ("--init", "RUN", "a b"),
-    "perplexity": ("--init", "RUN", "--input", "HOME/text.txt"),
-    "choose": ("--init", "RUN", "--input", "HOME/questions.jsonl"),
-    "translate": ("--init", "RUN"),
-    "predict": ("--init", "RUN"),
-    "extract": ("--init", "RUN", "--input", "HOME/text.txt", "--out", "OUT/made.npz"),
-    "analyze": ("--init", "RUN", "--input", "HOME/text.txt"),
-    "export": ("--from", "RUN", "--to", "OUT/made"),
-    "import": ("--from", "RUN", "--to", "OUT/made"),
+    "fill-mask": ("--model", "RUN"),
+    "generate": ("--model", "RUN", "a b"),
+    "evaluate perplexity": ("--model", "RUN", "--input", "HOME/text.txt"),
+    "evaluate choices": ("--model", "RUN", "--input", "HOME/questions.jsonl"),
+    "predict": ("--model", "RUN"),
+    "embed": ("--model", "RUN", "--input", "HOME/text.txt", "--output", "OUT/made.npz"),
+    "export": ("--model", "RUN", "--output", "OUT/made"),
+    "import": ("--model", "RUN", "--workdir", "OUT/made"),
     "finetune": (
         *("--config", config_of("glue.py:rte,tiny"), "--init", "RUN"),
         *("--data", "HOME/glue", "--workdir", "OUT/made"),
     ),
-    "tokenize": ("--tokenizer", "RUN"),
-    "prepare": ("--input", "HOME/text.txt", "--tokenizer", "RUN", "--out", "OUT/made"),
-    "sweep": ("--status", "RUN"),
+    "tokenizer encode": ("--tokenizer", "RUN"),
+    "prepare": ("--input", "HOME/text.txt", "--tokenizer", "RUN", "--output", "OUT/made"),
+    "sweep status": ("--workdir", "RUN"),
     "inspect": ("RUN",),
 }
 NO_RUNS = (
@@ -182,25 +180,23 @@ TAKEN = ("inspect", "HOME/suite")
 )
 def test_a_folder_that_is_not_a_run_is_one_line(typed, tmp_path, verb, run):
     words = [word.replace("RUN", run) for word in RUNS[verb]]
-    refused(typed(verb, *words))
+    refused(typed(*verb.split(), *words))
     assert not list(tmp_path.iterdir())
 
 
 WRONG = {
-    "fill": ("gpt2", "reversal", "vit", "mrpc/seed_0"),
-    "generate": ("bert", "reversal", "vit", "mrpc/seed_0"),
-    "perplexity": ("bert", "reversal", "vit", "mrpc/seed_0"),
-    "choose": ("bert", "reversal", "vit", "mrpc/seed_0"),
-    "translate": ("bert", "gpt2", "vit", "mrpc/seed_0"),
+    "fill-mask": ("gpt2", "reversal", "vit", "mrpc/seed_0"),
+    "generate": ("bert", "vit", "mrpc/seed_0"),
+    "evaluate perplexity": ("bert", "reversal", "vit", "mrpc/seed_0"),
+    "evaluate choices": ("bert", "reversal", "vit", "mrpc/seed_0"),
     "predict": ("bert", "gpt2", "reversal", "vit", "mrpc"),
-    "extract": ("vit", "mrpc"),
-    "analyze": ("vit", "mrpc"),
+    "embed": ("vit", "mrpc"),
     "export": ("reversal", "vit", "mrpc"),
     "import": ("bert", "mrpc"),
     "finetune": ("vit", "mrpc"),
-    "tokenize": ("bert", "mrpc"),
+    "tokenizer encode": ("bert", "mrpc"),
     "prepare": ("bert", "mrpc"),
-    "sweep": ("bert", "mrpc"),
+    "sweep status": ("bert", "mrpc"),
 }
 
 
@@ -209,7 +205,7 @@ WRONG = {
 )
 def test_a_run_of_another_kind_is_one_line(typed, tmp_path, verb, run):
     words = [word.replace("RUN", f"HOME/{run}") for word in RUNS[verb]]
-    refused(typed(verb, *words))
+    refused(typed(*verb.split(), *words))
     assert not list(tmp_path.iterdir())
 
 
@@ -221,12 +217,13 @@ def test_a_teacher_with_another_vocabulary_is_refused_before_anything_is_compile
 
 OUTPUTS = {
     "pretrain": ("--config", config_of("quickstart.py"), "--workdir", "PLACE"),
-    "prepare": ("--input", "HOME/text.txt", "--tokenizer", "HOME/tokenizer", "--out", "PLACE"),
-    "tokenizer": ("--input", "HOME/text.txt", "--vocab_size", "50", "--out", "PLACE"),
-    "export": ("--from", "HOME/bert", "--to", "PLACE"),
-    "extract": ("--init", "HOME/bert", "--input", "HOME/text.txt", "--out", "PLACE.npz"),
-    "analyze": ("--init", "HOME/bert", "--input", "HOME/text.txt", "--plot", "PLACE.png"),
-    "choose": ("--init", "HOME/gpt2", "--input", "HOME/questions.jsonl", "--out", "PLACE"),
+    "prepare": ("--input", "HOME/text.txt", "--tokenizer", "HOME/tokenizer", "--output", "PLACE"),
+    "tokenizer train": ("--input", "HOME/text.txt", "--vocab_size", "50", "--output", "PLACE"),
+    "export": ("--model", "HOME/bert", "--output", "PLACE"),
+    "embed": ("--model", "HOME/bert", "--input", "HOME/text.txt", "--output", "PLACE.npz"),
+    "evaluate choices": (
+        *("--model", "HOME/gpt2", "--input", "HOME/questions.jsonl", "--output", "PLACE"),
+    ),
 }
 PLACES = {
     "/proc/made": ("/proc/made", {"No such file or directory"}),
@@ -241,7 +238,7 @@ PLACES = {
 @pytest.mark.parametrize("verb", OUTPUTS)
 def test_a_path_that_cannot_be_written_is_named_with_the_reason(typed, verb, place):
     words = [word.replace("PLACE", place) for word in OUTPUTS[verb]]
-    line = refused(typed(verb, *words))
+    line = refused(typed(*verb.split(), *words))
     named, reasons = PLACES[place]
     assert named in line
     assert any(reason in line for reason in reasons)
@@ -250,12 +247,40 @@ def test_a_path_that_cannot_be_written_is_named_with_the_reason(typed, verb, pla
 @pytest.mark.parametrize(
     "words",
     [
-        ("translate", "--init", "HOME/reversal"),
-        ("predict", "--init", "HOME/mrpc/seed_0"),
-        ("extract", "--init", "HOME/bert", "--out", "OUT/made.npz"),
+        ("generate", "--model", "HOME/reversal"),
+        ("predict", "--model", "HOME/mrpc/seed_0"),
+        ("embed", "--model", "HOME/bert", "--output", "OUT/made.npz"),
     ],
     ids=lambda words: words[0],
 )
 def test_an_empty_name_is_not_standard_input(typed, words):
     """For instance from an unset shell variable."""
     refused(typed(*words, "--input", ""))
+
+
+@pytest.mark.parametrize(
+    ("run", "words", "message"),
+    [
+        ("gpt2", "--top_k 5", "--top_k has no effect: got 5 with --temperature"),
+        ("gpt2", "--num_beams 2 --top_p 0.9", "--top_p has no effect: got 0.9 with"),
+        ("gpt2", "--seed 5", "set --temperature 1, or leave it out"),
+        ("gpt2", "--length_penalty 2", "with --num_beams=1, expected an integer >="),
+        ("reversal", "--num_beams 1 --length_penalty 2", "--length_penalty has no effect"),
+        ("reversal", "--temperature 1", "--temperature has no effect"),
+    ],
+)
+def test_flags_of_generate_without_effect_are_refused(typed, run, words, message):
+    assert message in refused(typed("generate", "--model", f"HOME/{run}", *words.split(), "a b"))
+
+
+def test_an_encoder_decoder_generates_targets_and_counts_exact_matches(typed):
+    words = ("generate", "--model", "HOME/reversal", "--num_beams", "1", "--json")
+    status, out, errors = typed(*words, "a b", "b c")
+    assert status == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["source"] for row in rows] == ["a b", "b c"]
+    assert errors.startswith("2 texts in ")
+    pairs = [
+        f"{row['source']}\t{text}" for row, text in zip(rows, (rows[0]["text"], "z"), strict=True)
+    ]
+    assert "exact match: 1 of 2 targets, 50.0%" in typed(*words, *pairs)[2]

@@ -33,7 +33,7 @@ def place(tmp_path_factory):
 
 def arguments(place, out):
     options = "--workers 2 --shard_size 0.02 --validation_fraction 0.02"
-    text = f"prepare --input {place}/?.txt --tokenizer {place}/vocab.txt --out {out} {options}"
+    text = f"prepare --input {place}/?.txt --tokenizer {place}/vocab.txt --output {out} {options}"
     return text.split(" ")
 
 
@@ -122,7 +122,7 @@ def test_the_summary_is_printed(place, run_bertjax, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"w1 w2. W3\xff.\n\n\xe2\x80\x8b\n\nw4 w5")
     done = run_bertjax(
         *("prepare", "--input", tmp_path / "a.txt", "--tokenizer", place / "vocab.txt"),
-        *("--out", tmp_path / "corpus", "--errors", "replace"),
+        *("--output", tmp_path / "corpus", "--errors", "replace"),
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -136,7 +136,7 @@ def test_an_empty_validation_split_is_warned_of(place, run_bertjax, tmp_path):
     (tmp_path / "a.txt").write_text("w1")
     done = run_bertjax(
         *("prepare", "--input", tmp_path / "a.txt", "--tokenizer", place / "vocab.txt"),
-        *("--out", tmp_path / "corpus", "--validation_fraction", "0.001"),
+        *("--output", tmp_path / "corpus", "--validation_fraction", "0.001"),
     )
     assert "warning: the validation split is empty" in done.stdout
 
@@ -155,7 +155,7 @@ def test_a_user_error_is_one_line_and_status_2(place, run_bertjax, tmp_path, cha
     options = {
         "--input": f"{place}/?.txt",
         "--tokenizer": f"{place}/vocab.txt",
-        "--out": f"{tmp_path}/corpus",
+        "--output": f"{tmp_path}/corpus",
     } | changes
     done = run_bertjax("prepare", *(word for option in options.items() for word in option))
     assert done.returncode == 2

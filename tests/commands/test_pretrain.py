@@ -51,12 +51,12 @@ def corpus(text, tmp_path_factory, run_bertjax):
     """A tokenizer and a corpus, created with the commands."""
     folder = tmp_path_factory.mktemp("corpus")
     made = run_bertjax(
-        "tokenizer", "--input", text, "--kind", "wordpiece", "--vocab_size", 600,
-        "--out", folder / "vocab",
+        "tokenizer", "train", "--input", text, "--kind", "wordpiece", "--vocab_size", 600,
+        "--output", folder / "vocab",
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     made = run_bertjax(
-        "prepare", "--input", text, "--tokenizer", folder / "vocab", "--out", folder / "corpus",
+        "prepare", "--input", text, "--tokenizer", folder / "vocab", "--output", folder / "corpus",
         "--validation_fraction", 0.2,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -94,7 +95,7 @@ import sys
 from bertjax import cli
 from bertjax.sweeps import scheduler
 scheduler.COMMAND = (sys.executable, {script!r})
-sys.exit(cli.main(["sweep", *sys.argv[1:]]))
+sys.exit(cli.main(["sweep", "run", *sys.argv[1:]]))
 """
 
 
@@ -118,7 +119,10 @@ class Home:
 
     def sweep(self, *words: object) -> tuple[int, str, str]:
         fixed = ("--config", str(self.file), "--workdir", str(self.workdir))
-        return self.type(*fixed, *words)
+        return self.type("run", *fixed, *words)
+
+    def status(self, workdir: pathlib.Path, *words: object) -> tuple[int, str, str]:
+        return self.type("status", "--workdir", workdir, *words)
 
     def type(self, *words: object) -> tuple[int, str, str]:
         status = cli.main(["sweep", *map(str, words)])
@@ -173,7 +177,7 @@ def test_a_failed_run_does_not_stop_others_and_is_retried(home):
     log = home.workdir / NAMES[1] / "run.log"
     assert f"{NAMES[1]} failed: bertjax pretrain: error: no such luck ({log})" in out
     assert printed.splitlines()[-1] == (
-        f"bertjax sweep: error: 1 of 4 runs failed, the others are done: {log}"
+        f"bertjax sweep run: error: 1 of 4 runs failed, the others are done: {log}"
     )
     run = home.results["runs"][NAMES[1]]
     assert (run["state"], run["error"]) == ("failed", "bertjax pretrain: error: no such luck")
@@ -183,7 +187,7 @@ def test_a_failed_run_does_not_stop_others_and_is_retried(home):
     later = time.time() + 9
     (log.parent / "metrics.jsonl").touch()
     os.utime(log.parent / "metrics.jsonl", (later, later))
-    assert "4 runs: 3 done, 1 begun" in home.type("--status", home.workdir)[1]
+    assert "4 runs: 3 done, 1 begun" in home.status(home.workdir)[1]
     home.orders({})
     assert home.sweep()[0] == 0
     assert home.begun[4:] == [NAMES[1]]
@@ -209,13 +213,15 @@ def test_a_signal_to_a_sweep_lets_its_runs_save(home, command_environment, numbe
     )
     waiting = [home.workdir / name for name in NAMES[1:3]]
     until(lambda: all((folder / "metrics.jsonl").exists() for folder in waiting))
-    _, out, _ = home.type("--status", home.workdir)
+    _, out, _ = home.status(home.workdir)
     assert out.splitlines()[-1] == "4 runs: 1 done, 2 running, 1 waiting"
     process.send_signal(number)
     out, printed = process.communicate(timeout=60)
     assert process.returncode == 128 + number, printed
     assert all((folder / "saved").exists() for folder in waiting)
-    assert printed.splitlines()[-1] == "bertjax sweep: stopped; the same command resumes the runs"
+    assert (
+        printed.splitlines()[-1] == "bertjax sweep run: stopped; the same command resumes the runs"
+    )
     states = [run["state"] for run in home.results["runs"].values()]
     assert states == ["done", "begun", "begun", "waiting"]
     home.orders({})
@@ -249,9 +255,9 @@ def test_status_needs_only_the_folder_and_writes_nothing(home, tmp_path):
     moved = home.workdir.rename(tmp_path / "elsewhere")
     home.file.unlink()
     before = home.files()
-    status, out, _ = home.type("--status", moved)
+    status, out, _ = home.status(moved)
     assert (status, out.splitlines()[-1]) == (0, "4 runs: 4 done")
-    status, out, _ = home.type("--status", moved, "--json")
+    status, out, _ = home.status(moved, "--json")
     assert json.loads(out)["runs"][NAMES[3]]["best"] == 3.5
     assert home.files() == before
 
@@ -272,17 +278,18 @@ def test_a_dry_run_prints_commands_and_writes_nothing(home):
 def test_missing_runs_become_commands_of_a_launcher(home):
     home.orders({NAMES[1]: "fail"})
     home.sweep()
-    status, out, _ = home.sweep("--emit", "slurm", "--", "--partition", "a b")
+    words = ("--config", home.file, "--workdir", home.workdir)
+    status, out, _ = home.type("emit", "slurm", *words, "--", "--partition", "a b")
     assert status == 0
     about, command = [line for line in out.splitlines() if line][1:]
     assert about == f"# {NAMES[1]}"
     assert shlex.split(command) == [
-        *("tools/launch/slurm", "--name", "sweep-learning-rate-1e-3-seed-1"),
+        *("bertjax", "launch", "slurm", "--name", "sweep-learning-rate-1e-3-seed-1"),
         *("--partition", "a b", "--", "pretrain", "--config", str(home.file)),
         *("--workdir", str(home.workdir / NAMES[1])),
         *("--config.optimizer.learning_rate=1e-3", "--config.seed=1"),
     ]
-    assert "4 runs: 3 done, 1 failed" in home.type("--status", home.workdir)[1]
+    assert "4 runs: 3 done, 1 failed" in home.status(home.workdir)[1]
 
 
 def test_a_sweep_grows_and_more_steps_extend_its_runs(home):
@@ -310,7 +317,7 @@ def test_the_folder_of_another_sweep_is_refused(home):
 def one_line(ended: tuple[int, str, str]) -> str:
     status, out, printed = ended
     assert (status, out) == (2, "")
-    assert printed.startswith("bertjax sweep: error: ")
+    assert re.match("bertjax sweep [a-z]+: error: ", printed)
     assert printed.count("\n") == 1, printed
     return printed
 
@@ -355,28 +362,28 @@ def test_other_files_and_folders_than_sweeps_are_refused(home, tmp_path):
     home.file.write_text(home.file.read_text().replace("get_runs", "get_nothing"))
     assert "defines no get_runs(); pass a sweep file" in one_line(home.sweep())
     (tmp_path / "config.json").write_text("{}")
-    assert "is not the folder of a sweep" in one_line(home.type("--status", tmp_path))
-    assert "--config: got none, expected one; set it, or --status WORKDIR" in one_line(home.type())
+    assert "is not the folder of a sweep" in one_line(home.status(tmp_path))
+    assert "required: --config, --workdir" in one_line(home.type("run"))
 
 
 def test_a_config_with_a_task_is_fine_tuned(home):
     home.runs("", FINETUNING)
     spec = f"{home.file}:rte"
     words = ("--config", spec, "--workdir", home.workdir, "--data", "glue")
-    assert "--init requires the pretrained run" in one_line(home.type(*words))
-    assert "--data requires" in one_line(home.type(*words[:4]))
+    assert "--init requires the pretrained run" in one_line(home.type("run", *words))
+    assert "--data requires" in one_line(home.type("run", *words[:4]))
     home.orders({"one": 8.0})
-    status, out, printed = home.type(*words, "--init", "runs/b", "--seeds", 2)
+    status, out, printed = home.type("run", *words, "--init", "runs/b", "--seeds", 2)
     assert status == 0, printed
     assert home.begun == ["one", "learning_rate=0.5"]
     assert home.results["best"] == "one"
     assert home.results["runs"]["one"]["best"] == 0.8
-    _, out, _ = home.type(*words, "--init", "runs/b", "--seeds", 3, "--dry_run")
+    _, out, _ = home.type("run", *words, "--init", "runs/b", "--seeds", 3, "--dry_run")
     assert shlex.split(out.splitlines()[0]) == [
         *("bertjax", "finetune", "--config", spec, "--init", "runs/a", "--data", "glue"),
         *("--seeds", "3", "--workdir", str(home.workdir / "one")),
     ]
-    captured = one_line(home.type(*words, "--init", "runs/other"))
+    captured = one_line(home.type("run", *words, "--init", "runs/other"))
     assert 'sweep.options.init: "runs/b" in the folder, got "runs/other"' in captured
 
 

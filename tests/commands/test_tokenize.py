@@ -1,4 +1,4 @@
-"""bertjax tokenize: encoding and decoding lines of standard input."""
+"""bertjax tokenizer encode: encoding and decoding lines of standard input."""
 
 import io
 import json
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bertjax.commands import tokenize as command
+from bertjax.commands import tokenizer as command
 from bertjax.errors import UserError
 from bertjax.tokenizers.tokenizer import load, train
 
@@ -26,13 +26,13 @@ def folder(tmp_path_factory):
 def tokenize(monkeypatch, folder):
     """Run the command in this process on bytes; return its lines and its error."""
 
-    def run(content: bytes, *flags, tokenizer=folder, reader=io.BytesIO):
+    def run(content: bytes, *flags, verb="encode", tokenizer=folder, reader=io.BytesIO):
         output = io.BytesIO()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(reader(content)))
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output))
         error = None
         try:
-            command.main(["--tokenizer", str(tokenizer), *flags])
+            command.main([verb, "--tokenizer", str(tokenizer), *flags])
         except UserError as raised:
             error = str(raised)
         lines = output.getvalue().decode().split("\n")
@@ -44,19 +44,19 @@ def tokenize(monkeypatch, folder):
 
 def test_round_trip_through_a_pipe(run_bertjax, folder):
     content = "".join(line + "\n" for line in LINES)
-    forth = run_bertjax("tokenize", "--tokenizer", folder, input=content)
+    forth = run_bertjax("tokenizer", "encode", "--tokenizer", folder, input=content)
     assert forth.returncode == 0, forth.stderr
     answers = [json.loads(line) for line in forth.stdout.splitlines()]
     tokenizer = load(folder)
     assert [answer["ids"] for answer in answers] == tokenizer.encode_batch(LINES)
     assert answers[0]["pieces"] == tokenizer.ids_to_pieces(answers[0]["ids"])
-    back = run_bertjax("tokenize", "--tokenizer", folder, "--decode", input=forth.stdout)
+    back = run_bertjax("tokenizer", "decode", "--tokenizer", folder, input=forth.stdout)
     assert back.stdout == content
 
 
 def test_each_line_is_processed_before_the_next_arrives(folder, root, command_environment):
     process = subprocess.Popen(
-        [sys.executable, "-m", "bertjax", "tokenize", "--tokenizer", str(folder)],
+        [sys.executable, "-m", "bertjax", "tokenizer", "encode", "--tokenizer", str(folder)],
         cwd=root,
         env=command_environment,
         stdin=subprocess.PIPE,
@@ -100,7 +100,7 @@ def test_lines_across_reads_are_joined(tokenize):
 @pytest.mark.parametrize("form", ['{{"ids": [{0}, {1}], "more": 1}}', "[{0}, {1}]", " {0} {1} "])
 def test_ids_are_read_in_three_forms(tokenize, folder, form):
     ((first, second),) = load(folder).encode_batch(["the cat"])
-    assert tokenize(form.format(first, second).encode(), "--decode") == (["the cat"], None)
+    assert tokenize(form.format(first, second).encode(), verb="decode") == (["the cat"], None)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_ids_are_read_in_three_forms(tokenize, folder, form):
 )
 def test_an_invalid_line_of_ids_is_named_after_the_output_of_earlier_lines(tokenize, line, message):
     with pytest.raises(UserError, match=message):
-        raise UserError(tokenize(line.encode(), "--decode")[1])
-    lines, error = tokenize(f"5\n\n{line}\n6\n".encode(), "--decode")
+        raise UserError(tokenize(line.encode(), verb="decode")[1])
+    lines, error = tokenize(f"5\n\n{line}\n6\n".encode(), verb="decode")
     assert len(lines) == 2
     assert error.startswith("standard input, line 3: ")
 

@@ -22,7 +22,7 @@ def text(tmp_path):
 
 def test_a_tokenizer_is_trained_and_described(run_bertjax, text, tmp_path):
     out = tmp_path / "vocab"
-    done = run_bertjax("tokenizer", "--input", text, "--vocab_size", 600, "--out", out)
+    done = run_bertjax("tokenizer", "train", "--input", text, "--vocab_size", 600, "--output", out)
     assert done.returncode == 0, done.stderr
     tokenizer = load(out)
     assert tokenizer.vocab_size == 600
@@ -35,7 +35,7 @@ def test_a_tokenizer_is_trained_and_described(run_bertjax, text, tmp_path):
 
 
 def test_help_has_examples_and_imports_nothing_heavy(run_bertjax):
-    done = run_bertjax("tokenizer", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    done = run_bertjax("tokenizer", "train", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.returncode == 0
     for word in ("examples:", "sentencepiece_bpe", "--character_coverage"):
         assert word in done.stdout
@@ -44,13 +44,13 @@ def test_help_has_examples_and_imports_nothing_heavy(run_bertjax):
 
 
 def train(*argv) -> None:
-    command.main([str(word) for word in argv])
+    command.main(["train", *(str(word) for word in argv)])
 
 
 def test_options_reach_the_trainer(text, tmp_path):
     train(
         *("--input", text, "--kind", "bpe", "--vocab_size", 400, "--uncased", "--strip_accents"),
-        *("--normalization", "nfkc", "--out", tmp_path / "vocab"),
+        *("--normalization", "nfkc", "--output", tmp_path / "vocab"),
     )
     tokenizer = load(tmp_path / "vocab")
     assert tokenizer.kind == "bpe"
@@ -71,7 +71,7 @@ def test_case_and_accents(tmp_path, flags, same):
     path = tmp_path / "text.txt"
     path.write_text("the The caf\u00e9 cafe caf\u00e9 cafe\n", encoding="utf-8")
     options = ["--character_coverage", 1, "--vocab_size", 60]
-    train("--input", path, *options, *flags, "--out", tmp_path / "vocab")
+    train("--input", path, *options, *flags, "--output", tmp_path / "vocab")
     the, capital, accented, plain = load(tmp_path / "vocab").encode_batch(
         ["the", "The", "caf\u00e9", "cafe"]
     )
@@ -81,13 +81,15 @@ def test_case_and_accents(tmp_path, flags, same):
 def test_a_smaller_vocabulary_than_requested_is_reported(tmp_path, capsys):
     path = tmp_path / "text.txt"
     path.write_text("a few words\n")
-    train("--input", path, "--vocab_size", 5000, "--out", tmp_path / "vocab")
+    train("--input", path, "--vocab_size", 5000, "--output", tmp_path / "vocab")
     size = load(tmp_path / "vocab").vocab_size
     assert f"--vocab_size: got 5,000, but this text has only {size}" in (capsys.readouterr().err)
 
 
 def learned_from(tmp_path, capsys, *flags) -> int:
-    train("--input", tmp_path / "topics.txt", "--vocab_size", 300, *flags, "--out", tmp_path / "v")
+    train(
+        "--input", tmp_path / "topics.txt", "--vocab_size", 300, *flags, "--output", tmp_path / "v"
+    )
     words = capsys.readouterr().out.split()
     return int(words[words.index("documents,") - 1].replace(",", ""))
 
@@ -105,7 +107,7 @@ def test_a_sample_has_about_its_share_and_is_reproducible(text, tmp_path, capsys
 
 
 def test_an_existing_tokenizer_is_kept(text, tmp_path):
-    arguments = ["--input", text, "--out", tmp_path / "vocab", "--vocab_size"]
+    arguments = ["--input", text, "--output", tmp_path / "vocab", "--vocab_size"]
     train(*arguments, 300)
     kept = load(tmp_path / "vocab").fingerprint
     train(*arguments, 300)
@@ -120,13 +122,13 @@ def test_an_existing_tokenizer_is_kept(text, tmp_path):
         (["--max_documents", "0"], "--max_documents: got 0, expected an integer >= 1"),
         (["--sample", "0"], r"--sample: got 0\.0, expected a share in \(0, 1\]"),
         (["--format", "pdf"], "unknown format 'pdf'"),
-        (["--out", "OCCUPIED"], "is not a tokenizer folder"),
+        (["--output", "OCCUPIED"], "is not a tokenizer folder"),
     ],
 )
 def test_user_errors_leave_no_files(text, tmp_path, flags, message):
     flags = [tmp_path if flag == "OCCUPIED" else flag for flag in flags]
     with pytest.raises(UserError, match=message):
-        train("--input", text, "--out", tmp_path / "vocab", *flags)
+        train("--input", text, "--output", tmp_path / "vocab", *flags)
     assert list(tmp_path.iterdir()) == [text]
 
 
@@ -134,7 +136,7 @@ def test_damaged_input_is_named_and_leaves_no_files(run_bertjax, tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes(b"good line\n\nbad \xff line\n")
     out = tmp_path / "vocab"
-    done = run_bertjax("tokenizer", "--input", path, "--kind", "unigram", "--out", out)
+    done = run_bertjax("tokenizer", "train", "--input", path, "--kind", "unigram", "--output", out)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert str(path) in done.stderr
@@ -146,7 +148,7 @@ def test_damaged_input_is_named_and_leaves_no_files(run_bertjax, tmp_path):
 def test_progress_is_displayed_on_a_terminal_only(text, tmp_path, monkeypatch, capsys, terminal):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    train("--input", text, "--vocab_size", 300, "--out", tmp_path / "vocab")
+    train("--input", text, "--vocab_size", 300, "--output", tmp_path / "vocab")
     written = capsys.readouterr()
     assert ("\x1b[" in written.err) == terminal
     assert "\x1b[" not in written.out

@@ -55,16 +55,25 @@ def test_all_folders_can_be_in_a_bucket(
         server.put("bucket", f"glue/CoLA/{split}.tsv", COLA.encode())
     server.put("bucket", "texts.txt", b"a b c\nx y\n")
 
-    typed("import", "--from", f"{url}/released", "--to", f"{url}/run")
+    typed("import", "--model", f"{url}/released", "--workdir", f"{url}/run")
     assert json.loads(typed("inspect", "--json", f"{url}/run"))["latest_checkpoint"] == 0
     assert json.loads(typed("inspect", "--json", f"{url}/run@0"))["step"] == 0
 
-    words = ["extract", "--init", f"{url}/run", "--input", f"{url}/texts.txt"]
-    typed(*words, "--out", f"{url}/features/them.npz")
+    words = ["embed", "--model", f"{url}/run", "--input", f"{url}/texts.txt"]
+    typed(*words, "--output", f"{url}/features/them.npz")
     (tmp_path / "them.npz").write_bytes(server.content("bucket", "features/them.npz"))
     assert np.load(tmp_path / "them.npz")["features"].shape == (5, 1, 16)
 
-    suite = ["glue", "--init", f"{url}/run", "--data", f"{url}/glue", "--workdir", f"{url}/suite"]
+    suite = [
+        "suite",
+        "glue",
+        "--init",
+        f"{url}/run",
+        "--data",
+        f"{url}/glue",
+        "--workdir",
+        f"{url}/suite",
+    ]
     suite += ["--tasks", "cola", "--seeds", "1", "--recipe", "tiny"]
     suite += ["--config.keep_checkpoints=true", "--config.data.max_seq_length=16"]
     suite.append("--config.data.padded_lengths=(16,)")
@@ -75,9 +84,9 @@ def test_all_folders_can_be_in_a_bucket(
     assert server.content("bucket", "suite/cola/seed_0/metrics.jsonl") == before
     assert "cola" in server.content("bucket", "suite/table.md").decode()
 
-    typed("export", "--from", f"{url}/suite/cola/seed_0", "--to", f"{url}/exported")
+    typed("export", "--model", f"{url}/suite/cola/seed_0", "--output", f"{url}/exported")
     assert "exported/model.safetensors" in server.names("bucket")
-    words = ["predict", "--init", f"{url}/suite/cola/seed_0", "--input", f"{url}/texts.txt"]
+    words = ["predict", "--model", f"{url}/suite/cola/seed_0", "--input", f"{url}/texts.txt"]
     assert len(typed(*words).splitlines()) == 2
     words = ["score", "cola", "--references", f"{url}/glue/CoLA/dev.tsv"]
     (predicted,) = [

@@ -160,7 +160,7 @@ def test_the_corpus_by_a_job_server_is_that_of_one_machine(
 ):
     alone = tmp_path / "alone"
     prepare([str(texts / "*.jsonl")], vocabulary, alone, shard_size=0.05)
-    words = f"prepare --input {texts}/*.jsonl --tokenizer {vocabulary} --out {tmp_path}/corpus"
+    words = f"prepare --input {texts}/*.jsonl --tokenizer {vocabulary} --output {tmp_path}/corpus"
     command = [sys.executable, "-m", "bertjax", *words.split(), "--shard_size", "0.05"]
     done = subprocess.run(
         [*command, "--runner", "beam", "--", *job_server],
@@ -189,7 +189,9 @@ def test_a_user_error_in_a_worker_is_one_line(
 ):
     """Also if it occurs in a worker process."""
     (tmp_path / "bad.jsonl").write_text('{"text": "w1 w2"}\n{"txt": "w3"}\n')
-    words = f"prepare --input {tmp_path}/bad.jsonl --tokenizer {vocabulary} --out {tmp_path}/corpus"
+    words = (
+        f"prepare --input {tmp_path}/bad.jsonl --tokenizer {vocabulary} --output {tmp_path}/corpus"
+    )
     command = [sys.executable, "-m", "bertjax", *words.split(), "--runner", "beam"]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=root, env=command_environment
@@ -228,14 +230,14 @@ def test_a_corpus_started_without_beam_is_refused(apache_beam, texts, vocabulary
 
 
 def test_options_of_beam_require_the_runner_beam(run_bertjax, vocabulary, tmp_path):
-    words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
+    words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--output", tmp_path / "corpus"]
     done = run_bertjax(*words, "--", "--runner=FlinkRunner")
     assert done.returncode == 2
     assert "options after -- are Beam's: got '--runner=FlinkRunner'" in done.stderr
 
 
 def test_workers_have_no_effect_with_beam(run_bertjax, vocabulary, tmp_path):
-    words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--out", tmp_path / "corpus"]
+    words = ["prepare", "--input", "x", "--tokenizer", vocabulary, "--output", tmp_path / "corpus"]
     done = run_bertjax(*words, "--runner", "beam", "--workers", 2)
     assert done.returncode == 2
     assert "--workers requires --runner local: pass Beam's own options after --" in done.stderr

@@ -344,7 +344,8 @@ sys.exit(cli.main(sys.argv[1:]))
 
 def command(text_folder, vocabulary, out):
     return (
-        f"prepare --input {text_folder}/*.jsonl --tokenizer {vocabulary} --out {out} --workers 2 "
+        f"prepare --input {text_folder}/*.jsonl --tokenizer {vocabulary} --output {out} "
+        "--workers 2 "
         "--shard_size 0.02 --validation_fraction 0.1"
     ).split(" ")
 

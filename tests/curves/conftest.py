@@ -66,12 +66,12 @@ OWN = {
     # SentencePiece's unigram model cannot fill a larger vocabulary from this text.
     "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
     # Likewise; and sentinels after the vocabulary.
-    "t5.py:tiny": {
+    "span_corruption.py:tiny": {
         "model.vocab_size": "80",
         "tokenizer.vocab_size": "60",
         "objectives.span_corruption.num_sentinels": "20",
     },
-    "bart.py:tiny": {
+    "text_infilling.py:tiny": {
         "data.batch_size": "16",
         "model.vocab_size": "300",
         "tokenizer.vocab_size": "300",

@@ -58,7 +58,13 @@ def test_samples_follow_the_probabilities():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"no_repeat_ngram": -2}],
+    [
+        {"temperature": -1.0},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_k": -1},
+        {"no_repeat_ngram_size": -2},
+    ],
 )
 def test_impossible_settings_are_one_line(fields):
     with pytest.raises(UserError, match=rf"{next(iter(fields))}: got .*, expected"):

@@ -69,7 +69,7 @@ def release(tmp_path):
 
 def test_a_released_elmo_becomes_a_run(release, run_bertjax, tmp_path):
     folder = release()
-    output = run_bertjax("import", "--from", folder, "--to", tmp_path / "run")
+    output = run_bertjax("import", "--model", folder, "--workdir", tmp_path / "run")
     assert output.returncode == 0, output.stderr
     assert ": elmo with 1,450 parameters; heads: none" in output.stdout
     origin = checkpoint_origin.resolve(str(tmp_path / "run"))

@@ -22,8 +22,6 @@ from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint import restore, trees
 from bertjax.train.checkpoint.manager import Checkpoints
 
-pytest.importorskip("safetensors", reason="needs safetensors: pip install 'bertjax[hf]'")
-
 MODEL = '''
 import flax.linen as nn
 import jax

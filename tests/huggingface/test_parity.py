@@ -17,8 +17,10 @@ from bertjax.pretrainer import Pretrainer
 from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint.trees import nest
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
-transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
+torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+transformers = pytest.importorskip(
+    "transformers", reason="parity needs transformers: bertjax[test-all]"
+)
 
 pytestmark = pytest.mark.slow
 

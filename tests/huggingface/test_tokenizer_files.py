@@ -74,14 +74,16 @@ def test_ids_are_equal(exported):
 
 @pytest.mark.slow
 def test_transformers_agrees(exported):
-    transformers = pytest.importorskip("transformers", reason="needs transformers: bertjax[hf]")
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers: bertjax[test-all]"
+    )
     trained, folder = exported
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
     opened = transformers.AutoTokenizer.from_pretrained(folder)
     for text in PROBES:
         assert_same(opened(text)["input_ids"], with_ends(trained, text), text)
     assert opened.model_max_length == 77
-    filler = MaskFiller(None, None, trained, max_length=77, cls_last=False, top=1)
+    filler = MaskFiller(None, None, trained, max_length=77, cls_last=False, top_k=1)
     for text in MASKED:
         masked = text.replace("[MASK]", opened.mask_token)
         found = opened(masked, add_special_tokens=False)["input_ids"]
@@ -122,7 +124,7 @@ def test_a_template_with_cls_last(kind, tmp_path):
 def test_a_mask_token_has_the_ids_of_bertjax_fill(exported):
     """The mask token includes the preceding space."""
     trained, folder = exported
-    filler = MaskFiller(None, None, trained, max_length=77, cls_last=False, top=1)
+    filler = MaskFiller(None, None, trained, max_length=77, cls_last=False, top_k=1)
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     (mask,) = trained.ids_to_pieces([trained.mask_id])
     for text in MASKED:

@@ -5,11 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+import safetensors.numpy as library
 
 from bertjax.errors import UserError
 from bertjax.huggingface import weights
-
-library = pytest.importorskip("safetensors.numpy", reason="needs safetensors: bertjax[hf]")
 
 ARRAYS = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(5, np.float16)}
 

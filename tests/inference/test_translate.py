@@ -69,4 +69,4 @@ def test_references_are_compared_after_a_tokenizer_round_trip(pieces):
 
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="is no run"):
-        translate.load(str(tmp_path), beams=4, length_penalty=0.6)
+        translate.load(str(tmp_path), num_beams=4, length_penalty=0.6)

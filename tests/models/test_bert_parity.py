@@ -12,8 +12,10 @@ from bertjax.objectives import mlm, sentence_pair
 from bertjax.pretrainer import Pretrainer
 from bertjax.train.checkpoint.trees import nest
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
-transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
+torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+transformers = pytest.importorskip(
+    "transformers", reason="parity needs transformers: bertjax[test-all]"
+)
 
 pytestmark = pytest.mark.slow
 

@@ -12,15 +12,17 @@ from bertjax.huggingface.model import Released
 from bertjax.inference.language_model import LanguageModel
 from bertjax.train.checkpoint.trees import nest
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
-transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
+torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+transformers = pytest.importorskip(
+    "transformers", reason="parity needs transformers: bertjax[test-all]"
+)
 
 pytestmark = pytest.mark.slow
 
 V, END, NEW = 47, 3, 12
 SIZES = {"vocab_size": V, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40}
 PROMPTS = np.array([[-1, -1, 7, 21, 9], [5, 40, 11, 6, 30], [-1, 8, 8, 2, 19]])
-CONTROL = TokenSampler(repetition_penalty=1.3, no_repeat_ngram=2)
+CONTROL = TokenSampler(repetition_penalty=1.3, no_repeat_ngram_size=2)
 
 
 @pytest.fixture(scope="module", params=["GPT2", "OpenAIGPT"])
@@ -85,7 +87,7 @@ def test_greedy_search_is_equal(reference, model, prompts, sampler):
         reference,
         prompts,
         repetition_penalty=sampler.repetition_penalty,
-        no_repeat_ngram_size=sampler.no_repeat_ngram,
+        no_repeat_ngram_size=sampler.no_repeat_ngram_size,
     )
 
     def follow(*begun):
@@ -101,7 +103,7 @@ def test_beam_search_is_equal(reference, model, prompts, width, alpha):
         prompts,
         num_beams=width,
         length_penalty=alpha,
-        no_repeat_ngram_size=CONTROL.no_repeat_ngram,
+        no_repeat_ngram_size=CONTROL.no_repeat_ngram_size,
         repetition_penalty=CONTROL.repetition_penalty,
     )
 

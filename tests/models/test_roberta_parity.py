@@ -80,8 +80,10 @@ def there_of(batch, arrays):
 
 
 def reference(theirs, batch):
-    torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
-    transformers = pytest.importorskip("transformers", reason="parity needs bertjax[hf]")
+    torch = pytest.importorskip(
+        "torch", reason="parity needs torch: pip install 'bertjax[test-all]'"
+    )
+    transformers = pytest.importorskip("transformers", reason="parity needs bertjax[test-all]")
     config = transformers.RobertaConfig(
         **SIZES, hidden_act="gelu", pad_token_id=PAD, attn_implementation="eager"
     )

@@ -8,7 +8,7 @@ import pytest
 from bertjax.layers.embeddings import sinusoids
 from bertjax.models.transformer import Model
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
+torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,10 @@ import pytest
 
 from bertjax.models.vit import Model
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
-transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
+torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+transformers = pytest.importorskip(
+    "transformers", reason="parity needs transformers: bertjax[test-all]"
+)
 
 pytestmark = pytest.mark.slow
 

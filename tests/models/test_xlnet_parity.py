@@ -9,8 +9,10 @@ from bertjax.models.xlnet import Model
 from bertjax.objectives import permutation_lm
 from bertjax.pretrainer import Pretrainer
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[hf]'")
-transformers = pytest.importorskip("transformers", reason="parity needs transformers: bertjax[hf]")
+torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+transformers = pytest.importorskip(
+    "transformers", reason="parity needs transformers: bertjax[test-all]"
+)
 
 pytestmark = pytest.mark.slow
 

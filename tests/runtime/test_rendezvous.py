@@ -1,4 +1,4 @@
-"""Arguments that a rendezvous refuses; waiting is tested with `bertjax launch`."""
+"""Arguments that a rendezvous refuses; waiting is tested with `bertjax launch local`."""
 
 import pytest
 

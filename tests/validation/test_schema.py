@@ -82,7 +82,11 @@ BERT, GLUE = "bert.py:tiny", "glue.py:mrpc"
             "config.objectives.mlm: got mask_share=0.8, random_share=0.3, expected mask_share + "
             "random_share <= 1; lower one of them",
         ),
-        ("mass.py:tiny", {"objectives.mass.random_share": 0.3}, "config.objectives.mass: got mask"),
+        (
+            "masked_seq2seq.py:tiny",
+            {"objectives.mass.random_share": 0.3},
+            "config.objectives.mass: got mask",
+        ),
         (BERT, {"data.microbatches": 0}, "config.data.microbatches: got 0, expected an int"),
         (BERT, {"optimizer.learning_rate": -1.0}, "config.optimizer.learning_rate: got -1.0, exp"),
         (BERT, {"optimizer.adam_b1": 2.0}, "config.optimizer.adam_b1: got 2.0, expected a share"),
@@ -261,17 +265,17 @@ def get_runs():
             "config.data.batch_size: got 0",
         ),
         (
-            "glue",
+            "suite glue",
             f"{CONFIGS}/glue.py --config.seed=-1 --init no --data no --tasks rte --workdir OUT",
             "config.seed: got -1",
         ),
         (
-            "features",
+            "suite features",
             f"{CONFIGS}/ner.py --config.seed=-1 --init no --data no --workdir OUT",
             "config.seed: got -1",
         ),
         (
-            "sweep",
+            "sweep run",
             "SWEEP --workdir OUT",
             "run masked_lm_prob=1.5: config.objectives.mlm.masked_lm_prob: got 1.5, expected a sh",
         ),
@@ -281,7 +285,12 @@ def test_every_verb_checks_before_it_reads_or_writes(verb, words, message, tmp_p
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # `plan` sets it
     sweep, out = tmp_path / "sweep.py", tmp_path / "out"
     sweep.write_text(SWEEP.format(spec=f"{CONFIGS}/{BERT}"))
-    argv = ["--config", *words.replace("OUT", str(out)).replace("SWEEP", str(sweep)).split()]
+    verb, *command = verb.split()
+    argv = [
+        *command,
+        "--config",
+        *words.replace("OUT", str(out)).replace("SWEEP", str(sweep)).split(),
+    ]
     with pytest.raises(UserError) as caught:
         catalog.load("commands", verb).main(argv)
     assert message in str(caught.value)

@@ -119,19 +119,23 @@ def test_every_option_of_the_table_is_a_field():
 @pytest.mark.parametrize(
     ("verb", "words", "message"),
     [
-        ("generate", "--init no --top_k 5 x", "--top_k has no effect: got 5 with --temperature"),
-        ("generate", "--init no --beams 2 --top_p 0.9 x", "--top_p has no effect: got 0.9 with"),
-        ("generate", "--init no --seed 5 x", "set --temperature 1, or leave it out"),
-        ("generate", "--init no --length_penalty 2 x", "with --beams=1, expected an integer >="),
-        ("translate", "--init no --beams 1 --length_penalty 2", "--length_penalty has no effect"),
-        ("choose", "--init no --input x --shots_from y", "--shots_from has no effect: got 'y'"),
-        ("choose", "--init no --input x --seed 2", "--seed has no effect: got 2 with --shots=0"),
-        ("prepare", "--input x --tokenizer t --out o --tfds_data_dir d", "--tfds_data_dir has no"),
-        ("tokenizer", "--input x --out o --tfds_data_dir d", "a tfds:NAME:SPLIT among"),
-        ("sweep", "--status w --config.seed=3", "--config.seed has no effect: got '3' with"),
-        ("sweep", "--status w --config c", "--config has no effect: got 'c' with --status='w'"),
-        ("sweep", "--config c --workdir w --json", "--json has no effect: got True with"),
-        ("sweep", "--config c --workdir w --emit slurm --parallel 2", "--parallel has no effect"),
+        (
+            "evaluate",
+            "choices --model no --input x --fewshot_input y",
+            "--fewshot_input has no effect: got 'y'",
+        ),
+        (
+            "evaluate",
+            "choices --model no --input x --seed 2",
+            "--seed has no effect: got 2 with --num_fewshot=0",
+        ),
+        (
+            "prepare",
+            "--input x --tokenizer t --output o --tfds_data_dir d",
+            "--tfds_data_dir has no",
+        ),
+        ("tokenizer", "train --input x --output o --tfds_data_dir d", "a tfds:NAME:SPLIT among"),
+        ("sweep", "status --workdir w --config.seed=3", "--config.seed has no effect on a status"),
         ("plan", "--config c --topology v5e:2x2 --search --mesh data=4", "--mesh has no effect"),
         (
             "plan",

@@ -80,7 +80,7 @@ def refuse_released(run: pathlib.Path, config: Mapping[str, Any]) -> None:
     if "model" not in config and "model_type" in config:
         raise UserError(
             f"{run} is no run but a model saved by transformers; convert it with `bertjax import "
-            f"--from {run} --to RUN`"
+            f"--model {run} --workdir RUN`"
         )
 
 

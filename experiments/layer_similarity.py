@@ -1,18 +1,77 @@
-"""Compare the input and output of each layer of an encoder (Lan et al. 2020, figure 2)."""
+r"""Question: how much each layer changes its input (Lan et al. 2020, figure 2).
 
+    python experiments/layer_similarity.py --model runs/bert runs/albert --input sentences.txt \
+        --plot layers.png
+
+For each layer, the L2 distance and the cosine similarity between its input and its output, averaged
+over all tokens; both are smooth for shared layers. Layer 1 reads the embeddings. Lines longer than
+the model's maximum length are truncated.
+"""
+
+import argparse
 import dataclasses
 import importlib.util
+import json
 import pathlib
+import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Float64
 
 from bertjax.errors import UserError
-from bertjax.inference.features import FeatureExtractor, extract
+from bertjax.inference import loader
+from bertjax.inference.features import FeatureExtractor, extract, load
 from bertjax.io import storage
+from bertjax.io.lines import read_text_lines
 
 SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def main() -> None:
+    """Runs the command line."""
+    try:
+        run(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"layer_similarity: error: {error}")
+
+
+def run(words: Sequence[str]) -> None:
+    """Measures the layers of each model; prints a table or JSON, and optionally writes a plot.
+
+    Raises:
+      UserError: there is no such model or file, or the plot cannot be written.
+    """
+    arguments = _parser().parse_args(words)
+    if arguments.plot:
+        check_plot(pathlib.Path(arguments.plot))
+    read_text_lines(arguments.input, tables=())  # raises before a model is loaded
+    measured = []
+    for model in arguments.model:
+        extractor = load(loader.find_run(model), layers="all", truncate=True)
+        lines = (text for _, text in read_text_lines(arguments.input, tables=()))
+        measured.append((model, measure(extractor, lines, arguments.input)))
+    for model, found in measured:
+        if arguments.json:
+            columns = {"distance": found.distance.tolist(), "cosine": found.cosine.tolist()}
+            print(json.dumps({"model": model, "tokens": found.tokens, **columns}))
+        else:
+            _print_table(model, found)
+    if arguments.plot:
+        plot(pathlib.Path(arguments.plot), measured)
+        print(f"plot: {arguments.plot}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", required=True, nargs="+", metavar="MODEL", help="models to compare")
+    add("--input", required=True, metavar="FILE", help="file with one text per line")
+    add("--plot", default="", metavar="FILE", help="also write a plot: .png, .svg or .pdf")
+    add("--json", action="store_true", help="print one JSON object per model instead of tables")
+    return parser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,17 +126,8 @@ def check_plot(path: pathlib.Path) -> None:
     if path.suffix not in SUFFIXES:
         raise UserError(f"plot: got {path}, expected a file name with {', '.join(SUFFIXES)}")
     storage.check_file(path)
-    check_matplotlib()
-
-
-def check_matplotlib() -> None:
-    """Checks that matplotlib is installed.
-
-    Raises:
-      UserError: matplotlib is missing.
-    """
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("plots require matplotlib: pip install 'bertjax[report]', or omit the plot")
+        raise UserError("plots require matplotlib: pip install 'bertjax[plots]', or omit --plot")
 
 
 def plot(path: pathlib.Path, changes: Sequence[tuple[str, LayerChanges]]) -> None:
@@ -104,3 +154,15 @@ def plot(path: pathlib.Path, changes: Sequence[tuple[str, LayerChanges]]) -> Non
     left.set_ylim(bottom=0)
     right.legend()
     figure.savefig(path, dpi=150)
+
+
+def _print_table(model: str, found: LayerChanges) -> None:
+    print(f"{model}: {found.tokens:,} tokens")
+    print(f"{'layer':>5}  {'L2 distance':>11}  {'cosine':>7}")
+    rows = zip(found.distance, found.cosine, strict=True)
+    for layer, (distance, cosine) in enumerate(rows, 1):
+        print(f"{layer:>5}  {distance:>11.4f}  {cosine:>7.4f}")
+
+
+if __name__ == "__main__":
+    main()

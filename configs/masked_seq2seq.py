@@ -1,6 +1,6 @@
-r"""MASS (Song et al. 2019): `configs/mass.py:SIZE`, base, and tiny.
+r"""Masked sequence to sequence (MASS, Song et al. 2019), on the Transformer: base and tiny.
 
-    bertjax pretrain --config configs/mass.py:base --workdir runs/mass \
+    bertjax pretrain --config configs/masked_seq2seq.py:base --workdir runs/masked_seq2seq \
         --config.data.corpus=corpora/news --config.tokenizer.path=vocab/news
 
 Recipe (sections 3.2 and 4.1): a contiguous half of the encoder's input is masked, 80% of the tokens

@@ -1,6 +1,6 @@
-r"""BART's text infilling (Lewis et al. 2020): `configs/bart.py:SIZE`, base or large, and tiny.
+r"""Text infilling, BART's objective (Lewis et al. 2020), on the Transformer: base, large and tiny.
 
-    bertjax pretrain --config configs/bart.py:base --workdir runs/bart \
+    bertjax pretrain --config configs/text_infilling.py:base --workdir runs/text_infilling \
         --config.data.corpus=corpora/openwebtext --config.tokenizer.path=vocab/roberta
 
 Recipe (sections 2.2 and 5.1): 30% of a text is masked in spans whose lengths are

@@ -1,4 +1,4 @@
-"""bertjax features: once with real runs, else with a stub of finetune that writes results."""
+"""bertjax suite features: once with real runs, else with a stub of finetune that writes results."""
 
 import itertools
 import json
@@ -93,7 +93,7 @@ def test_features_become_a_table(run_bertjax, data, run_of_two_layers, tmp_path,
     asked = tmp_path / "asked.txt"
     asked.write_text("Berg found Bergen\n")
     seed = tmp_path / "w" / "weighted_sum_all" / "seed_0"
-    assert cli.main(["predict", "--init", str(seed), "--input", str(asked)]) == 0
+    assert cli.main(["predict", "--model", str(seed), "--input", str(asked)]) == 0
     assert json.loads(capsys.readouterr().out)["tags"] == ["B-PER", "O", "B-LOC"]
 
 
@@ -125,7 +125,7 @@ def suite(stand_in, data, deep, tmp_path, root, monkeypatch, capsys):
 
     def run(*words, init=deep):
         fixed = ("--init", f"random:{init}", "--data", data, "--workdir", tmp_path / "suite")
-        status = cli.main(["features", *map(str, (*fixed, *words))])
+        status = cli.main(["suite", "features", *map(str, (*fixed, *words))])
         return status, *capsys.readouterr()
 
     return run

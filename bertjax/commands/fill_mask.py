@@ -1,16 +1,18 @@
-"""Fill [MASK] tokens in texts with a trained masked language model."""
+"""Predict [MASK] tokens in texts with a masked language model."""
 
-import argparse
 import itertools
 import json
 import sys
 
+from bertjax.commands import _flags
 from bertjax.constraints import PositiveInt, checked
+
+GROUP = "Use"
 
 EPILOG = """\
 examples:
-  bertjax fill --init runs/bert 'the man went to the [MASK] .'
-  bertjax fill --init runs/bert --top 10 --json < sentences.txt
+  bertjax fill-mask --model runs/bert 'the man went to the [MASK] .'
+  bertjax fill-mask --model runs/bert --top_k 10 --json < sentences.txt
 
 [MASK] is one masked token, also if the tokenizer has another name for it; a
 text may have several, which are predicted independently. Probabilities are over
@@ -22,11 +24,12 @@ matches transformers to about five digits.
 
 def main(argv: list[str]) -> None:
     """Prints the most likely tokens at each masked position."""
-    arguments = _parser().parse_args(argv)
-    from bertjax.inference import fill_mask
+    arguments = parser().parse_args(argv)
+    from bertjax.inference import fill_mask, loader
     from bertjax.io.lines import read_text_lines
 
-    filler = fill_mask.load(arguments.init, arguments.top, arguments.precision)
+    model = loader.find_run(arguments.model)
+    filler = fill_mask.load(model, arguments.top_k, arguments.precision)
     texts = iter(arguments.texts or (text for _, text in read_text_lines(None) if text.strip()))
     while group := list(itertools.islice(texts, arguments.batch_size)):
         for text, places in zip(group, filler.fill(group), strict=True):
@@ -45,44 +48,29 @@ def _show(text: str, places: list) -> None:
             print(f"  {place}{probability:6.1%}  {token}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax fill",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser(
+        "bertjax fill-mask",
+        __doc__,
+        EPILOG,
+        renamed={"--init": "--model", "--top": "--top_k"},
     )
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "texts",
         nargs="*",
         metavar="TEXT",
         help="texts with [MASK] (default: the lines of standard input)",
     )
-    add(
-        "--init",
-        required=True,
-        metavar="RUN",
-        help="RUN (newest checkpoint), RUN@STEP or RUN@best",
-    )
-    add(
-        "--top",
+    _flags.add_model(parser)
+    parser.add_argument(
+        "--top_k",
         action=checked(PositiveInt),
         default=5,
         metavar="K",
-        help="candidates per masked position (default: 5)",
+        help="candidates per masked position",
     )
-    add(
-        "--batch_size",
-        action=checked(PositiveInt),
-        default=32,
-        metavar="N",
-        help="texts per batch (default: 32)",
-    )
-    add(
-        "--precision",
-        default="",
-        help="auto, float32, bfloat16 ..., as config.model.precision (default: that of the run)",
-    )
-    add("--json", action="store_true", help="print one JSON object per text")
+    _flags.add_batch_size(parser, 32, "texts")
+    _flags.add_precision(parser)
+    _flags.add_json(parser, "print one JSON object per text")
     return parser

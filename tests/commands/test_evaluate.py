@@ -1,4 +1,4 @@
-"""bertjax score: output, errors and help of the command."""
+"""bertjax evaluate predictions: output, errors and help of the command."""
 
 import contextlib
 import io
@@ -6,7 +6,7 @@ import json
 import re
 
 from bertjax import cli
-from bertjax.commands import score
+from bertjax.commands import evaluate
 from bertjax.tasks import official
 
 
@@ -20,19 +20,22 @@ def typed(*words) -> tuple[int, str, str]:
 def test_one_json_object_is_printed(tmp_path):
     path = tmp_path / "predicted.txt"
     path.write_text("Ann B-PER B-PER\nran O O\n")
-    status, out, errors = typed("score", "conll2003", "--predictions", path)
+    status, out, errors = typed("evaluate", "predictions", "conll2003", "--predictions", path)
     assert (status, errors) == (0, "")
     assert json.loads(out)["f1"] == 1.0
-    status, again, _ = typed("score", "conll2003", "--references", path, "--predictions", path)
+    status, again, _ = typed(
+        "evaluate", "predictions", "conll2003", "--references", path, "--predictions", path
+    )
     assert (status, again) == (0, out)
 
 
 def test_a_user_error_is_one_line(tmp_path):
-    status, out, errors = typed("score", "rase", "--predictions", tmp_path)
+    status, out, errors = typed("evaluate", "predictions", "rase", "--predictions", tmp_path)
     assert (status, out) == (2, "")
-    assert errors == "bertjax score: error: unknown task 'rase': did you mean 'race'?\n"
+    expected = "unknown task 'rase': did you mean 'race'?"
+    assert errors == f"bertjax evaluate predictions: error: {expected}\n"
 
 
 def test_the_help_names_every_task():
-    printed = set(re.findall(r"\w+", score.EPILOG))
+    printed = set(re.findall(r"\w+", evaluate._PREDICTIONS))
     assert set(official.SCORERS) <= printed

@@ -1,4 +1,4 @@
-"""bertjax extract: features do not depend on the order, length and batch of the texts."""
+"""bertjax embed: features do not depend on the order, length and batch of the texts."""
 
 import dataclasses
 import pathlib
@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bertjax.commands import extract
+from bertjax.commands import embed
 from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.huggingface import importing
@@ -47,8 +47,8 @@ def run(tmp_path_factory):
 
 def extracted(run, out, *options):
     source = run.parent / "texts.txt"
-    arguments = ["--init", str(run), "--input", str(source), "--out", str(out), *options]
-    extract.main(arguments)
+    arguments = ["--model", str(run), "--input", str(source), "--output", str(out), *options]
+    embed.main(arguments)
     if out.suffix == ".npz":
         with np.load(out) as file:
             return dict(file)
@@ -87,13 +87,13 @@ def test_features_do_not_depend_on_batches_and_chunks(run, tokens):
 
 
 def test_pooled_rows(run, tokens, tmp_path):
-    mean = extracted(run, tmp_path / "mean.npz", "--pool", "mean")["features"]
+    mean = extracted(run, tmp_path / "mean.npz", "--pooling", "mean")["features"]
     for number, row in enumerate(mean):
         begin, end = tokens["begins"][number : number + 2]
         own = tokens["features"][begin:end, -1]
         wanted = own.mean(axis=0) if len(own) else np.zeros(16)
         np.testing.assert_allclose(row[0], wanted, atol=1e-5)
-    first = extracted(run, tmp_path / "cls.npz", "--pool", "cls")["features"]
+    first = extracted(run, tmp_path / "cls.npz", "--pooling", "cls")["features"]
     assert first.shape == mean.shape
     assert np.abs(first - mean).max() > 0.01
 
@@ -113,8 +113,8 @@ def test_parquet_has_the_same_features(run, tokens, tmp_path):
     [
         (["--layers", "3"], r"got 3, expected 0 \(.*\) to 2, or -3 to -1"),
         (["--layers", "top"], "expected integers such as -1"),
-        (["--max_seq_length", "25"], "got 25, expected at most 24"),
-        (["--max_seq_length", "12"], "line 1: text too long: got 18 tokens, expected at most 10"),
+        (["--max_length", "25"], "got 25, expected at most 24"),
+        (["--max_length", "12"], "line 1: text too long: got 18 tokens, expected at most 10"),
     ],
 )
 def test_impossible_options_are_one_line(run, tmp_path, options, printed):
@@ -123,14 +123,13 @@ def test_impossible_options_are_one_line(run, tmp_path, options, printed):
     assert not list(tmp_path.iterdir())
 
 
-def test_invalid_layers_are_refused(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        extract.main(["--init", "run", "--input", "a.txt", "--layers", "--out", "f.npz"])
-    assert "argument --layers: expected one argument" in capsys.readouterr().err
+def test_invalid_layers_are_refused():
+    with pytest.raises(UserError, match="argument --layers: expected one argument"):
+        embed.main(["--model", "run", "--input", "a.txt", "--layers", "--output", "f.npz"])
 
 
 def test_longer_texts_are_truncated_on_request(run, tmp_path, capsys):
-    found = extracted(run, tmp_path / "f.npz", "--max_seq_length", "12", "--truncate")
+    found = extracted(run, tmp_path / "f.npz", "--max_length", "12", "--truncate")
     assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]
     assert capsys.readouterr().err == "note: texts truncated to 10 tokens: 1\n"
 
@@ -154,7 +153,7 @@ def test_progress_is_the_share_of_bytes(tmp_path):
     source.write_text("aaaa\né\nbb\n")  # 5, 3 and 3 bytes
     for name in ("texts.txt", "texts.txt.gz"):
         (tmp_path / name).write_bytes(source.read_bytes())
-        reading = extract._InputProgress(str(tmp_path / name))
+        reading = embed._InputProgress(str(tmp_path / name))
         assert list(reading.count(["aaaa", "é", "bb"])) == ["aaaa", "é", "bb"]
         plain = name.endswith(".txt")
         assert reading.done(2) == (8 / 11 if plain else None, "2 texts")

@@ -1,6 +1,6 @@
-r"""T5's span corruption (Raffel et al. 2020): `configs/t5.py:SIZE`, small, base, large, and tiny.
+r"""Span corruption, T5's objective (Raffel et al. 2020), on the Transformer: small, base, large.
 
-    bertjax pretrain --config configs/t5.py:base --workdir runs/t5 \
+    bertjax pretrain --config configs/span_corruption.py:base --workdir runs/span_corruption \
         --config.data.corpus=corpora/c4 --config.tokenizer.path=vocab/t5/spiece.model
 
 Recipe (section 3.1): spans of 3 tokens on average with 15% of the tokens are replaced by sentinels,

@@ -1,6 +1,5 @@
-"""Extract token or sentence embeddings from a trained encoder."""
+"""Embed texts with a trained encoder: a vector for each text, or for each token and layer."""
 
-import argparse
 import collections
 import itertools
 import os
@@ -8,22 +7,24 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
-from bertjax.constraints import NonNegativeInt, PositiveInt, checked
+from bertjax.commands import _flags
+from bertjax.constraints import NonNegativeInt, checked
+
+GROUP = "Use"
 
 EPILOG = """\
 examples:
-  bertjax extract --init runs/bert --input sentences.txt --out features.npz
-  bertjax extract --init runs/bert --input sentences.txt \\
-      --layers -4,-3,-2,-1 --out features.npz
-  bertjax extract --init runs/elmo --input sentences.txt --layers all \\
-      --out features.parquet
-  bertjax extract --init runs/bert --input sentences.txt --pool mean \\
-      --out sentences.parquet
+  bertjax embed --model runs/bert --input sentences.txt --pooling mean \\
+      --output sentences.parquet
+  bertjax embed --model runs/bert --input sentences.txt \\
+      --layers -4,-3,-2,-1 --output tokens.npz
+  bertjax embed --model runs/elmo --input sentences.txt --layers all \\
+      --output tokens.parquet
 
-Layer 0 is the output of the embeddings, -1 the last layer. With --pool none
-there is one row per token, without special tokens, with the range of characters
-that the token covers; --pool mean averages these rows; --pool cls is the vector
-of [CLS].
+Layer 0 is the output of the embeddings, -1 the last layer. With --pooling
+none there is one row per token, without special tokens, with the range of
+characters that the token covers; --pooling mean averages these rows; --pooling
+cls is the vector of [CLS].
 
 An .npz has features [rows, layers, width] and layers; for tokens also ids,
 spans [rows, 2] and begins: text i has the rows begins[i] to begins[i + 1]. A
@@ -38,28 +39,28 @@ about five digits.
 
 def main(argv: list[str]) -> None:
     """Computes features of every text, writes them to a file and prints its size."""
-    arguments = _parser().parse_args(_join_layers(argv))
+    arguments = parser().parse_args(_join_layers(argv))
 
     from bertjax.errors import UserError
-    from bertjax.inference import feature_files
+    from bertjax.inference import feature_files, loader
     from bertjax.inference import features as inference_features
     from bertjax.io import copies, storage
     from bertjax.io.lines import read_text_lines
     from bertjax.runtime.progress import progress_display
 
-    source, out = arguments.input, storage.to_path(arguments.out)
+    source, out = arguments.input, storage.to_path(arguments.output)
     feature_files.check_output(out)
     reading = _InputProgress(source)
     lines = reading.count(text for _, text in read_text_lines(source, tables=()))
     encoding = inference_features.load(
-        arguments.init,
+        loader.find_run(arguments.model),
         layers=arguments.layers,
-        pool=arguments.pool,
-        max_seq_length=arguments.max_seq_length,
+        pooling=arguments.pooling,
+        max_seq_length=arguments.max_length,
         truncate=arguments.truncate,
         precision=arguments.precision,
     )
-    tokens, count, truncated, shape = arguments.pool == "none", 0, 0, ()
+    tokens, count, truncated, shape = arguments.pooling == "none", 0, 0, ()
     with (
         copies.upload_file(out) as path,
         feature_files.open_writer(path, encoding.layers, encoding.tokenizer) as file,
@@ -115,42 +116,33 @@ def _join_layers(argv: list[str]) -> list[str]:
     return words
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bertjax extract",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser(
+        "bertjax embed",
+        __doc__,
+        EPILOG,
+        renamed={
+            "--init": "--model",
+            "--out": "--output",
+            "--pool": "--pooling",
+            "--max_seq_length": "--max_length",
+        },
     )
     add = parser.add_argument
-    add(
-        "--init",
-        required=True,
-        metavar="RUN",
-        help="RUN (newest checkpoint), RUN@STEP or RUN@best",
-    )
+    _flags.add_model(parser)
     add("--input", required=True, metavar="FILE", help="file with one text per line")
-    add("--out", required=True, metavar="FILE", help=".npz or .parquet file to create")
+    add("--output", required=True, metavar="FILE", help=".npz or .parquet file to create")
+    add("--layers", default="-1", help="layer numbers separated by commas, or all")
     add(
-        "--layers",
-        default="-1",
-        help="layer numbers separated by commas, or all (default: -1, the last)",
-    )
-    add(
-        "--pool",
+        "--pooling",
         default="none",
         choices=["none", "mean", "cls"],
-        help="none: one row per token; mean or cls: one row per text (default: none)",
+        help="none: one row per token; mean or cls: one row per text",
     )
+    _flags.add_batch_size(parser, 64, "texts")
     add(
-        "--batch_size",
-        action=checked(PositiveInt),
-        default=64,
-        metavar="N",
-        help="texts per batch (default: 64)",
-    )
-    add(
-        "--max_seq_length",
+        "--max_length",
         action=checked(NonNegativeInt),
         default=0,
         metavar="N",
@@ -162,9 +154,5 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="truncate longer texts (default: stop with an error)",
     )
-    add(
-        "--precision",
-        default="",
-        help="auto, float32, bfloat16 ..., as config.model.precision (default: that of the run)",
-    )
+    _flags.add_precision(parser)
     return parser

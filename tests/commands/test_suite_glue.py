@@ -1,4 +1,4 @@
-"""bertjax glue: a suite of runs, with a stub in place of bertjax finetune."""
+"""bertjax suite glue: a suite of runs, with a stub in place of bertjax finetune."""
 
 import json
 import sys
@@ -71,7 +71,7 @@ def suite(stand_in, data, tmp_path, root, monkeypatch, capsys):
 
     def run(*words):
         fixed = ("--init", "runs/bert", "--data", str(data), "--workdir", str(tmp_path / "suite"))
-        status = cli.main(["glue", *fixed, *map(str, words)])
+        status = cli.main(["suite", "glue", *fixed, *map(str, words)])
         return status, *capsys.readouterr()
 
     return run
@@ -118,7 +118,7 @@ def test_a_workdir_belongs_to_one_encoder(suite, data, tmp_path, capsys):
     """Scores of another encoder would be reported as those of this one."""
     assert suite("--tasks", "rte")[0] == 0
     words = ("--data", data, "--workdir", tmp_path / "suite", "--tasks", "rte")
-    assert cli.main(["glue", "--init", "runs/other", *map(str, words)]) == 2
+    assert cli.main(["suite", "glue", "--init", "runs/other", *map(str, words)]) == 2
     output = capsys.readouterr().err
     assert 'glue.init: "runs/bert" in the folder, got "runs/other"' in output
     assert output.count("\n") == 1

@@ -1,10 +1,10 @@
-"""Measures `bertjax extract` against the forward pass alone, on the same batches; prints JSON.
+"""Measures `bertjax embed` against the forward pass alone, on the same batches; prints JSON.
 
 The command reads lines, tokenizes, builds batches, computes, and writes a file of features. The
 forward pass alone gets the same batches, already on the device, and its outputs are discarded. Both
 are repeated alternately, and the medians are compared.
 
-    python tools/measure_extract.py --init runs/bert --input sentences.txt
+    python tools/measure_embed.py --model runs/bert --input sentences.txt
 """
 
 import argparse
@@ -28,16 +28,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--init", required=True, help="folder of a run")
+    parser.add_argument("--model", required=True, help="folder of a run")
     parser.add_argument("--input", required=True, help="text file, one text per line")
     parser.add_argument("--layers", default="-1")
-    parser.add_argument("--pool", default="none", choices=["none", "mean", "cls"])
+    parser.add_argument("--pooling", default="none", choices=["none", "mean", "cls"])
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     try:
         print(json.dumps(measure(arguments), indent=2))
     except UserError as error:
-        sys.exit(f"measure_extract: error: {error}")
+        sys.exit(f"measure_embed: error: {error}")
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
@@ -46,7 +46,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
 
     from bertjax.inference import features as inference_features
 
-    opened = inference_features.load(arguments.init, layers=arguments.layers, pool=arguments.pool)
+    opened = inference_features.load(
+        arguments.model, layers=arguments.layers, pooling=arguments.pooling
+    )
     batches = []
 
     def record(batch):
@@ -66,7 +68,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         seconds["forward"].append(time_call(forward_only))
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {
-        "init": arguments.init,
+        "init": arguments.model,
         "rows": rows,
         "batches": len(batches),
         "seconds": seconds,
@@ -77,7 +79,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def extract(encoding: object, source: str) -> int:
-    """Extracts features like `bertjax extract`; returns the number of rows written."""
+    """Extracts features like `bertjax embed`; returns the number of rows written."""
     from bertjax.inference import features as inference_features
 
     count = 0
@@ -86,7 +88,7 @@ def extract(encoding: object, source: str) -> int:
         out = pathlib.Path(folder) / "features.npz"
         with feature_files.open_writer(out, encoding.layers, encoding.tokenizer) as file:
             for chunk, features in inference_features.extract(encoding, lines, source):
-                file.add(chunk, features, tokens=encoding.pool == "none")
+                file.add(chunk, features, tokens=encoding.pooling == "none")
                 count += len(features)
     return count
 

@@ -26,7 +26,7 @@ def run(save_pretrained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def filler(run):
-    return fill_mask.load(str(run), top=31)
+    return fill_mask.load(str(run), top_k=31)
 
 
 def by_hand(filler, ids, place):
@@ -88,18 +88,18 @@ def test_predictions_have_up_to_twelve_tokens_of_context_on_either_side(filler):
 
 
 def typed(capsys, *words):
-    status = cli.main(["fill", *map(str, words)])
+    status = cli.main(["fill-mask", *map(str, words)])
     return status, *capsys.readouterr()
 
 
 def test_texts_are_arguments_or_lines_of_standard_input(run, capsys, monkeypatch):
     texts = ["a [MASK] c", "[MASK] b"]
-    status, plain, _ = typed(capsys, "--init", run, "--top", 2, *texts)
+    status, plain, _ = typed(capsys, "--model", run, "--top_k", 2, *texts)
     assert status == 0
     assert [line for line in plain.splitlines() if not line.startswith(" ")] == texts
     stream = io.TextIOWrapper(io.BytesIO("\n".join([texts[0], "", texts[1]]).encode()))
     monkeypatch.setattr(sys, "stdin", stream)
-    status, lines, _ = typed(capsys, "--init", run, "--top", 2, "--json", "--batch_size", 1)
+    status, lines, _ = typed(capsys, "--model", run, "--top_k", 2, "--json", "--batch_size", 1)
     rows = [json.loads(line) for line in lines.splitlines()]
     assert [row["text"] for row in rows] == texts
     shown = [line.split() for line in plain.splitlines() if line.startswith(" ")]
@@ -110,7 +110,7 @@ def test_texts_are_arguments_or_lines_of_standard_input(run, capsys, monkeypatch
     ("words", "message"),
     [
         (["a b"], "text 1 has no masked token: got 'a b', expected at least one [MASK]"),
-        (["a [MASK]", "--top", "99"], "--top: got 99, expected 1 to the vocabulary size 31"),
+        (["a [MASK]", "--top_k", "99"], "top_k: got 99, expected 1 to the vocabulary size 31"),
         (
             ["[MASK] " + " ".join(LETTERS)],
             "text 1 is too long: got 29 tokens, expected at most 24; shorten it",
@@ -119,7 +119,7 @@ def test_texts_are_arguments_or_lines_of_standard_input(run, capsys, monkeypatch
     ],
 )
 def test_a_user_error_is_one_line(run, capsys, words, message):
-    status, out, errors = typed(capsys, "--init", run, *words)
+    status, out, errors = typed(capsys, "--model", run, *words)
     assert (status, out) == (2, "")
     assert message in errors
     assert errors.count("\n") == 1

@@ -1,0 +1,239 @@
+"""Evaluate models without training: perplexity, multiple choice, files of predictions."""
+
+import json
+import sys
+
+from bertjax.commands import _flags
+from bertjax.constraints import NonNegativeInt, checked
+from bertjax.validation.unused_options import Unread, check_flags
+
+GROUP = "Evaluate"
+COMMANDS = ("perplexity", "choices", "predictions")
+
+_PERPLEXITY = """\
+examples:
+  bertjax evaluate perplexity --model runs/gpt2 --input 'held_out/*'
+  bertjax evaluate perplexity --model runs/gpt2 --input wiki.test.txt --stride 256 --json
+
+--input is as for bertjax prepare: globs of text, JSONL or WikiExtractor files, tfds:NAME:SPLIT.
+Each document is evaluated in windows of --max_length tokens with a stride of --stride; every token
+is predicted once, with the preceding tokens of its window as context. A smaller stride gives more
+context per token and takes longer. --max_length should not exceed the length of the training
+sequences, even if the model has more positions; for an imported model all its positions count as
+trained.
+
+Perplexities are comparable only between models with the same tokenizer. Bits per byte are
+comparable between lossless tokenizers: cased ones with unknown_share (the fraction of [UNK]) 0.
+"""
+
+_CHOICES = """\
+examples:
+  bertjax evaluate choices --model runs/gpt2 --input questions.jsonl
+  bertjax evaluate choices --model runs/gpt2 --input dev.jsonl --num_fewshot 4 \\
+      --fewshot_input train.jsonl
+
+--input has one question per line:
+  {"question": "Water is", "choices": ["wet", "dry"], "answer": 0}
+
+The predicted choice is the most likely continuation of the question: by log
+probability (accuracy), and by log probability per byte (accuracy_per_byte),
+which does not favour short choices. With --num_fewshot N, each question is
+preceded by N answered examples, sampled anew for each question from
+--fewshot_input, or from the other questions.
+"""
+
+_PREDICTIONS = """\
+examples:
+  bertjax evaluate predictions mrpc --references glue/MRPC/dev.tsv --predictions MRPC.tsv
+  bertjax evaluate predictions squad --references squad/dev-v2.0.json --predictions pred.json
+  bertjax evaluate predictions conll2003 --references conll2003/valid.txt --predictions ner.txt
+  bertjax evaluate predictions conll2003 --predictions ner.txt
+  bertjax evaluate predictions race --references RACE/dev --predictions pred.json
+  bertjax evaluate predictions swag --references swag/val.csv --predictions answers.jsonl
+
+Prints one JSON object. Metrics are fractions in [0, 1], except for SQuAD, where
+they are percent.
+
+GLUE tasks     cola sst2 mrpc stsb qqp mnli qnli rte wnli, book_review,
+               chnsenticorp. References: a released file with labels.
+               Predictions: two columns, index and prediction, the format of
+               GLUE's server, as in WORKDIR/predictions/dev/ of bertjax
+               finetune.
+squad          References: a file in SQuAD's layout. Predictions:
+               {"QUESTION_ID": "answer"}, "" for no answer. Metrics of the
+               official evaluate-v1.1 or evaluate-v2.0, by the version of the
+               references; "rules" is squad1 or squad2.
+squad1 squad2  As squad, with the metrics of this version.
+conll2003      CoNLL columns, word first and tag last. Without references, the
+               last two columns are the reference tag and the predicted tag, as
+               in the input of conlleval. IOB1 and IOB2 tags, also invalid
+               sequences, are scored as in that script. It does not support E
+               and S of BIOES; these are scored as in seqeval's default mode and
+               the Python ports of the script: B and S start an entity, E and S
+               end one; I and E also start one after O, E, S or another type; an
+               entity without E ends before the next start or O.
+race           References: the folder of a split. Predictions: {"high1.txt-0":
+               "B", ...}, with the id of the article and the index of the
+               question, from 0; A to D, or 0 to 3. Or JSON lines of {"id":
+               "high1.txt-0", "prediction": "B"}.
+swag           References: a released file with labels. Predictions: as for
+               race; the id of a question is the index of its row, from 0.
+"""
+
+_UNREAD = (
+    Unread(
+        ("fewshot_input", "seed"),
+        "num_fewshot",
+        lambda count: not count,
+        "an integer >= 1, since without it no example is sampled",
+        "set --num_fewshot, or leave it out",
+    ),
+)
+
+
+def main(argv: list[str]) -> None:
+    """Runs the selected evaluation and prints its results."""
+    arguments = parser().parse_args(argv)
+    arguments.run(arguments)
+
+
+def _perplexity(arguments) -> None:
+    from bertjax.corpus import sources
+    from bertjax.inference import evaluation
+
+    if note := sources.describe_repeated(arguments.input):
+        print(note, file=sys.stderr)
+    names = ("format", "text_field", "max_length", "stride", "batch_size", "precision")
+    options = {name: getattr(arguments, name) for name in names}
+    found = evaluation.perplexity(arguments.model, arguments.input, **options)
+    if found["unknown_share"]:
+        print(
+            f"note: {found['unknown_share']:.2%} of the tokens are [UNK]: their characters are not "
+            "predicted, so bits per byte are too low to compare with those of a lossless tokenizer",
+            file=sys.stderr,
+        )
+    _print(found, arguments.json)
+
+
+def _choices(arguments) -> None:
+    check_flags(_UNREAD, vars(arguments), arguments.parser.get_default)
+    from bertjax.inference import evaluation
+
+    names = ("num_fewshot", "fewshot_input", "seed", "batch_size", "precision", "output")
+    options = {name: getattr(arguments, name) for name in names}
+    _print(evaluation.choices(arguments.model, arguments.input, **options), arguments.json)
+
+
+def _predictions(arguments) -> None:
+    from bertjax.inference import evaluation
+
+    found = evaluation.predictions(
+        arguments.task, arguments.predictions, references=arguments.references
+    )
+    print(json.dumps(found))
+
+
+def _print(found: dict[str, float], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found))
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        print(f"{name:<{width}}  {shown:>15}")
+
+
+def parser() -> _flags.Parser:
+    """Returns the parser of the command line."""
+    parser = _flags.Parser("bertjax evaluate", __doc__)
+    commands = parser.add_commands()
+    _add_perplexity(commands)
+    _add_choices(commands)
+    _add_predictions(commands)
+    return parser
+
+
+def _add_perplexity(commands) -> None:
+    parser = _flags.add_command(
+        commands,
+        "perplexity",
+        "Measure the perplexity and bits per byte of a causal language model on text.",
+        _PERPLEXITY,
+        _perplexity,
+        renamed={"--init": "--model", "--length": "--max_length"},
+    )
+    _flags.add_model(parser)
+    _flags.add_texts(parser, "files, python-docs or tfds:NAME:SPLIT")
+    parser.add_argument(
+        "--max_length",
+        action=checked(NonNegativeInt),
+        default=0,
+        metavar="N",
+        help="tokens per window (default: length of the training sequences)",
+    )
+    parser.add_argument(
+        "--stride",
+        action=checked(NonNegativeInt),
+        default=0,
+        metavar="N",
+        help="tokens between the starts of windows (default: half of --max_length)",
+    )
+    _flags.add_batch_size(parser, 8, "windows")
+    _flags.add_precision(parser, "auto")
+    _flags.add_json(parser)
+
+
+def _add_choices(commands) -> None:
+    parser = _flags.add_command(
+        commands,
+        "choices",
+        "Answer multiple-choice questions with a causal language model, without training.",
+        _CHOICES,
+        _choices,
+        renamed={
+            "--init": "--model",
+            "--shots": "--num_fewshot",
+            "--shots_from": "--fewshot_input",
+            "--out": "--output",
+        },
+    )
+    add = parser.add_argument
+    _flags.add_model(parser)
+    add("--input", required=True, metavar="FILE", help="questions as JSON lines")
+    add(
+        "--num_fewshot",
+        action=checked(NonNegativeInt),
+        default=0,
+        metavar="N",
+        help="answered examples before each question",
+    )
+    add(
+        "--fewshot_input",
+        metavar="FILE",
+        default="",
+        help="file of the answered examples (default: --input)",
+    )
+    _flags.add_seed(add, "sampling the examples")
+    _flags.add_batch_size(parser, 8, "choices")
+    _flags.add_precision(parser, "auto")
+    add(
+        "--output",
+        metavar="FILE",
+        default="",
+        help="also write the log probabilities of all choices, as JSON lines",
+    )
+    _flags.add_json(parser)
+
+
+def _add_predictions(commands) -> None:
+    parser = _flags.add_command(
+        commands,
+        "predictions",
+        "Score files of predictions with the official metrics of a task.",
+        _PREDICTIONS,
+        _predictions,
+    )
+    add = parser.add_argument
+    add("task", metavar="TASK", help="the task, see below")
+    add("--references", metavar="PATH", help="released file with the correct answers; see below")
+    add("--predictions", required=True, metavar="FILE", help="file of predictions")

@@ -1,0 +1,157 @@
+"""Evaluate models without training: perplexity, multiple choice, and files of predictions."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bertjax.corpus import sources, text
+from bertjax.errors import UserError, nearest
+from bertjax.inference import language_model, loader, multiple_choice
+from bertjax.inference import perplexity as windows
+from bertjax.io import copies, storage
+from bertjax.tasks import official
+
+
+def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+    """Evaluates a model, or a file of predictions.
+
+    >>> bertjax.evaluate("perplexity", "runs/gpt2", ["held_out/*"])  # doctest: +SKIP
+    >>> bertjax.evaluate("predictions", "mrpc", "MRPC.tsv", references="dev.tsv")  # doctest: +SKIP
+
+    Args:
+      kind: `perplexity`, `choices` or `predictions`, the functions of this module.
+      *arguments: Those of the function.
+      **options: Those of the function.
+
+    Raises:
+      UserError: the kind is unknown, or an argument is invalid.
+    """
+    if kind not in KINDS:
+        raise UserError(f"unknown evaluation {kind!r}: {nearest(kind, KINDS)}")
+    return KINDS[kind](*arguments, **options)
+
+
+def perplexity(
+    model: str,
+    inputs: Sequence[str],
+    *,
+    format: str = "auto",
+    text_field: str = "",
+    max_length: int = 0,
+    stride: int = 0,
+    batch_size: int = 8,
+    precision: str = "auto",
+) -> dict[str, float]:
+    """Measures the perplexity of a causal language model on texts.
+
+    Args:
+      model: A run, or a Hugging Face folder; see `bertjax.load`.
+      inputs: Globs of text, or tfds:NAME:SPLIT, as of `bertjax.prepare`.
+      format: Format of the files, as of `bertjax.prepare`.
+      text_field: Field of JSON lines with the text; "" for "text".
+      max_length: Tokens per window; 0 for the length of the training sequences.
+      stride: Tokens between the starts of windows; 0 for half a window.
+      batch_size: Windows per batch.
+      precision: As `config.model.precision`.
+
+    Returns:
+      `perplexity` per token, `bits_per_byte`, `nats_per_token`, `accuracy` of the most likely
+      token, `unknown_share` (fraction of [UNK]), and counts.
+
+    Raises:
+      UserError: there is no such model or text, or a window is too long for the model.
+    """
+    text.check_sources(sources.find_sources(inputs), format=format, text_field=text_field)
+    result = windows.measure(
+        language_model.load(loader.find_run(model), precision),
+        text.read_documents(inputs, format=format, text_field=text_field),
+        length=max_length,
+        stride=stride,
+        batch_size=batch_size,
+    )
+    return {
+        "perplexity": result.perplexity,
+        "bits_per_byte": result.bits_per_byte,
+        "nats_per_token": result.nats / result.num_tokens,
+        "accuracy": result.num_correct / result.num_tokens,
+        "unknown_share": result.num_unknown / result.num_tokens,
+        "tokens": result.num_tokens,
+        "bytes": result.num_bytes,
+        "documents": result.num_documents,
+    }
+
+
+def choices(
+    model: str,
+    questions: str,
+    *,
+    num_fewshot: int = 0,
+    fewshot_input: str = "",
+    seed: int = 0,
+    batch_size: int = 8,
+    precision: str = "auto",
+    output: str = "",
+) -> dict[str, float]:
+    """Answers multiple-choice questions by the likelihood of the choices, without training.
+
+    Args:
+      model: A causal language model: a run, or a Hugging Face folder.
+      questions: A file of JSON lines with `question`, `choices` and `answer`.
+      num_fewshot: Number of answered examples before each question.
+      fewshot_input: File of the answered examples; "" for `questions`.
+      seed: Seed of sampling the examples.
+      batch_size: Choices per batch.
+      precision: As `config.model.precision`.
+      output: A file for the log probabilities of all choices, as JSON lines; "" for none.
+
+    Returns:
+      `accuracy` by log probability, `accuracy_per_byte` by log probability per byte, `questions`
+      and `num_fewshot`.
+
+    Raises:
+      UserError: there is no such model or file, or a question is malformed or too long.
+    """
+    if output:
+        storage.check_file(storage.to_path(output))
+    asked = multiple_choice.read_questions(questions)
+    examples = multiple_choice.read_questions(fewshot_input) if fewshot_input else asked
+    prompts = multiple_choice.sample_shots(asked, examples, num_fewshot, seed)
+    scores = multiple_choice.score_choices(
+        language_model.load(loader.find_run(model), precision),
+        asked,
+        prompts,
+        batch_size=batch_size,
+    )
+    if output:
+        rows = [json.dumps({"log_probabilities": row}) for row in scores]
+        with copies.upload_file(output) as file:
+            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
+    found = multiple_choice.compute_accuracies(asked, scores)
+    return found | {"questions": len(asked), "num_fewshot": num_fewshot}
+
+
+def predictions(task: str, predictions: str, references: str | None = None) -> dict[str, Any]:
+    """Scores a file of predictions of any model with the official metrics of a task.
+
+    Args:
+      task: A GLUE task, squad, squad1, squad2, conll2003, race or swag.
+      predictions: The file of predictions.
+      references: The released file with the correct answers, for RACE the folder of a split; None
+        for CoNLL-2003 if the predictions file has them.
+
+    Returns:
+      Metrics in [0, 1], in percent for SQuAD, and counts.
+
+    Raises:
+      UserError: the task is unknown, a file is malformed, or the files do not match.
+    """
+    local = references and str(copies.local_copy(references))
+    return official.score(task, local, str(copies.local_copy(predictions)))
+
+
+KINDS: dict[str, Callable[..., dict[str, Any]]] = {
+    "perplexity": perplexity,
+    "choices": choices,
+    "predictions": predictions,
+}
+"""Functions by the name of their command, `bertjax evaluate NAME`."""
