@@ -88,7 +88,7 @@ def test_all_folders_can_be_in_a_bucket(
     assert "exported/model.safetensors" in server.names("bucket")
     words = ["predict", "--model", f"{url}/suite/cola/seed_0", "--input", f"{url}/texts.txt"]
     assert len(typed(*words).splitlines()) == 2
-    words = ["score", "cola", "--references", f"{url}/glue/CoLA/dev.tsv"]
+    words = ["evaluate", "predictions", "cola", "--references", f"{url}/glue/CoLA/dev.tsv"]
     (predicted,) = [
         name
         for name in server.names("bucket")
