@@ -155,7 +155,7 @@ def test_only_files_were_added(project):
 
 
 def test_help_lists_the_verb(outputs):
-    assert "  count       Count the tokens of a text file.\n" in outputs["help"]
+    assert "Other:\n  count\n      Count the tokens of a text file.\n" in outputs["help"]
     assert json.loads(outputs["count"]) == {"lines": 2, "tokens": 9}
 
 
