@@ -29,7 +29,7 @@ from ml_collections import ConfigDict, config_dict
 
 from bertjax import catalog
 from bertjax.errors import UserError
-from bertjax.overrides import Override, apply_overrides, split_overrides, to_text
+from bertjax.overrides import Override, apply_overrides, print_note, split_overrides, to_text
 
 __all__ = [
     "apply_overrides",
@@ -145,6 +145,7 @@ def load_config(
     spec: str,
     overrides: Mapping[str, Any] | Iterable[Override] = (),
     kind: Kind | None = None,
+    log: Callable[[str], None] = print_note,
 ) -> ConfigDict:
     """Loads a config file, applies overrides and locks the result.
 
@@ -159,6 +160,7 @@ def load_config(
       overrides: Values by dotted field; or (field, text of the value) pairs, as `split_overrides`
         returns them.
       kind: The required kind; None for either.
+      log: Logs a note if a warmup is scaled to a shortened run; by default on standard error.
 
     Raises:
       UserError: there is no such file, it does not define a config, the config is of the other kind
@@ -177,7 +179,7 @@ def load_config(
         kind.check(config, spec)
     if isinstance(overrides, Mapping):
         overrides = [(field, to_text(value)) for field, value in overrides.items()]
-    apply_overrides(config, overrides)
+    apply_overrides(config, overrides, log)
     try:
         return from_json(config.to_json(json_encoder_cls=_PlainEncoder))
     except TypeError as error:

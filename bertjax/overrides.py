@@ -74,8 +74,20 @@ def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
     return argv[:place], argv[place + 1 :]
 
 
-def apply_overrides(config: ConfigDict, overrides: Iterable[Override]) -> None:
+def print_note(text: str) -> None:
+    """Prints a note on standard error."""
+    print(f"note: {text}", file=sys.stderr)
+
+
+def apply_overrides(
+    config: ConfigDict, overrides: Iterable[Override], log: Callable[[str], None] = print_note
+) -> None:
     """Sets fields of a config in place.
+
+    Args:
+      config: The config.
+      overrides: Dotted fields and the texts of their values.
+      log: Logs a note if a warmup is scaled to a shortened run.
 
     Raises:
       UserError: there is no such field (the nearest is named), the value does not fit its declared
@@ -89,11 +101,16 @@ def apply_overrides(config: ConfigDict, overrides: Iterable[Override]) -> None:
         # Names of plug-ins first: these decide which other fields there are.
         for field, text in sorted(overrides, key=lambda item: item[0] not in schema.PLUG_INS):
             _set(config, field, text)
-        _scale_warmup(config, before, dict(overrides))
+        _scale_warmup(config, before, dict(overrides), log)
     unused_options.check_overrides(config, dict(overrides))
 
 
-def _scale_warmup(config: ConfigDict, before: int | None, overrides: Mapping[str, str]) -> None:
+def _scale_warmup(
+    config: ConfigDict,
+    before: int | None,
+    overrides: Mapping[str, str],
+    log: Callable[[str], None],
+) -> None:
     """Scales a warmup that is longer than a run whose steps alone were overridden."""
     if "num_train_steps" not in overrides or "optimizer.warmup_steps" in overrides or not before:
         return
@@ -102,10 +119,9 @@ def _scale_warmup(config: ConfigDict, before: int | None, overrides: Mapping[str
     warmup, steps = config.optimizer.warmup_steps, config.num_train_steps
     if warmup > steps > 0:
         config.optimizer.warmup_steps = warmup * steps // before
-        print(
-            f"note: config.optimizer.warmup_steps: {warmup:,} of {before:,} steps became "
-            f"{config.optimizer.warmup_steps:,} of {steps:,}",
-            file=sys.stderr,
+        log(
+            f"config.optimizer.warmup_steps: {warmup:,} of {before:,} steps became "
+            f"{config.optimizer.warmup_steps:,} of {steps:,}"
         )
 
 

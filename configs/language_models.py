@@ -2,7 +2,7 @@ r"""Language models of equal size and token budget: `language_models:SYSTEM`.
 
     bertjax pretrain --config configs/language_models.py:gpt --workdir runs/language_models/gpt \
         --config.data.input="('enwiki/*.gz',)" --config.data.validation_input="('heldout/*.gz',)"
-    python tools/measure_ngrams.py --init runs/language_models/gpt --input 'enwiki/*.gz' \
+    python tools/measure_ngrams.py --model runs/language_models/gpt --input 'enwiki/*.gz' \
         --held_out 'heldout/*.gz'
 
 GPT-2 (left-to-right), ELMo (both directions) and span corruption (T5's objective). Each system has

@@ -54,7 +54,7 @@ def test_help_lists_every_verb_with_its_first_line(run_bertjax):
         verb = module.replace("_", "-")
         place = next(n for n, line in enumerate(listed) if f"{line} ".startswith(f"  {verb} "))
         assert len(listed[place + 1].split()) > 3, (
-            f"{module}.py requires a first docstring line that says something"
+            f"{module}.py requires a first docstring line that describes it"
         )
 
 

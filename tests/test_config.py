@@ -146,6 +146,22 @@ def test_values_by_field_override_too(path):
     assert config.tokenizer.kind == "bpe"
 
 
+@pytest.mark.parametrize(
+    ("changes", "warmup", "notes"),
+    [
+        ({"num_train_steps": 79}, 7, 1),  # 80 of 800 steps
+        ({"num_train_steps": 40}, 4, 1),
+        ({"num_train_steps": 100}, 80, 0),  # as long as the run allows
+    ],
+)
+def test_a_warmup_longer_than_a_shortened_run_is_scaled(root, changes, warmup, notes):
+    logged = []
+    config = load_config(f"{root}/configs/quickstart.py", changes, log=logged.append)
+    assert (config.optimizer.warmup_steps, len(logged)) == (warmup, notes)
+    own = changes | {"optimizer.warmup_steps": 900}
+    assert load_config(f"{root}/configs/quickstart.py", own).optimizer.warmup_steps == 900
+
+
 def test_the_example_in_the_docstring_of_load_config_runs():
     result = doctest.testmod(bertjax.config, extraglobs={"bertjax": bertjax})
     assert (result.attempted, result.failed) == (2, 0)

@@ -12,6 +12,7 @@ import sys
 import pytest
 import yaml
 
+from bertjax.commands import launch
 from bertjax.commands.launch import SCRIPTS
 
 PROGRAMS = ("gcloud", "kubectl", "sbatch", "scontrol", "srun", "ssh", "xpk", "sleep")
@@ -345,3 +346,31 @@ def test_the_commands_that_a_sweep_emits_run(stubs, run_bertjax):
     last = srun_of(stubs.stdin("sbatch"))
     assert last[2:5] == ["pretrain", "--config", "experiments/masking_rate.py"]
     assert str(stubs.folder / "w" / "masked_lm_prob=0.4,seed=1") in last
+
+
+def test_the_command_becomes_the_script_and_jobs_keep_their_environment(monkeypatch):
+    def replace_process(*call):
+        raise SystemExit(call)  # as execvpe, it does not return
+
+    monkeypatch.setattr(os, "execvpe", replace_process)
+    monkeypatch.setenv("BERTJAX_PYTHON", "the user's own")
+    with pytest.raises(SystemExit) as replaced:
+        launch.main(["slurm", "--nodes", "2"])
+    program, words, environment = replaced.value.code
+    assert (program, words[2:]) == ("bash", ["--nodes", "2"])
+    assert words[1].endswith("launchers/slurm")
+    assert environment["BERTJAX_PYTHON"] == "the user's own"
+    assert environment["BERTJAX_LAUNCH_PYTHON"] == sys.executable
+
+
+def test_without_a_checkout_the_installed_package_runs_the_command(stubs, tmp_path):
+    folder = shutil.copytree(
+        stubs.root / "bertjax" / "launchers", tmp_path / "site/bertjax/launchers"
+    )
+    printed = subprocess.run(
+        ["bash", folder / "slurm", "--dry_run", "--", *COMMAND],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "BERTJAX_LAUNCH_PYTHON": "/opt/python3"},
+    )
+    assert srun_of(printed.stdout) == ["srun", "/opt/python3", "-m", "bertjax", *COMMAND]

@@ -1,6 +1,6 @@
 """Evaluates unigram and bigram models on held-out text, as baselines of a run; prints JSON.
 
-    python tools/measure_ngrams.py --init runs/gpt --input 'enwiki/*.gz' --held_out 'heldout/*.gz'
+    python tools/measure_ngrams.py --model runs/gpt --input 'enwiki/*.gz' --held_out 'heldout/*.gz'
 
 Baselines for a language model trained on the same input: text is tokenized with the run's tokenizer
 and counted as in `bertjax evaluate perplexity`, and the context of a document's first token is the
@@ -79,12 +79,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--init", required=True, help="folder of a finished run")
+    parser.add_argument("--model", required=True, help="folder of a finished run")
     parser.add_argument("--input", required=True, nargs="+", help="training text files, globs")
     parser.add_argument("--held_out", required=True, nargs="+", help="held-out text files, globs")
     arguments = parser.parse_args()
 
-    run = pathlib.Path(arguments.init)
+    run = pathlib.Path(arguments.model)
     summary = json.loads((run / "summary.json").read_text())
     tokenizer = tokenizers_tokenizer.load(run / "tokenizer")
     (name,) = [name for name in OBJECTIVES if name in summary["config"]["objectives"]]

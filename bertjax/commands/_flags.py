@@ -112,7 +112,7 @@ def add_config(parser: Parser, example: str) -> None:
         metavar="CONFIG",
         help=f"such as {example} (see bertjax configs), or a file",
     )
-    action.completer = lambda **_: catalog.config_files()  # type: ignore[attr-defined]
+    action.completer = lambda **_: catalog.config_files()
 
 
 def add_print_config(parser: Parser) -> None:

@@ -37,7 +37,8 @@ def main(argv: list[str]) -> None:
     """Starts the processes and waits for them, or becomes the script of a cluster."""
     if argv and argv[0] in SCRIPTS and not {"-h", "--help"} & set(argv):
         sys.stdout.flush()
-        environment = {"BERTJAX_PYTHON": sys.executable} | os.environ
+        # Not BERTJAX_PYTHON: jobs inherit it, and tools/environment would install for it anew.
+        environment = os.environ | {"BERTJAX_LAUNCH_PYTHON": sys.executable}
         os.execvpe("bash", ["bash", str(_script(argv[0])), *argv[1:]], environment)
     from bertjax.overrides import split_at_dashes
     from bertjax.runtime import local_processes

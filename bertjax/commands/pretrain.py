@@ -1,7 +1,5 @@
 """Pretrain an encoder from text or a prepared corpus; the same command resumes it."""
 
-import contextlib
-import io
 import shlex
 import sys
 from typing import Any
@@ -114,8 +112,8 @@ def extension(argv: list[str], config, steps: int) -> list[str]:
     longer = with_overrides(argv, changes)
     rest, overrides = split_overrides(longer)
     before = flatten(config)
-    with contextlib.redirect_stderr(io.StringIO()):  # notes on the longer run would confuse
-        after = flatten(load_config(parser().parse_args(rest).config, overrides))
+    name = parser().parse_args(rest).config
+    after = flatten(load_config(name, overrides, log=lambda _: None))
     # Fields that the config file derives from num_train_steps keep the values of the finished run.
     derived = {n: v for n, v in before.items() if n not in changes and after.get(n) != v}
     return with_overrides(longer, derived)

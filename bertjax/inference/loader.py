@@ -4,7 +4,6 @@ Commands import this module too: what a run does not need is imported where it i
 """
 
 import hashlib
-import json
 import os
 import pathlib
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import filelock
 
 from bertjax.io import copies, storage
-from bertjax.io.files import cache_directory
+from bertjax.io.files import cache_directory, read_json
 
 if TYPE_CHECKING:
     from bertjax.inference.model import Model
@@ -52,7 +51,7 @@ def find_run(model: str | os.PathLike) -> str:
       UserError: the architecture of the folder is unknown.
     """
     folder = storage.to_path(str(model))
-    if (folder / _CONFIG).is_file() and "model_type" in json.loads((folder / _CONFIG).read_text()):
+    if (folder / _CONFIG).is_file() and "model_type" in read_json(folder / _CONFIG):
         return str(_import(copies.local_copy(folder)))
     return str(model)
 

@@ -94,9 +94,8 @@ class Translator:
         if self.num_beams == 1:
             return search.complete(decoder, state, start, **limits)
         penalty = beam.shifted_power(self.length_penalty)
-        return beam.search(decoder, state, start, width=self.num_beams, penalty=penalty, **limits)[
-            0
-        ]
+        options = {"width": self.num_beams, "penalty": penalty}
+        return beam.search(decoder, state, start, **options, **limits)[0]
 
     def _to_text(self, row: list[int]) -> str:
         special = {*self.tokenizer.special_ids, -1}
@@ -124,7 +123,7 @@ def load(
       precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
-      UserError: the run has no objective {OBJECTIVE}, or the beam is wider than its vocabulary.
+      UserError: the run has no objective seq2seq, or the beam is wider than its vocabulary.
     """
     run = pretrained.load(name)
     if not is_encoder_decoder(run):

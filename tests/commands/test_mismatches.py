@@ -267,6 +267,7 @@ def test_an_empty_name_is_not_standard_input(typed, words):
         ("gpt2", "--length_penalty 2", "with --num_beams=1, expected an integer >="),
         ("reversal", "--num_beams 1 --length_penalty 2", "--length_penalty has no effect"),
         ("reversal", "--temperature 1", "--temperature has no effect"),
+        ("gpt2", "--input x", "--input: got x, expected none with a TEXT"),
     ],
 )
 def test_flags_of_generate_without_effect_are_refused(typed, run, words, message):

@@ -11,9 +11,10 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
 from bertjax import cli
-from bertjax.sweeps import scheduler
+from bertjax.sweeps import display, scheduler, sweep
 
 SWEEP = """
 from bertjax.config import load_config
@@ -105,6 +106,7 @@ class Home:
     def __init__(self, folder: pathlib.Path, capsys):
         self.folder, self.workdir, self._capsys = folder, folder / "sweep", capsys
         self.file = folder / "experiments" / "question.py"
+        self.place = ("--config", self.file, "--workdir", self.workdir)
         self.script = folder / "stand_in.py"
         self.script.write_text(STAND_IN)
         self.file.parent.mkdir()
@@ -118,8 +120,7 @@ class Home:
         (self.folder / "orders.json").write_text(json.dumps(orders))
 
     def sweep(self, *words: object) -> tuple[int, str, str]:
-        fixed = ("--config", str(self.file), "--workdir", str(self.workdir))
-        return self.type("run", *fixed, *words)
+        return self.type("run", *self.place, *words)
 
     def status(self, workdir: pathlib.Path, *words: object) -> tuple[int, str, str]:
         return self.type("status", "--workdir", workdir, *words)
@@ -278,8 +279,7 @@ def test_a_dry_run_prints_commands_and_writes_nothing(home):
 def test_missing_runs_become_commands_of_a_launcher(home):
     home.orders({NAMES[1]: "fail"})
     home.sweep()
-    words = ("--config", home.file, "--workdir", home.workdir)
-    status, out, _ = home.type("emit", "slurm", *words, "--", "--partition", "a b")
+    status, out, _ = home.type("emit", "slurm", *home.place, "--", "--partition", "a b")
     assert status == 0
     about, command = [line for line in out.splitlines() if line][1:]
     assert about == f"# {NAMES[1]}"
@@ -388,10 +388,6 @@ def test_a_config_with_a_task_is_fine_tuned(home):
 
 
 def test_the_live_table_shows_running_runs(home, monkeypatch):
-    from rich.console import Console
-
-    from bertjax.sweeps import display, sweep
-
     home.orders({NAMES[1]: "fail"})
     home.sweep()
     _, found = sweep.read(str(home.workdir))
