@@ -79,7 +79,7 @@ def test_a_run_in_a_bucket_resumes_on_another_machine_after_a_kill(
     alone = json.loads((tmp_path / "on_disk" / "summary.json").read_text())
     assert summary["mlm_loss"] == alone["mlm_loss"]
 
-    together = ["launch", "--processes", "2", "--devices", "1", "--"]
+    together = ["launch", "local", "--processes", "2", "--devices", "1", "--"]
     done = learn(run_bertjax, "gs://bucket/runs/it", "num_train_steps=16", before=together)
     assert done.returncode == 0, done.stderr
     assert "resuming from step 12" in done.stderr

@@ -79,7 +79,7 @@ def test_features_become_a_table(run_bertjax, data, run_of_two_layers, tmp_path,
     words = ["--init", f"random:{run_of_two_layers}", "--data", data, "--workdir", tmp_path / "w"]
     words += ["--recipe", "tiny", "--layers", "weighted_sum_all", "--seeds", 1]
     words += [f"--config.{name}={value}" for name, value in QUICK.items()]
-    output = run_bertjax("features", *words)
+    output = run_bertjax("suite", "features", *words)
     assert output.returncode == 0, output.stderr
     found = json.loads((tmp_path / "w" / "results.json").read_text())
     assert list(found) == ["weighted_sum_all"]

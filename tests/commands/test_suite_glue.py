@@ -80,7 +80,7 @@ def suite(stand_in, data, tmp_path, root, monkeypatch, capsys):
 def test_all_tasks_give_a_table_an_average_and_an_archive(suite, stand_in, tmp_path):
     stand_in(cola=0.2, rte=0.8)
     status, out, printed = suite("--seeds", 2)
-    assert status == 0
+    assert status == 0, printed
     folder = tmp_path / "suite"
     found = json.loads((folder / "results.json").read_text())
     assert set(found["tasks"]) == {task.name for task in GLUE}
