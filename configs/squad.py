@@ -1,8 +1,7 @@
 r"""Question answering: `configs/squad.py:TASK`, `:TASK,small`, `:TASK,tiny`; squad1 or squad2.
 
 Paper: Devlin et al. 2019, sections 4.2, 4.3 and appendix A.3: batches of 32, a learning rate of
-    5e-5
-and 3 epochs for SQuAD 1.1; batches of 48, the same learning rate and 2 epochs for SQuAD 2.0;
+5e-5 and 3 epochs for SQuAD 1.1; batches of 48, the same learning rate and 2 epochs for SQuAD 2.0;
 sequences of 384 tokens, windows with a stride of 128 (the released `run_squad.py`). `small` is for
 BERT-tiny to BERT-medium, with a learning rate of 1e-4; `tiny` takes seconds and is for tests.
 

@@ -277,6 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
 def _parts(content_type: str, body: bytes) -> tuple[str, bytes]:
     """Split a multipart upload into its name and content: JSON, then raw bytes."""
     boundary = re.search(r'boundary="?([^";]+)', content_type)[1].encode()
-    _, facts, content, _ = re.split(rb"(?:\r?\n)?--" + re.escape(boundary), body)
-    (facts, content) = (re.split(rb"\r?\n\r?\n", part, maxsplit=1)[1] for part in (facts, content))
+    # Clients end lines with \r\n or \n, and the content may itself end with \r.
+    end = b"\r\n" if b"--" + boundary + b"\r\n" in body else b"\n"
+    _, facts, content, _ = re.split(rb"(?:" + end + rb")?--" + re.escape(boundary), body)
+    (facts, content) = (part.partition(end + end)[2] for part in (facts, content))
     return json.loads(facts)["name"], content

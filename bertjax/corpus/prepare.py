@@ -70,6 +70,12 @@ def prepare(
 ) -> dict[str, Any]:
     """Prepare a corpus, or resume an interrupted call with the same arguments.
 
+    >>> manifest = bertjax.prepare(
+    ...     ["text/*.txt"], "runs/bert/tokenizer", "corpus", validation_fraction=0.2
+    ... )
+    >>> sorted(manifest["splits"])
+    ['train', 'validation']
+
     Args:
       inputs: Globs, `python-docs`, `tfds:NAME:SPLIT`, for the split `train`.
       tokenizer_path: A tokenizer's folder or file; it is copied into the corpus.

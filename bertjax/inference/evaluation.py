@@ -15,8 +15,12 @@ from bertjax.tasks import official
 def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
     """Evaluates a model, or a file of predictions.
 
-    >>> bertjax.evaluate("perplexity", "runs/gpt2", ["held_out/*"])  # doctest: +SKIP
-    >>> bertjax.evaluate("predictions", "mrpc", "MRPC.tsv", references="dev.tsv")  # doctest: +SKIP
+    >>> scores = bertjax.evaluate("perplexity", "runs/gpt2", ["text/*.txt"])
+    >>> 1 < scores["perplexity"] < float("inf")
+    True
+    >>> scores = bertjax.evaluate("predictions", "rte", "RTE.tsv", references="data/RTE/dev.tsv")
+    >>> 0 <= scores["accuracy"] <= 1
+    True
 
     Args:
       kind: `perplexity`, `choices` or `predictions`, the functions of this module.

@@ -88,11 +88,19 @@ class Model(pretrained.Pretrained):
         return self.load_params("encoder")["encoder"]
 
     def encoder(self, precision: str = "", **fields: Any) -> Encoder:
-        """See `Pretrained.encoder`; the default precision is that of this model."""
+        """See `Pretrained.encoder`; the default precision is that of this model.
+
+        >>> bertjax.load("runs/bert").encoder("bfloat16", hidden_dropout_prob=0.0).precision
+        'bfloat16'
+        """
         return super().encoder(precision or self.precision, **fields)
 
     def load_params(self, *parts: str) -> PyTree:
-        """Parts of the parameters, such as "encoder" and "mlm", on the default device."""
+        """Parts of the parameters, such as "encoder" and "mlm", on the default device.
+
+        >>> sorted(bertjax.load("runs/bert").load_params("encoder", "mlm"))
+        ['encoder', 'mlm']
+        """
         for part in parts:
             if part not in self._parts:
                 self._parts[part] = jax.tree.map(jnp.asarray, super().load_params(part)[part])
@@ -100,6 +108,11 @@ class Model(pretrained.Pretrained):
 
     def __call__(self, batch: Batch) -> Encoded:
         """Encodes a batch: `sequence` [B L D], and `pooled` [B D] of models with a pooler.
+
+        >>> bert = bertjax.load("runs/bert")
+        >>> batch = bert.tokenizer(["a text", ("a", "pair")], max_length=16)
+        >>> bert(batch).sequence.shape[:2]
+        (2, 16)
 
         Args:
           batch: `input_ids` [B L] and others, as `tokenizer` returns them.
@@ -110,6 +123,11 @@ class Model(pretrained.Pretrained):
         """Scores of the vocabulary at every position, of a masked or a causal language model.
 
         At position i a masked language model scores token i, a causal one token i + 1.
+
+        >>> bert = bertjax.load("runs/bert")
+        >>> batch = bert.tokenizer("the [MASK] cat", max_length=16)
+        >>> bert.logits(batch).shape == (1, 16, bert.tokenizer.vocab_size)
+        True
 
         Args:
           batch: `input_ids` [B L] and others, as `tokenizer` returns them.
@@ -124,6 +142,11 @@ class Model(pretrained.Pretrained):
         self, texts: str | Sequence[str], *, top_k: int = 5
     ) -> list[Candidate] | list[list[Any]]:
         """Predicts the [MASK] tokens of texts.
+
+        >>> bert = bertjax.load("runs/bert")
+        >>> candidates = bert.fill_mask("Paris is the [MASK] of France.", top_k=3)
+        >>> len(candidates), candidates[0].probability > candidates[2].probability
+        (3, True)
 
         Args:
           texts: One or more texts; each has one or more [MASK].
@@ -154,6 +177,11 @@ class Model(pretrained.Pretrained):
         batch_size: int = 64,
     ) -> Float[np.ndarray, "... D"]:
         """Embeds texts: one vector each, from the hidden states of a layer.
+
+        >>> bert = bertjax.load("runs/bert")
+        >>> vectors = bert.embed(["a text", "another text"], pooling="mean")
+        >>> vectors.shape == (2, bert.config.model.hidden_size)
+        True
 
         Args:
           texts: A text, or texts of any number, which are batched by length.
@@ -190,6 +218,11 @@ class Model(pretrained.Pretrained):
     ) -> Any:
         """Classifies texts or pairs with a model fine-tuned on a task of the GLUE kind.
 
+        >>> classifier = bertjax.load("runs/rte")
+        >>> answer = classifier.classify(("It rains in Oslo.", "It is wet in Oslo."))
+        >>> sorted(answer), sorted(answer["probabilities"])
+        (['label', 'probabilities'], ['entailment', 'not_entailment'])
+
         Args:
           texts: One or more texts, or pairs for a task of pairs.
           task: For a multi-task run, the task.
@@ -219,6 +252,11 @@ class Model(pretrained.Pretrained):
     def tag(self, texts: str | Sequence[str | Sequence[str]], *, batch_size: int = 32) -> Any:
         """Tags the words of texts with a model fine-tuned for named entity recognition.
 
+        >>> ner = bertjax.load("runs/ner")
+        >>> found = ner.tag("Anna came from Oslo")
+        >>> found["words"], len(found["tags"])
+        (['Anna', 'came', 'from', 'Oslo'], 4)
+
         Args:
           texts: One or more texts, split into words at white space; or lists of words.
           batch_size: Number of sequences per batch.
@@ -236,6 +274,11 @@ class Model(pretrained.Pretrained):
 
     def answer(self, question: str, context: str) -> dict[str, Any]:
         """Answers a question by a span of a context, with a model fine-tuned on SQuAD.
+
+        >>> qa = bertjax.load("runs/squad2")
+        >>> context = "Anna came from Oslo by the river."
+        >>> qa.answer("Who came from Oslo?", context)["answer"] in context
+        True
 
         Returns:
           `answer`, "" for none; `n_best`, the best spans with their scores; for SQuAD 2.0 also
@@ -264,6 +307,11 @@ class Model(pretrained.Pretrained):
         batch_size: int = 8,
     ) -> str | list[str]:
         """Continues prompts with a causal language model; greedy by default.
+
+        >>> gpt = bertjax.load("runs/gpt2")
+        >>> texts = gpt.generate(["The river", "Anna came"], max_new_tokens=8)
+        >>> len(texts)
+        2
 
         Args:
           prompts: One or more prompts.
@@ -302,6 +350,10 @@ class Model(pretrained.Pretrained):
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Writes a folder that `from_pretrained` of transformers opens, atomically.
+
+        >>> bertjax.load("runs/bert").save_pretrained("bert-hf")
+        >>> bertjax.load("bert-hf").config.model.name
+        'bert'
 
         Raises:
           UserError: transformers has no such model, or the folder is not empty.

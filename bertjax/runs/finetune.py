@@ -42,6 +42,11 @@ def finetune(
 
     Writes `results.json`, `summary.json` and the median seed's `predictions/` after every seed.
 
+    >>> config = bertjax.load_config("glue:rte,tiny", {"num_train_epochs": 1})
+    >>> (seed,) = bertjax.finetune(config, init="runs/bert", data="data", workdir="rte")
+    >>> sorted(seed["scores"])
+    ['dev/accuracy']
+
     Args:
       recipe: A config with a `task`, such as one of `configs/glue.py`.
       init: RUN, RUN@STEP, RUN@best or random:RUN.

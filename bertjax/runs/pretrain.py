@@ -65,6 +65,11 @@ def pretrain(
 ) -> PretrainingResult:
     """Pretrains to the last step; a run that was stopped resumes from its newest checkpoint.
 
+    >>> shorter = {"num_train_steps": 2, "model.num_hidden_layers": 1}
+    >>> config = bertjax.load_config("quickstart", shorter)
+    >>> bertjax.pretrain(config, "runs/quickstart").summary["steps"]
+    2
+
     Args:
       config: As a file of `configs/` makes it.
       workdir: Folder of the run, or gs://...

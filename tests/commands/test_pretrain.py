@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -88,11 +89,33 @@ def losses(workdir):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(corpus, tmp_path_factory, run_bertjax):
+def uninterrupted_process(corpus, tmp_path_factory, run_bertjax):
+    """A run's folder, and what its process printed: with the names of all imported modules."""
     workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
-    done = run_bertjax(*words(corpus, workdir))
+    done = run_bertjax(*words(corpus, workdir), env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.returncode == 0, done.stderr
-    return workdir
+    return workdir, done.stderr
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(uninterrupted_process):
+    return uninterrupted_process[0]
+
+
+def test_training_from_a_corpus_imports_no_library_of_other_commands(uninterrupted_process):
+    _, printed = uninterrupted_process
+    imported = set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\w+)", printed, re.MULTILINE))
+    assert "bertjax" in imported
+    others = {
+        "tensorflow_datasets",
+        "sklearn",
+        "scipy",
+        "pandas",
+        "torch",
+        "safetensors",
+        "tensorflow",
+    }
+    assert not others & imported
 
 
 def test_the_summary_has_the_unigram_baseline(uninterrupted):

@@ -1,6 +1,5 @@
 """`bertjax.load`: a trained model in Python, against its modules applied by hand."""
 
-import doctest
 import pathlib
 import re
 import shutil
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.inference import loader
 from bertjax.inference.text_encoder import TextEncoder
 from bertjax.tokenizers import tokenizer
 
@@ -145,14 +143,6 @@ def test_what_a_model_has_no_head_for_is_refused_by_name(bert, classifier):
     ]:
         with pytest.raises(bertjax.UserError, match=message):
             call()
-
-
-def test_the_examples_in_the_docstrings_run(tmp_path, monkeypatch):
-    shutil.copytree(SAVED / "run", tmp_path / "runs" / "bert")
-    monkeypatch.chdir(tmp_path)
-    result = doctest.testmod(loader, extraglobs={"bertjax": bertjax})
-    assert result.attempted >= 2
-    assert result.failed == 0
 
 
 def test_the_python_section_of_the_readme_runs(root, tmp_path, monkeypatch):
