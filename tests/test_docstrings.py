@@ -14,17 +14,18 @@ GPT = {
     "num_train_steps": 1,
     "log_every": 1,
     "eval_every": 1,
-    "eval_examples": 2,
+    "eval_examples": 8,
     "model.hidden_size": 8,
     "model.num_attention_heads": 2,
     "model.num_hidden_layers": 1,
     "model.intermediate_size": 12,
     "model.max_position_embeddings": 32,
     "tokenizer.path": "vocab",
+    "model.vocab_size": 200,
     "data.input": ("text/*.txt",),
     "data.validation_fraction": 0.3,
     "data.max_seq_length": 32,
-    "data.batch_size": 2,
+    "data.batch_size": 8,
     "data.microbatches": 1,
 }
 
@@ -49,30 +50,31 @@ def folder(root, tmp_path_factory, load_script):
         patch.setenv("BERTJAX_CACHE", str(folder / "cache"))
         bertjax.pretrain(bertjax.load_config("gpt2:tiny", GPT), "runs/gpt2")
         shorter = {"num_train_epochs": 1, "keep_checkpoints": True, "data.max_seq_length": 32}
-        for spec, data, name in [
-            ("ner:conll2003", "ner", "ner"),
-            ("squad:squad2", "squad2", "squad2"),
+        for task, spec, own in [
+            ("ner", "ner:conll2003", {}),
+            ("squad2", "squad:squad2", {"data.max_query_length": 8, "data.doc_stride": 8}),
         ]:
-            config = bertjax.load_config(f"{spec},tiny", shorter)
-            bertjax.finetune(config, init="runs/bert", data=f"data/{data}", workdir=f"runs/{name}")
+            config = bertjax.load_config(f"{spec},tiny", shorter | own)
+            bertjax.finetune(config, init="runs/bert", data=f"data/{task}", workdir=f"runs/{task}")
         yield folder
 
 
 @pytest.mark.parametrize(
-    ("module", "count"),
+    "module",
     [
-        ("bertjax.inference.loader", 2),
-        ("bertjax.inference.model", 24),
-        ("bertjax.inference.evaluation", 4),
-        ("bertjax.corpus.prepare", 2),
-        ("bertjax.runs.pretrain", 3),
-        ("bertjax.runs.finetune", 3),
+        "inference.loader",
+        "inference.model",
+        "inference.evaluation",
+        "corpus.prepare",
+        "runs.pretrain",
+        "runs.finetune",
     ],
 )
-def test_the_examples_run(folder, module, count):
+def test_the_examples_run(folder, module):
     names = {"bertjax": bertjax}
-    result = doctest.testmod(importlib.import_module(module), extraglobs=names)
-    assert (result.attempted, result.failed) == (count, 0)
+    result = doctest.testmod(importlib.import_module(f"bertjax.{module}"), extraglobs=names)
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_every_public_function_and_method_has_an_example():

@@ -220,8 +220,8 @@ class Model(pretrained.Pretrained):
 
         >>> classifier = bertjax.load("runs/rte")
         >>> answer = classifier.classify(("It rains in Oslo.", "It is wet in Oslo."))
-        >>> sorted(answer), sorted(answer["probabilities"])
-        (['label', 'probabilities'], ['entailment', 'not_entailment'])
+        >>> answer["label"] in answer["probabilities"], sorted(answer["probabilities"])
+        (True, ['entailment', 'not_entailment'])
 
         Args:
           texts: One or more texts, or pairs for a task of pairs.

@@ -45,7 +45,7 @@ def finetune(
     >>> config = bertjax.load_config("glue:rte,tiny", {"num_train_epochs": 1})
     >>> (seed,) = bertjax.finetune(config, init="runs/bert", data="data", workdir="rte")
     >>> sorted(seed["scores"])
-    ['dev/accuracy']
+    ['dev/accuracy', 'dev/score']
 
     Args:
       recipe: A config with a `task`, such as one of `configs/glue.py`.

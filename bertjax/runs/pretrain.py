@@ -65,9 +65,10 @@ def pretrain(
 ) -> PretrainingResult:
     """Pretrains to the last step; a run that was stopped resumes from its newest checkpoint.
 
-    >>> shorter = {"num_train_steps": 2, "model.num_hidden_layers": 1}
-    >>> config = bertjax.load_config("quickstart", shorter)
-    >>> bertjax.pretrain(config, "runs/quickstart").summary["steps"]
+    >>> text = {"data.input": ("text/*.txt",), "data.validation_fraction": 0.3}
+    >>> tokenizer = {"tokenizer.path": "vocab", "model.vocab_size": 200}
+    >>> config = bertjax.load_config("quickstart", {**text, **tokenizer, "num_train_steps": 2})
+    >>> bertjax.pretrain(config, "runs/own").summary["steps"]
     2
 
     Args:

@@ -106,6 +106,8 @@ def prepare(
         teacher.check(config, tokenizer, max_length)
     last = phases[-1]
     examples = runs_examples.examples(config, corpus, tokenizer, last.max_seq_length)
+    if held_out is not None:  # checks that it has enough documents, before the first step
+        runs_examples.examples(config, held_out, tokenizer, last.max_seq_length)
     rows = examples.build(0, np.zeros(1, np.int64))
     rows["example_weight"] = np.ones(1, np.float32)
     objectives = runs_teachers.objectives(

@@ -104,18 +104,10 @@ def uninterrupted(uninterrupted_process):
 
 def test_training_from_a_corpus_imports_no_library_of_other_commands(uninterrupted_process):
     _, printed = uninterrupted_process
-    imported = set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\w+)", printed, re.MULTILINE))
-    assert "bertjax" in imported
-    others = {
-        "tensorflow_datasets",
-        "sklearn",
-        "scipy",
-        "pandas",
-        "torch",
-        "safetensors",
-        "tensorflow",
-    }
-    assert not others & imported
+    names = re.findall(r"^import time: +\d+ \| +\d+ \| +([\w.]+)", printed, re.MULTILINE)
+    others = {"tensorflow_datasets", "sklearn", "scipy", "pandas", "torch._C", "safetensors"}
+    assert "bertjax" in names
+    assert not others & set(names)
 
 
 def test_the_summary_has_the_unigram_baseline(uninterrupted):
