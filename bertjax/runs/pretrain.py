@@ -140,7 +140,7 @@ def train_job(
     if interrupt.stopped:
         return None, fitted.first_step
     means = evaluation.newest or _evaluate(job, fitted.state)
-    costs = {**fitted.costs, "guesses": predict(job, fitted.state.params)}
+    costs = {**fitted.costs, "guesses": predict(job, fitted.state.evaluation_params)}
     return _summarise(job, fitted.state, costs, means), fitted.first_step
 
 
@@ -170,7 +170,7 @@ def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
     last, limit = job.phases[-1], job.config.eval_examples
     examples = job.examples(job.held_out, last)
     return held_out.measure(
-        job.trainer, state.params, examples, batch_size=last.batch_size, limit=limit
+        job.trainer, state.evaluation_params, examples, batch_size=last.batch_size, limit=limit
     )
 
 

@@ -26,6 +26,7 @@ from bertjax.constraints import (
     check_value,
     fields_of,
     integer,
+    share,
 )
 from bertjax.corpus import text
 from bertjax.data import examples
@@ -232,6 +233,8 @@ class Optimizer:
       warmup_share: Of a fine-tuning: share of its steps.
       layerwise_decay: Factor between the steps of a layer and those of the layer above.
       freeze_encoder: Whether only the modules above the encoder are trained.
+      ema_decay: Decay of a moving average of the weights, which evaluation, export and fine-tuning
+        use (`train/averaging.py`); 0 for none.
     """
 
     name: PLUG_INS["optimizer.name"].hint
@@ -243,6 +246,7 @@ class Optimizer:
     warmup_share: Share
     layerwise_decay: PositiveShare
     freeze_encoder: bool
+    ema_decay: Annotated[float, share(open_high=True, meaning="0 averages nothing")]
 
 
 class Model:
