@@ -80,7 +80,7 @@ class ExponentialMovingAverage(Averaging):
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleFree(Averaging):
-    """The averaging of schedule-free optimizers (Defazio et al. 2024, section 2, equations 5 to 7).
+    """The averaging of schedule-free optimizers (Defazio et al. 2024, section 2).
 
     The optimizer updates z (`params`), x is a weighted average of all z, and gradients are computed
     at y, between the two. The weight of a z is the square of the highest learning rate so far, as

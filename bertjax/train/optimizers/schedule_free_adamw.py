@@ -19,7 +19,8 @@ class Optimizer:
     """The learning rate is one to ten times AdamW's, constant after the warmup.
 
     Attributes:
-      weight_decay: Decoupled; of the weights at which the gradient is computed (appendix B).
+      weight_decay: Decoupled; of the weights at which the gradient is computed, as in the published
+        code.
       adam_b1: Share of the average in those weights.
       adam_b2: Decay of the second moment.
       adam_eps: Added to the root of the second moment.

@@ -1,7 +1,7 @@
-"""Warmup-stable-decay: constant, then a short decay (Zhai et al. 2022; Hägele et al. 2024).
+"""Warmup-stable-decay: constant, then a short decay (Hu et al. 2024; Hägele et al. 2024).
 
 A checkpoint from before the decay can be trained for longer, or decayed on other data, without
-having known the length of the run (Hägele et al. 2024, section 4).
+having known the length of the run.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Schedule:
 
     Attributes:
       end_learning_rate: At the last step of the run.
-      decay_share: Share of all steps of the run in the decay (Hägele et al. 2024, figure 5).
+      decay_share: Share of all steps of the run in the decay (Hägele et al. 2024, section 3).
       decay_steps: Number of steps of the decay; 0 for `decay_share`.
       decay_shape: "1-sqrt", 1 minus the square root of the share that is done, or "linear".
     """
