@@ -1,12 +1,14 @@
 """Lion, StableAdamW, Adafactor and Muon against numpy in float64, over several steps."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import PartitionSpec
 
-from bertjax.train import matrices, optimizer
+from bertjax.train import matrices, optimizer, sharding
 from bertjax.train.checkpoint import trees
 from bertjax.train.optimizers import muon
 
@@ -189,3 +191,18 @@ def test_a_factored_moment_has_the_size_of_a_row_and_a_column():
     state = optimizer.make("adafactor", min_size_to_factor=8).init(params)
     sizes = [leaf.shape for leaf in jax.tree.leaves(state) if leaf.size > 1]
     assert sorted(sizes) == [(N, 2, 4), (N, 8)]
+
+
+def test_rows_and_columns_are_sharded_as_the_axes_that_they_keep():
+    kernel = jnp.zeros((2, 16, 4, 8))
+    boxed = nn.LogicallyPartitioned(kernel, ("layers", "embed", "heads", "kv"))
+    params = {"encoder": {"layers": {"block": {"query": {"kernel": boxed}}}}}
+    state = optimizer.make("adafactor", min_size_to_factor=4).init(params)
+    mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1})
+    specs = [
+        placed.spec for placed in jax.tree.leaves(sharding.shardings(state, mesh, sharding.RULES))
+    ]
+    count, columns, rows = specs
+    assert count == PartitionSpec()
+    assert columns == PartitionSpec(None, "tensor", None)
+    assert rows == PartitionSpec(None, "fsdp")
