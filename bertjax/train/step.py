@@ -18,6 +18,7 @@ from bertjax.train.accumulation import (
     sum_over,
 )
 from bertjax.train.averaging import averaging_of
+from bertjax.train.schedule import SCHEDULE_STEP
 from bertjax.train.sharding import num_data_shards, vmap_data_shards
 from bertjax.train.state import TrainState
 
@@ -107,7 +108,7 @@ def make_train_step(
             sums = reduce_shards(sums)
             carry = merge_microbatches(carry)
         metrics = {name: mean(total) for name, total in sums.items()}
-        metrics["learning_rate"] = schedule(state.step)
+        metrics |= _learning_rate(schedule, state.step, batch)
         state, update_metrics = _update(state, params, gradient, carry, metrics, optimizer)
         return state, metrics | update_metrics
 
@@ -212,6 +213,14 @@ def _update(
         average=select(average, state.average),
     )
     return state, {"gradient_norm": gradient_norm, "skipped": skipped}
+
+
+def _learning_rate(schedule: optax.Schedule, step: Array, batch: Batch) -> Metrics:
+    """The learning rate of a step, or of the latest position in the schedule of all hosts."""
+    if SCHEDULE_STEP not in batch:
+        return {"learning_rate": schedule(step)}
+    position = batch[SCHEDULE_STEP].max()
+    return {"learning_rate": schedule(position), SCHEDULE_STEP: position}
 
 
 def _stream(seed: int, purpose: str) -> Array:

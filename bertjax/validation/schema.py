@@ -70,6 +70,8 @@ class PretrainingRun(Run):
       keep_best: Number of the best checkpoints by `best_metric` to keep.
       best_metric: One of `held_out_metrics`.
       best_mode: "min" or "max": which values of it are better.
+      budget_seconds: Wall-clock time of training over all starts, which the learning rate follows
+        in place of the steps; `num_train_steps` is the maximum then. 0 for none.
     """
 
     num_train_steps: PositiveInt
@@ -80,6 +82,7 @@ class PretrainingRun(Run):
     keep_best: NonNegativeInt
     best_metric: AnyText
     best_mode: Annotated[str, OneOf(folder.DIRECTIONS)]
+    budget_seconds: NonNegativeFloat
 
 
 class FineTuningRun(Run):
