@@ -8,6 +8,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
+from bertjax import catalog
 from bertjax.train import matrices, optimizer, sharding
 from bertjax.train.checkpoint import trees
 from bertjax.train.optimizers import muon
@@ -206,3 +207,14 @@ def test_rows_and_columns_are_sharded_as_the_axes_that_they_keep():
     assert count == PartitionSpec()
     assert columns == PartitionSpec(None, "tensor", None)
     assert rows == PartitionSpec(None, "fsdp")
+
+
+@pytest.mark.parametrize("kind", catalog.names(optimizer.FOLDER))
+def test_frozen_parts_have_neither_updates_nor_state(kind):
+    params, gradient = as_tree(draws(0)), as_tree(draws(1))
+    transform = optimizer.make(kind, frozen_parts=("encoder",))
+    state = transform.init(params)
+    assert not any("encoder" in name for name in trees.flatten_names(state))
+    updates, _ = transform.update(gradient, state, params)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates["encoder"]))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(updates["mlm"]))
