@@ -125,7 +125,7 @@ def fit(
       log: Logs one line.
       budget_seconds: Ends training earlier when they are spent; 0 for no budget.
     """
-    budget = Budget(budget_seconds, config.num_train_steps)
+    budget = Budget(budget_seconds, config.num_train_steps, trainer.mesh)
     with contextlib.closing(checkpoints):
         resumed = checkpoints.resume(trainer.shapes)
         if resumed is None:
@@ -137,7 +137,7 @@ def fit(
         first_step = int(state.step)
         with batches(first_step) as host_batches:
             flops = functools.cache(lambda shape: trainer.flops(example_batch, shape))
-            feed = Feed(budget.stamp(host_batches), trainer.mesh, flops)
+            feed = Feed(host_batches, trainer.mesh, flops, budget.stamp)
             report = Report(config.log_every, feed.work, peak_flops(config, trainer))
             goodput = Goodput(folder)
             # Hooks that measure come before those that write, and saving is last.

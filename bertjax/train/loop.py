@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.interfaces import extent
+from bertjax.interfaces import Batch, extent
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.hooks import Hook, Run
 from bertjax.train.report import Work
@@ -111,6 +111,7 @@ class Feed:
       batches: (step, this host's rows of its batch).
       mesh: Where they are placed.
       flops: FLOPs of the model for a step on a batch of this shape, (B, L).
+      stamp: Adds keys to a batch on the devices, when the loop takes it.
 
     Attributes:
       wait_seconds: Total time spent on building and placing batches.
@@ -121,15 +122,16 @@ class Feed:
         batches: Iterable[tuple[int, Mapping[str, np.ndarray]]],
         mesh: Mesh,
         flops: Callable[[tuple[int, ...]], float] = lambda shape: 0.0,
+        stamp: Callable[[Batch], Batch] = lambda batch: batch,
     ):
-        self._batches, self._mesh, self._flops = batches, mesh, flops
+        self._batches, self._mesh, self._flops, self._stamp = batches, mesh, flops, stamp
         self._shapes: dict[int, tuple[int, ...]] = {}
         self.wait_seconds = 0.0
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, jax.Array]]]:
+    def __iter__(self) -> Iterator[tuple[int, Batch]]:
         start = time.monotonic()
         for before, rows in self._batches:
-            batch = to_global(rows, self._mesh)
+            batch = self._stamp(to_global(rows, self._mesh))
             self._shapes[before + 1] = extent(batch)
             self.wait_seconds += time.monotonic() - start
             yield before, batch

@@ -216,7 +216,7 @@ def _update(
 
 
 def _learning_rate(schedule: optax.Schedule, step: Array, batch: Batch) -> Metrics:
-    """The learning rate of a step, or of the latest position in the schedule of all hosts."""
+    """The learning rate of a step, or of the position in the schedule that the batch has."""
     if SCHEDULE_STEP not in batch:
         return {"learning_rate": schedule(step)}
     position = batch[SCHEDULE_STEP].max()

@@ -8,13 +8,14 @@ import pytest
 from bertjax import build
 from bertjax.config import load_config
 from bertjax.errors import UserError
-from bertjax.train import schedule
-from bertjax.train.budget import Budget
+from bertjax.train import schedule, sharding
+from bertjax.train.budget import Budget, _latest
 from bertjax.train.hooks import Hook
 from bertjax.train.loop import train
 from bertjax.train.step import _learning_rate
 
 STEPS, SECONDS = 100, 50.0
+MESH = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1})
 
 
 class State(dict):
@@ -45,8 +46,8 @@ class Batches:
     wait_seconds = 0.0
 
     def __init__(self, budget, start):
-        rows = ((step, {"input_ids": np.zeros((4, 3))}) for step in range(start, STEPS))
-        self._batches = budget.stamp(rows)
+        rows = {"input_ids": np.zeros((4, 3))}
+        self._batches = ((step, budget.stamp(rows)) for step in range(start, STEPS))
 
     def __iter__(self):
         return self._batches
@@ -65,7 +66,8 @@ def run(monkeypatch):
 
     def step(state, batch):
         clock[0] += 5
-        return advance(state, batch)
+        # On the host: a step on one device is compiled once.
+        return advance(state, jax.device_get(batch))
 
     position = np.zeros(4, np.float32)
     for batch in (
@@ -75,7 +77,10 @@ def run(monkeypatch):
         advance(State(step=jnp.int32(0)), batch)
 
     def go(seconds, first=0, restored=None, last=STEPS, turn=0):
-        budget, diary = Budget(seconds, STEPS), Diary(lambda: clock.append(clock.pop() + turn))
+        budget, diary = (
+            Budget(seconds, STEPS, MESH),
+            Diary(lambda: clock.append(clock.pop() + turn)),
+        )
         state = train(
             State(step=jnp.int32(first)),
             Batches(budget, first),
@@ -122,7 +127,7 @@ def test_without_a_budget_the_schedule_follows_the_steps(run):
 
 def test_the_latest_clock_of_all_hosts_counts():
     rate = schedule.make("linear", learning_rate=1.0, num_train_steps=STEPS)
-    batch = {"schedule_step": jnp.asarray([25.0, 25.0, 75.0, 75.0])}
+    batch = {"schedule_step": _latest(jnp.asarray([25.0, 75.0, 25.0]), 4)}
     found = jax.jit(lambda step, batch: _learning_rate(rate, step, batch))(3, batch)
     assert found == {"learning_rate": pytest.approx(0.25), "schedule_step": 75.0}
 
