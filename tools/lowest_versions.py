@@ -1,7 +1,7 @@
 """Prints the lowest allowed version of each dependency, as constraints for `pip install -c`.
 
-    python tools/lowest_versions.py > constraints.txt
-    python -m pip install -c constraints.txt .
+python tools/lowest_versions.py > constraints.txt
+python -m pip install -c constraints.txt .
 """
 
 import pathlib
