@@ -152,6 +152,26 @@ def test_a_released_file_has_positions_and_heads_that_transformers_ignores(run, 
     assert Released.of(config, without).fields["mask_decoder_layers"] == 0
 
 
+def test_released_embeddings_have_more_rows_than_the_tokenizer_has_tokens(run, tmp_path):
+    folder, *_ = run("tiny,mlm")
+    export(folder, tmp_path / "hf")
+    path, head = tmp_path / "hf" / "config.json", "lm_predictions.lm_head.bias"
+    config, arrays = json.loads(path.read_text()), weights.read(tmp_path / "hf")
+    grown = {
+        name: np.pad(arrays[name], [(0, 3), *[(0, 0)] * (arrays[name].ndim - 1)])
+        for name in (WORDS, head)
+    }
+    path.write_text(json.dumps(config | {"vocab_size": config["vocab_size"] + 3}))
+    weights.write(tmp_path / "hf", arrays | grown)
+    made = importing.read(tmp_path / "hf")
+    assert made.config.model.vocab_size == config["vocab_size"] + 3
+    # Fine-tuning and continued pretraining with the tokenizer of the import.
+    build.check_vocabulary(made.config, made.tokenizer, build.extra_ids(made.config))
+    path.write_text(json.dumps(config | {"vocab_size": config["vocab_size"] - 3}))
+    with pytest.raises(UserError, match=r"vocab_size of .*: got \d+, expected \d+, that of its"):
+        importing.read(tmp_path / "hf")
+
+
 CONFIG = {
     "vocab_size": 30,
     "hidden_size": 8,

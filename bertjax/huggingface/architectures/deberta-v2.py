@@ -47,6 +47,8 @@ SAME = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
+SPARE_ROWS = True  # 128,100 for 128,001 tokens
+
 BUFFERS = tuple(
     f"mask_predictions.{module}.{array}"
     for module in ("dense", "LayerNorm", "classifier", "classifer")  # misspelled in some releases
