@@ -1,8 +1,8 @@
 """Gradient-disentangled sharing of word embeddings (He et al. 2023, DeBERTaV3, section 3.3).
 
 A generator and a discriminator share one table, which only the generator trains; the discriminator
-trains its difference from that table. Both tables are parameters of the encoder, so that it computes
-the same without the generator: fine-tuning trains the difference alone.
+trains its difference from that table. Both tables are parameters of the encoder, so that it
+computes the same without the generator; fine-tuning trains the difference alone.
 """
 
 import flax.linen as nn
