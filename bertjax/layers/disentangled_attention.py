@@ -4,7 +4,8 @@ He et al. 2021, section 3.1, with the logarithmic buckets of distances of DeBERT
 
 The projected embeddings of the distances are looked up once for all rows, [2L H K], and a matrix of
 products with all of them, [B H L 2L] for each term, is shifted to the scores [B H L L]: twice the
-memory of the scores, no lookup for each pair of tokens, and no [B H L L K].
+memory of the scores, and no [B H L L K]. Lookups for each pair of tokens, as in the released code,
+would be gathers of the size of the scores with scatters as gradients, which TPUs do slowly.
 """
 
 import math
