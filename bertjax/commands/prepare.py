@@ -26,12 +26,16 @@ inputs:
   'text/*.txt'           plain text, documents separated by blank lines
   'wiki/*.gz'            output of WikiExtractor; .gz .bz2 .xz .zst are decompressed
   'data/*.jsonl.zst'     JSON lines with a "text", or the field named by --text_field
+  'data/*.parquet'       a column of a table, likewise: CSV, TSV, Parquet, Arrow, MDS
+  saved/train            a folder that datasets.save_to_disk or MDSWriter wrote
+  'crawl/*.wet.gz'       plain text of web archives (WARC, WET)
+  'hf://datasets/OWNER/NAME/*.parquet'    files on the Hugging Face Hub; gs://, s3:// likewise
   tfds:lm1b:train        a dataset of TensorFlow Datasets, prepared as array_record
   'pairs/*.tsv'          with --format source-target: source, tab, target per line; or JSON lines
                          or a TFDS dataset with "source" and "target"
   python-docs            Python's documentation, 13 MB of English that every machine has
-  For tables (CSV, TSV, Parquet, Arrow), pages (HTML, PDF, WARC) and archives the error message
-  has a command that converts them; --format text reads text such as CSV as prose.
+  For pages (HTML, PDF) and archives the error message has a command that converts them;
+  --format text reads text such as CSV as prose.
 
 examples:
   bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --output corpus/

@@ -18,11 +18,13 @@ from typing import Any
 
 import bertjax
 from bertjax.corpus import text as corpus_text
+from bertjax.corpus.documents import Document
 from bertjax.corpus.encoding import DocumentEncoder, EncodedDocuments
+from bertjax.corpus.format import TEXT_FIELD
+from bertjax.corpus.pairs import FORMAT
 from bertjax.corpus.reading import Block, Stream, read_blocks
 from bertjax.corpus.shards import SplitWriter, disk_errors
 from bertjax.corpus.sources import Source, find_overlap, find_sources
-from bertjax.corpus.text import Document
 from bertjax.corpus.workers import WorkerPool
 from bertjax.corpus.writer import CorpusWriter
 from bertjax.errors import UserError
@@ -105,7 +107,7 @@ def prepare(
         "errors": errors,
         "tfds_data_dir": tfds_data_dir,
         # Manifests of older versions have no such field, which is read as None.
-        "text_field": None if text_field in ("", corpus_text.TEXT_FIELD) else text_field,
+        "text_field": None if text_field in ("", TEXT_FIELD) else text_field,
         "shard_size": shard_size,
         "tokenizer": tokenizer.fingerprint,
         "version": bertjax.__version__,
@@ -115,7 +117,7 @@ def prepare(
     corpus_text.check_sources(sources, format=format, text_field=text_field)
     options: dict[str, Any] = {"format": format, "errors": errors, "tfds_data_dir": tfds_data_dir}
     read = functools.partial(corpus_text.read_source, text_field=text_field, **options)
-    encoder_arguments = str(tokenizer_path), format == corpus_text.FORMAT
+    encoder_arguments = str(tokenizer_path), format == FORMAT
     upload = copies.atomic_upload(out, "manifest.json")
     with upload as folder, CorpusWriter(folder, recipe, streams) as corpus:
         if corpus.manifest is None:

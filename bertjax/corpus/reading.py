@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bertjax.corpus.documents import Document
 from bertjax.corpus.shards import START, Position
 from bertjax.corpus.sources import Source
-from bertjax.corpus.text import Document
 from bertjax.errors import UserError
+from bertjax.io.file_kinds import split_name
 
 BLOCK_CHARACTERS = 1 << 18
 """Size of a block, the unit of work of a worker process: large enough to make the transfer cheap,
 small enough to balance the load."""
-
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-
 
 _digest = functools.partial(hashlib.blake2b, digest_size=16)
 
@@ -140,7 +138,7 @@ def _read_with_digests(
 
 def _bytes_read(source: Source, size: int) -> int:
     """Bytes of a file that have been read; 0 for a compressed file, where that is unknown."""
-    return 0 if source.name.endswith(_COMPRESSED) else min(size, source.bytes)
+    return 0 if split_name(source.name)[1] else min(size, source.bytes)
 
 
 def _changed_message(source: Source) -> str:

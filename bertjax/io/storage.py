@@ -59,7 +59,7 @@ def to_path(name: Any) -> Any:
             f"unsupported path: got {name}, expected a local path or one that starts with {known}"
         )
     try:
-        _disable_listings_cache()
+        disable_listings_cache()
         from etils import epath
 
         path = epath.Path(str(name))
@@ -72,7 +72,7 @@ def to_path(name: Any) -> Any:
     return path
 
 
-def _disable_listings_cache() -> None:
+def disable_listings_cache() -> None:
     """Disable fsspec's cache of listings: other hosts of a run write to the same folders."""
     from fsspec import config
 

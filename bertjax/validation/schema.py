@@ -126,9 +126,10 @@ class Data:
 
     Attributes:
       corpus: Folder of a prepared corpus; "" prepares `input` on the first start.
-      input: Globs of text, "python-docs" or "tfds:NAME:SPLIT".
+      input: Globs of files, folders of datasets, "python-docs" or "tfds:NAME:SPLIT".
       text_format: Format of the files of `input`; "auto" detects it.
-      text_field: Field of JSON lines and of tfds:NAME:SPLIT with the text; "" for "text".
+      text_field: Field of JSON lines, column of a table or feature of tfds:NAME:SPLIT with the
+        text; "" for "text".
       validation_input: Globs of held-out text.
       validation_fraction: Share of the documents of `input` that is held out instead.
       cache: Folder of prepared corpora; "" for ~/.cache/bertjax.
