@@ -104,7 +104,8 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
             "corpus": "",
             "input": (),
             "text_format": "auto",
-            "text_field": "",  # field of JSON lines and of tfds:NAME:SPLIT; empty: "text"
+            "text_field": "",  # field of JSON lines, column of a table; empty: "text"
+            "filters": (),  # "gopher", "duplicates", "min_characters=200" ...
             "validation_input": (),
             "validation_fraction": 0.01,
             "cache": "",

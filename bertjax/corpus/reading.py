@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bertjax.corpus.documents import Document
 from bertjax.corpus.shards import START, Position
 from bertjax.corpus.sources import Source
@@ -38,6 +40,7 @@ class Block:
       position: Position in the input at the end of the block.
       is_last: Whether this is the last block of the split.
       input_bytes: Bytes of the stream that have been read, as far as known.
+      keys: Keys of each of `texts`, by which duplicates are found, if they are filtered.
     """
 
     split: str
@@ -48,6 +51,7 @@ class Block:
     position: Position = START
     is_last: bool = False
     input_bytes: int = 0
+    keys: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     def add(self, document: Document) -> None:
         self.replaced += document.replaced

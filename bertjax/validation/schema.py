@@ -28,6 +28,7 @@ from bertjax.constraints import (
     integer,
 )
 from bertjax.corpus import text
+from bertjax.corpus.filters import FilterName
 from bertjax.data import examples
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import PRECISIONS
@@ -130,6 +131,8 @@ class Data:
       text_format: Format of the files of `input`; "auto" detects it.
       text_field: Field of JSON lines, column of a table or feature of tfds:NAME:SPLIT with the
         text; "" for "text".
+      filters: Documents of `input` to drop: "gopher", "duplicates", "min_characters=200" ..., as
+        of `bertjax prepare --filter`.
       validation_input: Globs of held-out text.
       validation_fraction: Share of the documents of `input` that is held out instead.
       cache: Folder of prepared corpora; "" for ~/.cache/bertjax.
@@ -148,6 +151,7 @@ class Data:
     input: tuple[AnyText, ...]
     text_format: Annotated[str, OneOf(text.list_formats())]
     text_field: AnyText
+    filters: tuple[Annotated[str, FilterName()], ...]
     validation_input: tuple[AnyText, ...]
     validation_fraction: ShareBelowOne
     cache: AnyText

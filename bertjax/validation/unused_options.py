@@ -66,7 +66,7 @@ CONFIG = (
     Unread(
         (
             *_TOKENIZER_TRAINING,
-            *("data.input", "data.text_format", "data.text_field"),
+            *("data.input", "data.text_format", "data.text_field", "data.filters"),
             *("data.validation_input", "data.validation_fraction"),
         ),
         "data.corpus",
@@ -82,7 +82,7 @@ CONFIG = (
         "leave one of them out",
     ),
     Unread(
-        ("data.corpus", "data.text_format", "data.text_field"),
+        ("data.corpus", "data.text_format", "data.text_field", "data.filters"),
         "data.format",
         lambda format: not catalog.load("data/formats", format).Format.reads_text,
         "a format of text",
