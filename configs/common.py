@@ -106,6 +106,10 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
             "text_format": "auto",
             "text_field": "",  # field of JSON lines, column of a table; empty: "text"
             "filters": (),  # "gopher", "duplicates", "min_characters=200" ...
+            # ((NAME, PATH of a corpus, share of tokens), ...), in place of corpus and input. The
+            # share may be a tuple, one for each phase; without shares it is that of all tokens.
+            "mixture": (),
+            "mixture_temperature": 1.0,  # above 1: more of the small corpora
             "validation_input": (),
             "validation_fraction": 0.01,
             "cache": "",

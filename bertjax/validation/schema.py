@@ -18,6 +18,7 @@ from bertjax.constraints import (
     NonNegativeInt,
     Number,
     OneOf,
+    PositiveFloat,
     PositiveInt,
     PositiveShare,
     Seed,
@@ -29,6 +30,7 @@ from bertjax.constraints import (
 )
 from bertjax.corpus import text
 from bertjax.corpus.filters import FilterName
+from bertjax.corpus.mixture import MixtureEntries
 from bertjax.data import examples
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import PRECISIONS
@@ -133,6 +135,9 @@ class Data:
         text; "" for "text".
       filters: Documents of `input` to drop: "gopher", "duplicates", "min_characters=200" ..., as
         of `bertjax prepare --filter`.
+      mixture: ((NAME, PATH of a corpus, share of the tokens), ...) in place of `corpus`; the share
+        may be a tuple, one for each phase, and is left out for that of the corpus's tokens.
+      mixture_temperature: Replaces shares w by w^(1/T), normalised.
       validation_input: Globs of held-out text.
       validation_fraction: Share of the documents of `input` that is held out instead.
       cache: Folder of prepared corpora; "" for ~/.cache/bertjax.
@@ -152,6 +157,8 @@ class Data:
     text_format: Annotated[str, OneOf(text.list_formats())]
     text_field: AnyText
     filters: tuple[Annotated[str, FilterName()], ...]
+    mixture: Annotated[tuple, MixtureEntries()]
+    mixture_temperature: PositiveFloat
     validation_input: tuple[AnyText, ...]
     validation_fraction: ShareBelowOne
     cache: AnyText

@@ -75,6 +75,24 @@ CONFIG = (
         "leave one of them out",
     ),
     Unread(
+        (
+            *_TOKENIZER_TRAINING,
+            *("data.corpus", "data.input", "data.text_format", "data.text_field", "data.filters"),
+            *("data.validation_input", "data.validation_fraction"),
+        ),
+        "data.mixture",
+        bool,
+        "(), since its corpora are already prepared, with a tokenizer and held-out documents",
+        "leave one of them out",
+    ),
+    Unread(
+        ("data.mixture_temperature",),
+        "data.mixture",
+        lambda mixture: not mixture,
+        "several corpora",
+        "set --config.data.mixture, or leave it out",
+    ),
+    Unread(
         ("data.validation_fraction",),
         "data.validation_input",
         bool,
