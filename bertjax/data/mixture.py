@@ -10,16 +10,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from bertjax.data.format import ExampleSource, HostBatch
+from bertjax.data.format import ExampleSource, HostBatch, mean_tokens
 from bertjax.data.layout import offsets
 from bertjax.data.random import permute
 from bertjax.errors import UserError
 
 PERIOD = 1 << 16
 """Rows of a period. Shares of examples are multiples of its inverse."""
-
-_SAMPLE = 256
-"""Examples of a source from which its mean number of tokens is measured."""
 
 
 class MixtureExamples:
@@ -47,7 +44,7 @@ class MixtureExamples:
         self.seed = self._sources[0].seed
         self.max_seq_length = self._sources[0].max_seq_length
         self.num_examples = PERIOD
-        self._mean_tokens = np.array([_mean_tokens(source) for source in self._sources])
+        self._mean_tokens = np.array([mean_tokens(source) for source in self._sources])
         rows = np.array(weights) / self._mean_tokens
         self._counts = _round_to(rows / rows.sum(), PERIOD)
         for name, weight, count in zip(self._names, weights, self._counts, strict=True):
@@ -140,12 +137,6 @@ def _put(batch: HostBatch, rows: Int[np.ndarray, " n"], size: int, part: HostBat
     for key, values in part.items():
         whole = batch.setdefault(key, np.empty((size, *values.shape[1:]), values.dtype))
         whole[rows] = values
-
-
-def _mean_tokens(source: ExampleSource) -> float:
-    places = np.arange(min(_SAMPLE, source.num_examples))
-    mask = source.build(0, source.order(0, places))["attention_mask"]
-    return float(mask.sum() / len(places))
 
 
 def _round_to(shares: Float[np.ndarray, " n"], total: int) -> Int[np.ndarray, " n"]:

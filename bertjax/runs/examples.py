@@ -38,6 +38,12 @@ def check(config: ConfigDict) -> None:
             f"config.data.mixture does not go with format {data.format}, whose rows are no "
             "independent examples of a corpus: leave it at (), or choose another format"
         )
+    model = catalog.load("models", config.model.name).Model
+    if example_format.packs_documents and not getattr(model, "supports_packing", True):
+        raise UserError(
+            f"config.data.format={data.format} does not go with model {config.model.name}, which "
+            "does not separate packed documents or their positions: choose another format or model"
+        )
     used = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
     used |= {f"objectives.{n}.static": f.get("static", False) for n, f in sections.items()}
     for field, value in used.items():

@@ -18,7 +18,7 @@ from bertjax import config as configs
 from bertjax.constraints import with_defaults
 from bertjax.corpus.mixture import MixedCorpus, entries_of, phase_weights
 from bertjax.corpus.prepare import Progress
-from bertjax.data.format import ExampleSource
+from bertjax.data.format import ExampleSource, mean_tokens
 from bertjax.interfaces import Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import bucket_sync, corpora
@@ -208,16 +208,20 @@ def description(job: Job) -> str:
         cut = f" in {phase.microbatches} parts" if phase.microbatches > 1 else ""
         lines.append(
             f"phase       {phase.steps:,} steps of {shape[0]} x {shape[1]} tokens{cut}, "
-            f"{flops / 1e9:,.1f} GFLOPs a step{_description_of_epochs(job, phase)}"
+            f"{flops / 1e9:,.1f} GFLOPs a step{_description_of_examples(job, phase)}"
         )
     return "\n".join(lines)
 
 
-def _description_of_epochs(job: Job, phase: build.Phase) -> str:
-    if isinstance(job.corpus, MixedCorpus):
-        return ""  # each corpus has its own
-    per_epoch = job.examples(job.corpus, phase).num_examples / phase.batch_size
-    return f", {phase.steps / per_epoch:.2f} epochs"
+def _description_of_examples(job: Job, phase: build.Phase) -> str:
+    """Number of epochs, except of a mixture, whose corpora have their own, and padding of text."""
+    examples = job.examples(job.corpus, phase)
+    per_epoch = examples.num_examples / phase.batch_size
+    is_mixed = isinstance(job.corpus, MixedCorpus)
+    epochs = "" if is_mixed else f", {phase.steps / per_epoch:.2f} epochs"
+    if job.tokenizer is None:
+        return epochs
+    return f"{epochs}, {1 - mean_tokens(examples) / phase.max_seq_length:.1%} padding"
 
 
 def _description_of_data(job: Job) -> list[str]:

@@ -67,6 +67,8 @@ def test_each_source_goes_through_its_own_epochs(sources, short_period):
     again = mixed.build(1, mixed.order(1, np.arange(1000)))
     assert not np.array_equal(batch["example_id"], again["example_id"])
     one = MixtureExamples({"short": sources["short"]}, (1.0,))
+    following = sources["short"].order(1000 // 23, np.array([1000 % 23]))
+    assert one.build(1, np.zeros(1, int))["example_id"] == following
     ids = one.build(0, np.arange(1000))["example_id"]
     assert np.array_equal(np.sort(ids[:23]), np.arange(23))
     assert np.bincount(ids).max() - np.bincount(ids).min() == 1
