@@ -109,7 +109,7 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
             # ((NAME, PATH of a corpus, share of tokens), ...), in place of corpus and input. The
             # share may be a tuple, one for each phase; without shares it is that of all tokens.
             "mixture": (),
-            "mixture_temperature": 1.0,  # above 1: more of the small corpora
+            "mixture_temperature": None,  # above 1: more of the small corpora
             "validation_input": (),
             "validation_fraction": 0.01,
             "cache": "",

@@ -91,7 +91,7 @@ def examples(
     if split.held_out:
         return JoinedExamples(list(parts.values()))
     sizes = [part.num_tokens / split.num_tokens for part in split.parts.values()]
-    temperature = config.data.mixture_temperature
+    temperature = config.data.mixture_temperature or 1.0
     return MixtureExamples(parts, with_temperature(phase.mixture or sizes, temperature))
 
 

@@ -137,7 +137,7 @@ class Data:
         of `bertjax prepare --filter`.
       mixture: ((NAME, PATH of a corpus, share of the tokens), ...) in place of `corpus`; the share
         may be a tuple, one for each phase, and is left out for that of the corpus's tokens.
-      mixture_temperature: Replaces shares w by w^(1/T), normalised.
+      mixture_temperature: T replaces shares w by w^(1/T), normalised; None keeps them.
       validation_input: Globs of held-out text.
       validation_fraction: Share of the documents of `input` that is held out instead.
       cache: Folder of prepared corpora; "" for ~/.cache/bertjax.
@@ -158,7 +158,7 @@ class Data:
     text_field: AnyText
     filters: tuple[Annotated[str, FilterName()], ...]
     mixture: Annotated[tuple, MixtureEntries()]
-    mixture_temperature: PositiveFloat
+    mixture_temperature: PositiveFloat | None
     validation_input: tuple[AnyText, ...]
     validation_fraction: ShareBelowOne
     cache: AnyText
