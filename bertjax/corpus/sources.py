@@ -95,7 +95,8 @@ def _files(pattern: str) -> list[str]:
     if storage.is_remote(pattern):
         if files := remote_inputs.find_files(pattern):
             return files
-        raise UserError(f"no file matches {pattern!r}; check the path or glob")
+        private = ", and log in if the dataset is private" if pattern.startswith("hf:") else ""
+        raise UserError(f"no file matches {pattern!r}; check the path or glob{private}")
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
         return _files_of_folder(pattern)

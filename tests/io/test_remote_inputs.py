@@ -12,6 +12,7 @@ import pytest
 from bertjax.corpus import text
 from bertjax.corpus.sources import find_sources
 from bertjax.errors import UserError
+from bertjax.io import storage
 
 COMMIT = "0" * 40
 
@@ -126,3 +127,14 @@ def test_missing_files_and_other_schemes_are_one_line(hub):
             find_sources([pattern])
     with pytest.raises(UserError, match="unsupported input: got ftp://a/b, expected a local path"):
         find_sources(["ftp://a/b"])
+
+
+def test_an_unreachable_hub_is_tried_again_and_then_one_line(hub, monkeypatch, capsys):
+    from huggingface_hub import HfFileSystem, constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(storage, "_WAITS", (0.001,))
+    HfFileSystem.clear_instance_cache()
+    with pytest.raises(UserError, match=r"hf://.*: .*; 2 attempts failed, run the command again"):
+        find_sources(["hf://datasets/me/corpus/*.csv"])
+    assert "retrying in" in capsys.readouterr().err

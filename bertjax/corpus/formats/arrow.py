@@ -68,6 +68,8 @@ def list_files(folder: str) -> list[str] | None:
         return None
     with open(state, encoding="utf-8") as stream:
         content = json.load(stream)
+    if "_data_files" not in content:
+        return None  # other programs write files of this name too
     if content.get("_indices_data_files"):
         raise UserError(
             f"{folder}: its rows are selected by a separate file of indices; save the dataset "

@@ -107,11 +107,12 @@ def list_files(folder: str) -> list[str] | None:
     if not os.path.isfile(path):
         return None
     with open(path, encoding="utf-8") as stream:
-        shards = json.load(stream).get("shards", [])
-    if not all(shard.get("format") == "mds" for shard in shards):
-        return None
+        index = json.load(stream)
+    shards = index.get("shards") if isinstance(index, dict) else None
+    if not shards or not all(shard.get("format") == "mds" for shard in shards):
+        return None  # other programs write files of this name too
     names = [
-        [shard[key]["basename"] for key in ("raw_data", "zip_data") if shard[key]]
+        [shard[key]["basename"] for key in ("raw_data", "zip_data") if shard.get(key)]
         for shard in shards
     ]
     paths = [[os.path.join(folder, name) for name in choice] for choice in names]
