@@ -42,12 +42,14 @@ class Phase:
       max_seq_length: Tokens of a sequence.
       batch_size: Sequences of a step.
       microbatches: Number of parts of a batch whose gradients are accumulated.
+      mixture: Weights of the corpora of a mixture; () for their sizes.
     """
 
     steps: int
     max_seq_length: int
     batch_size: int
     microbatches: int = 1
+    mixture: tuple[float, ...] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -195,8 +197,7 @@ def phases(config: ConfigDict) -> list[Phase]:
                 "(steps, length, batch_size, microbatches)"
             )
     found = [Phase(*(*phase, data.microbatches)[:4]) for phase in listed]
-    total = sum(phase.steps for phase in found)
-    if total != config.num_train_steps:
+    if (total := sum(phase.steps for phase in found)) != config.num_train_steps:
         raise UserError(
             f"config.data.phases: got {total} steps in total, expected config.num_train_steps="
             f"{config.num_train_steps}; change one of them, or set --config.data.phases='()'"

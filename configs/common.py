@@ -106,7 +106,12 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
             "corpus": "",
             "input": (),
             "text_format": "auto",
-            "text_field": "",  # field of JSON lines and of tfds:NAME:SPLIT; empty: "text"
+            "text_field": "",  # field of JSON lines, column of a table; empty: "text"
+            "filters": (),  # "gopher", "duplicates", "min_characters=200" ...
+            # ((NAME, PATH of a corpus, share of tokens), ...), in place of corpus and input. The
+            # share may be a tuple, one for each phase; without shares it is that of all tokens.
+            "mixture": (),
+            "mixture_temperature": None,  # above 1: more of the small corpora
             "validation_input": (),
             "validation_fraction": 0.01,
             "cache": "",

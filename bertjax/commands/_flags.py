@@ -202,14 +202,15 @@ def add_texts(parser: Parser, text: str) -> None:
         "--format",
         default="auto",
         metavar="NAME",
-        help="file format: text, lines, jsonl, wikiextractor, source-target (default: auto, "
-        "detected per file)",
+        help="file format: text, lines, jsonl, csv, tsv, parquet, arrow, mds, warc, wikiextractor, "
+        "source-target (default: auto, detected per file)",
     )
     parser.add_argument(
         "--text_field",
         default="",
         metavar="NAME",
-        help="field of JSON lines, or feature of tfds:, with the text (default: text)",
+        help="field of JSON lines, column of a table, or feature of tfds:, with the text "
+        "(default: text)",
     )
 
 

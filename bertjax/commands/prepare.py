@@ -26,14 +26,31 @@ inputs:
   'text/*.txt'           plain text, documents separated by blank lines
   'wiki/*.gz'            output of WikiExtractor; .gz .bz2 .xz .zst are decompressed
   'data/*.jsonl.zst'     JSON lines with a "text", or the field named by --text_field
+  'data/*.parquet'       a column of a table, likewise: CSV, TSV, Parquet, Arrow, MDS
+  saved/train            a folder that datasets.save_to_disk or MDSWriter wrote
+  'crawl/*.wet.gz'       plain text of web archives (WARC, WET)
+  'hf://datasets/OWNER/NAME/*.parquet'    files on the Hugging Face Hub; gs://, s3:// likewise
   tfds:lm1b:train        a dataset of TensorFlow Datasets, prepared as array_record
   'pairs/*.tsv'          with --format source-target: source, tab, target per line; or JSON lines
                          or a TFDS dataset with "source" and "target"
   python-docs            Python's documentation, 13 MB of English that every machine has
-  For tables (CSV, TSV, Parquet, Arrow), pages (HTML, PDF, WARC) and archives the error message
-  has a command that converts them; --format text reads text such as CSV as prose.
+  For pages (HTML, PDF) and archives the error message has a command that converts them;
+  --format text reads text such as CSV as prose.
+
+filters:
+  min_characters=200 max_characters=N min_words=N max_words=N
+                         length of a document
+  min_letters=0.7 ...    shares of letters, of repeated lines, paragraphs and n-grams ...: the names
+                         are those of bertjax.corpus.filters.RULES
+  gopher                 all rules of Gopher (Rae et al. 2021, appendix A.1.1) that do not depend on
+                         the language, for languages with spaces between words
+  duplicates             the text of an earlier document
+  near_duplicates=0.8    similar to an earlier document, by the Jaccard index of n-grams of 5 words
+                         (pip install 'bertjax[dedup]')
 
 examples:
+  bertjax prepare --input 'crawl/*.wet.gz' --tokenizer vocab/ --output corpus/ \\
+      --filter gopher duplicates min_characters=500
   bertjax prepare --input 'text/*.txt' --tokenizer vocab/ --output corpus/
   bertjax prepare --input 'wiki/*.gz' --tokenizer vocab/ --output corpus/ \\
       --validation_fraction 0.005
@@ -88,6 +105,7 @@ def main(argv: list[str]) -> None:
                 errors=options.errors,
                 tfds_data_dir=options.tfds_data_dir,
                 text_field=options.text_field,
+                filters=options.filter,
                 shard_size=options.shard_size,
                 workers=options.workers,
                 beam=beam_options if options.runner == "beam" else None,
@@ -171,6 +189,13 @@ def parser() -> _flags.Parser:
         metavar="SHARE",
         help="fraction of the documents of --input that becomes the validation split, selected by "
         "a hash of the text",
+    )
+    add(
+        "--filter",
+        nargs="+",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="documents to drop, see below (default: none)",
     )
     add(
         "--shard_size",

@@ -26,6 +26,7 @@ import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from bertjax.corpus import reading
+from bertjax.corpus.documents import Document
 from bertjax.corpus.encoding import DocumentEncoder, EncodedDocuments
 from bertjax.corpus.reader import UNFINISHED
 from bertjax.corpus.reading import Stream
@@ -39,7 +40,6 @@ from bertjax.corpus.shards import (
     shard_name,
 )
 from bertjax.corpus.sources import Source
-from bertjax.corpus.text import Document
 from bertjax.corpus.writer import CorpusWriter, final_shard_name
 from bertjax.errors import UserError
 from bertjax.io import copies, storage

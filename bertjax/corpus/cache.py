@@ -90,6 +90,7 @@ def get_or_prepare_corpus(
         **_layout(data),
         "tokenizer": fingerprint,
         **held_out,
+        **_filters(data),
     }
     folder = cache_directory(data["cache"]) / f"corpus-{_hash_key(key)}"
     with _lock(folder, log):
@@ -106,6 +107,7 @@ def get_or_prepare_corpus(
             progress=progress,
             **_layout(data),
             **held_out,
+            **_filters(data),
         )
     return folder
 
@@ -114,6 +116,12 @@ def _layout(data: Mapping[str, Any]) -> dict[str, str]:
     """Options of the input's layout; `text_field` only if set, to keep old cache keys valid."""
     field = data.get("text_field", "")
     return {"format": data["text_format"]} | ({"text_field": field} if field else {})
+
+
+def _filters(data: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The filters of the corpus, only if there are any, to keep old cache keys valid."""
+    filters = list(data.get("filters", ()))
+    return {"filters": filters} if filters else {}
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Prepare a corpus: read text, encode it in worker processes, write shards; resumable.
 
-    reading.read_blocks -> WorkerPool(DocumentEncoder) -> shards.SplitWriter -> manifest.json
+    reading.read_blocks -> filtering.filter_blocks -> encoding.DocumentEncoder -> shards.SplitWriter
 
 Shards are a function of the inputs and options only: the number of workers and interruptions do not
 change them.
@@ -9,20 +9,24 @@ change them.
 import dataclasses
 import functools
 import importlib
+import itertools
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import bertjax
 from bertjax.corpus import text as corpus_text
-from bertjax.corpus.encoding import DocumentEncoder, EncodedDocuments
+from bertjax.corpus.documents import Document
+from bertjax.corpus.encoding import EncodedDocuments
+from bertjax.corpus.filtering import ENCODE, DocumentStages, filter_blocks
+from bertjax.corpus.filters import parse_filters
+from bertjax.corpus.format import TEXT_FIELD
+from bertjax.corpus.pairs import FORMAT
 from bertjax.corpus.reading import Block, Stream, read_blocks
 from bertjax.corpus.shards import SplitWriter, disk_errors
 from bertjax.corpus.sources import Source, find_overlap, find_sources
-from bertjax.corpus.text import Document
 from bertjax.corpus.workers import WorkerPool
 from bertjax.corpus.writer import CorpusWriter
 from bertjax.errors import UserError
@@ -63,6 +67,7 @@ def prepare(
     errors: str = "strict",
     tfds_data_dir: str | None = None,
     text_field: str = "",
+    filters: Sequence[str] = (),
     shard_size: float = 64,
     workers: int | None = None,
     beam: Sequence[str] | None = None,
@@ -85,6 +90,8 @@ def prepare(
       errors: See there.
       tfds_data_dir: See there.
       text_field: See there.
+      filters: Documents to drop, such as "gopher", "duplicates" or "min_characters=200", see
+        `filters.parse_filters`. The manifest has the number of each reason.
       shard_size: Size of a shard in MiB; resuming starts after the last finished shard.
       workers: Number of worker processes; None for one per core.
       beam: Options of an Apache Beam pipeline that prepares the corpus instead, on machines that
@@ -99,6 +106,7 @@ def prepare(
       UserError: An argument, an input or `out` cannot be used. Finished shards are kept.
     """
     _check_arguments(validation_inputs, validation_fraction, shard_size, workers, errors)
+    bounds = _parse_filters(filters, beam)
     tokenizer = tokenizers.load(str(tokenizer_path))
     recipe = {
         "inputs": list(inputs),
@@ -108,7 +116,8 @@ def prepare(
         "errors": errors,
         "tfds_data_dir": tfds_data_dir,
         # Manifests of older versions have no such field, which is read as None.
-        "text_field": None if text_field in ("", corpus_text.TEXT_FIELD) else text_field,
+        "text_field": None if text_field in ("", TEXT_FIELD) else text_field,
+        "filters": bounds or None,
         "shard_size": shard_size,
         "tokenizer": tokenizer.fingerprint,
         "version": bertjax.__version__,
@@ -118,72 +127,112 @@ def prepare(
     corpus_text.check_sources(sources, format=format, text_field=text_field)
     options: dict[str, Any] = {"format": format, "errors": errors, "tfds_data_dir": tfds_data_dir}
     read = functools.partial(corpus_text.read_source, text_field=text_field, **options)
-    encoder_arguments = str(tokenizer_path), format == corpus_text.FORMAT
+    work = _Work(streams, read, bounds, (str(tokenizer_path), format == FORMAT), shard_size)
     upload = copies.atomic_upload(out, "manifest.json")
     with upload as folder, CorpusWriter(folder, recipe, streams) as corpus:
         if corpus.manifest is None:
             if beam is not None:
-                bucket = storage.to_path(out) if storage.is_remote(out) else None
-                _import_beam().write_shards(
-                    corpus, streams, read, encoder_arguments, shard_size, beam, bucket
-                )
+                _write_with_beam(work, corpus, beam, out)
             else:
-                with WorkerPool(DocumentEncoder, encoder_arguments, workers) as pool:
-                    _write_all(streams, read, pool, corpus, tokenizer, shard_size, progress)
-            if not corpus.states["train"].totals["tokens"]:
-                raise UserError(corpus_text.no_text_message(inputs))
+                _write_locally(work, corpus, tokenizer, workers, progress)
+            _check_any_text(inputs, bounds, corpus)
             with disk_errors(corpus.path):
                 return corpus.finish(tokenizer)
         return corpus.manifest
 
 
-def _import_beam() -> ModuleType:
+class _Work(NamedTuple):
+    """What is read, and how it is encoded.
+
+    Attributes:
+      streams: The inputs and their splits.
+      read: Reads the documents of a source.
+      bounds: The filters.
+      encoder_arguments: The arguments of `DocumentEncoder`.
+      shard_size: Size of a shard in MiB.
+    """
+
+    streams: Sequence[Stream]
+    read: Callable[[Source], Iterator[Document]]
+    bounds: Mapping[str, float]
+    encoder_arguments: tuple[str, bool]
+    shard_size: float
+
+
+def _parse_filters(filters: Sequence[str], beam: Sequence[str] | None) -> dict[str, float]:
+    if filters and beam is not None:
+        raise UserError("--filter requires --runner local: leave one of them out")
+    return parse_filters(filters)
+
+
+def _check_any_text(
+    inputs: Sequence[str], bounds: Mapping[str, float], corpus: CorpusWriter
+) -> None:
+    train = corpus.states["train"]
+    if train.totals["tokens"]:
+        return
+    dropped = {name: train.dropped[name] for name in bounds if train.dropped[name]}
+    if not dropped:
+        raise UserError(corpus_text.no_text_message(inputs))
+    counts = ", ".join(f"{count:,} by {name}" for name, count in dropped.items())
+    raise UserError(
+        f"no text is left in {', '.join(inputs)}: filters drop {counts}; change --filter"
+    )
+
+
+def _write_with_beam(
+    work: _Work, corpus: CorpusWriter, options: Sequence[str], out: str | os.PathLike
+) -> None:
     try:
-        return importlib.import_module("bertjax.corpus.beam")
+        beam = importlib.import_module("bertjax.corpus.beam")
     except ImportError as error:
         raise UserError(
             f"--runner beam requires Apache Beam ({error}); pip install 'bertjax[beam]'"
         ) from None
+    bucket = storage.to_path(out) if storage.is_remote(out) else None
+    beam.write_shards(
+        corpus, work.streams, work.read, work.encoder_arguments, work.shard_size, options, bucket
+    )
 
 
-def _write_all(
-    streams: Sequence[Stream],
-    read: Callable[[Source], Iterator[Document]],
-    pool: WorkerPool,
+def _write_locally(
+    work: _Work,
     corpus: CorpusWriter,
     tokenizer: Tokenizer,
-    shard_size: float,
+    workers: int | None,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Write the documents of all streams, one stream after the other."""
-    report = _Reporter(corpus, streams, progress)
+    """Filter and encode the documents of all streams in processes of this machine."""
+    report = _Reporter(corpus, work.streams, progress)
     writers = {
-        split: SplitWriter(corpus.folder, split, state, shard_size, tokenizer)
+        split: SplitWriter(corpus.folder, split, state, work.shard_size, tokenizer)
         for split, state in corpus.states.items()
     }
-    for stream in streams:
-        _write_stream(stream, read, pool, writers, corpus, report)
+    arguments = work.bounds, work.encoder_arguments
+    with WorkerPool(DocumentStages, arguments, workers) as pool:
+        blocks = _read_blocks(work, corpus, pool)
+        for block, encoded in pool.imap((block, (ENCODE, block.texts)) for block in blocks):
+            writer = writers[block.split]
+            dropped = block.dropped + Counter(no_tokens=len(block.texts) - encoded.documents)
+            with disk_errors(corpus.path):
+                writer.add(encoded, dropped=dropped, replaced=block.replaced, keys=block.keys)
+                if block.is_last or writer.is_full:
+                    writer.end_shard(block.position)
+                    corpus.save()
+            report(block, encoded)
 
 
-def _write_stream(
-    stream: Stream,
-    read: Callable[[Source], Iterator[Document]],
-    pool: WorkerPool,
-    writers: Mapping[str, SplitWriter],
-    corpus: CorpusWriter,
-    report: "_Reporter",
-) -> None:
-    positions = {split: corpus.states[split].position for split in stream.splits}
-    blocks = read_blocks(stream, positions, read)
-    for block, encoded in pool.imap((block, block.texts) for block in blocks):
-        writer = writers[block.split]
-        dropped = block.dropped + Counter(no_tokens=len(block.texts) - encoded.documents)
-        with disk_errors(corpus.path):
-            writer.add(encoded, dropped=dropped, replaced=block.replaced)
-            if block.is_last or writer.is_full:
-                writer.end_shard(block.position)
-                corpus.save()
-        report(block, encoded)
+def _read_blocks(work: _Work, corpus: CorpusWriter, pool: WorkerPool) -> Iterator[Block]:
+    """Yield the filtered blocks of all streams, one stream after the other."""
+    blocks = itertools.chain.from_iterable(
+        read_blocks(
+            stream, {split: corpus.states[split].position for split in stream.splits}, work.read
+        )
+        for stream in work.streams
+    )
+    if not work.bounds:
+        return blocks
+    return filter_blocks(blocks, pool, work.bounds, corpus.read_keys())
 
 
 class _Reporter:

@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from bertjax.corpus.documents import Document
 from bertjax.corpus.shards import START, Position
 from bertjax.corpus.sources import Source
-from bertjax.corpus.text import Document
 from bertjax.errors import UserError
+from bertjax.io.file_kinds import split_name
 
 BLOCK_CHARACTERS = 1 << 18
 """Size of a block, the unit of work of a worker process: large enough to make the transfer cheap,
 small enough to balance the load."""
-
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-
 
 _digest = functools.partial(hashlib.blake2b, digest_size=16)
 
@@ -40,6 +40,7 @@ class Block:
       position: Position in the input at the end of the block.
       is_last: Whether this is the last block of the split.
       input_bytes: Bytes of the stream that have been read, as far as known.
+      keys: Keys of each of `texts`, by which duplicates are found, if they are filtered.
     """
 
     split: str
@@ -50,6 +51,7 @@ class Block:
     position: Position = START
     is_last: bool = False
     input_bytes: int = 0
+    keys: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     def add(self, document: Document) -> None:
         self.replaced += document.replaced
@@ -140,7 +142,7 @@ def _read_with_digests(
 
 def _bytes_read(source: Source, size: int) -> int:
     """Bytes of a file that have been read; 0 for a compressed file, where that is unknown."""
-    return 0 if source.name.endswith(_COMPRESSED) else min(size, source.bytes)
+    return 0 if split_name(source.name)[1] else min(size, source.bytes)
 
 
 def _changed_message(source: Source) -> str:

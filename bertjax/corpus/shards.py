@@ -1,7 +1,8 @@
 """Write the shards of a corpus atomically, with the state from which `prepare` resumes.
 
 Until a corpus is complete, its folder has a folder `unfinished` with the finished shards, their
-rows of the index, their token counts, and `progress.json` with their end position in the input.
+rows of the index, their token counts, the keys of their documents for filters of duplicates, and
+`progress.json` with their end position in the input.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import io
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ class Position(NamedTuple):
     digest: str
 
 
+_NO_KEYS = np.zeros(0, np.uint64)
 START = Position(0, 0, "")
 SHARD_SUFFIX = ".array_record"
 """File name suffix of shards."""
@@ -107,18 +109,28 @@ class SplitWriter:
         self._writer: ArrayRecordWriter | None = None
         self._index: list[np.ndarray] = []
         self._counts = np.zeros(self._vocab_size, np.int64)
+        self._keys: list[np.ndarray] = []
         self._bytes = 0
         self._totals: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
-    def add(self, encoded: EncodedDocuments, *, dropped: Counter[str], replaced: int) -> None:
+    def add(
+        self,
+        encoded: EncodedDocuments,
+        *,
+        dropped: Counter[str],
+        replaced: int,
+        keys: Iterable[np.ndarray] = (),
+    ) -> None:
         """Append the documents of a block.
 
         Args:
           encoded: The encoded documents.
           dropped: Number of dropped documents of the block by reason.
           replaced: Number of invalid byte sequences that were replaced.
+          keys: Arrays of the keys of the documents; see `filters.DocumentFilter`.
         """
+        self._keys += keys
         if encoded.records and self._writer is None:
             self._writer = ArrayRecordWriter(str(self._part), _WRITER_OPTIONS)
         for record in encoded.records:
@@ -150,6 +162,7 @@ class SplitWriter:
             index = np.concatenate(self._index)
             write_array(self._folder / f"{name}.index.npy", index)
             write_array(self._folder / f"{name}.counts.npy", self._counts)
+            write_array(self._folder / f"{name}.keys.npy", np.concatenate([_NO_KEYS, *self._keys]))
             shard = {
                 "records": len(index),
                 "bytes": self._part.stat().st_size,

@@ -1,18 +1,19 @@
 """Resolve the inputs of a corpus: globs of files, TensorFlow datasets, Python's documentation.
 
-An input is a glob, `tfds:NAME:SPLIT`, or `python-docs`. Inputs are read in the given order and the
-files of a glob in the order of their names, so that document numbers are reproducible.
+An input is a glob, the folder of a dataset, `tfds:NAME:SPLIT`, or `python-docs`. Inputs are read in
+the given order and the files of a glob in the order of their names, so that document numbers are
+reproducible.
 """
 
 import dataclasses
 import glob
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from bertjax.corpus.format import all_formats
 from bertjax.errors import UserError
-from bertjax.io import storage
+from bertjax.io import remote_inputs, storage
 
 PYTHON_DOCS = "python-docs"
 """The name of the built-in corpus of Python's documentation (`corpus/python_docs.py`)."""
@@ -85,38 +86,33 @@ def _key(name: str) -> str:
 
 def _size_and_time(path: str) -> tuple[int, int]:
     if storage.is_remote(path):
-        place = storage.to_path(path)
-        size, version = storage.with_retries(lambda: storage.list_files(place), path)[""]
-        return size, zlib.crc32(version.encode())
+        return remote_inputs.size_and_version(path)
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 
 
-def _files_in_bucket(pattern: str) -> list[str]:
-    place = storage.to_path(pattern)
-    if not glob.has_magic(place.name):
-        matches = [place] if storage.with_retries(place.exists, place) else []
-    else:
-        matches = storage.with_retries(lambda: list(place.parent.glob(place.name)), place)
-    files = sorted(str(path) for path in matches if not path.is_dir())
-    if not files:
-        raise UserError(
-            f"no file matches {pattern!r}; check the path (in a bucket, only its last part may "
-            "contain a *)"
-        )
-    return files
-
-
 def _files(pattern: str) -> list[str]:
     if storage.is_remote(pattern):
-        return _files_in_bucket(pattern)
+        if files := remote_inputs.find_files(pattern):
+            return files
+        private = ", and log in if the dataset is private" if pattern.startswith("hf:") else ""
+        raise UserError(f"no file matches {pattern!r}; check the path or glob{private}")
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
-        raise UserError(
-            f"{pattern}: got a folder, expected files; give {os.path.join(pattern, '*')!r}"
-        )
+        return _files_of_folder(pattern)
     matches = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
     files = sorted(path for path in matches if not os.path.isdir(path))
     if not files:
         raise UserError(f"no file matches {pattern!r} in {os.getcwd()}; check the path or glob")
     return files
+
+
+def _files_of_folder(folder: str) -> list[str]:
+    """List the files of a dataset that a program wrote as a folder."""
+    for file_format in all_formats().values():
+        if files := file_format.list_files(folder):
+            return files
+    raise UserError(
+        f"{folder}: got a folder, expected files, or a folder written by save_to_disk of datasets "
+        f"or as MDS; give {os.path.join(folder, '*')!r}"
+    )

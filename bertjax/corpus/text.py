@@ -1,23 +1,15 @@
-"""Read documents from all inputs of a corpus: text files, TensorFlow datasets, python-docs.
+"""Read documents from all inputs of a corpus: files, TensorFlow datasets, python-docs.
 
-The layout of a file is detected from its name and its first bytes; formats that are not text are
-refused before anything is written.
+The format of a file is detected from its first bytes and its name; files without text are refused
+before anything is written.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 
-from bertjax.corpus.layouts import (
-    FORMAT,
-    JSON_LINES,
-    LAYOUTS,
-    TEXT_FIELD,
-    Document,
-    decode,
-    read_json_lines,
-    split_long,
-    starts_wikiextractor,
-)
+from bertjax import catalog
+from bertjax.corpus.documents import Document, decode, split_long
+from bertjax.corpus.format import FOLDER, TEXT_FIELD, ReadOptions, all_formats
+from bertjax.corpus.pairs import FORMAT
 from bertjax.corpus.sources import PYTHON_DOCS, Source, find_sources, is_dataset
 from bertjax.errors import UserError, nearest
 from bertjax.io import file_kinds, storage
@@ -36,16 +28,16 @@ def read_documents(
     """Yield the text of every document of the inputs that is not empty.
 
     Args:
-      inputs: Globs, `python-docs`, `tfds:NAME:SPLIT`.
-      format: The layout of files, one of `list_formats()`; `auto` detects it for each file.
+      inputs: Globs, folders of datasets, `python-docs`, `tfds:NAME:SPLIT`.
+      format: The format of files, one of `list_formats()`; `auto` detects it for each file.
       errors: `strict` to refuse invalid UTF-8, `replace` to replace it by U+FFFD.
       tfds_data_dir: The folder of prepared TensorFlow datasets.
-      text_field: The field of JSON lines, or the feature of a dataset, that contains the text; ""
-        for `text`.
+      text_field: The field of JSON lines, the column of a table, or the feature of a dataset that
+        contains the text; "" for `text`.
 
     Raises:
-      UserError: An input is missing, damaged, not UTF-8, not in the given layout or not text, or
-        all documents are empty.
+      UserError: An input is missing, damaged, not UTF-8, not in the given format or without text,
+        or all documents are empty.
     """
     any_text = False
     sources = find_sources(inputs)
@@ -67,7 +59,7 @@ def no_text_message(inputs: Sequence[str]) -> str:
 
 def list_formats() -> list[str]:
     """List the values of `format`."""
-    return ["auto", *LAYOUTS]
+    return ["auto", *catalog.names(FOLDER)]
 
 
 def read_source(
@@ -94,12 +86,9 @@ def read_source(
     elif source.name.startswith("tfds:"):
         yield from split_long(_read_tfds(source.name, format, errors, tfds_data_dir, text_field))
     else:
-        layout = _detect_layout(source.name, format)
-        if layout == JSON_LINES:
-            documents = read_json_lines(source.name, errors, text_field or TEXT_FIELD)
-        else:
-            documents = LAYOUTS[layout](source.name, errors)
-        yield from split_long(documents)
+        file_format = all_formats()[_detect_format(source.name, format)]
+        options = ReadOptions(errors, text_field or TEXT_FIELD)
+        yield from split_long(file_format.read(source.name, options))
 
 
 def _read_tfds(
@@ -116,12 +105,12 @@ def _read_tfds(
 
 
 def check_sources(sources: Sequence[Source], *, format: str = "auto", text_field: str = "") -> None:
-    """Check the formats of all sources before any is read.
+    """Check the formats of all sources and their fields of text, before any is read.
 
     Files in buckets are checked by their names here, and by their content when they are read.
 
     Raises:
-      UserError: A file is not text, or `format` or `text_field` has no effect on any source.
+      UserError: A file has no text, or `format` or `text_field` has no effect on any source.
     """
     _check_format(format)
     has_fields = False
@@ -132,7 +121,12 @@ def check_sources(sources: Sequence[Source], *, format: str = "auto", text_field
             has_fields = True
             _check_kind(source.name, file_kinds.detect_by_name(source.name), format)
         else:
-            has_fields = _detect_layout(source.name, format) == JSON_LINES or has_fields
+            name = _detect_format(source.name, format)
+            if all_formats()[name].has_fields:
+                has_fields = True
+                next(
+                    read_source(source, format=name, text_field=text_field, errors="replace"), None
+                )
     if format not in ("auto", FORMAT) and all(is_dataset(source.name) for source in sources):
         raise UserError(
             f"format {format!r} has no effect: got {', '.join(source.name for source in sources)}, "
@@ -140,8 +134,8 @@ def check_sources(sources: Sequence[Source], *, format: str = "auto", text_field
         )
     if text_field and (format == FORMAT or not has_fields):
         raise UserError(
-            f"text_field={text_field!r}: no input has named fields, expected JSON lines or "
-            "tfds:NAME:SPLIT; leave --text_field out"
+            f"text_field={text_field!r}: no input has named fields, expected JSON lines, a table "
+            "or tfds:NAME:SPLIT; leave --text_field out"
         )
 
 
@@ -150,38 +144,47 @@ def _check_format(format: str) -> None:
         raise UserError(f"unknown format {format!r}: {nearest(format, list_formats())}")
 
 
-def _detect_layout(path: str, format: str) -> str:
-    """Return the layout of a file: `format`, or detected from name and first bytes for `auto`.
+def _detect_format(path: str, format: str) -> str:
+    """Return the format of a file: `format`, or detected from first bytes and name for `auto`.
 
     Raises:
-      UserError: The file is not text.
+      UserError: The file has no text that is read.
     """
     head = read_head(path)
-    _check_kind(path, file_kinds.detect_by_content(path, head), format)
+    kind = file_kinds.detect_by_content(path, head)
     if format != "auto":
+        _check_kind(path, kind, format)
         return format
-    first = next((line for line in head.split(b"\n") if line.strip()), b"")
-    if starts_wikiextractor(first):
-        return "wikiextractor"
-    if first.lstrip()[:1] == b"[" and _has_json_name(path):
-        _check_kind(path, file_kinds.JSON_ARRAY, format)
-    if _has_json_name(path) or re.match(rb'\s*\{\s*"[^"]*"\s*:', first):
-        return JSON_LINES
-    _check_kind(path, file_kinds.detect_by_name(path) or file_kinds.detect_table(head), format)
-    if b"\0" in head:
-        _check_kind(path, file_kinds.NUL_BYTES, format)
-    return "text"
+    if kind is None:
+        first = next((line for line in head.split(b"\n") if line.strip()), b"")
+        kind = _detect_json_array(path, first)
+        for name, file_format in all_formats().items():
+            if kind is None and file_format.starts(path, first):
+                return name
+    kind = kind or file_kinds.detect_by_name(path) or file_kinds.detect_table(head)
+    if kind is None and b"\0" in head:
+        kind = file_kinds.NUL_BYTES
+    return _check_kind(path, kind, format) or "text"
 
 
-def _has_json_name(path: str) -> bool:
-    return file_kinds.detect_by_name(path) is file_kinds.JSON_LINES
+def _detect_json_array(path: str, first_line: bytes) -> FileKind | None:
+    is_json = file_kinds.detect_by_name(path) is file_kinds.JSON_LINES
+    return file_kinds.JSON_ARRAY if is_json and first_line.lstrip()[:1] == b"[" else None
 
 
-def _check_kind(path: str, kind: FileKind | None, format: str) -> None:
-    """Refuse a file that is not text; a format other than `auto` allows all but binary kinds."""
-    if kind is None or kind is file_kinds.JSON_LINES or (format != "auto" and not kind.is_binary):
-        return
+def _check_kind(path: str, kind: FileKind | None, format: str) -> str | None:
+    """Return the name of the format that reads files of a kind, None for plain text.
+
+    Raises:
+      UserError: No format does; or one is given that does not, and the kind is binary.
+    """
+    if kind is None:
+        return None
+    readers = [name for name, entry in all_formats().items() if kind in entry.kinds]
+    if format == "auto" and readers:
+        return readers[0]
+    if format != "auto" and (format in readers or not kind.is_binary):
+        return format
     or_format = "" if kind.is_binary else "; or --format text (in a config: data.text_format)"
-    raise UserError(
-        f"{path} is {kind.name}, expected text: {file_kinds.remedy(kind, path)}{or_format}"
-    )
+    remedy = f"--format {readers[0]} reads it" if readers else file_kinds.remedy(kind, path)
+    raise UserError(f"{path} is {kind.name}, expected text: {remedy}{or_format}")

@@ -11,8 +11,10 @@ import os
 import pathlib
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from bertjax.corpus.encoding import id_dtype
 from bertjax.corpus.reader import FORMAT, UNFINISHED, content_fingerprint, hash_file, read_manifest
@@ -163,8 +165,15 @@ class CorpusWriter:
                     raise UserError(
                         f"{path} is missing or damaged; delete {self.path} and start again"
                     )
-                names |= {name, *(f"{name}.{kind}.npy" for kind in ("index", "counts"))}
+                names |= {name, *(f"{name}.{kind}.npy" for kind in ("index", "counts", "keys"))}
         return names
+
+    def read_keys(self) -> Iterator[int]:
+        """Yield the keys of all documents in finished shards; see `filters.DocumentFilter`."""
+        for split, state in self.states.items():
+            for number in range(len(state.shards)):
+                path = self.folder / f"{shard_name(split, number)}.keys.npy"
+                yield from np.load(path).tolist()
 
     def save(self) -> None:
         """Save `states` and the recipe, from which the next process resumes."""

@@ -44,6 +44,16 @@ class ExampleSource(Protocol):
         ...
 
 
+_SAMPLE = 256
+
+
+def mean_tokens(examples: ExampleSource) -> float:
+    """Measures the mean number of tokens of an example, without padding, on a sample of them."""
+    places = np.arange(min(_SAMPLE, examples.num_examples))
+    mask = examples.build(0, examples.order(0, places))["attention_mask"]
+    return float(mask.sum() / len(places))
+
+
 @dataclasses.dataclass(frozen=True)
 class ExampleSpec:
     """Arguments of `Format.examples`.
@@ -80,11 +90,14 @@ class Format:
         `short_seq_prob` of `config.data`, and `static` of objectives.
       reads_text: Whether examples are made of a tokenized corpus; otherwise `read` reads the data.
       rows_continue: Whether row r of a batch continues row r of the batch before.
+      packs_documents: Whether rows have several documents that do not attend to each other, with
+        `pack_ids` and `position_ids`, which not all models read (`supports_packing`).
     """
 
     options: ClassVar[tuple[str, ...]] = ()
     reads_text = True
     rows_continue = False
+    packs_documents = False
 
     @staticmethod
     def examples(spec: ExampleSpec) -> ExampleSource:

@@ -52,7 +52,7 @@ def perplexity(
       model: A run, or a Hugging Face folder; see `bertjax.load`.
       inputs: Globs of text, or tfds:NAME:SPLIT, as of `bertjax.prepare`.
       format: Format of the files, as of `bertjax.prepare`.
-      text_field: Field of JSON lines with the text; "" for "text".
+      text_field: Field of JSON lines, or column of a table, with the text; "" for "text".
       max_length: Tokens per window; 0 for the length of the training sequences.
       stride: Tokens between the starts of windows; 0 for half a window.
       batch_size: Windows per batch.

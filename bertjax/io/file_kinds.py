@@ -14,7 +14,13 @@ import shlex
 HEAD_BYTES = 1 << 16
 """Number of decompressed bytes at the start of a file that the detection uses."""
 
-COMPRESSIONS = {".gz": "zcat", ".bz2": "bzcat", ".xz": "xzcat", ".zst": "zstdcat"}
+COMPRESSIONS = {
+    ".gz": "zcat",
+    ".bz2": "bzcat",
+    ".xz": "xzcat",
+    ".zst": "zstdcat",
+    ".zstd": "zstdcat",
+}
 """Name endings of compressed files and the program that decompresses each."""
 
 _MIN_TABLE_ROWS = 10
@@ -88,6 +94,36 @@ NUL_BYTES = FileKind(
     "binary data or UTF-16 (it has NUL bytes)",
     "remove it from the inputs, or convert it: " + _ICONV.replace("{bits}", "16"),
 )
+PARQUET = FileKind(
+    "a Parquet file",
+    # read_table starts threads that may outlive the interpreter, which then aborts.
+    _arrow("pyarrow.parquet", "pa.ParquetFile(sys.stdin.buffer).read(use_threads=False)"),
+    (".parquet",),
+    _starts(rb"PAR[1E]"),
+    True,
+)
+FEATHER = FileKind(
+    "an Arrow IPC (Feather) file",
+    _arrow("pyarrow", "pa.ipc.open_file(sys.stdin.buffer.read()).read_all()"),
+    (".feather",),
+    _starts(b"ARROW1|FEA1"),
+    True,
+)
+ARROW_STREAM = FileKind(
+    "an Arrow IPC stream",
+    _arrow("pyarrow", "pa.ipc.open_stream(sys.stdin.buffer).read_all()"),
+    (".arrow",),
+    _starts(b"\xff\xff\xff\xff...\0"),
+    True,
+)
+WARC = FileKind(
+    "a WARC archive",
+    'extract the text of its pages into JSON lines with a string "text", for example with '
+    "warcio and trafilatura",
+    (".warc", ".wet", ".wat"),
+    _starts(rb"WARC/\d"),
+)
+MDS = FileKind("an MDS shard", "convert it to JSON lines", (".mds",), is_binary=True)
 
 KINDS = (
     FileKind(
@@ -100,35 +136,11 @@ KINDS = (
     FileKind(
         "UTF-16 text", _ICONV.replace("{bits}", "16"), (), _starts(b"\xff\xfe|\xfe\xff"), True
     ),
-    FileKind(
-        "a Parquet file",
-        # read_table starts threads that may outlive the interpreter, which then aborts.
-        _arrow("pyarrow.parquet", "pa.ParquetFile(sys.stdin.buffer).read(use_threads=False)"),
-        (".parquet",),
-        _starts(rb"PAR[1E]"),
-        True,
-    ),
-    FileKind(
-        "an Arrow IPC (Feather) file",
-        _arrow("pyarrow", "pa.ipc.open_file(sys.stdin.buffer.read()).read_all()"),
-        (".feather",),
-        _starts(b"ARROW1|FEA1"),
-        True,
-    ),
-    FileKind(
-        "an Arrow IPC stream",
-        _arrow("pyarrow", "pa.ipc.open_stream(sys.stdin.buffer).read_all()"),
-        (".arrow",),
-        _starts(b"\xff\xff\xff\xff...\0"),
-        True,
-    ),
-    FileKind(
-        "a WARC archive",
-        'extract the text of its pages into JSON lines with a string "text", for example with '
-        "warcio and trafilatura",
-        (".warc", ".wet", ".wat"),
-        _starts(rb"WARC/\d"),
-    ),
+    PARQUET,
+    FEATHER,
+    ARROW_STREAM,
+    WARC,
+    MDS,
     FileKind(
         "a PDF file", "pdftotext {path} {stem}.converted.txt", (".pdf",), _starts(rb"%PDF-\d")
     ),

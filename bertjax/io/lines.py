@@ -3,29 +3,21 @@
 Errors name the line, or how much of a damaged file could be read.
 """
 
-import bz2
-import contextlib
-import gzip
 import io
-import lzma
-import os
 import pathlib
 import re
-import stat
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from bertjax.errors import UserError
-from bertjax.io import file_kinds, storage
+from bertjax.io import file_kinds
+from bertjax.io.decompression import BUFFER, DAMAGE, open_decompressed, reading_errors
 from bertjax.io.file_kinds import HEAD_BYTES, FileKind
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is read in pieces, so that memory is bounded for every input."""
 
-_BUFFER = 1 << 20
-_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, OSError, ValueError)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _STANDARD_INPUT = "standard input"
 
@@ -43,7 +35,8 @@ def read_lines(path: str, max_length: int = MAX_LINE_BYTES) -> Iterator[tuple[in
         message contains the number of bytes read before the damage).
     """
     offset, rest = 0, b""
-    with _user_errors(path, lambda: offset), _open(path, min(max_length, _BUFFER)) as stream:
+    errors = reading_errors(path, lambda: f"{offset:,} bytes of text")
+    with errors, _open(path, min(max_length, BUFFER)) as stream:
         while line := rest + stream.readline(max_length - len(rest)):
             rest = b""
             if len(line) >= max_length and not line.endswith(b"\n"):
@@ -60,22 +53,8 @@ def read_head(path: str) -> bytes:
     Raises:
       UserError: The file cannot be opened.
     """
-    with _user_errors(path, lambda: 0), _open(path, _BUFFER) as stream:
+    with reading_errors(path, lambda: "0 bytes of text"), _open(path, BUFFER) as stream:
         return stream.peek().removeprefix(BYTE_ORDER_MARK)
-
-
-@contextlib.contextmanager
-def _user_errors(path: str, bytes_read: Callable[[], int]) -> Iterator[None]:
-    """Convert errors of reading a file to `UserError`."""
-    try:
-        yield
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; check the path") from None
-    except _DAMAGE as error:
-        raise UserError(
-            f"{path} is truncated or corrupt after {bytes_read():,} bytes of text ({error}); "
-            "replace it and run the same command again, or remove it from the inputs"
-        ) from error
 
 
 def read_text_lines(
@@ -150,48 +129,8 @@ def read_text(path: pathlib.Path) -> str:
 
 def _open(path: str, buffer: int) -> BinaryIO:
     """Open a file for reading its decompressed bytes, with newlines as line ends."""
-    stream = _NewlineReader(_open_decompressed(path, buffer))
+    stream = _NewlineReader(open_decompressed(path, buffer))
     return io.BufferedReader(stream, max(buffer, HEAD_BYTES))
-
-
-def _open_decompressed(path: str, buffer: int) -> BinaryIO:
-    """Open a file for reading its decompressed bytes; magic bytes identify the compression."""
-    if storage.is_remote(path):
-        remote = storage.to_path(path)
-        compressed = storage.with_retries(lambda: remote.open("rb"), path)
-        magic = storage.with_retries(lambda: compressed.read(6), path)
-        compressed.seek(0)
-    else:
-        _check_regular(path)
-        compressed = path
-        with open(path, "rb") as stream:
-            magic = stream.read(6)
-    if magic.startswith(b"\x1f\x8b"):
-        return io.BufferedReader(gzip.open(compressed), buffer)
-    if magic.startswith(b"BZh"):
-        return io.BufferedReader(bz2.BZ2File(compressed), buffer)
-    if magic == b"\xfd7zXZ\x00":
-        return io.BufferedReader(lzma.LZMAFile(compressed), buffer)
-    if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return io.BufferedReader(_ZstandardReader(compressed), buffer)
-    suffix = path.rpartition(".")[2]
-    if suffix in ("gz", "bz2", "xz", "zst"):
-        raise EOFError(
-            f"its name ends in .{suffix}, but its first bytes are not those of .{suffix}"
-        )
-    if storage.is_remote(path):
-        return io.BufferedReader(compressed, buffer)
-    return open(path, "rb", buffering=buffer)
-
-
-def _check_regular(path: str) -> None:
-    """Refuse pipes: files are opened more than once, and a pipe would lose its first bytes."""
-    mode = os.stat(path).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
-        raise UserError(
-            f"{path}: got a pipe or a device, expected a regular file, which can be opened twice; "
-            "write its content to a file first"
-        )
 
 
 class _NewlineReader(io.RawIOBase):
@@ -207,7 +146,7 @@ class _NewlineReader(io.RawIOBase):
         try:
             while len(block) < HEAD_BYTES and (more := stream.read1(HEAD_BYTES - len(block))):
                 block += more
-        except _DAMAGE as error:
+        except DAMAGE as error:
             self._failure = error  # raised after the bytes before the damage have been read
         self._is_old_mac = b"\r" in block and b"\n" not in block
         self._block = bytes(block)
@@ -237,47 +176,6 @@ class _NewlineReader(io.RawIOBase):
 
 
 _BARE_RETURN = re.compile(rb"\r(?!\n)")
-
-
-class _ZstandardReader(io.RawIOBase):
-    """A reader of Zstandard frames that, unlike the library's, detects a truncated last frame."""
-
-    def __init__(self, compressed: str | BinaryIO):
-        import zstandard
-
-        self._new_frame = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj
-        self._failure = zstandard.ZstdError
-        self._stream = io.FileIO(compressed) if isinstance(compressed, str) else compressed
-        self._frame = None
-        self._text = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
-
-    def readinto(self, buffer: memoryview) -> int:
-        while not self._text:
-            compressed = self._unused_data() or self._stream.read(_BUFFER >> 3)
-            if not compressed:
-                if self._frame is not None and not self._frame.eof:
-                    raise EOFError("the last Zstandard frame is truncated")
-                return 0
-            if self._frame is None or self._frame.eof:
-                self._frame = self._new_frame()
-            try:
-                self._text = self._frame.decompress(compressed)
-            except self._failure as error:
-                raise ValueError(str(error)) from error
-        data = self._text[: len(buffer)]
-        buffer[: len(data)] = data
-        self._text = self._text[len(data) :]
-        return len(data)
-
-    def _unused_data(self) -> bytes:
-        return self._frame.unused_data if self._frame is not None and self._frame.eof else b""
 
 
 def _split_long_line(line: bytes) -> tuple[bytes, bytes]:

@@ -26,6 +26,10 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 _WAITS = (1, 2, 4, 8, 16, 32)
 """Seconds before each retry, multiplied by a random factor from 0.5 to 1.5."""
 
+_TEMPORARY_ERRORS = {
+    *("TimeoutError", "ConnectionError"),  # of Python
+    *("HTTPClientError", "ClientConnectionError", "TransportError"),  # of S3, Google Cloud, the Hub
+}
 _TEMPORARY_STATUS = {408, 429, 500, 502, 503, 504}
 _DENIED_STATUS = {401, 403}
 _TEMPORARY_ERRNO = {
@@ -59,7 +63,7 @@ def to_path(name: Any) -> Any:
             f"unsupported path: got {name}, expected a local path or one that starts with {known}"
         )
     try:
-        _disable_listings_cache()
+        disable_listings_cache()
         from etils import epath
 
         path = epath.Path(str(name))
@@ -72,7 +76,7 @@ def to_path(name: Any) -> Any:
     return path
 
 
-def _disable_listings_cache() -> None:
+def disable_listings_cache() -> None:
     """Disable fsspec's cache of listings: other hosts of a run write to the same folders."""
     from fsspec import config
 
@@ -207,7 +211,7 @@ def _is_temporary(error: Exception) -> bool:
     if isinstance(error, PermissionError | FileNotFoundError | FileExistsError):
         return False
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {"TimeoutError", "ConnectionError", "HTTPClientError", "ClientConnectionError"}:
+    if kinds & _TEMPORARY_ERRORS:
         return True
     if isinstance(error, OSError) and error.errno in _TEMPORARY_ERRNO:
         return True
@@ -216,8 +220,9 @@ def _is_temporary(error: Exception) -> bool:
 
 def _http_status(error: Exception) -> int | None:
     """The HTTP status that a client's error carries, or None."""
+    response = getattr(error, "response", None)
     for name in ("code", "status", "status_code"):
-        value = getattr(error, name, None)
+        value = getattr(error, name, getattr(response, name, None))
         if isinstance(value, int | str) and str(value).isdecimal():
             return int(value)
     return None

@@ -100,6 +100,7 @@ class Model(nn.Module):
 
     layer_norm_eps = 1e-12  # of heads; the model has no LayerNorm
     reads_characters = True  # `runs/examples.py` has words spelled
+    supports_packing = False  # the state of an LSTM crosses documents
 
     def setup(self):
         check_module(self)

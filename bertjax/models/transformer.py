@@ -90,6 +90,8 @@ class Model(nn.Module):
 
     relations = (EQUAL_HEADS,)
 
+    supports_packing = False  # its positions count from the start of the row
+
     def setup(self):
         check_module(self)
         precision = get_precision(self.precision)

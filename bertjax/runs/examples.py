@@ -8,8 +8,10 @@ from ml_collections import ConfigDict
 
 from bertjax import build, catalog
 from bertjax.constraints import with_defaults
+from bertjax.corpus.mixture import MixedCorpus, entries_of, with_temperature
 from bertjax.data import characters
 from bertjax.data.format import ExampleSource, ExampleSpec
+from bertjax.data.mixture import JoinedExamples, MixtureExamples
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
@@ -30,10 +32,22 @@ def check(config: ConfigDict) -> None:
             f"objectives {', '.join(sections)} require labelled pairs: got config.data.pair=none, "
             "expected next or order"
         )
+    example_format = build.example_format(config)
+    if entries_of(data) and (example_format.rows_continue or not example_format.reads_text):
+        raise UserError(
+            f"config.data.mixture does not go with format {data.format}, whose rows are no "
+            "independent examples of a corpus: leave it at (), or choose another format"
+        )
+    model = catalog.load("models", config.model.name).Model
+    if example_format.packs_documents and not getattr(model, "supports_packing", True):
+        raise UserError(
+            f"config.data.format={data.format} does not go with model {config.model.name}, which "
+            "does not separate packed documents or their positions: choose another format or model"
+        )
     used = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
     used |= {f"objectives.{n}.static": f.get("static", False) for n, f in sections.items()}
     for field, value in used.items():
-        if value and field.rpartition(".")[2] not in build.example_format(config).options:
+        if value and field.rpartition(".")[2] not in example_format.options:
             raise UserError(
                 f"config.{field} does not go with format {data.format}, whose examples are not "
                 "made of sentences: leave it at none or False, or choose another format"
@@ -56,18 +70,34 @@ def max_chars_per_word(model: Mapping[str, Any]) -> int:
 
 
 def examples(
-    config: ConfigDict, split: Any, tokenizer: Tokenizer | None, length: int, rows: int = 1
+    config: ConfigDict, split: Any, tokenizer: Tokenizer | None, phase: build.Phase, rows: int = 1
 ) -> ExampleSource:
     """The examples of a split, with every key that the model and the objectives read.
 
     Args:
       config: Of the run.
-      split: Of a corpus, or of the images.
+      split: Of a corpus, a mixture of corpora, or images.
       tokenizer: Of the run; None for images.
-      length: Tokens of an example.
+      phase: Has the length of an example and, for a training split, the weights of a mixture.
       rows: Rows of a global batch, for formats whose rows continue from step to step.
     """
     check(config)
+    if not isinstance(split, MixedCorpus):
+        return _examples_of_one(config, split, tokenizer, phase.max_seq_length, rows)
+    parts = {
+        name: _examples_of_one(config, part, tokenizer, phase.max_seq_length, 1)
+        for name, part in split.parts.items()
+    }
+    if split.held_out:
+        return JoinedExamples(list(parts.values()))
+    sizes = [part.num_tokens / split.num_tokens for part in split.parts.values()]
+    temperature = config.data.mixture_temperature or 1.0
+    return MixtureExamples(parts, with_temperature(phase.mixture or sizes, temperature))
+
+
+def _examples_of_one(
+    config: ConfigDict, split: Any, tokenizer: Tokenizer | None, length: int, rows: int
+) -> ExampleSource:
     spec = ExampleSpec(split, config.data, config.seed, length, rows)
     reads_words = "word_starts" in batch_keys(config)
     if tokenizer is not None:

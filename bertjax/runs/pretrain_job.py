@@ -16,19 +16,15 @@ from ml_collections import ConfigDict
 from bertjax import build
 from bertjax import config as configs
 from bertjax.constraints import with_defaults
-from bertjax.corpus import cache
+from bertjax.corpus.mixture import MixedCorpus, entries_of, phase_weights
 from bertjax.corpus.prepare import Progress
-from bertjax.corpus.reader import check_tokenizer, open_corpus, read_manifest
-from bertjax.data.format import ExampleSource
-from bertjax.errors import UserError
+from bertjax.data.format import ExampleSource, mean_tokens
 from bertjax.interfaces import Tokenizer
-from bertjax.io import copies
 from bertjax.pretrainer import Pretrainer
-from bertjax.runs import bucket_sync
+from bertjax.runs import bucket_sync, corpora
 from bertjax.runs import examples as runs_examples
 from bertjax.runs import teachers as runs_teachers
 from bertjax.runs.workdir import FREE_FIELDS
-from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import trees
 from bertjax.train.trainer import Trainer
 from bertjax.validation import config as validation_config
@@ -80,8 +76,26 @@ class Job:
     def examples(self, corpus: Any, phase: build.Phase) -> ExampleSource:
         """The examples of a split at the length of a phase."""
         rows = phase.batch_size if corpus is self.corpus else 1
-        length = phase.max_seq_length
-        return runs_examples.examples(self.config, corpus, self.tokenizer, length, rows)
+        return runs_examples.examples(self.config, corpus, self.tokenizer, phase, rows)
+
+    def mixture_usage(self) -> dict[str, dict[str, float]]:
+        """The examples, tokens, epochs and token shares of each corpus of a mixture; else {}.
+
+        Tokens are those of all phases.
+        """
+        used: dict[str, dict[str, float]] = {}
+        if not isinstance(self.corpus, MixedCorpus):
+            return used
+        for phase in self.phases:
+            usage = self.examples(self.corpus, phase).usage(phase.steps * phase.batch_size)
+            for name, counts in usage.items():
+                before = used.get(name, dict.fromkeys(counts, 0))
+                used[name] = {key: before[key] + count for key, count in counts.items()}
+        total = sum(counts["tokens"] for counts in used.values())
+        return {
+            name: counts | {"token_share": counts["tokens"] / total}
+            for name, counts in used.items()
+        }
 
 
 def prepare(
@@ -97,19 +111,19 @@ def prepare(
     """
     build.check(config)
     runs_examples.check(config)
-    phases = build.phases(config)
+    phases = _phases(config)
     mesh = build.make_mesh(config, phases)
     teachers = runs_teachers.find(config.objectives, config.mesh.attention_kernel)
-    tokenizer, corpus, held_out = _read_data(config, log, progress)
+    tokenizer, corpus, held_out = corpora.read_data(config, log, progress)
     _warn_about_best(config, held_out, log)
     _warn_about_predictions(config, phases, log)
     max_length = max(phase.max_seq_length for phase in phases)
     for teacher in teachers.values():
         teacher.check(config, tokenizer, max_length)
     last = phases[-1]
-    examples = runs_examples.examples(config, corpus, tokenizer, last.max_seq_length)
+    examples = runs_examples.examples(config, corpus, tokenizer, last)
     if held_out is not None:  # checks that it has enough documents, before the first step
-        runs_examples.examples(config, held_out, tokenizer, last.max_seq_length)
+        runs_examples.examples(config, held_out, tokenizer, last)
     rows = examples.build(0, np.zeros(1, np.int64))
     rows["example_weight"] = np.ones(1, np.float32)
     objectives = runs_teachers.objectives(
@@ -130,6 +144,16 @@ def prepare(
         trainer=trainer,
         rows=rows,
     )
+
+
+def _phases(config: ConfigDict) -> list[build.Phase]:
+    """The phases of a run, with the weights of its mixture."""
+    phases = build.phases(config)
+    weights = phase_weights(entries_of(config.data), len(phases))
+    return [
+        dataclasses.replace(phase, mixture=mixture)
+        for phase, mixture in zip(phases, weights, strict=True)
+    ]
 
 
 def _warn_about_best(config: ConfigDict, held_out: Any, log: Callable[[str], None]) -> None:
@@ -186,12 +210,22 @@ def description(job: Job) -> str:
         shape = (phase.batch_size, phase.max_seq_length)
         flops = trainer.flops(job.rows, shape)
         cut = f" in {phase.microbatches} parts" if phase.microbatches > 1 else ""
-        per_epoch = job.examples(job.corpus, phase).num_examples / phase.batch_size
         lines.append(
             f"phase       {phase.steps:,} steps of {shape[0]} x {shape[1]} tokens{cut}, "
-            f"{flops / 1e9:,.1f} GFLOPs a step, {phase.steps / per_epoch:.2f} epochs"
+            f"{flops / 1e9:,.1f} GFLOPs a step{_description_of_examples(job, phase)}"
         )
     return "\n".join(lines)
+
+
+def _description_of_examples(job: Job, phase: build.Phase) -> str:
+    """Number of epochs, except of a mixture, whose corpora have their own, and padding of text."""
+    examples = job.examples(job.corpus, phase)
+    per_epoch = examples.num_examples / phase.batch_size
+    is_mixed = isinstance(job.corpus, MixedCorpus)
+    epochs = "" if is_mixed else f", {phase.steps / per_epoch:.2f} epochs"
+    if job.tokenizer is None:
+        return epochs
+    return f"{epochs}, {1 - mean_tokens(examples) / phase.max_seq_length:.1%} padding"
 
 
 def _description_of_data(job: Job) -> list[str]:
@@ -199,44 +233,14 @@ def _description_of_data(job: Job) -> list[str]:
     if job.tokenizer is None:
         size = len(held_out) if held_out else 0
         return [f"images      {corpus.path}: {len(corpus):,}; held out {size:,}"]
+    usage = job.mixture_usage()
     return [
         f"corpus      {corpus.path}: {corpus.num_documents:,} documents, {corpus.num_tokens:,} "
         f"tokens; held out {held_out.num_documents if held_out else 0:,} documents",
+        *(
+            f"mixture     {name}: {counts['token_share']:.1%} of the tokens, "
+            f"{counts['epochs']:.2f} epochs"
+            for name, counts in usage.items()
+        ),
         f"tokenizer   {job.tokenizer.vocab_size:,} pieces, {job.tokenizer.fingerprint[:16]}",
     ]
-
-
-def _read_data(
-    config: ConfigDict, log: Callable[[str], None], progress: Callable[[Progress], None] | None
-) -> tuple[Tokenizer | None, Any, Any]:
-    """The tokenizer, None for images, and the training and held-out splits."""
-    example_format = build.example_format(config)
-    if not example_format.reads_text:
-        return None, *example_format.read(config.data, config.objectives)
-    tokenizer, path = _tokenized_corpus(config, log, progress)
-    corpus = open_corpus(path)
-    check_tokenizer(corpus, tokenizer)
-    splits = read_manifest(path)["splits"]
-    return tokenizer, corpus, open_corpus(path, "validation") if "validation" in splits else None
-
-
-def _tokenized_corpus(
-    config: ConfigDict, log: Callable[[str], None], progress: Callable[[Progress], None] | None
-) -> tuple[Tokenizer, pathlib.Path]:
-    """The run's tokenizer and the folder of its corpus, both made if they do not exist."""
-    data = config.data
-    if not data.corpus and not data.input:
-        raise UserError(
-            "no training text: set --config.data.corpus=DIR, a prepared corpus, or "
-            "--config.data.input='(GLOB,)', raw text"
-        )
-    if data.corpus:
-        read_manifest(data.corpus)
-    if data.corpus and not config.tokenizer.path:
-        path = copies.local_copy(data.corpus) / "tokenizer"
-    else:
-        path = cache.get_or_train_tokenizer(data, config.tokenizer, log)
-    tokenizer = load_tokenizer(path)
-    # Checked before the corpus is prepared, which may take hours.
-    build.check_vocabulary(config, tokenizer, build.extra_ids(config))
-    return tokenizer, cache.get_or_prepare_corpus(data, path, tokenizer.fingerprint, log, progress)

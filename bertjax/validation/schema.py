@@ -18,6 +18,7 @@ from bertjax.constraints import (
     NonNegativeInt,
     Number,
     OneOf,
+    PositiveFloat,
     PositiveInt,
     PositiveShare,
     Seed,
@@ -29,6 +30,8 @@ from bertjax.constraints import (
     share,
 )
 from bertjax.corpus import text
+from bertjax.corpus.filters import FilterName
+from bertjax.corpus.mixture import MixtureEntries
 from bertjax.data import examples
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import PRECISIONS
@@ -130,9 +133,15 @@ class Data:
 
     Attributes:
       corpus: Folder of a prepared corpus; "" prepares `input` on the first start.
-      input: Globs of text, "python-docs" or "tfds:NAME:SPLIT".
+      input: Globs of files, folders of datasets, "python-docs" or "tfds:NAME:SPLIT".
       text_format: Format of the files of `input`; "auto" detects it.
-      text_field: Field of JSON lines and of tfds:NAME:SPLIT with the text; "" for "text".
+      text_field: Field of JSON lines, column of a table or feature of tfds:NAME:SPLIT with the
+        text; "" for "text".
+      filters: Documents of `input` to drop: "gopher", "duplicates", "min_characters=200" ..., as
+        of `bertjax prepare --filter`.
+      mixture: ((NAME, PATH of a corpus, share of the tokens), ...) in place of `corpus`; the share
+        may be a tuple, one for each phase, and is left out for that of the corpus's tokens.
+      mixture_temperature: T replaces shares w by w^(1/T), normalised; None keeps them.
       validation_input: Globs of held-out text.
       validation_fraction: Share of the documents of `input` that is held out instead.
       cache: Folder of prepared corpora; "" for ~/.cache/bertjax.
@@ -151,6 +160,9 @@ class Data:
     input: tuple[AnyText, ...]
     text_format: Annotated[str, OneOf(text.list_formats())]
     text_field: AnyText
+    filters: tuple[Annotated[str, FilterName()], ...]
+    mixture: Annotated[tuple, MixtureEntries()]
+    mixture_temperature: PositiveFloat | None
     validation_input: tuple[AnyText, ...]
     validation_fraction: ShareBelowOne
     cache: AnyText

@@ -66,13 +66,31 @@ CONFIG = (
     Unread(
         (
             *_TOKENIZER_TRAINING,
-            *("data.input", "data.text_format", "data.text_field"),
+            *("data.input", "data.text_format", "data.text_field", "data.filters"),
             *("data.validation_input", "data.validation_fraction"),
         ),
         "data.corpus",
         bool,
         "'', since this corpus is already prepared, with a tokenizer and held-out documents",
         "leave one of them out",
+    ),
+    Unread(
+        (
+            *_TOKENIZER_TRAINING,
+            *("data.corpus", "data.input", "data.text_format", "data.text_field", "data.filters"),
+            *("data.validation_input", "data.validation_fraction"),
+        ),
+        "data.mixture",
+        bool,
+        "(), since its corpora are already prepared, with a tokenizer and held-out documents",
+        "leave one of them out",
+    ),
+    Unread(
+        ("data.mixture_temperature",),
+        "data.mixture",
+        lambda mixture: not mixture,
+        "several corpora",
+        "set --config.data.mixture, or leave it out",
     ),
     Unread(
         ("data.validation_fraction",),
@@ -82,7 +100,7 @@ CONFIG = (
         "leave one of them out",
     ),
     Unread(
-        ("data.corpus", "data.text_format", "data.text_field"),
+        ("data.corpus", "data.text_format", "data.text_field", "data.filters"),
         "data.format",
         lambda format: not catalog.load("data/formats", format).Format.reads_text,
         "a format of text",

@@ -287,10 +287,29 @@ def test_a_corpus_of_an_older_version_without_the_field_is_read(make, tmp_path):
 
 
 def test_a_file_that_is_not_text_is_refused_before_writing(make, text_folder, tmp_path):
-    (tmp_path / "z.csv").write_text("id,text\n1,a\n")
-    with pytest.raises(UserError, match=r"z\.csv is a CSV table, expected text"):
-        make(inputs=[str(text_folder / "*.jsonl"), str(tmp_path / "z.csv")])
-    assert not (tmp_path / "corpus").exists()
+    (tmp_path / "z.html").write_text("<html>")
+    (tmp_path / "z.csv").write_text("id,body\n1,a\n")
+    for name, problem in (
+        ("z.html", "is an HTML page, expected text"),
+        ("z.csv", 'the column "text" is missing; string columns: "id", "body"'),
+    ):
+        with pytest.raises(UserError, match=problem):
+            make(inputs=[str(text_folder / "*.jsonl"), str(tmp_path / name)])
+        assert not (tmp_path / "corpus").exists()
+
+
+def test_a_table_is_resumed_and_gives_the_shards_of_other_formats(make, text_folder, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for path in text_folder.iterdir():
+        rows = pa.Table.from_pylist([json.loads(line) for line in path.read_text().splitlines()])
+        parquet.write_table(rows, folder / f"{path.stem}.parquet", row_group_size=7)
+    inputs = [str(folder / "*.parquet")]
+    stopped_after_some_shards(make, inputs=inputs)
+    assert make(inputs=inputs, workers=1)["fingerprint"] == make("rows")["fingerprint"]
 
 
 def test_an_input_that_is_also_a_validation_input_is_refused(make, text_folder, tmp_path):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bertjax.corpus import layouts
+from bertjax.corpus import documents
 from bertjax.corpus.sources import Source, find_sources
 from bertjax.corpus.text import Document, read_documents, read_source
 from bertjax.errors import UserError
@@ -180,7 +180,7 @@ def test_a_byte_offset_counts_decompressed_bytes_over_documents(tmp_path):
 
 
 def test_a_long_document_is_split(tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "MAX_DOCUMENT_LENGTH", 100)
+    monkeypatch.setattr(documents, "MAX_DOCUMENT_LENGTH", 100)
     plain = write(tmp_path, "a.txt", "".join(f"line {n:03}\n" for n in range(40)))
     found = list(read_documents([plain]))
     assert all(len(piece) <= 100 for piece in found)

@@ -10,6 +10,7 @@ class Format(packed.Format):
     """See `TokenWindows`."""
 
     separate_documents = True
+    packs_documents = True
 
     @classmethod
     def random_batch(cls, model, shape, random) -> HostBatch:

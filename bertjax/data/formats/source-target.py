@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.corpus.layouts import FORMAT
+from bertjax.corpus.pairs import FORMAT
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
 from bertjax.data.layout import offsets, ranges

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax import catalog
-from bertjax.corpus import layouts
+from bertjax.corpus import pairs
 from bertjax.corpus import text as corpus_text
 from bertjax.corpus.prepare import prepare
 from bertjax.corpus.reader import open_corpus
@@ -83,7 +83,7 @@ def test_json_lines_give_the_same_pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
     rows = [dict(zip(("source", "target"), pair, strict=True)) for pair in PAIRS]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert list(layouts.read_pairs(str(path))) == PAIRS
+    assert list(pairs.read_pairs(str(path))) == PAIRS
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_line_without_a_pair_is_refused_with_its_number(name, line, message, t
     good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
     path.write_text(f"{good}\n{line}\n")
     with pytest.raises(UserError, match=message):
-        list(layouts.read_pairs(str(path)))
+        list(pairs.read_pairs(str(path)))
 
 
 def test_a_corpus_of_documents_is_refused(corpus, pieces, tmp_path):

@@ -1,0 +1,75 @@
+"""Documents of a corpus: decoding, cleaning and splitting of their text."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bertjax.errors import UserError
+from bertjax.io.lines import MAX_LINE_BYTES
+
+MAX_DOCUMENT_LENGTH = MAX_LINE_BYTES
+"""Bytes or characters; a longer document is split into several, so that memory is bounded."""
+
+
+class Document(NamedTuple):
+    """The text of a document, and how many invalid byte sequences were replaced by U+FFFD."""
+
+    text: str
+    replaced: int = 0
+
+
+def decode(path: str, offset: int, raw: bytes, errors: str) -> Document:
+    """Decode the UTF-8 bytes of a document, and clean the text as `clean` does.
+
+    Args:
+      path: Name of the input, for the error message.
+      offset: Byte offset of the document in the input, for the error message.
+      raw: The bytes.
+      errors: `strict` to refuse invalid UTF-8, `replace` to replace it by U+FFFD.
+
+    Raises:
+      UserError: The bytes are not UTF-8 and `errors` is `strict`.
+    """
+    text, replaced = decode_bytes(path, offset, raw, errors)
+    return Document(clean(text), replaced)
+
+
+def decode_bytes(path: str, offset: int, raw: bytes, errors: str) -> tuple[str, int]:
+    """Return the text of UTF-8 bytes as it is, and the number of replaced sequences.
+
+    See `decode` for the arguments and errors.
+    """
+    try:
+        return raw.decode(), 0
+    except UnicodeDecodeError as error:
+        if errors == "strict":
+            fix = "convert it to UTF-8, or give prepare or tokenizer --errors replace"
+            if b"\0" in raw:
+                fix = "it has NUL bytes too, so it is binary data: remove it from the inputs"
+            raise UserError(
+                f"{path} is not UTF-8 at byte {offset + error.start:,} "
+                f"(0x{raw[error.start]:02x}); {fix}"
+            ) from None
+        text = raw.decode(errors="replace")
+        return text, text.count("\ufffd") - raw.count("\ufffd".encode())
+
+
+def clean(text: str) -> str:
+    """Convert line ends to newlines, and remove white space around a text."""
+    return text.replace("\r\n", "\n").strip()
+
+
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which JSON can escape and which tokenizers refuse, by `?`."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def split_long(documents: Iterator[Document]) -> Iterator[Document]:
+    """Split documents longer than `MAX_DOCUMENT_LENGTH`, at a line end or a space if possible."""
+    for text, replaced in documents:
+        while len(text) > MAX_DOCUMENT_LENGTH:
+            window = text[:MAX_DOCUMENT_LENGTH]
+            cut = max(window.rfind("\n"), window.rfind(" ") if "\n" not in window else 0)
+            cut = cut if cut > 0 else MAX_DOCUMENT_LENGTH
+            yield Document(text[:cut].rstrip(), replaced)
+            text, replaced = text[cut:].lstrip(), 0
+        yield Document(text, replaced)

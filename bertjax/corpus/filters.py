@@ -1,0 +1,211 @@
+"""Filters of documents: bounds on length and quality, exact and near duplicates.
+
+    parse_filters     ["gopher", "min_words=20"] -> {"min_words": 20.0, ...}
+    DocumentFilter    texts -> the first rule that each breaks, and its keys (in worker processes)
+    DuplicateIndex    keys -> whether a document was seen before (in order, in one process)
+
+A document is kept or dropped by its own text and the kept documents before it, so that the result
+does not depend on the number of workers or on interruptions.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt64
+
+from bertjax.corpus.text_measures import TextMeasures
+from bertjax.errors import UserError, nearest
+
+DUPLICATES = "duplicates"
+"""The filter of documents with the same text as an earlier one; without a value."""
+
+NEAR_DUPLICATES = "near_duplicates"
+"""The filter of documents that are similar to an earlier one; its value is the Jaccard index."""
+
+GOPHER = "gopher"
+"""The name of all rules below with a value of Rae et al. 2021."""
+
+_SIMILARITY_RANGE = (0.5, 0.95)
+
+
+class _Rule(NamedTuple):
+    """A bound on a measure of a text.
+
+    Attributes:
+      measure: The measure.
+      gopher: The bound of Rae et al. 2021, appendix A.1.1 and table A1; None for none.
+      is_share: Whether the bound must be within 0 and 1.
+    """
+
+    measure: Callable[[TextMeasures], float]
+    gopher: float | None = None
+    is_share: bool = True
+
+
+def _ngram_rules() -> dict[str, _Rule]:
+    top = {2: 0.20, 3: 0.18, 4: 0.16}
+    repeated = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
+    rules = {
+        f"max_top_{size}_gram": _Rule(lambda text, size=size: text.top_ngram(size), bound)
+        for size, bound in top.items()
+    }
+    return rules | {
+        f"max_repeated_{size}_grams": _Rule(
+            lambda text, size=size: text.repeated_ngrams(size), bound
+        )
+        for size, bound in repeated.items()
+    }
+
+
+RULES: Mapping[str, _Rule] = {
+    "min_characters": _Rule(TextMeasures.characters, is_share=False),
+    "max_characters": _Rule(TextMeasures.characters, is_share=False),
+    "min_words": _Rule(TextMeasures.words, 50, is_share=False),
+    "max_words": _Rule(TextMeasures.words, 100_000, is_share=False),
+    "min_mean_word_length": _Rule(TextMeasures.mean_word_length, 3, is_share=False),
+    "max_mean_word_length": _Rule(TextMeasures.mean_word_length, 10, is_share=False),
+    "min_letters": _Rule(TextMeasures.letters),
+    "min_alphabetic_words": _Rule(TextMeasures.alphabetic_words, 0.8),
+    "max_symbols_per_word": _Rule(TextMeasures.symbols_per_word, 0.1, is_share=False),
+    "max_bullet_lines": _Rule(TextMeasures.bullet_lines, 0.9),
+    "max_ellipsis_lines": _Rule(TextMeasures.ellipsis_lines, 0.3),
+    "max_repeated_lines": _Rule(TextMeasures.repeated_lines, 0.3),
+    "max_repeated_line_characters": _Rule(TextMeasures.repeated_line_characters, 0.2),
+    "max_repeated_paragraphs": _Rule(TextMeasures.repeated_paragraphs, 0.3),
+    "max_repeated_paragraph_characters": _Rule(TextMeasures.repeated_paragraph_characters, 0.2),
+    **_ngram_rules(),
+}
+"""Rules by name, in the order in which they are tested. The name starts with min_ or max_."""
+
+
+def parse_filters(filters: Sequence[str]) -> dict[str, float]:
+    """Parse filters as users write them; a later one replaces an earlier one of the same name.
+
+    Args:
+      filters: `gopher`, `duplicates`, or NAME=NUMBER with a name of `RULES` or `near_duplicates`.
+
+    Returns:
+      The bounds by name, in the order of `RULES`; that of `duplicates` is 1.
+
+    Raises:
+      UserError: A name is unknown, or a value is no number within its range.
+    """
+    bounds: dict[str, float] = {}
+    for entry in filters:
+        name, equals, value = entry.partition("=")
+        if name in (GOPHER, DUPLICATES):
+            if equals:
+                raise UserError(f"filter {entry!r}: got a value, expected {name} alone")
+            gopher = {rule: RULES[rule].gopher for rule in RULES if RULES[rule].gopher is not None}
+            bounds |= gopher if name == GOPHER else {name: 1.0}
+        else:
+            bounds[name] = _parse_bound(entry, name, value)
+    order = [*RULES, DUPLICATES, NEAR_DUPLICATES]
+    return dict(sorted(bounds.items(), key=lambda item: order.index(item[0])))
+
+
+class FilterName:
+    """A constraint on a config's field: a filter as users write it."""
+
+    def complaint(self, value: object) -> str | None:
+        """Returns "expected ..." for an invalid filter, else None."""
+        try:
+            parse_filters([str(value)])
+        except UserError as error:
+            return f"expected NAME=NUMBER or a name of a filter ({error})"
+        return None
+
+
+def _parse_bound(entry: str, name: str, value: str) -> float:
+    if name != NEAR_DUPLICATES and name not in RULES:
+        known = [GOPHER, DUPLICATES, NEAR_DUPLICATES, *RULES]
+        raise UserError(f"unknown filter {name!r}: {nearest(name, known)}")
+    if name == NEAR_DUPLICATES:
+        low, high = _SIMILARITY_RANGE
+    else:
+        low, high = 0.0, 1.0 if RULES[name].is_share else float("inf")
+    try:
+        bound = float(value)
+    except ValueError:
+        bound = float("nan")
+    if not low <= bound <= high or bound == float("inf"):
+        wanted = f"from {low:g} to {high:g}" if high < float("inf") else f">= {low:g}"
+        raise UserError(
+            f"filter {entry!r}: got {value or 'no value'!r}, expected a number {wanted}"
+        )
+    return bound
+
+
+class Verdicts(NamedTuple):
+    """Results of `DocumentFilter` for a block of documents.
+
+    Attributes:
+      broken_rules: The first rule that each document breaks; "" for none.
+      keys: Keys that a document shares with its duplicates, K for each document without a broken
+        rule; the first is that of its whole text if exact duplicates are filtered.
+    """
+
+    broken_rules: list[str]
+    keys: UInt64[np.ndarray, "N K"]
+
+
+class DocumentFilter:
+    """A function that tests documents by rules, and computes their keys.
+
+    Args:
+      bounds: Those of `parse_filters`.
+    """
+
+    def __init__(self, bounds: Mapping[str, float]):
+        self._bounds = {name: bound for name, bound in bounds.items() if name in RULES}
+        self._keys: list[Callable[[str], list[int]]] = []
+        if DUPLICATES in bounds:
+            self._keys.append(lambda text: [_hash(text.encode())])
+        if NEAR_DUPLICATES in bounds:
+            from bertjax.corpus import minhash
+
+            self._keys.append(minhash.BandHashes(bounds[NEAR_DUPLICATES]))
+
+    def __call__(self, texts: list[str]) -> Verdicts:
+        broken = [self._broken_rule(text) for text in texts]
+        kept = [text for text, rule in zip(texts, broken, strict=True) if not rule]
+        rows = [[key for keys in self._keys for key in keys(text)] for text in kept]
+        width = len(rows[0]) if rows else 0
+        return Verdicts(broken, np.array(rows, np.uint64).reshape(len(kept), width))
+
+    def _broken_rule(self, text: str) -> str:
+        measures = TextMeasures(text)
+        for name, bound in self._bounds.items():
+            value = RULES[name].measure(measures)
+            if value < bound if name.startswith("min_") else value > bound:
+                return name
+        return ""
+
+
+class DuplicateIndex:
+    """The keys of all documents that have been kept.
+
+    Args:
+      bounds: Those of `parse_filters`.
+      seen: Keys of the documents that earlier calls have kept.
+    """
+
+    def __init__(self, bounds: Mapping[str, float], seen: Iterable[int] = ()):
+        self._has_exact = DUPLICATES in bounds
+        self._seen = set(seen)
+
+    def add(self, keys: UInt64[np.ndarray, " K"]) -> str:
+        """Add a document; return "", or which filter drops it as a duplicate."""
+        numbers = keys.tolist()
+        if self._has_exact and numbers[0] in self._seen:
+            return DUPLICATES
+        if not self._seen.isdisjoint(numbers):
+            return NEAR_DUPLICATES
+        self._seen.update(numbers)
+        return ""
+
+
+def _hash(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")

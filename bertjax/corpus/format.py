@@ -1,0 +1,108 @@
+"""The contract of a text format: what `corpus/formats/NAME.py` defines as `FORMAT`.
+
+A format reads the documents of a file in their order with bounded memory, so that reading can be
+repeated up to any document, from which `prepare` resumes.
+"""
+
+import dataclasses
+import functools
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+
+from bertjax import catalog
+from bertjax.corpus.documents import Document
+from bertjax.errors import UserError
+from bertjax.io.file_kinds import FileKind
+
+FOLDER = "corpus/formats"
+"""The folder of formats, for `catalog`."""
+
+TEXT_FIELD = "text"
+"""Default field or column that contains the text."""
+
+_MAX_LISTED_FIELDS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOptions:
+    """Options of reading a file.
+
+    Attributes:
+      errors: `strict` to refuse invalid UTF-8, `replace` to replace it by U+FFFD.
+      text_field: The field or column that contains the text, for formats that have fields.
+    """
+
+    errors: str = "strict"
+    text_field: str = TEXT_FIELD
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFormat:
+    """A format of files with text.
+
+    Attributes:
+      read: Yields all documents of a file, also empty ones, so that they can be counted.
+      kinds: The file formats, detected by content or name, that `read` reads.
+      has_fields: Whether `ReadOptions.text_field` selects the text.
+      starts: Whether a file has this format, by its name and its first line that is not blank, for
+        formats that are plain text.
+      list_files: Returns the files of a folder that some program wrote as one dataset, in order;
+        None for a folder of another program.
+    """
+
+    read: Callable[[str, ReadOptions], Iterator[Document]]
+    kinds: tuple[FileKind, ...] = ()
+    has_fields: bool = False
+    starts: Callable[[str, bytes], bool] = lambda path, line: False
+    list_files: Callable[[str], list[str] | None] = lambda folder: None
+
+
+@functools.cache
+def all_formats() -> Mapping[str, TextFormat]:
+    """Return all formats by name."""
+    return {name: catalog.load(FOLDER, name).FORMAT for name in catalog.names(FOLDER)}
+
+
+def import_extra(path: str, module: str, extra: str) -> ModuleType:
+    """Import a module that only one format needs.
+
+    Args:
+      path: The file to be read, for the error message.
+      module: The module.
+      extra: The extra of bertjax that installs it.
+
+    Raises:
+      UserError: The module is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(f"{path}: {error}; pip install 'bertjax[{extra}]'") from None
+
+
+def missing_field(
+    where: str, noun: str, field: str, strings: Sequence[str], *, exists: bool
+) -> UserError:
+    """Return the error for a field or column of text that is missing or no string.
+
+    Args:
+      where: The file, or the line.
+      noun: "field" or "column".
+      field: The name that was looked for.
+      strings: Names of the fields that are strings.
+      exists: Whether there is a field of this name, which is no string.
+    """
+    problem = "is no string" if exists else "is missing"
+    names = [json.dumps(name, ensure_ascii=False) for name in strings[:_MAX_LISTED_FIELDS]]
+    more = f" and {len(strings) - len(names)} more" if len(strings) > len(names) else ""
+    remedy = (
+        f"string {noun}s: {', '.join(names)}{more}; choose one with --text_field NAME (in a "
+        "config: data.text_field)"
+        if strings
+        else f"no {noun} is a string"
+    )
+    return UserError(
+        f"{where}: the {noun} {json.dumps(field, ensure_ascii=False)} {problem}; {remedy}"
+    )

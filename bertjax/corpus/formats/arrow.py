@@ -1,0 +1,86 @@
+"""Arrow IPC files and streams: a column of strings, read in record batches.
+
+`datasets.Dataset.save_to_disk` writes a folder of such streams, which is an input as a whole.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from bertjax.corpus import arrow_columns
+from bertjax.corpus.documents import Document
+from bertjax.corpus.format import ReadOptions, TextFormat, import_extra
+from bertjax.errors import UserError
+from bertjax.io import file_kinds
+from bertjax.io.decompression import open_seekable, reading_errors
+
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def read(path: str, options: ReadOptions) -> Iterator[Document]:
+    """Read a document from a column of every row."""
+    ipc = import_extra(path, "pyarrow", arrow_columns.EXTRA).ipc
+    rows = 0
+    with open_seekable(path) as stream, reading_errors(path, lambda: f"{rows:,} rows"):
+        schema, batches = _open(path, ipc, stream)
+        arrow_columns.check_column(path, schema, options.text_field)
+        column = schema.get_field_index(options.text_field)
+        for batch in batches:
+            yield from arrow_columns.read_column(path, batch.column(column), options.errors, rows)
+            rows += batch.num_rows
+
+
+def _open(path: str, ipc: Any, stream: BinaryIO) -> tuple[Any, Iterator[Any]]:
+    """Return the schema of a file, and an iterator over its record batches."""
+    magic = stream.read(6)
+    if not magic:
+        raise UserError(f"{path} is empty: expected an Arrow file; remove it from the inputs")
+    is_file = magic == b"ARROW1"
+    if not is_file:
+        # pyarrow reads a stream that was cut off between two batches as if it were complete.
+        stream.seek(max(stream.seek(0, os.SEEK_END) - len(_END_OF_STREAM), 0))
+        if stream.read() != _END_OF_STREAM:
+            raise EOFError("the stream has no end mark")
+    stream.seek(0)
+    if not is_file:
+        reader = ipc.open_stream(stream)
+        return reader.schema, iter(reader)
+    reader = ipc.open_file(stream)
+    return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+
+
+def list_files(folder: str) -> list[str] | None:
+    """Return the files of a folder that `datasets.Dataset.save_to_disk` wrote.
+
+    Raises:
+      UserError: The folder has several splits, or rows that are only selected by indices.
+    """
+    splits, state = (os.path.join(folder, name) for name in ("dataset_dict.json", "state.json"))
+    if os.path.isfile(splits):
+        with open(splits, encoding="utf-8") as stream:
+            names = json.load(stream)["splits"]
+        raise UserError(
+            f"{folder} has the splits {', '.join(names)}, expected one: give "
+            f"{os.path.join(folder, names[0])}"
+        )
+    if not os.path.isfile(state):
+        return None
+    with open(state, encoding="utf-8") as stream:
+        content = json.load(stream)
+    if "_data_files" not in content:
+        return None  # other programs write files of this name too
+    if content.get("_indices_data_files"):
+        raise UserError(
+            f"{folder}: its rows are selected by a separate file of indices; save the dataset "
+            "again after flatten_indices()"
+        )
+    return [os.path.join(folder, entry["filename"]) for entry in content["_data_files"]]
+
+
+FORMAT = TextFormat(
+    read,
+    kinds=(file_kinds.ARROW_STREAM, file_kinds.FEATHER),
+    has_fields=True,
+    list_files=list_files,
+)

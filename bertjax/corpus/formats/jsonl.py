@@ -1,0 +1,57 @@
+"""JSON lines: a field of the object on every line is a document."""
+
+import json
+import re
+from collections.abc import Iterator
+
+from bertjax.corpus.documents import Document, decode, replace_surrogates
+from bertjax.corpus.format import ReadOptions, TextFormat, missing_field
+from bertjax.errors import UserError
+from bertjax.io import file_kinds
+from bertjax.io.lines import read_lines
+
+MAX_JSON_BYTES = 1 << 26
+"""Maximum size of a JSON object, which cannot be read in pieces."""
+
+
+def read(path: str, options: ReadOptions) -> Iterator[Document]:
+    """Read a document from a field of the JSON object on every line."""
+    for number, (offset, line) in enumerate(read_lines(path, MAX_JSON_BYTES), start=1):
+        if not line.strip():
+            continue
+        if len(line) >= MAX_JSON_BYTES // 2 and not line.endswith(b"\n"):
+            raise UserError(
+                f"{path}:{number}: got a line over 64 MiB, expected less; split the document"
+            )
+        decoded = decode(path, offset, line, options.errors)
+        text = _parse(decoded.text, f"{path}:{number}", options.text_field)
+        yield Document(replace_surrogates(text).strip(), decoded.replaced)
+
+
+def _parse(line: str, where: str, field: str) -> str:
+    """Return the text field of a JSON object."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        path = where.rpartition(":")[0]
+        is_multiline = line in ("{", "[")
+        fix = file_kinds.remedy(file_kinds.JSON_ARRAY, path) if is_multiline else "fix the line"
+        raise UserError(f"{where}: not a JSON object ({error}); {fix}") from None
+    if not isinstance(row, dict):
+        raise UserError(
+            f'{where}: expected an object with a string "{field}", got {line[:60]!r}; fix the line '
+            "or give another --format"
+        )
+    text = row.get(field)
+    if not isinstance(text, str):
+        strings = [name for name, value in row.items() if isinstance(value, str)]
+        raise missing_field(where, "field", field, strings, exists=field in row)
+    return text
+
+
+def _starts(path: str, line: bytes) -> bool:
+    has_name = file_kinds.detect_by_name(path) is file_kinds.JSON_LINES
+    return has_name or re.match(rb'\s*\{\s*"[^"]*"\s*:', line) is not None
+
+
+FORMAT = TextFormat(read, kinds=(file_kinds.JSON_LINES,), has_fields=True, starts=_starts)

@@ -1,0 +1,19 @@
+"""Tables with tabs (TSV): a header with the names of columns; quotes are text."""
+
+import csv
+from collections.abc import Iterator
+
+from bertjax.corpus.documents import Document
+from bertjax.corpus.format import ReadOptions, TextFormat
+from bertjax.corpus.table_rows import TableLines, read_rows
+from bertjax.io import file_kinds
+
+
+def read(path: str, options: ReadOptions) -> Iterator[Document]:
+    """Read a document from a column of every row after the header."""
+    lines = TableLines(path, options.errors)
+    header = next(lines, "")
+    yield from read_rows(path, lines, header, options, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+FORMAT = TextFormat(read, kinds=(file_kinds.TSV,), has_fields=True)

@@ -1,0 +1,143 @@
+"""Language-neutral measures of the quality of a text: lengths, shares, repetitions.
+
+They are those of Rae et al. 2021 ("Gopher", appendix A.1.1) that do not depend on the language.
+Words are separated by white space. A repeated line, paragraph or n-gram counts from its second
+occurrence on.
+"""
+
+import functools
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+_BULLETS = (
+    "-",
+    "*",
+    "\u2022",
+    "\u2023",
+    "\u25cf",
+    "\u25cb",
+    "\u25e6",
+    "\u25aa",
+    "\u2043",
+    "\u00b7",
+)
+_ELLIPSES = ("...", "\u2026")
+
+
+class TextMeasures:
+    """Measures of a text, each computed when it is first used.
+
+    Args:
+      text: The text, which is not empty.
+    """
+
+    def __init__(self, text: str):
+        self._text = text
+
+    @functools.cached_property
+    def _words(self) -> list[str]:
+        return self._text.split()
+
+    @functools.cached_property
+    def _lines(self) -> list[str]:
+        return [line.strip() for line in self._text.split("\n") if line.strip()]
+
+    @functools.cached_property
+    def _paragraphs(self) -> list[str]:
+        return [part.strip() for part in self._text.split("\n\n") if part.strip()]
+
+    @functools.cached_property
+    def _num_word_characters(self) -> int:
+        return sum(map(len, self._words))
+
+    def characters(self) -> int:
+        """Number of characters."""
+        return len(self._text)
+
+    def words(self) -> int:
+        """Number of words."""
+        return len(self._words)
+
+    def mean_word_length(self) -> float:
+        """Mean number of characters of a word."""
+        return self._num_word_characters / len(self._words)
+
+    def letters(self) -> float:
+        """Share of letters, with their marks, in the characters that are not white space."""
+        letters = sum(map(_is_letter, self._text))
+        return letters / self._num_word_characters
+
+    def alphabetic_words(self) -> float:
+        """Share of words with at least one letter."""
+        return sum(any(map(str.isalpha, word)) for word in self._words) / len(self._words)
+
+    def symbols_per_word(self) -> float:
+        """Number of hash signs, or of ellipses if there are more of them, per word."""
+        ellipses = sum(map(self._text.count, _ELLIPSES))
+        return max(self._text.count("#"), ellipses) / len(self._words)
+
+    def bullet_lines(self) -> float:
+        """Share of lines that start with a bullet."""
+        return sum(line.startswith(_BULLETS) for line in self._lines) / len(self._lines)
+
+    def ellipsis_lines(self) -> float:
+        """Share of lines that end with an ellipsis."""
+        return sum(line.endswith(_ELLIPSES) for line in self._lines) / len(self._lines)
+
+    def repeated_lines(self) -> float:
+        """Share of lines that repeat an earlier one."""
+        return _repeated(self._lines, lambda line: 1)
+
+    def repeated_line_characters(self) -> float:
+        """Share of characters in lines that repeat an earlier one."""
+        return _repeated(self._lines, len)
+
+    def repeated_paragraphs(self) -> float:
+        """Share of paragraphs that repeat an earlier one."""
+        return _repeated(self._paragraphs, lambda paragraph: 1)
+
+    def repeated_paragraph_characters(self) -> float:
+        """Share of characters in paragraphs that repeat an earlier one."""
+        return _repeated(self._paragraphs, len)
+
+    def top_ngram(self, size: int) -> float:
+        """Share of characters in the occurrences of the most common n-gram of words.
+
+        An n-gram that occurs once is not counted.
+        """
+        (ngram, count), *_ = Counter(self._ngrams(size)).most_common(1) or [((), 0)]
+        return count * sum(map(len, ngram)) / self._num_word_characters if count > 1 else 0.0
+
+    def repeated_ngrams(self, size: int) -> float:
+        """Share of characters in n-grams of words that repeat an earlier one.
+
+        Characters in several of them are counted once.
+        """
+        seen: set[tuple[str, ...]] = set()
+        end, total = 0, 0
+        for start, ngram in enumerate(self._ngrams(size)):
+            if ngram in seen:
+                total += sum(map(len, self._words[max(start, end) : start + size]))
+                end = start + size
+            seen.add(ngram)
+        return total / self._num_word_characters
+
+    def _ngrams(self, size: int) -> list[tuple[str, ...]]:
+        return list(zip(*(self._words[first:] for first in range(size)), strict=False))
+
+
+def _repeated(parts: Sequence[str], weight) -> float:
+    seen: set[str] = set()
+    repeated = 0
+    for part in parts:
+        repeated += weight(part) if part in seen else 0
+        seen.add(part)
+    return repeated / sum(map(weight, parts))
+
+
+def _is_letter(character: str) -> bool:
+    # Vowel signs of Indic scripts, for example, are marks and no letters for Python.
+    return character.isalpha() or (
+        not character.isascii() and unicodedata.category(character).startswith("M")
+    )

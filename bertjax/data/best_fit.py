@@ -1,0 +1,89 @@
+"""Best-fit packing: put pieces of text of known sizes into as few rows as possible.
+
+The plan is best-fit decreasing (Ding et al. 2024, "Fewer truncations improve language modeling"),
+computed on the number of pieces of each size, as Krell et al. 2021 do for BERT ("Efficient sequence
+packing without cross-contamination", section 3.1): it costs the same for any number of pieces.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from bertjax.data.layout import offsets
+
+
+class _Bins(NamedTuple):
+    """Rows with equal content."""
+
+    sizes: tuple[int, ...]
+    count: int
+
+
+class Plan(NamedTuple):
+    """Which sizes are in each row; rows of one composition are consecutive.
+
+    Attributes:
+      starts: First row of each composition, followed by the number of rows.
+      sizes: Sizes of the pieces of each composition, in their order in a row; 0 for none.
+      first: For each of these pieces, its number among all pieces of its size in the plan, in the
+        first row of the composition.
+      step: Number of pieces of its size in a row.
+    """
+
+    starts: Int[np.ndarray, " C_and_1"]
+    sizes: Int[np.ndarray, "C K"]
+    first: Int[np.ndarray, "C K"]
+    step: Int[np.ndarray, "C K"]
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.starts[-1])
+
+
+def plan(counts: Int[np.ndarray, " L_and_1"]) -> Plan:
+    """Plan the rows of L tokens for `counts[s]` pieces of each size s from 1 to L."""
+    length = len(counts) - 1
+    by_room: dict[int, list[_Bins]] = {}
+    for size in range(length, 0, -1):
+        _place(size, int(counts[size]), length, by_room)
+    return _to_plan([bins for room in sorted(by_room) for bins in by_room[room]])
+
+
+def _place(size: int, count: int, length: int, by_room: dict[int, list[_Bins]]) -> None:
+    """Put pieces of one size where the least room remains, or into new rows."""
+    rooms = sorted(room for room in by_room if room >= size)
+    while count:
+        room = rooms[0] if rooms else length
+        bins = by_room[room].pop() if rooms else _Bins((), count)
+        if rooms and not by_room[room]:
+            del by_room[room]
+            del rooms[0]
+        # A row into which a piece was put has the least room for the next piece of the same size.
+        fitting = room // size
+        full = min(bins.count, count // fitting)
+        rest = min(count - full * fitting, fitting) if full < bins.count else 0
+        for pieces, number in ((fitting, full), (rest, 1)):
+            if pieces and number:
+                filled = _Bins((*bins.sizes, *(size,) * pieces), number)
+                by_room.setdefault(room - pieces * size, []).append(filled)
+        unused = bins.count - full - (rest > 0)
+        if unused and bins.sizes:
+            by_room.setdefault(room, []).append(bins._replace(count=unused))
+        count -= full * fitting + rest
+
+
+def _to_plan(rows: list[_Bins]) -> Plan:
+    shape = len(rows), max((len(bins.sizes) for bins in rows), default=0)
+    sizes, first, step = (np.zeros(shape, np.int64) for _ in range(3))
+    used: dict[int, int] = {}
+    for number, bins in enumerate(rows):
+        ranks: dict[int, int] = {}
+        for at, size in enumerate(bins.sizes):
+            rank = ranks.get(size, 0)
+            sizes[number, at], first[number, at] = size, used.get(size, 0) + rank
+            step[number, at] = bins.sizes.count(size)
+            ranks[size] = rank + 1
+        for size, many in ranks.items():
+            used[size] = used.get(size, 0) + many * bins.count
+    return Plan(offsets(np.array([bins.count for bins in rows], np.int64)), sizes, first, step)

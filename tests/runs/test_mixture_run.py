@@ -1,0 +1,125 @@
+"""A pretraining on a mixture of corpora: shares, phases, resuming, held-out text, mistakes."""
+
+import itertools
+import pathlib
+import random
+
+import numpy as np
+import pytest
+
+from bertjax.config import changed, load_config
+from bertjax.corpus.prepare import prepare
+from bertjax.data.pipeline import Phase, phased_batches
+from bertjax.errors import UserError
+from bertjax.overrides import apply_overrides
+from bertjax.runs import pretrain_job
+
+CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = {"a": "abcdefgh", "b": "stuvwxyz"}
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """Two corpora of different letters; the second has longer documents, and one tenth held out."""
+    folder = tmp_path_factory.mktemp("corpora")
+    (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *"abcdefghstuvwxyz."]) + "\n")
+    draw = random.Random(1)
+    for name, letters in LETTERS.items():
+        sizes = (3, 9) if name == "a" else (20, 60)
+        documents = [" ".join(draw.choices(letters, k=draw.randint(*sizes))) for _ in range(200)]
+        (folder / f"{name}.txt").write_text("\n\n".join(documents))
+        fraction = 0.1 if name == "b" else 0.0
+        inputs = [str(folder / f"{name}.txt")]
+        prepare(inputs, folder, folder / name, validation_fraction=fraction, workers=1)
+    return folder
+
+
+@pytest.fixture
+def make(corpora, tmp_path):
+    def call(entries=(("A", "a", 0.75), ("B", "b", 0.25)), **fields):
+        entries = tuple((name, str(corpora / path), *rest) for name, path, *rest in entries)
+        fields = {
+            "data.mixture": entries,
+            "data.corpus": "",
+            "data.input": (),
+            "data.format": "doc-sentences",
+            "data.pair": "none",
+            "data.phases": ((30, 12, 16), (20, 24, 16)),
+            "num_train_steps": 50,
+            "optimizer.warmup_steps": 1,
+            "model.vocab_size": 22,
+            **{name.replace("__", "."): value for name, value in fields.items()},
+        }
+        config = load_config(str(CONFIG))
+        with config.unlocked():
+            del config.objectives["sentence_pair"]
+        config = changed(config, fields)
+        return pretrain_job.prepare(config, str(tmp_path / "run"), lambda line: None)
+
+    return call
+
+
+def rows_of(job, start_step=0):
+    phases = [
+        Phase(phase.steps, job.examples(job.corpus, phase), phase.batch_size)
+        for phase in job.phases
+    ]
+    with phased_batches(phases, start_step=start_step) as batches:
+        return list(itertools.islice(batches, 50))
+
+
+def tokens_of(batch, job):
+    """Number of tokens of each corpus in a batch."""
+    first = job.tokenizer.encode_batch(["a"])[0][0]
+    is_a = (batch["input_ids"] >= first) & (batch["input_ids"] < first + 8)
+    has_a = is_a.any(axis=1)
+    sizes = batch["attention_mask"].sum(axis=1)
+    return np.array([sizes[has_a].sum(), sizes[~has_a].sum()])
+
+
+def test_the_shares_of_tokens_are_those_of_each_phase_and_in_the_summary(make):
+    job = make((("A", "a", (0.75, 0.2)), ("B", "b", (0.25, 0.8))))
+    found = rows_of(job)
+    counts = np.array([tokens_of(batch, job) for _, batch in found])
+    first, second = counts[:30].sum(axis=0), counts[30:].sum(axis=0)
+    assert abs(first[0] / first.sum() - 0.75) < 0.05
+    assert abs(second[0] / second.sum() - 0.2) < 0.05
+    usage = job.mixture_usage()
+    share = counts.sum(axis=0) / counts.sum()
+    assert abs(usage["A"]["token_share"] - share[0]) < 0.02
+    assert usage["A"]["examples"] + usage["B"]["examples"] == 50 * 16
+    assert f"A: {usage['A']['token_share']:.1%} of the tokens" in pretrain_job.description(job)
+    later = rows_of(job, start_step=37)
+    assert later[0][0] == 37
+    assert np.array_equal(later[0][1]["input_ids"], found[37][1]["input_ids"])
+
+
+def test_without_weights_shares_are_those_of_the_tokens_raised_by_the_temperature(make):
+    entries = (("A", "a"), ("B", "b"))
+    job = make(entries)
+    sizes = [part.num_tokens for part in job.corpus.parts.values()]
+    for temperature in (1.0, 3.0):
+        job = make(entries, data__mixture_temperature=temperature)
+        powers = np.array(sizes) ** (1 / temperature)
+        assert abs(job.mixture_usage()["A"]["token_share"] - powers[0] / powers.sum()) < 0.04
+    assert job.held_out.num_documents == job.held_out.parts["B"].num_documents
+    assert list(job.held_out.parts) == ["B"]
+    assert job.provenance["corpus"] == job.corpus.fingerprint
+    assert job.corpus.token_counts.sum() == sum(sizes)
+
+
+def test_mistakes_name_the_corpus(make, corpora):
+    with pytest.raises(UserError, match=r"config\.data\.mixture, C: .*expected a prepared corpus"):
+        make((("A", "a", 0.5), ("C", "c", 0.5)))
+    with pytest.raises(UserError, match=r"sum 1, got 0\.9 in phase 1"):
+        make((("A", "a", 0.5), ("B", "b", 0.4)))
+    with pytest.raises(
+        UserError, match="got 3 weights for A, expected 1, or one for each of the 2"
+    ):
+        make((("A", "a", (0.5,) * 3), ("B", "b", (0.5,) * 3)))
+    overrides = [("data.input", "('python-docs',)"), ("data.mixture", "(('A','a'),('B','b'))")]
+    with pytest.raises(UserError, match=r"config\.data\.input has no effect"):
+        apply_overrides(load_config(str(CONFIG)), overrides)
+    with pytest.raises(UserError, match=r"data\.mixture does not go with format stream"):
+        make(data__format="stream")
