@@ -287,7 +287,7 @@ def match_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
 
 
 def average_rows(pieces: Sequence[Sequence[int]], array: np.ndarray, *, axis: int) -> np.ndarray:
-    """The rows of a new vocabulary: means over the rows of old ids; of all rows where there are none.
+    """The rows of a new vocabulary: means of the rows of old ids; of all rows for no ids.
 
     Args:
       pieces: For each new id the old ids.
