@@ -6,7 +6,6 @@ not divide.
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -291,17 +290,13 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
                 f" for each of the {len(steps)} phases of config.data.phases but the first"
             )
         rates += restarts
-    made = [
-        schedule.make(
-            fields.schedule,
-            learning_rate=learning_rate,
-            num_train_steps=count,
-            warmup_steps=warmup_steps,
-            **schema.own_fields(config, "optimizer.schedule"),
-        )
-        for (learning_rate, warmup_steps), count in zip(rates, steps, strict=True)
-    ]
-    return optax.join_schedules(made, list(itertools.accumulate(steps))[:-1])
+    own = schema.own_fields(config, "optimizer.schedule")
+    return schedule.join(fields.schedule, rates, steps, **own)
+
+
+def budget_seconds(config: ConfigDict) -> float:
+    """Wall-clock seconds of a pretraining; 0 if it ends by its steps."""
+    return config.get("budget_seconds", 0.0)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
@@ -313,6 +308,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         fields.name,
         max_grad_norm=fields.max_grad_norm,
         layerwise_decay=fields.get("layerwise_decay", 1.0),
+        ema_decay=fields.get("ema_decay", 0.0),
         num_layers=layers,
         frozen_parts=("encoder",) if freezes_encoder(config) else (),
         **schema.own_fields(config, "optimizer.name"),

@@ -44,6 +44,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   example_weight float [B]       0 for padding examples of a short last batch, else 1
   example_id     int   [B]       number of the example in its epoch, the same in every epoch
   example_key    key   [B]       random key of each example in this step; added by the trainer
+  schedule_step  float [B]       optional; the step at which the schedule is evaluated
 """
 
 from collections.abc import Mapping, Sequence

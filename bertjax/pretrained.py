@@ -84,7 +84,8 @@ class Pretrained:
     def load_params(self, *parts: str) -> PyTree:
         """Loads parts of the parameters, such as "encoder" and "mlm", as dicts of numpy arrays."""
         checkpoint = self.source.checkpoint
-        return {part: restore.load_numpy(checkpoint, f"params/{part}") for part in parts}
+        prefix = restore.evaluation_prefix(checkpoint)
+        return {part: restore.load_numpy(checkpoint, f"{prefix}/{part}") for part in parts}
 
 
 def load(name: str | Pretrained) -> Pretrained:

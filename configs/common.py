@@ -1,5 +1,7 @@
 """Config sections shared by many configs, as functions that return a new section each."""
 
+from collections.abc import Sequence
+
 from ml_collections import ConfigDict
 
 from bertjax.errors import UserError, nearest
@@ -119,6 +121,35 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
             "phases": (),
         }
     )
+
+
+def batch_size_warmup(
+    num_train_steps: int, length: int, batch_sizes: Sequence[int], tokens: float
+) -> tuple[tuple[int, int, int], ...]:
+    """Phases of growing batch size, for `config.data.phases`; all share one learning rate schedule.
+
+    ModernBERT's (Warner et al. 2024, section 2.2) are `batch_size_warmup(STEPS, 1024, range(768,
+    4608 + 1, 768), 50e9)`: small batches, of which more steps fit into the first tokens.
+
+    Args:
+      num_train_steps: Steps of the run.
+      length: Tokens of a sequence.
+      batch_sizes: In order; each but the last is used for an equal share of the warmup's tokens.
+      tokens: Of the warmup; the rest of the run has the last batch size.
+
+    Raises:
+      UserError: the warmup is longer than the run.
+    """
+    *growing, last = batch_sizes
+    share = tokens / max(len(growing), 1)
+    phases = [(max(round(share / (size * length)), 1), length, size) for size in growing]
+    taken = sum(steps for steps, _, _ in phases)
+    if taken >= num_train_steps:
+        raise UserError(
+            f"batch_size_warmup: got {taken} steps in batches smaller than {last}, expected fewer "
+            f"than num_train_steps={num_train_steps}; lower tokens"
+        )
+    return (*phases, (num_train_steps - taken, length, last))
 
 
 def adamw(learning_rate: float, warmup_steps: int) -> ConfigDict:

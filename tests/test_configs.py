@@ -310,3 +310,22 @@ def test_invalid_values_are_refused_in_every_field():
                 assert is_refused(content) == (value not in MEANT.get(field, ())), (field, value)
             section[name] = before
     assert len(tried) > 500
+
+
+def test_batch_size_warmup_spends_equal_tokens_on_every_size_but_the_last():
+    """Of 24,000 tokens in rows of 10: 8,000 each in batches of 2, 4 and 5, and then 20 rows."""
+    common = importlib.import_module("configs.common")
+    phases = common.batch_size_warmup(1000, 10, (2, 4, 5, 20), 24_000)
+    assert phases == ((400, 10, 2), (200, 10, 4), (160, 10, 5), (240, 10, 20))
+    with pytest.raises(UserError, match="got 760 steps in batches smaller than 20, expected fewer"):
+        common.batch_size_warmup(700, 10, (2, 4, 5, 20), 24_000)
+
+
+def test_one_learning_rate_schedule_spans_growing_batches():
+    common = importlib.import_module("configs.common")
+    config = load_config(f"{FOLDER}/bert.py:tiny", {"num_train_steps": 1000, "data.phases": ()})
+    wanted = [float(build.make_schedule(config)(step)) for step in (0, 399, 400, 999)]
+    with config.unlocked():
+        config.data.phases = common.batch_size_warmup(1000, 128, (2, 4, 20), 200_000)
+    build.check(config)
+    assert [float(build.make_schedule(config)(step)) for step in (0, 399, 400, 999)] == wanted

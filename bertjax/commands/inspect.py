@@ -95,14 +95,14 @@ def describe(source: str, num_examples: int = 3) -> dict[str, Any]:
 
 def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
     from bertjax.train.checkpoint import folder as checkpoint_folder
-    from bertjax.train.checkpoint.restore import load_numpy
+    from bertjax.train.checkpoint.restore import evaluation_prefix, load_numpy
     from bertjax.train.checkpoint.trees import fingerprint, num_parameters
 
     defect = checkpoint_folder.defect(path)
     if defect:
         raise UserError(f"{path} is damaged ({defect}); inspect another checkpoint of the run")
     record = checkpoint_folder.read_record(path)
-    params = load_numpy(path, "params")
+    params = load_numpy(path, evaluation_prefix(path))
     return {
         "kind": "checkpoint",
         "path": str(path),
@@ -140,7 +140,7 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
     return {
         "kind": "run",
         "path": str(path),
-        "status": _status(latest, config.get("num_train_steps"), in_use(folder), summary),
+        "status": _status(latest, config, in_use(folder), summary),
         "latest_checkpoint": latest,
         "best_checkpoint": ranks[0] if ranks else None,
         "checkpoints": [
@@ -152,13 +152,18 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
     }
 
 
-def _status(latest: int | None, total: int | None, running: bool, summary: dict | None) -> str:
+def _status(
+    latest: int | None, config: Mapping[str, Any], running: bool, summary: dict | None
+) -> str:
+    from bertjax.runs.workdir import is_complete
+
     if running:
         return "running"
+    total = config.get("num_train_steps")
     if total is None:
         return "not running" if summary is None else "complete"
-    finished = summary is not None and summary["status"] == "complete" and summary["steps"] >= total
-    if finished or (latest or 0) >= total:
+    budget = config.get("budget_seconds", 0.0)
+    if is_complete(summary, total, budget) or (latest or 0) >= total:
         return "complete"
     if summary is not None and "seeds" in summary:
         return f"stopped; {summary['seeds']} seed(s) finished, the same command resumes the others"

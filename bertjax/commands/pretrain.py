@@ -136,18 +136,21 @@ def _command(argv: list[str]) -> str:
 
 
 def extension(argv: list[str], config, steps: int) -> list[str]:
-    """Returns the command line that trains a complete run for more steps.
+    """Returns the command line that trains a complete run for more steps, or twice its budget.
 
     Args:
       argv: The command line of the run.
       config: Its config.
       steps: Number of additional steps.
     """
+    from bertjax import build
     from bertjax.config import flatten
     from bertjax.overrides import split_overrides, with_overrides
 
     changes: dict[str, Any] = {"num_train_steps": config.num_train_steps + steps}
-    if config.data.phases:
+    if budget := build.budget_seconds(config):
+        changes = {"budget_seconds": 2 * budget}
+    elif config.data.phases:
         *first, (last, *shape) = config.data.phases
         changes["data.phases"] = (*first, (last + steps, *shape))
     longer = with_overrides(argv, changes)

@@ -70,11 +70,8 @@ def prepare(
 ) -> dict[str, Any]:
     """Prepare a corpus, or resume an interrupted call with the same arguments.
 
-    >>> manifest = bertjax.prepare(
-    ...     ["text/*.txt"], "runs/bert/tokenizer", "corpus", validation_fraction=0.2
-    ... )
-    >>> sorted(manifest["splits"])
-    ['train', 'validation']
+    >>> sorted(bertjax.prepare(["text/*.txt"], "runs/bert/tokenizer", "corpus")["splits"])
+    ['train']
 
     Args:
       inputs: Globs, `python-docs`, `tfds:NAME:SPLIT`, for the split `train`.

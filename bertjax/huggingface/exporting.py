@@ -133,7 +133,8 @@ def write(
     architecture = architectures.load(model_type)
     _check_task(source, model_type)
     tokenizer = load_tokenizer(tokenizer_folder(source.origin))
-    params = trees.flatten_names(restore.load_numpy(checkpoint, "params"))
+    prefix = restore.evaluation_prefix(checkpoint)
+    params = trees.flatten_names(restore.load_numpy(checkpoint, prefix))
     facts = _facts(source, tokenizer.fingerprint)
     if generator:
         run, params = _generator(architecture, run, params, source)

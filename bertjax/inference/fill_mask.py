@@ -7,7 +7,7 @@ MaskFiller         in texts of the user that contain [MASK]
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,21 @@ _CONTEXT = 12
 _BUCKET = 16
 """Texts are padded to a multiple of this, so that few lengths are compiled."""
 
-Candidates = tuple[tuple[str, float], ...]
-"""(token, probability), the most probable first."""
+
+class Candidate(NamedTuple):
+    """A prediction for a masked token.
+
+    Attributes:
+      token: The token as text.
+      probability: Its probability, over the whole vocabulary.
+    """
+
+    token: str
+    probability: float
+
+
+Candidates = tuple[Candidate, ...]
+"""The most probable first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +212,7 @@ class MaskFiller:
 
     def _to_candidates(self, values: np.ndarray, ids: np.ndarray) -> Candidates:
         tokens = (_decode_token(self.tokenizer, identity) for identity in ids)
-        return tuple(zip(tokens, values.tolist(), strict=True))
+        return tuple(map(Candidate, tokens, values.tolist()))
 
 
 def load(init: str | pretrained.Pretrained, top_k: int, precision: str = "") -> MaskFiller:
@@ -265,7 +278,7 @@ def _describe(
         after=text(row[position + 1 : position + 1 + _CONTEXT]),
         truth=_decode_token(tokenizer, label),
         candidates=tuple(
-            (_decode_token(tokenizer, candidate), float(probability))
+            Candidate(_decode_token(tokenizer, candidate), float(probability))
             for candidate, probability in zip(candidates, probabilities, strict=True)
         ),
     )

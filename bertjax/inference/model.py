@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,24 +22,13 @@ from bertjax.decoding.sampling import TokenSampler
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting
 from bertjax.inference import features, fill_mask, generate, language_model, predict
+from bertjax.inference.fill_mask import Candidates
 from bertjax.inference.text_encoder import Text, TextEncoder
 from bertjax.interfaces import Batch
 from bertjax.io import storage
 from bertjax.pretrainer import Encoded, Encoder, Pretrainer
 from bertjax.runs import examples
 from bertjax.tasks.glue.table import glue_task
-
-
-class Candidate(NamedTuple):
-    """A prediction for a masked token.
-
-    Attributes:
-      token: The token as text.
-      probability: Its probability, over the whole vocabulary.
-    """
-
-    token: str
-    probability: float
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -125,9 +114,8 @@ class Model(pretrained.Pretrained):
         At position i a masked language model scores token i, a causal one token i + 1.
 
         >>> bert = bertjax.load("runs/bert")
-        >>> batch = bert.tokenizer("the [MASK] cat", max_length=16)
-        >>> bert.logits(batch).shape == (1, 16, bert.tokenizer.vocab_size)
-        True
+        >>> bert.logits(bert.tokenizer("the [MASK] cat", max_length=16)).shape[:2]
+        (1, 16)
 
         Args:
           batch: `input_ids` [B L] and others, as `tokenizer` returns them.
@@ -138,9 +126,7 @@ class Model(pretrained.Pretrained):
         head = self._language_head
         return self._token_logits(self.load_params("encoder", head), batch)
 
-    def fill_mask(
-        self, texts: str | Sequence[str], *, top_k: int = 5
-    ) -> list[Candidate] | list[list[Any]]:
+    def fill_mask(self, texts: str | Sequence[str], *, top_k: int = 5) -> Candidates | list[Any]:
         """Predicts the [MASK] tokens of texts.
 
         >>> bert = bertjax.load("runs/bert")
@@ -160,12 +146,9 @@ class Model(pretrained.Pretrained):
           UserError: the run has no MLM objective, or a text no [MASK] or too many tokens.
         """
         filler = self._cached(fill_mask.load, top_k)
-        results = [
-            [[Candidate(*candidate) for candidate in place] for place in places]
-            for places in filler.fill([texts] if isinstance(texts, str) else list(texts))
-        ]
-        flat = [places[0] if len(places) == 1 else places for places in results]
-        return flat[0] if isinstance(texts, str) else flat
+        places = filler.fill([texts] if isinstance(texts, str) else list(texts))
+        found = [place[0] if len(place) == 1 else place for place in places]
+        return found[0] if isinstance(texts, str) else found
 
     def embed(
         self,
@@ -179,9 +162,8 @@ class Model(pretrained.Pretrained):
         """Embeds texts: one vector each, from the hidden states of a layer.
 
         >>> bert = bertjax.load("runs/bert")
-        >>> vectors = bert.embed(["a text", "another text"], pooling="mean")
-        >>> vectors.shape == (2, bert.config.model.hidden_size)
-        True
+        >>> len(bert.embed(["a text", "another text"], pooling="mean"))
+        2
 
         Args:
           texts: A text, or texts of any number, which are batched by length.
@@ -309,8 +291,7 @@ class Model(pretrained.Pretrained):
         """Continues prompts with a causal language model; greedy by default.
 
         >>> gpt = bertjax.load("runs/gpt2")
-        >>> texts = gpt.generate(["The river", "Anna came"], max_new_tokens=8)
-        >>> len(texts)
+        >>> len(gpt.generate(["The river", "Anna came"], max_new_tokens=8))
         2
 
         Args:

@@ -16,12 +16,33 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def cross_entropy(
-    logits: Float[Array, "*lead C"], labels: Int[Array, "*lead"], weights: Float[Array, "*lead"]
+    logits: Float[Array, "*lead C"],
+    labels: Int[Array, "*lead"],
+    weights: Float[Array, "*lead"],
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
 ) -> Float[Array, ""]:
-    """Weighted sum of -log softmax(logits)[label], in nats."""
+    """Weighted sum of -log softmax(logits)[label], in nats.
+
+    Args:
+      logits: Of all classes.
+      labels: The classes.
+      weights: Of each label.
+      label_smoothing: Share of each label that is spread over all classes (Szegedy et al. 2016,
+        section 7).
+      z_loss: Factor of log(Z)^2, which keeps logits near a normalizer Z of 1 (Chowdhery et al.
+        2022, section 5).
+    """
     logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=-1) - chosen))
+    log_normalizer = jax.nn.logsumexp(logits, axis=-1)
+    if label_smoothing:
+        chosen = (1 - label_smoothing) * chosen + label_smoothing * logits.mean(axis=-1)
+    losses = log_normalizer - chosen
+    if z_loss:
+        losses = losses + z_loss * jnp.square(log_normalizer)
+    return jnp.sum(weights * losses)
 
 
 def sigmoid_cross_entropy(
@@ -70,11 +91,24 @@ class LabelScores(NamedTuple):
       log_probs: Log probability of the label, in nats.
       hits: Whether the label has the highest score.
       mean: Mean log probability over the vocabulary, for label smoothing.
+      log_normalizer: Logarithm of the sum of exponentials, for the z-loss.
     """
 
     log_probs: Float[Array, "B L"]
     hits: Bool[Array, "B L"]
     mean: Float[Array, "B L"]
+    log_normalizer: Float[Array, "B L"]
+
+    def cross_entropy(
+        self, weights: Float[Array, "B L"], *, label_smoothing: float = 0.0, z_loss: float = 0.0
+    ) -> Float[Array, ""]:
+        """The function `cross_entropy` of the logits that these are of."""
+        log_probs = self.log_probs
+        if label_smoothing:
+            log_probs = (1 - label_smoothing) * log_probs + label_smoothing * self.mean
+        if z_loss:
+            log_probs = log_probs - z_loss * jnp.square(self.log_normalizer)
+        return -jnp.sum(weights * log_probs)
 
 
 def chunked_softmax(
@@ -104,7 +138,7 @@ def chunked_softmax(
         chosen = jnp.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
         total = jax.nn.logsumexp(scores, axis=-1)
         hits = scores.argmax(axis=-1) == labels
-        return carry, LabelScores(chosen - total, hits, scores.mean(axis=-1) - total)
+        return carry, LabelScores(chosen - total, hits, scores.mean(axis=-1) - total, total)
 
     scan = nn.scan(
         nn.remat(score_chunk, prevent_cse=False),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import pretrainer
-from bertjax.constraints import NonNegativeInt, Weight
+from bertjax.constraints import NonNegativeFloat, NonNegativeInt, ShareBelowOne, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.pretrainer import Encoded, Encoder, Sum
@@ -23,10 +23,14 @@ class Objective(pretrainer.Objective):
       weight: Share in the total loss.
       positions_at_once: Positions of every row whose logits are computed at a time; 0 for an eighth
         of the sequence length, rounded up.
+      label_smoothing: Share of each label that is spread over the vocabulary; in training alone.
+      z_loss: Factor of the squared logarithm of the softmax's normalizer; in training alone.
     """
 
     weight: Weight = 1.0
     positions_at_once: NonNegativeInt = 0
+    label_smoothing: ShareBelowOne = 0.0
+    z_loss: NonNegativeFloat = 0.0
 
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
@@ -37,21 +41,34 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the next tokens."""
+        """Cross entropy of the next tokens.
+
+        Evaluation has neither label smoothing nor z-loss: its loss has a perplexity.
+        """
         labels, weights = following(batch)
-        log_probs, hits = self.predictions(encoder, encoded.sequence, labels)
+        scores = self._label_scores(encoder, encoded.sequence, labels)
         weight_sum = weights.sum()
-        accuracy = (jnp.sum(weights * hits), weight_sum)
-        return -jnp.sum(weights * log_probs), weight_sum, {"accuracy": accuracy}
+        accuracy = (jnp.sum(weights * scores.hits), weight_sum)
+        loss_sum = scores.cross_entropy(
+            weights,
+            label_smoothing=self.label_smoothing if train else 0.0,
+            z_loss=self.z_loss if train else 0.0,
+        )
+        return loss_sum, weight_sum, {"accuracy": accuracy}
 
     def predictions(
         self, encoder: Encoder, sequence: Float[Array, "B L D"], labels: Int[Array, "B L"]
     ) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
         """The log probability of each label, and whether it has the highest score."""
-        scores = losses.chunked_softmax(
+        scores = self._label_scores(encoder, sequence, labels)
+        return scores.log_probs, scores.hits
+
+    def _label_scores(
+        self, encoder: Encoder, sequence: Float[Array, "B L D"], labels: Int[Array, "B L"]
+    ) -> losses.LabelScores:
+        return losses.chunked_softmax(
             encoder, self.logits, sequence, labels, self.positions_at_once
         )
-        return scores.log_probs, scores.hits
 
     def logits(self, encoder: Encoder, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Logits of the next token."""

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import pretrainer
 from bertjax.constraints import (
+    NonNegativeFloat,
     NonNegativeInt,
     OneOf,
     PositiveInt,
@@ -18,6 +19,7 @@ from bertjax.constraints import (
     Relation,
     Seed,
     Share,
+    ShareBelowOne,
     TokenId,
     Weight,
     check_value,
@@ -68,6 +70,8 @@ class Objective(pretrainer.Objective):
         of a new one in each step (compared by RoBERTa, section 4.1).
       hidden_act: Activation of the head; "" for the encoder's. Heads of RoBERTa and of ELECTRA's
         generator are always "gelu" in transformers.
+      label_smoothing: Share of each label that is spread over the vocabulary; in training alone.
+      z_loss: Factor of the squared logarithm of the softmax's normalizer; in training alone.
     """
 
     mask_id: TokenId
@@ -82,6 +86,8 @@ class Objective(pretrainer.Objective):
     masking: MaskingName = "token"
     static: bool = False
     hidden_act: HeadActivationName = ""
+    label_smoothing: ShareBelowOne = 0.0
+    z_loss: NonNegativeFloat = 0.0
 
     relations = (SHARES_OF_MASKED,)
     rewrites_input = True
@@ -98,12 +104,22 @@ class Objective(pretrainer.Objective):
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
-        """Cross entropy of the masked tokens; logits are computed for these alone."""
+        """Cross entropy of the masked tokens; logits are computed for these alone.
+
+        Evaluation has neither label smoothing nor z-loss: its loss has a perplexity.
+        """
         logits_BPV, weights = self.scores(encoder, encoded, batch, train=train)
         labels = batch["mlm_labels"]
         weight_sum = weights.sum()
         accuracy = (losses.count_correct(logits_BPV, labels, weights), weight_sum)
-        return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
+        loss_sum = losses.cross_entropy(
+            logits_BPV,
+            labels,
+            weights,
+            label_smoothing=self.label_smoothing if train else 0.0,
+            z_loss=self.z_loss if train else 0.0,
+        )
+        return loss_sum, weight_sum, {"accuracy": accuracy}
 
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -113,7 +113,7 @@ class Job:
         batches = self.dataset.batches[split]
         numbered = batches.evaluation_batches(local_rows(batches.batch_size, self.mesh))
         step, size = self.predict_step(split), batches.num_examples
-        return train_evaluate.predict(step, state.params, numbered, size, self.mesh)
+        return train_evaluate.predict(step, state.evaluation_params, numbered, size, self.mesh)
 
     def evaluate(
         self, seed: int, state: TrainState, epoch: int, before: list[epochs.Epoch]
@@ -192,7 +192,7 @@ def init_state(job: Job, trainer: Trainer) -> TrainState:
     state = trainer.create_state()
     for part in transferred_parts(job):
         params = checkpoint_origin.load_params(job.origin.checkpoint, state.params, part)
-        state = state.replace(params=params)
+        state = state.with_params(params)
     return state
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from bertjax import build
@@ -95,21 +96,23 @@ class Initialization:
     optimizer: bool
 
     def create_state(self, trainer: Trainer) -> TrainState:
-        """The initial state: that of the trainer with the parameters of the source."""
+        """The initial state: that of the trainer with the parameters of the source.
+
+        Of a source with an average of its weights these are the average, unless the state of the
+        optimizer, which belongs to the last weights, is taken over too.
+        """
         state = trainer.create_state()
-        arrays = trees.flatten_names(state)
+        prefix = "params" if self.optimizer else restore.evaluation_prefix(self.checkpoint)
         found = {
-            f"params/{name}": self._convert(name, array)
+            name: self._convert(name, array)
             for part in self.copied
-            for name, array in _named(self.checkpoint, f"params/{part}", part).items()
+            for name, array in _named(self.checkpoint, f"{prefix}/{part}", part).items()
         }
+        state = state.with_params(_replace(state.params, found))
         if self.optimizer:
-            found |= _named(self.checkpoint, "opt_state", "opt_state")
-        placed = {
-            name: checkpoint_origin.place_array(array, arrays[name].sharding)
-            for name, array in found.items()
-        }
-        return trees.unflatten_like(state, arrays | placed)
+            arrays = _named(self.checkpoint, "opt_state", "")
+            state = state.replace(opt_state=_replace(state.opt_state, arrays))
+        return state
 
     def _convert(self, name: str, array: np.ndarray) -> np.ndarray:
         return self.conversions.get(name, lambda same: same)(array)
@@ -259,7 +262,17 @@ def _is_optimizer(name: str) -> bool:
 
 def _named(checkpoint: pathlib.Path, prefix: str, part: str) -> dict[str, np.ndarray]:
     arrays = trees.flatten_names(restore.load_numpy(checkpoint, prefix))
-    return {f"{part}/{name}": array for name, array in arrays.items()}
+    return {f"{part}/{name}".lstrip("/"): array for name, array in arrays.items()}
+
+
+def _replace(tree: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
+    """A tree with other arrays at some names, on the devices of those that they replace."""
+    leaves = trees.flatten_names(tree)
+    placed = {
+        name: checkpoint_origin.place_array(array, leaves[name].sharding)
+        for name, array in arrays.items()
+    }
+    return trees.unflatten_like(tree, leaves | placed)
 
 
 def match_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:

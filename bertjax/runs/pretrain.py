@@ -22,7 +22,7 @@ from bertjax.errors import Interrupted
 from bertjax.interfaces import Params
 from bertjax.runs import bucket_sync, held_out, initialization, pretrain_job, session
 from bertjax.runs.pretrain_job import Job
-from bertjax.runs.workdir import read_summary, write_summary
+from bertjax.runs.workdir import is_complete, read_summary, write_summary
 from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.checkpoint import trees
@@ -105,9 +105,9 @@ def pretrain(
 
 
 def read_complete_summary(job: Job) -> dict[str, Any] | None:
-    """The summary of a run that has done all its steps, else None."""
-    summary = read_summary(job.workdir)
-    return summary if summary and summary["steps"] >= job.config.num_train_steps else None
+    """The summary of a run that has done all its steps or spent its budget, else None."""
+    summary, budget = read_summary(job.workdir), build.budget_seconds(job.config)
+    return summary if is_complete(summary, job.config.num_train_steps, budget) else None
 
 
 def train_job(
@@ -141,11 +141,12 @@ def train_job(
         evaluation=evaluation,
         interrupt=interrupt,
         log=log,
+        budget_seconds=build.budget_seconds(config),
     )
     if interrupt.stopped:
         return None, fitted.first_step
     means = evaluation.newest or _evaluate(job, fitted.state)
-    costs = {**fitted.costs, "guesses": predict(job, fitted.state.params)}
+    costs = {**fitted.costs, "guesses": predict(job, fitted.state.evaluation_params)}
     return _summarise(job, fitted.state, costs, means), fitted.first_step
 
 
@@ -175,7 +176,7 @@ def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
     last, limit = job.phases[-1], job.config.eval_examples
     examples = job.examples(job.held_out, last)
     return held_out.measure(
-        job.trainer, state.params, examples, batch_size=last.batch_size, limit=limit
+        job.trainer, state.evaluation_params, examples, batch_size=last.batch_size, limit=limit
     )
 
 

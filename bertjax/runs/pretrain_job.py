@@ -35,7 +35,9 @@ from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 from bertjax.validation import config as validation_config
 
-_WITHOUT_EFFECT = (*FREE_FIELDS, "num_train_steps", "data.phases", "data.cache")
+_WITHOUT_EFFECT = (
+    *(*FREE_FIELDS, "num_train_steps", "budget_seconds", "data.phases", "data.cache"),
+)
 """Fields that a resumed checkpoint may differ in."""
 
 

@@ -24,6 +24,7 @@ from bertjax.layers.dense import PRECISIONS
 from bertjax.runs import bucket_sync, workdir
 from bertjax.runtime.chips import peak_flops_per_second
 from bertjax.runtime.interrupt import Interrupt
+from bertjax.train.budget import Budget
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.hooks import Hook, SaveCheckpoints, StopWhenNotFinite, Watchdog
 from bertjax.train.loop import Feed, train
@@ -82,8 +83,8 @@ class Fitted:
     Attributes:
       state: After the last step of this process.
       first_step: Steps done before this process.
-      costs: `tokens`, `seconds` and `updates_skipped` since the beginning of the run, and the
-        parts of its time (`goodput/...`, seconds).
+      costs: `tokens`, `seconds` and `updates_skipped` since the beginning of the run, the parts of
+        its time (`goodput/...`, seconds), and `budget_seconds_spent` with a budget.
     """
 
     state: TrainState
@@ -104,6 +105,7 @@ def fit(
     evaluation: Hook,
     interrupt: Interrupt,
     log: Log,
+    budget_seconds: float = 0.0,
 ) -> Fitted:
     """Trains from the newest checkpoint, or from the initial state, to `config.num_train_steps`.
 
@@ -121,7 +123,9 @@ def fit(
       evaluation: Measures the model; its metrics are written and kept with checkpoints.
       interrupt: Stops training after a step.
       log: Logs one line.
+      budget_seconds: Ends training earlier when they are spent; 0 for no budget.
     """
+    budget = Budget(budget_seconds, config.num_train_steps, trainer.mesh)
     with contextlib.closing(checkpoints):
         resumed = checkpoints.resume(trainer.shapes)
         if resumed is None:
@@ -133,11 +137,12 @@ def fit(
         first_step = int(state.step)
         with batches(first_step) as host_batches:
             flops = functools.cache(lambda shape: trainer.flops(example_batch, shape))
-            feed = Feed(host_batches, trainer.mesh, flops)
+            feed = Feed(host_batches, trainer.mesh, flops, budget.stamp)
             report = Report(config.log_every, feed.work, peak_flops(config, trainer))
             goodput = Goodput(folder)
             # Hooks that measure come before those that write, and saving is last.
             hooks = [
+                budget,
                 report,
                 evaluation,
                 goodput,
@@ -158,6 +163,7 @@ def fit(
                 restored=restored,
             )
     costs = {"tokens": report.tokens, "seconds": report.seconds, **goodput.newest}
+    costs |= {"budget_seconds_spent": budget.spent} if budget_seconds else {}
     return Fitted(state, first_step, costs | {"updates_skipped": report.updates_skipped})
 
 

@@ -115,8 +115,8 @@ def claim(
       workdir: The folder; created if absent.
       config: Plain values for `config.json`.
       free: Patterns of dotted fields that may differ from the folder's config. Besides these,
-        `num_train_steps` and `data.phases` may grow, which extends a finished run. A new field
-        that is off (false, 0, empty) is no difference: the run was started by an older version.
+        `num_train_steps`, `budget_seconds` and `data.phases` may grow, which extends a run. A new
+        field that is off (false, 0, empty) is no difference: an older version started the run.
 
     Raises:
       UserError: the folder belongs to another config, whose fields are named, is in use, or holds
@@ -174,6 +174,22 @@ def read_summary(workdir: str | os.PathLike) -> dict[str, Any] | None:
     return read_json(path) if path.exists() else None
 
 
+def is_complete(
+    summary: Mapping[str, Any] | None, num_train_steps: int, budget_seconds: float = 0.0
+) -> bool:
+    """Whether a run has done all its steps, or spent its budget of time.
+
+    Args:
+      summary: Content of `summary.json`, or None.
+      num_train_steps: Of the config, which may prolong the run.
+      budget_seconds: Likewise; 0 for none.
+    """
+    if summary is None or summary["status"] != "complete":
+        return False
+    spent = summary.get("budget_seconds_spent", 0.0)
+    return summary["steps"] >= num_train_steps or 0 < budget_seconds <= spent
+
+
 def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str]) -> None:
     path = folder / "config.json"
     if not path.exists() or not _has_trained(folder):
@@ -205,6 +221,8 @@ def _has_trained(folder: pathlib.Path) -> bool:
 def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
     if name == "num_train_steps" and name in old and name in new:
         return new[name] >= old[name]
+    if name == "budget_seconds" and name in old and name in new:
+        return new[name] >= old[name] > 0
     if name == "data.phases" and name in old and name in new:
         return _prolong(old[name], new[name])
     if name not in old and not new[name]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.io.files import read_json, write_json
-from bertjax.runs.workdir import in_use, read_summary
+from bertjax.runs.workdir import in_use, is_complete, read_summary
 from bertjax.sweeps.run import Run, read_results
 from bertjax.train.metric_records import newest_step, read_metrics, read_seeds, total_steps
 
@@ -136,8 +136,9 @@ def _finished(run: Run, folder: pathlib.Path) -> dict[str, Any] | None:
         results = read_results(folder)
         return results if results and results["seeds"] == run.seeds else None
     summary = read_summary(folder)
-    complete = summary and summary["status"] == "complete" and summary["steps"] >= run.steps
-    return summary if complete else None
+    written = (summary or {}).get("config", {})
+    budget = written.get("budget_seconds", 0.0)
+    return summary if is_complete(summary, run.steps, budget) else None
 
 
 def record_failure(folder: pathlib.Path, error: str, status: int | None) -> None:

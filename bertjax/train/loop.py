@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.interfaces import extent
+from bertjax.interfaces import Batch, extent
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.hooks import Hook, Run
 from bertjax.train.report import Work
@@ -52,7 +52,8 @@ def train(
       batches: See `Batches`.
       train_step: (state, batch) -> (next state, metrics); jitted.
       hooks: Called in this order: those that evaluate must precede the one that saves.
-      num_train_steps: The step to end at, counted from the first step of the run.
+      num_train_steps: The step to end at, counted from the first step of the run, unless a hook
+        lowers `Run.num_train_steps`.
       interrupt: Requests the loop to stop after a step.
       restored: State dicts of hooks in the checkpoint that the state was restored from.
 
@@ -66,7 +67,7 @@ def train(
         for hook in run.hooks:
             open_hooks.callback(hook.close)
             hook.on_train_begin(run, state, (restored or {}).get(hook.name, {}))
-        for before, batch in batches if run.step < num_train_steps else ():
+        for before, batch in batches if run.step < run.num_train_steps else ():
             run.count_stall(in_flight[-1][1] if in_flight else {})
             if before != run.step:
                 raise ValueError(f"got the batch of step {before}, expected that of {run.step}")
@@ -74,7 +75,7 @@ def train(
                 state, metrics = train_step(state, batch)
             run.step = before + 1
             in_flight.append((run.step, metrics))
-            ending = _reason_to_end(run.step, num_train_steps, interrupt)
+            ending = _reason_to_end(run.step, run.num_train_steps, interrupt)
             due = [hook for hook in run.hooks if hook.due(run.step, ending)]
             _pass_metrics(run, in_flight, leave=0 if due or ending else STEPS_IN_FLIGHT)
             for hook in due:
@@ -82,8 +83,8 @@ def train(
                     hook.on_step(run.step, state)
             if ending:
                 return state
-        if run.step < num_train_steps:
-            raise ValueError(f"batches ended after step {run.step} of {num_train_steps}")
+        if run.step < run.num_train_steps:
+            raise ValueError(f"batches ended after step {run.step} of {run.num_train_steps}")
     return state
 
 
@@ -110,6 +111,7 @@ class Feed:
       batches: (step, this host's rows of its batch).
       mesh: Where they are placed.
       flops: FLOPs of the model for a step on a batch of this shape, (B, L).
+      stamp: Adds keys to a batch on the devices, when the loop takes it.
 
     Attributes:
       wait_seconds: Total time spent on building and placing batches.
@@ -120,15 +122,16 @@ class Feed:
         batches: Iterable[tuple[int, Mapping[str, np.ndarray]]],
         mesh: Mesh,
         flops: Callable[[tuple[int, ...]], float] = lambda shape: 0.0,
+        stamp: Callable[[Batch], Batch] = lambda batch: batch,
     ):
-        self._batches, self._mesh, self._flops = batches, mesh, flops
+        self._batches, self._mesh, self._flops, self._stamp = batches, mesh, flops, stamp
         self._shapes: dict[int, tuple[int, ...]] = {}
         self.wait_seconds = 0.0
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, jax.Array]]]:
+    def __iter__(self) -> Iterator[tuple[int, Batch]]:
         start = time.monotonic()
         for before, rows in self._batches:
-            batch = to_global(rows, self._mesh)
+            batch = self._stamp(to_global(rows, self._mesh))
             self._shapes[before + 1] = extent(batch)
             self.wait_seconds += time.monotonic() - start
             yield before, batch

@@ -1,12 +1,12 @@
 """Build an optimizer: gradient clipping, an algorithm from `optimizers/`, and what all share.
 
 Shared by all algorithms: no weight decay of biases and LayerNorm scales, nor of parameters without
-a gradient; layer-wise learning rate decay; frozen parts.
+a gradient; layer-wise learning rate decay; frozen parts; an average of the weights.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from bertjax import catalog
 from bertjax.constraints import Relation
 from bertjax.errors import UserError
 from bertjax.interfaces import Params
+from bertjax.train.averaging import NO_AVERAGE, Averaging, ExponentialMovingAverage
 
 FOLDER = "train/optimizers"
 
@@ -35,6 +36,20 @@ DECAY_BELOW_ONE = Relation(
 """Of an optimizer with decoupled weight decay."""
 
 
+class AveragingOptimizer(NamedTuple):
+    """An optax transformation, and the average of the weights that are evaluated.
+
+    Attributes:
+      init: Parameters -> state.
+      update: (gradient, state, parameters) -> (direction, next state).
+      averaging: See `train/averaging.py`.
+    """
+
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+    averaging: Averaging
+
+
 def make(
     name: str,
     *,
@@ -42,8 +57,9 @@ def make(
     layerwise_decay: float = 1.0,
     num_layers: int = 0,
     frozen_parts: Sequence[str] = (),
+    ema_decay: float = 0.0,
     **hyperparameters: Any,
-) -> optax.GradientTransformation:
+) -> AveragingOptimizer:
     """Builds the map from gradient to direction; a step subtracts learning rate times direction.
 
     Args:
@@ -52,17 +68,26 @@ def make(
       layerwise_decay: Factor between the steps of a layer and those of the layer above.
       num_layers: N, of the stack; required by `layerwise_decay`.
       frozen_parts: Top-level names of parameters that are not trained and have no optimizer state.
+      ema_decay: Decay of a moving average of the weights; 0 for the optimizer's own one, if any.
       hyperparameters: Fields of the optimizer.
 
     Raises:
       UserError: an unknown name.
     """
+    algorithm = catalog.load(FOLDER, name).Optimizer(**hyperparameters)
     clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
     # One flat chain: checkpoints name optimizer state by its index here.
-    chain = [clip, *catalog.load(FOLDER, name).Optimizer(**hyperparameters).transforms()]
+    chain = [clip, *algorithm.transforms()]
     if layerwise_decay != 1.0:
         chain.append(scale_by_depth(layerwise_decay, num_layers))
-    return _freeze(frozen_parts, _with_gradient_mask(optax.chain(*chain)))
+    transform = _freeze(frozen_parts, _with_gradient_mask(optax.chain(*chain)))
+    return AveragingOptimizer(*transform, _averaging(algorithm, ema_decay))
+
+
+def _averaging(algorithm: Any, ema_decay: float) -> Averaging:
+    if ema_decay:
+        return ExponentialMovingAverage(ema_decay)
+    return algorithm.averaging() if hasattr(algorithm, "averaging") else NO_AVERAGE
 
 
 def _freeze(

@@ -18,6 +18,7 @@ from jax.interpreters import partial_eval
 from bertjax.layers.layer_choice import FORWARD
 from bertjax.train.hooks import Hook, Run, Values
 from bertjax.train.metric_records import read_metrics
+from bertjax.train.schedule import SCHEDULE_STEP
 
 BACKWARD_PER_FORWARD = 2
 """Each matmul of the forward pass has two in the backward pass, one for either operand."""
@@ -174,7 +175,7 @@ def describe_goodput(values: Values) -> str:
     return f"goodput {share:.1%}: {shown}"
 
 
-_NOT_AVERAGED = {"learning_rate"}
+_NOT_AVERAGED = {"learning_rate", SCHEDULE_STEP}
 """Metrics that are not averaged over the steps since the last report."""
 
 

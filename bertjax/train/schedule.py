@@ -1,5 +1,7 @@
 """Learning rate over optimizer steps: warmup to the peak, then a decay from `schedules/`."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import optax
@@ -9,6 +11,9 @@ from bertjax.constraints import Relation
 from bertjax.errors import UserError
 
 FOLDER = "train/schedules"
+
+SCHEDULE_STEP = "schedule_step"
+"""Batch key [B], and metric: the position in the schedule, where it is not the step."""
 
 END_BELOW_PEAK = Relation(
     ("end_learning_rate", "learning_rate"),
@@ -54,3 +59,27 @@ def make(
         return decay
     warmup = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, warmup_steps - 1)
     return optax.join_schedules([warmup, decay], [warmup_steps])
+
+
+def join(
+    name: str, peaks: Sequence[tuple[float, int]], steps: Sequence[int], **hyperparameters: Any
+) -> optax.Schedule:
+    """Joins the schedules of parts of a run.
+
+    Args:
+      name: A file of `schedules/`.
+      peaks: Learning rate and warmup steps of each part.
+      steps: Number of steps of each part.
+      hyperparameters: Fields of the schedule, the same for all parts.
+    """
+    parts = [
+        make(
+            name,
+            learning_rate=learning_rate,
+            num_train_steps=count,
+            warmup_steps=warmup_steps,
+            **hyperparameters,
+        )
+        for (learning_rate, warmup_steps), count in zip(peaks, steps, strict=True)
+    ]
+    return optax.join_schedules(parts, list(itertools.accumulate(steps))[:-1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -160,6 +161,33 @@ def sharded_shapes(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
         nn.meta.unbox(boxed),
         shardings(boxed, mesh, rules),
     )
+
+
+def map_boxed(function: Callable[[tuple, Any], Any], params: PyTree) -> PyTree:
+    """Maps a function of path and array over parameters, of which some are boxed with axis names.
+
+    An optimizer whose state has other shapes than the parameters initialises it by this.
+    """
+    return jax.tree_util.tree_map_with_path(function, params, is_leaf=_is_boxed)
+
+
+def unbox(parameter: Any) -> Any:
+    """An array without the names of its axes."""
+    return nn.meta.unbox(parameter)
+
+
+def zeros_without(parameter: Any, axes: Sequence[int]) -> Any:
+    """Zeros of a parameter's shape without some axes; boxed with the names of the others."""
+    array = unbox(parameter)
+    kept = [axis for axis in range(array.ndim) if axis not in axes]
+    zeros = jnp.zeros([array.shape[axis] for axis in kept], array.dtype)
+    if not _is_boxed(parameter):
+        return zeros
+    return parameter.replace(value=zeros, names=tuple(parameter.names[axis] for axis in kept))
+
+
+def _is_boxed(leaf: Any) -> bool:
+    return isinstance(leaf, nn.Partitioned)
 
 
 def shard_over_data(shapes: PyTree) -> PyTree:

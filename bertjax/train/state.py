@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 
 from bertjax.interfaces import Batch, Params
 from bertjax.pretrainer import Pretrainer
+from bertjax.train.averaging import Average, averaging_of, restart
 
 
 @flax.struct.dataclass
@@ -25,6 +26,7 @@ class TrainState:
         whose first axis is the batch, all zero before the first step.
       skipped: Number of updates skipped because the loss or the gradient was not finite.
       skipped_in_a_row: Number of consecutive skipped updates up to now.
+      average: Average of the parameters over steps, or None.
     """
 
     step: Int[Array, ""]
@@ -33,6 +35,16 @@ class TrainState:
     carry: Any
     skipped: Int[Array, ""]
     skipped_in_a_row: Int[Array, ""]
+    average: Average = None
+
+    @property
+    def evaluation_params(self) -> Params:
+        """The weights to evaluate: the average if there is one, else the parameters."""
+        return self.params if self.average is None else self.average["params"]
+
+    def with_params(self, params: Params) -> "TrainState":
+        """The state of a run that starts from other parameters."""
+        return self.replace(params=params, average=restart(self.average, params))
 
 
 def create(
@@ -59,7 +71,8 @@ def create(
             lambda leaf: jnp.zeros((batch_size, *leaf.shape[1:]), leaf.dtype), variables["carry"]
         )
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, params, optimizer.init(params), carry, zero, zero)
+    average = averaging_of(optimizer).init(params)
+    return TrainState(zero, params, optimizer.init(params), carry, zero, zero, average)
 
 
 def init_frozen(pretrainer: Pretrainer, batch: Batch) -> Params:

@@ -17,6 +17,8 @@ from bertjax.train.accumulation import (
     split_microbatches,
     sum_over,
 )
+from bertjax.train.averaging import averaging_of
+from bertjax.train.schedule import SCHEDULE_STEP
 from bertjax.train.sharding import num_data_shards, vmap_data_shards
 from bertjax.train.state import TrainState
 
@@ -59,7 +61,7 @@ def make_train_step(
     communication; accumulation over microbatches is in float32 in any case. `gradient_specs` are
     the `PartitionSpec`s of gradients where a device updates only its shard (ZeRO).
     """
-    loss_weights = pretrainer.loss_weights()
+    loss_weights, averaging = pretrainer.loss_weights(), averaging_of(optimizer)
 
     def loss(params, frozen, part, dropout, whole_weights, count):
         rows, dropout_keys, carry = part
@@ -84,17 +86,18 @@ def make_train_step(
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         dropout_keys = example_keys(seed, state.step, size, "dropout")
         whole = batch, dropout_keys, state.carry
+        params = averaging.gradient_params(state.average, state.params)
         if count == 1 and not grad_reduce_in_bf16 and gradient_specs is None:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
-                state.params, frozen, whole, dropout, None, 1
+                params, frozen, whole, dropout, None, 1
             )
         else:
             shards = num_data_shards()
-            weights = _whole_weights(pretrainer, state.params, frozen, batch, state.carry)
+            weights = _whole_weights(pretrainer, params, frozen, batch, state.carry)
 
             def part_gradient(part):
                 gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
-                    state.params, frozen, part, dropout, weights, count * shards
+                    params, frozen, part, dropout, weights, count * shards
                 )
                 return (gradient, sums), carry
 
@@ -105,8 +108,8 @@ def make_train_step(
             sums = reduce_shards(sums)
             carry = merge_microbatches(carry)
         metrics = {name: mean(total) for name, total in sums.items()}
-        metrics["learning_rate"] = schedule(state.step)
-        state, update_metrics = _update(state, gradient, carry, metrics, optimizer)
+        metrics |= _learning_rate(schedule, state.step, batch)
+        state, update_metrics = _update(state, params, gradient, carry, metrics, optimizer)
         return state, metrics | update_metrics
 
     return train_step
@@ -175,6 +178,7 @@ def _whole_weights(
 
 def _update(
     state: TrainState,
+    gradient_params: Params,
     gradient: Params,
     carry: Any,
     metrics: Metrics,
@@ -182,13 +186,18 @@ def _update(
 ) -> tuple[TrainState, Metrics]:
     """Computes the next state; where the loss or gradient is not finite, only counters change.
 
+    The gradient is that of `gradient_params`, which an averaging may interpolate.
+
     The learning rate depends on the step number: a skipped update does not shift the schedule.
     """
     gradient_norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(gradient_norm)
-    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+    updates, opt_state = optimizer.update(gradient, state.opt_state, gradient_params)
     updates = jax.tree.map(lambda update: -metrics["learning_rate"] * update, updates)
     params = optax.apply_updates(state.params, updates)
+    average = averaging_of(optimizer).update(
+        state.average, params, step=state.step, learning_rate=metrics["learning_rate"]
+    )
 
     def select(new, old):
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
@@ -201,8 +210,17 @@ def _update(
         carry=select(carry, state.carry),
         skipped=state.skipped + skipped,
         skipped_in_a_row=(state.skipped_in_a_row + 1) * skipped,
+        average=select(average, state.average),
     )
     return state, {"gradient_norm": gradient_norm, "skipped": skipped}
+
+
+def _learning_rate(schedule: optax.Schedule, step: Array, batch: Batch) -> Metrics:
+    """The learning rate of a step, or of the position in the schedule that the batch has."""
+    if SCHEDULE_STEP not in batch:
+        return {"learning_rate": schedule(step)}
+    position = batch[SCHEDULE_STEP].max()
+    return {"learning_rate": schedule(position), SCHEDULE_STEP: position}
 
 
 def _stream(seed: int, purpose: str) -> Array:

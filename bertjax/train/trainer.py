@@ -146,7 +146,7 @@ def make_trainer(
 
     def init_state(frozen: Params) -> TrainState:
         state = unbox(boxed())
-        return state.replace(params=pretrainer.init_params(state.params, frozen))
+        return state.with_params(pretrainer.init_params(state.params, frozen))
 
     jax.eval_shape(init_state, frozen)  # raises errors of shapes before anything is compiled
     rows = sharding.batch_sharding(mesh)
@@ -216,7 +216,7 @@ def make_seed_trainers(
 
     def create_state(seed: Array, frozen: Params) -> TrainState:
         state = unbox(create(trainer.pretrainer, optimizer, template, seed))
-        return state.replace(params=trainer.pretrainer.init_params(state.params, frozen))
+        return state.with_params(trainer.pretrainer.init_params(state.params, frozen))
 
     def train_step(
         state: TrainState, batch: Batch, seed: Array, frozen: Params

@@ -44,6 +44,7 @@ def check(config: ConfigDict) -> None:
     if "task" not in config:
         _check_model_relations(config, modules)
         _check_best_metric(config)
+        _check_budget(config)
 
 
 def check_model(fields: Mapping[str, Any]) -> None:
@@ -157,4 +158,13 @@ def _check_best_metric(config: ConfigDict) -> None:
         raise UserError(
             f"config.best_mode: got {config.best_mode!r}, expected {better!r}, which is better for "
             f"{config.best_metric}"
+        )
+
+
+def _check_budget(config: ConfigDict) -> None:
+    """Checks that a run with a wall-clock budget has no phases, which are counted in steps."""
+    if "budget_seconds" in config and config.budget_seconds and len(config.data.phases) > 1:
+        raise UserError(
+            f"config.budget_seconds: got {config.budget_seconds} with {len(config.data.phases)} "
+            "phases, expected one, since phases are counted in steps; set --config.data.phases='()'"
         )

@@ -26,6 +26,7 @@ from bertjax.constraints import (
     check_value,
     fields_of,
     integer,
+    share,
 )
 from bertjax.corpus import text
 from bertjax.data import examples
@@ -69,6 +70,8 @@ class PretrainingRun(Run):
       keep_best: Number of the best checkpoints by `best_metric` to keep.
       best_metric: One of `held_out_metrics`.
       best_mode: "min" or "max": which values of it are better.
+      budget_seconds: Wall-clock time of training over all starts, which the learning rate follows
+        in place of the steps; `num_train_steps` is the maximum then. 0 for none.
     """
 
     num_train_steps: PositiveInt
@@ -79,6 +82,7 @@ class PretrainingRun(Run):
     keep_best: NonNegativeInt
     best_metric: AnyText
     best_mode: Annotated[str, OneOf(folder.DIRECTIONS)]
+    budget_seconds: NonNegativeFloat
 
 
 class FineTuningRun(Run):
@@ -232,6 +236,8 @@ class Optimizer:
       warmup_share: Of a fine-tuning: share of its steps.
       layerwise_decay: Factor between the steps of a layer and those of the layer above.
       freeze_encoder: Whether only the modules above the encoder are trained.
+      ema_decay: Decay of a moving average of the weights, which evaluation, export and fine-tuning
+        use (`train/averaging.py`); 0 for none.
     """
 
     name: PLUG_INS["optimizer.name"].hint
@@ -243,6 +249,7 @@ class Optimizer:
     warmup_share: Share
     layerwise_decay: PositiveShare
     freeze_encoder: bool
+    ema_decay: Annotated[float, share(open_high=True, meaning="0 averages nothing")]
 
 
 class Model:

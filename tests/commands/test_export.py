@@ -2,19 +2,23 @@
 
 import json
 import pathlib
+import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bertjax import build, catalog
 from bertjax import config as configs
+from bertjax import pretrained as pretrained_models
 from bertjax.commands import export
 from bertjax.errors import UserError
 from bertjax.huggingface import importing, weights
 from bertjax.pretrainer import Pretrainer
 from bertjax.profiling import dummy
 from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint import restore
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.trees import num_parameters
 
@@ -117,6 +121,23 @@ def test_checkpoints_are_selected_by_step_or_rank(pretrained, tmp_path):
         words[which] = weights.read(tmp_path / which)[name]
     np.testing.assert_array_equal(words["best"], words["20"])
     np.testing.assert_allclose(words["30"], 1.5 * words["20"], rtol=1e-6)
+
+
+def test_the_average_of_the_weights_is_loaded_and_exported(pretrained, tmp_path):
+    run = pathlib.Path(shutil.copytree(pretrained, tmp_path / "run"))
+    params, average = (
+        jax.tree.map(jnp.asarray, restore.load_numpy(run / "checkpoints" / step, "params"))
+        for step in ("30", "20")
+    )
+    with Checkpoints(run) as checkpoints:
+        checkpoints.save({"params": params, "average": {"params": average}}, step=40)
+    export_run(run, tmp_path / "averaged")
+    export_run(f"{pretrained}@20", tmp_path / "20")
+    exported, wanted = (weights.read(tmp_path / folder) for folder in ("averaged", "20"))
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(exported[name], array)
+    loaded = pretrained_models.load(str(run)).load_params("encoder", "mlm")
+    jax.tree.map(np.testing.assert_array_equal, loaded["mlm"], average["mlm"])
 
 
 def test_import_then_export_is_byte_identical(save_pretrained, run_bertjax, tmp_path):

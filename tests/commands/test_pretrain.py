@@ -271,3 +271,11 @@ def test_the_offered_extension_resumes_the_same_run(root, tmp_path, overrides, p
     claim(folder, json.loads(longer.to_json())).release()
     assert build.phases(longer) == [build.Phase(*phase) for phase in phases]
     assert (longer.num_train_steps, longer.optimizer.warmup_steps) == (2_000_000, 10_000)
+
+
+def test_a_run_with_a_budget_is_extended_by_a_larger_one():
+    words = ["--config", "bert:tiny", "--config.budget_seconds=60", "--config.data.phases=()"]
+    config = load_config("bert:tiny", split_overrides(words)[1])
+    longer = load_config("bert:tiny", split_overrides(pretrain.extension(words, config, 7))[1])
+    assert longer.budget_seconds == 120
+    assert longer.num_train_steps == config.num_train_steps

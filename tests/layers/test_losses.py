@@ -24,6 +24,23 @@ def test_weight_zero_has_no_loss_and_no_gradient(random):
     np.testing.assert_allclose(gradient, wanted, atol=1e-6)
 
 
+def test_label_smoothing_and_z_loss_equal_their_definitions(random):
+    """Smoothed labels are a distribution; the z-loss is added to its cross entropy."""
+    logits = 3 * random(2, 3, 5)
+    labels, weights = jnp.array([[0, 4, 2], [1, 1, 3]]), jnp.array([[1.0, 0, 1], [0.5, 0, 1]])
+
+    def plain(logits):
+        targets = 0.9 * jax.nn.one_hot(labels, 5) + 0.1 / 5
+        losses = -jnp.sum(targets * jnp.log(jax.nn.softmax(logits)), axis=-1)
+        return jnp.sum(weights * (losses + 0.3 * jnp.log(jnp.exp(logits).sum(axis=-1)) ** 2))
+
+    def ours(logits):
+        return losses.cross_entropy(logits, labels, weights, label_smoothing=0.1, z_loss=0.3)
+
+    for got, wanted in zip(*(jax.value_and_grad(f)(logits) for f in (ours, plain)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_the_loss_is_float32_and_finite_for_large_logits():
     logits = jnp.array([[1e4, -1e4], [0.0, 1e4]], jnp.bfloat16)
     loss = losses.cross_entropy(logits, jnp.array([0, 0]), jnp.ones(2))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import scipy.special
 
+from bertjax.layers.losses import cross_entropy
 from bertjax.models.gpt2 import Model
-from bertjax.objectives.causal_lm import Objective
+from bertjax.objectives.causal_lm import Objective, following
 from bertjax.pretrainer import Pretrainer
 
 B, L, V, D = 3, 11, 61, 6
@@ -53,6 +54,31 @@ def test_the_loss_by_hand_with_any_chunk_size(size, variables, batch):
     assert float(losses["causal_lm"][0]) == pytest.approx(wanted, rel=1e-5)
     assert losses["causal_lm"][1] == (L - 1) + 3
     assert metrics["causal_lm/accuracy"][0] == hits
+
+
+def test_label_smoothing_and_z_loss_are_those_of_all_logits(variables, batch):
+    """Loss and gradient, in chunks; evaluation has neither."""
+    options = {"label_smoothing": 0.2, "z_loss": 0.01}
+    module = pretrainer(**options)
+
+    def ours(params, train=True):
+        def loss(module, batch):
+            encoded = module.encoder(batch, train=False)
+            return module.causal_lm.loss(module.encoder, encoded, batch, train=train)[0]
+
+        return module.apply({"params": params}, batch, method=loss)
+
+    def whole(params):
+        def logits(module, batch):
+            return module.encoder.attend(module.encoder(batch, train=False).sequence)
+
+        scores = module.apply({"params": params}, batch, method=logits)
+        return cross_entropy(scores, *following(batch), **options)
+
+    got, wanted = (jax.jit(jax.value_and_grad(f))(variables["params"]) for f in (ours, whole))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, wanted)
+    plain = pretrainer().apply(variables, batch, train=False)[0]["causal_lm"][0]
+    assert ours(variables["params"], train=False) == plain
 
 
 def test_logits_of_all_positions_are_not_materialised(variables, batch):

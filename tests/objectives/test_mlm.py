@@ -9,6 +9,7 @@ import scipy.special
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.errors import UserError
+from bertjax.layers import losses
 from bertjax.objectives.mlm import Objective
 from bertjax.pretrainer import Encoded
 from bertjax.train.accumulation import split_microbatches
@@ -253,8 +254,8 @@ class Loss(nn.Module):
     encoder: nn.Module
     objective: nn.Module
 
-    def __call__(self, sequence, batch):
-        return self.objective.loss(self.encoder, Encoded(sequence), batch, train=False)
+    def __call__(self, sequence, batch, train=False):
+        return self.objective.loss(self.encoder, Encoded(sequence), batch, train=train)
 
     def logits(self, sequence, positions):
         return self.objective.logits(self.encoder, sequence, positions)
@@ -290,6 +291,15 @@ def test_the_loss_by_hand(encoder, random_variables):
     assert loss == pytest.approx(wanted_loss, rel=1e-5)
     assert weight == 3
     assert metrics["accuracy"] == (wanted_correct, 3)
+
+    # Label smoothing and z-loss are part of the loss in training, not in evaluation.
+    options = {"label_smoothing": 0.2, "z_loss": 0.01}
+    regularised = Loss(encoder, objective(**options))
+    assert regularised.apply(variables, sequence, batch)[0] == loss
+    logits = module.apply(variables, sequence, batch["mlm_positions"], method="logits")
+    total = losses.cross_entropy(logits, batch["mlm_labels"], batch["mlm_weights"], **options)
+    assert regularised.apply(variables, sequence, batch, train=True)[0] == pytest.approx(total)
+    assert abs(total - loss) > 0.1
 
     # The best labels count as correct.
     logits = module.apply(variables, sequence, batch["mlm_positions"], method="logits")

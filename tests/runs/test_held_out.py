@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from bertjax.runs import finetune_job, held_out, pretrain
 from bertjax.runs.held_out import summary_rows, unigram
 
 TRAIN = types.SimpleNamespace(token_counts=np.array([9, 2, 5, 3, 1, 0]))
@@ -43,3 +44,27 @@ def test_rows_of_the_summary_carry_the_baseline_of_each_objective():
         "replaced found": (0.5, None),
         "replaced tokens": (0.25, None),
     }
+
+
+def test_the_average_of_the_weights_is_evaluated(monkeypatch):
+    """In held-out evaluation and by the scores of a task."""
+    state = types.SimpleNamespace(params="trained", evaluation_params="averaged")
+    phase = types.SimpleNamespace(batch_size=4)
+    batches = types.SimpleNamespace(
+        batch_size=4, num_examples=9, evaluation_batches=lambda rows: "batches"
+    )
+    job = types.SimpleNamespace(
+        held_out="text",
+        phases=[phase],
+        config=types.SimpleNamespace(eval_examples=0),
+        examples=lambda corpus, phase: "examples",
+        trainer="trainer",
+        dataset=types.SimpleNamespace(batches={"dev": batches}),
+        predict_step=lambda split: "step",
+        mesh="mesh",
+    )
+    monkeypatch.setattr(held_out, "measure", lambda trainer, params, *_, **__: {"from": params})
+    monkeypatch.setattr(finetune_job, "local_rows", lambda size, mesh: "rows")
+    monkeypatch.setattr(finetune_job.train_evaluate, "predict", lambda step, params, *_: params)
+    assert pretrain._evaluate(job, state) == {"from": "averaged"}
+    assert finetune_job.Job.predictions(job, state, "dev") == "averaged"

@@ -9,11 +9,12 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.io import files as io_files
-from bertjax.runs.workdir import claim, in_use, write_summary
+from bertjax.runs.workdir import claim, in_use, is_complete, write_summary
 
 CONFIG = {
     "seed": 0,
     "num_train_steps": 100,
+    "budget_seconds": 60.0,
     "log_every": 10,
     "keep_latest": 3,
     "model": {"name": "bert", "hidden_size": 128},
@@ -63,7 +64,8 @@ def test_claim_writes_the_config_in_its_own_order(tmp_path):
 
 def test_free_fields_may_change_and_the_newest_config_is_kept(tmp_path):
     train(tmp_path, CONFIG)
-    later = changed(num_train_steps=200, log_every=1, keep_latest=9, mesh={"fsdp": 4, "tensor": 2})
+    longer = {"num_train_steps": 200, "budget_seconds": 90.0}
+    later = changed(**longer, log_every=1, keep_latest=9, mesh={"fsdp": 4, "tensor": 2})
     claim(tmp_path, later).release()
     assert json.loads((tmp_path / "config.json").read_text()) == later
 
@@ -92,6 +94,7 @@ def test_new_fields_that_are_off_are_no_difference(tmp_path):
         ({"num_train_steps": 50}, "num_train_steps: 100 in the folder, got 50"),
         ({"model": {"name": "bert"}}, "model.hidden_size: 128 in the folder, got absent"),
         ({"extra": True}, "extra: absent in the folder, got true"),
+        ({"budget_seconds": 59.0}, "budget_seconds: 60.0 in the folder, got 59.0"),
         (
             {"objectives": {"sentence_pair": {"weight": 1.0}, "mlm": {"weight": 1.0}}},
             'objectives, in order: ["mlm", "sentence_pair"] in the folder',
@@ -277,3 +280,13 @@ def test_full_disks_are_recognised_however_they_are_wrapped():
     assert io_files.is_disk_full(outer)
     assert io_files.is_disk_full(OSError(122, "Disk quota exceeded"))
     assert not io_files.is_disk_full(OSError(13, "Permission denied"))
+
+
+def test_a_run_is_complete_by_its_steps_or_its_budget():
+    summary = {"status": "complete", "steps": 70, "budget_seconds_spent": 61.0}
+    assert is_complete(summary, 70)
+    assert not is_complete(summary, 71)
+    assert is_complete(summary, 100, budget_seconds=60.0)
+    assert not is_complete(summary, 100, budget_seconds=90.0)
+    assert not is_complete({**summary, "status": "running"}, 70)
+    assert not is_complete(None, 70)

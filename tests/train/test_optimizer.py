@@ -294,7 +294,7 @@ def test_a_new_file_is_a_new_optimizer_with_its_own_fields(checkout):
         (["name=sgd", "momentun=0.7"], "no field 'momentun' in config.optimizer: did you mean 'm"),
         (["name=sgd", "momentum=1"], "config.optimizer.momentum: got 1.0, expected a share in [0"),
         (["momentum=0.7"], "momentum has no effect: got 0.7 with config.optimizer.name='adamw'"),
-        (["name=sgd", "adam_b1=0.7"], "expected 'adamw' or 'lamb'; set --config.optimizer.name="),
+        (["name=sgd", "adam_b1=0.7"], "expected 'adamw' or 'lamb' or 'muon' or"),
         (["floor=0.7"], "no effect: got 0.7 with config.optimizer.schedule='linear', expected 'f"),
     ],
 )

@@ -9,6 +9,7 @@ from bertjax.errors import UserError
 from bertjax.train import schedule
 
 KINDS = ["linear", "polynomial", "cosine", "constant", "inverse_square_root"]
+KINDS += ["warmup_stable_decay", "one_cycle"]
 
 
 def rates(name, steps, **fields):
@@ -42,12 +43,41 @@ def test_a_warmup_of_one_step_or_of_all(name):
         ("cosine", {"end_learning_rate": 0.4}, [0.8, 0.6 + 0.2 * 0.5**0.5, 0.6,
                                                 0.6 - 0.2 * 0.5**0.5, 0.4]),
         ("constant", {}, [0.8, 0.8, 0.8, 0.8, 0.8]),
+        ("warmup_stable_decay", {"decay_steps": 2}, [0.8, 0.8, 0.8, 0.8 * (1 - 0.5**0.5), 0.0]),
+        ("warmup_stable_decay", {"decay_steps": 4, "decay_shape": "linear",
+                                 "end_learning_rate": 0.4}, [0.8, 0.7, 0.6, 0.5, 0.4]),
+        ("one_cycle", {"annihilation_share": 0.5, "cycle_end": 0.25}, [0.8, 0.5, 0.2, 0.1, 0.0]),
+        ("one_cycle", {"annihilation_share": 0.5, "end_learning_rate": 0.4},
+         [0.8, 0.6, 0.4, 0.4, 0.4]),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("warmup_steps", [0, 3])
 def test_decays(name, fields, wanted, warmup_steps):
     got = rates(name, warmup_steps + 4, warmup_steps=warmup_steps, **fields)
     np.testing.assert_allclose(got[warmup_steps:], wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_the_share_of_a_decay_is_of_the_whole_run():
+    """Of 20 steps, the last 5 decay; the checkpoint of step 15 is that of a constant rate."""
+    fields = {"warmup_steps": 4, "decay_share": 0.25, "decay_shape": "linear"}
+    got = rates("warmup_stable_decay", 20, **fields)
+    np.testing.assert_allclose(got[4:16], 0.8, rtol=1e-6)
+    np.testing.assert_allclose(got[16:], [0.64, 0.48, 0.32, 0.16, 0.0], rtol=1e-5, atol=1e-7)
+
+
+def test_a_decay_longer_than_the_run_is_one_line():
+    overrides = {"schedule": "warmup_stable_decay", "decay_steps": 90, "warmup_steps": 20}
+    config = load_config(
+        "configs/bert.py:tiny",
+        {
+            "num_train_steps": 100,
+            "data.phases": (),
+            **{f"optimizer.{k}": v for k, v in overrides.items()},
+        },
+    )
+    message = "decay_steps: got a decay of 90 steps, expected at most the 80 after the warmup"
+    with pytest.raises(UserError, match=message):
+        build.check(config)
 
 
 def two_phases(**fields):

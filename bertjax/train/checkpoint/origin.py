@@ -35,7 +35,8 @@ class PretrainedSource:
         """Identifies the parameters, independently of the path of the run."""
         if self.checkpoint is None:
             return {"step": 0, "encoder": "random"}
-        encoder = restore.load_numpy(self.checkpoint, "params/encoder")
+        prefix = restore.evaluation_prefix(self.checkpoint)
+        encoder = restore.load_numpy(self.checkpoint, f"{prefix}/encoder")
         return {"step": int(self.checkpoint.name), "encoder": trees.fingerprint(encoder)}
 
 
@@ -195,6 +196,8 @@ def _compare(found: Mapping, expected: Mapping, sentence: str, owner: str) -> No
 def load_params(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder") -> PyTree:
     """Replaces `params[part]` by the same part of a checkpoint, strictly matched.
 
+    Of a run with an average of its weights, the average is loaded.
+
     Args:
       checkpoint: Folder of a step.
       params: Fresh parameters on their devices; the loaded ones get the same shardings.
@@ -204,7 +207,7 @@ def load_params(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder")
       UserError: see `check`.
     """
     check(checkpoint, params, part)
-    found = restore.load_numpy(checkpoint, f"params/{part}")
+    found = restore.load_numpy(checkpoint, f"{restore.evaluation_prefix(checkpoint)}/{part}")
     loaded = jax.tree.map(lambda new, old: place_array(old, new.sharding), params[part], found)
     return {**params, part: loaded}
 

@@ -45,6 +45,13 @@ def load_numpy(checkpoint: pathlib.Path, prefix: str = "") -> trees.Nested:
     return trees.nest({name.removeprefix(within): leaves[name] for name in names})
 
 
+def evaluation_prefix(checkpoint: pathlib.Path) -> str:
+    """The path of the weights to evaluate: the average if the run has one, else the parameters."""
+    arrays = checkpoint_folder.read_record(checkpoint).arrays
+    averaged = any(name.startswith("average/params/") for name in arrays)
+    return "average/params" if averaged else "params"
+
+
 def describe(leaves: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Shape and type of named arrays, as in `checkpoint.json`."""
     return {

@@ -1,0 +1,65 @@
+"""StableAdamW (Wortsman et al. 2023, section 3.4, algorithm 2): AdamW with update clipping.
+
+Where the second moment of a parameter is out of date, its gradient is larger than expected, and its
+learning rate is lowered by as much, as in Adafactor (Shazeer & Stern 2018, section 6). It takes the
+place of gradient clipping: set `max_grad_norm` to 0 as ModernBERT does (Warner et al. 2024, 2.2).
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from bertjax.constraints import Epsilon, NonNegativeFloat, ShareBelowOne
+from bertjax.train import matrices
+from bertjax.train.optimizer import DECAY_BELOW_ONE, add_decayed_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """The defaults are ModernBERT's (Warner et al. 2024, appendix A).
+
+    Attributes:
+      weight_decay: Decoupled from the gradient; it is lowered with the learning rate.
+      adam_b1: Decay of the first moment.
+      adam_b2: Decay of the second moment.
+      adam_eps: Added to the root of the second moment.
+    """
+
+    weight_decay: NonNegativeFloat = 1e-5
+    adam_b1: ShareBelowOne = 0.9
+    adam_b2: ShareBelowOne = 0.98
+    adam_eps: Epsilon = 1e-6
+
+    relations = (DECAY_BELOW_ONE,)
+
+    def transforms(self) -> tuple[optax.GradientTransformation, ...]:
+        """The steps of the chain from clipped gradient to direction."""
+        return (_stable_adamw(self),)
+
+
+def _stable_adamw(fields: Optimizer) -> optax.GradientTransformationExtraArgs:
+    """AdamW whose direction, weight decay included, is divided by max(1, RMS) in each layer.
+
+    RMS^2 is the mean of gradient^2 / max(second moment, eps^2) over a parameter of a layer.
+    """
+    adam = optax.scale_by_adam(fields.adam_b1, fields.adam_b2, fields.adam_eps)
+    decay = add_decayed_weights(fields.weight_decay)
+
+    def clip(path: tuple, direction: Array, gradient: Array, second_moment: Array) -> Array:
+        bounded = jnp.maximum(second_moment, fields.adam_eps**2)
+        ratio = matrices.rms(path, gradient * jax.lax.rsqrt(bounded))
+        return direction / jnp.maximum(1.0, ratio)
+
+    def update(gradient, state, params, *, has_gradient, **_):
+        direction, state = adam.update(gradient, state)
+        direction, _ = decay.update(
+            direction, decay.init(params), params, has_gradient=has_gradient
+        )
+        unbiased = optax.tree.bias_correction(state.nu, fields.adam_b2, state.count)
+        clipped = jax.tree_util.tree_map_with_path(clip, direction, gradient, unbiased)
+        return clipped, state
+
+    return optax.GradientTransformationExtraArgs(adam.init, update)
