@@ -48,7 +48,9 @@ class Encoded:
 class Encoder(Protocol):
     """A Linen module that encodes a batch; predictions are made by heads.
 
-    Its fields have the names of the published `bert_config.json`; heads read those below.
+    Its fields have the names of the published `bert_config.json`; heads read those below, and
+    three that an encoder may have: `classifier_bias` and `norm_bias`, whether the linear map and
+    the LayerNorm of a head's transform have biases (default: true), and `classifier_pooling`.
     """
 
     vocab_size: int

@@ -84,7 +84,7 @@ def main(argv: list[str]) -> None:
     # Encoders smaller than BERT-base need a higher learning rate than that (Turc et al. 2019).
     recipe = "mrpc,small" if made.config.model.hidden_size < _BERT_BASE_WIDTH else "mrpc"
     activation = importing.classifier_act(made.config)
-    option = "" if activation == "tanh" else f" --config.task.pooler_act={activation}"
+    option = "" if activation in ("", "tanh") else f" --config.task.pooler_act={activation}"
     print(
         f"next  bertjax finetune --config glue:{recipe} --init {place} "
         f"--data GLUE_FOLDER --workdir {shlex.quote(f'{target}_mrpc')}{option}"

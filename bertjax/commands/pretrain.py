@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from bertjax.commands import _flags
+from bertjax.errors import UserError
 
 GROUP = "Train"
 
@@ -15,6 +16,15 @@ examples:
       --config.data.corpus=corpora/wiki --config.num_train_steps=100000 --config.data.phases='()'
   bertjax pretrain --config distilbert:tiny --workdir runs/distilbert \\
       --config.objectives.soft_targets.teacher=runs/quickstart
+
+  bertjax pretrain --config roberta:base --init MODEL --workdir runs/domain \
+      --config.data.input="('domain/*.txt',)" --config.num_train_steps=10000 \
+      --config.optimizer.learning_rate=1e-4
+
+--init continues from a run or from a Hugging Face folder: its config.model and tokenizer replace
+those of the config, its encoder and the heads of the config's objectives are taken over. With
+--config.model.FIELD=VALUE it may have more positions or another number of layers, with
+--config.tokenizer.path=DIR another vocabulary.
 
 --config.SECTION.FIELD=VALUE overrides any field of the config. Ctrl-C or SIGTERM finishes the step
 and saves a checkpoint; the same command resumes the run, on any number of devices. A larger
@@ -27,11 +37,11 @@ end, summary.json.
 
 def main(argv: list[str]) -> None:
     """Trains, and prints the held-out metrics and the next command."""
-    from bertjax.config import PRETRAINING, load_config, split_overrides
+    from bertjax.overrides import split_overrides
 
     rest, overrides = split_overrides(argv)
     arguments = parser().parse_args(rest)
-    config = load_config(arguments.config, overrides, PRETRAINING)
+    config = _load_config(arguments, overrides)
     if arguments.print_config:
         _flags.print_config(config)
         return
@@ -66,8 +76,39 @@ def parser() -> _flags.Parser:
     _flags.add_config(parser, "bert:mini")
     _flags.add_print_config(parser)
     parser.add_argument("--workdir", metavar="DIR", help="folder for all outputs, or gs://...")
+    parser.add_argument(
+        "--init",
+        metavar="MODEL",
+        help="start from the parameters of RUN, RUN@STEP, RUN@best or a Hugging Face folder",
+    )
+    parser.add_argument(
+        "--init_optimizer",
+        action="store_true",
+        help="with --init: take over the state of the optimizer too, of an equal model",
+    )
     parser.add_argument("--distributed", action="store_true", help=_flags.DISTRIBUTED)
     return parser
+
+
+def _load_config(arguments, overrides, **options):
+    """The config of the command line; with --init that of a run which starts from a model."""
+    from bertjax.config import PRETRAINING, load_config
+
+    if not arguments.init:
+        if arguments.init_optimizer:
+            raise UserError("--init_optimizer: got no --init, expected one; add --init RUN")
+        return load_config(arguments.config, overrides, PRETRAINING, **options)
+    from bertjax.inference.loader import find_run
+    from bertjax.runs import initialization
+
+    of_model = [override for override in overrides if override[0].startswith("model.")]
+    others = [override for override in overrides if override not in of_model]
+    return initialization.with_model(
+        load_config(arguments.config, others, PRETRAINING, **options),
+        find_run(arguments.init),
+        of_model,
+        optimizer=arguments.init_optimizer,
+    )
 
 
 def _print_result(result, config, argv: list[str]) -> None:
@@ -103,7 +144,7 @@ def extension(argv: list[str], config, steps: int) -> list[str]:
       steps: Number of additional steps.
     """
     from bertjax import build
-    from bertjax.config import flatten, load_config
+    from bertjax.config import flatten
     from bertjax.overrides import split_overrides, with_overrides
 
     changes: dict[str, Any] = {"num_train_steps": config.num_train_steps + steps}
@@ -115,8 +156,8 @@ def extension(argv: list[str], config, steps: int) -> list[str]:
     longer = with_overrides(argv, changes)
     rest, overrides = split_overrides(longer)
     before = flatten(config)
-    name = parser().parse_args(rest).config
-    after = flatten(load_config(name, overrides, log=lambda _: None))
+    arguments = parser().parse_args(rest)
+    after = flatten(_load_config(arguments, overrides, log=lambda _: None))
     # Fields that the config file derives from num_train_steps keep the values of the finished run.
     derived = {n: v for n, v in before.items() if n not in changes and after.get(n) != v}
     return with_overrides(longer, derived)

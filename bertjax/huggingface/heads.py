@@ -93,8 +93,9 @@ def bertjax_sections(
         classes = huggingface_classes.of_texts(released, glue_task(task["dataset"]), labels)
         task |= {"labels": classes.labels} if classes.labels else {}
         imported |= {"class_order": classes.order} if classes.order else {}
-    if reads_pooled(head):
-        task["pooler_act"] = attribute(released.architecture, "CLASSIFIER_ACT")
+    pooler_act = attribute(released.architecture, "CLASSIFIER_ACT")
+    if reads_pooled(head) and pooler_act:
+        task["pooler_act"] = pooler_act
     return {"task": task, "data": data, "imported": imported}
 
 

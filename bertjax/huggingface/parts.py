@@ -209,7 +209,7 @@ def _place_pooler(
     found, other = (own, POOLER) if any_under(own, params) else (POOLER, own)
     act = (run["task"] if found == own else {}).get("pooler_act", "tanh")
     expected = attribute(architecture, "CLASSIFIER_ACT")
-    if act != expected:
+    if expected and act != expected:
         raise UserError(
             f"the activation of the run's pooler: got {act!r}, expected {expected!r}, the one of "
             "classifiers of this architecture in transformers; fine-tune an encoder without a "

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.layers import attention_kernels
+from bertjax.layers import attention_kernels, local_attention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import Dense, Precision
 from bertjax.layers.dropout import Dropout, DropoutMask, apply_mask
@@ -203,9 +203,16 @@ def attend(
     fused = attention_kernels.find(query, key, mask, rate, requested=kernel, train=train)
     if fused is not None:
         return fused(query, key, value, mask)
-    scores_BHLM = scaled_scores(query, key)
-    dropout_mask = dropout.sample_mask(scores_BHLM.shape, train=train)
-    return masked_softmax_attention(scores_BHLM, mask.array(), dropout_mask, value)
+
+    def attend_to_all(query, key, value, visible):
+        scores_BHLM = scaled_scores(query, key)
+        dropout_mask = dropout.sample_mask(scores_BHLM.shape, train=train)
+        return masked_softmax_attention(scores_BHLM, visible, dropout_mask, value)
+
+    if not local_attention.pays_off(mask):
+        return attend_to_all(query, key, value, mask.array())
+    context = attend_to_all(*local_attention.split(query, key, value, mask))
+    return local_attention.merge(context, query.shape[1], len(query))
 
 
 def attend_with_cache(

@@ -155,14 +155,15 @@ def log_kernel_choice(log: Callable[[str], None]) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             log_once(record.getMessage())
 
-    log_once, handler, level = functools.cache(log), Handler(), LOGGER.level
+    log_once, handler, before = functools.cache(log), Handler(), (LOGGER.level, LOGGER.propagate)
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False  # other libraries configure the root logger, which would repeat lines
     try:
         yield
     finally:
         LOGGER.removeHandler(handler)
-        LOGGER.setLevel(level)
+        LOGGER.level, LOGGER.propagate = before
 
 
 def find(

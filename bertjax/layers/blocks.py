@@ -200,6 +200,7 @@ class PreNormBlock(nn.Module):
       dropout_rate: Dropout of both outputs before the residual sums.
       layer_norm_eps: Epsilon of both LayerNorms.
       norm_bias: Whether the LayerNorms have biases.
+      attention_dropout_rate: Dropout of the attention's output; None for `dropout_rate`.
       norm_attention: Whether the input of attention is normalised; the first block of ModernBERT
         reads embeddings that already are.
     """
@@ -209,6 +210,7 @@ class PreNormBlock(nn.Module):
     dropout_rate: float = 0.1
     layer_norm_eps: float = 1e-5
     norm_bias: bool = True
+    attention_dropout_rate: float | None = None
     norm_attention: bool = True
 
     @nn.compact
@@ -220,11 +222,13 @@ class PreNormBlock(nn.Module):
         train: bool,
     ) -> Float[Array, "B L D"]:
         """Applies the block; `past`, if given, is passed to the attention."""
-        dropout = Dropout(self.dropout_rate)
+        dropout, attention_dropout = Dropout(self.dropout_rate), self.attention_dropout_rate
         normal = x
         if self.norm_attention:
             normal = LayerNorm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x)
-        x = x + dropout(self.attention(normal, mask, *past, train=train), train=train)
+        attended = self.attention(normal, mask, *past, train=train)
+        own = dropout if attention_dropout is None else Dropout(attention_dropout)
+        x = x + own(attended, train=train)
         normal = LayerNorm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x)
         return x + dropout(self.feed_forward(normal), train=train)
 

@@ -17,7 +17,14 @@ from jaxtyping import Array, Bool, Float
 from bertjax.constraints import integer
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.dense import Dense, Initializer, Precision, activation, truncated_normal
+from bertjax.layers.dense import (
+    Dense,
+    Initializer,
+    Precision,
+    activation,
+    get_precision,
+    truncated_normal,
+)
 from bertjax.layers.embeddings import LayerNorm
 from bertjax.pretrainer import Encoded, Encoder
 
@@ -66,6 +73,8 @@ class PredictionTransform(nn.Module):
       layer_norm_eps: Epsilon of the LayerNorm.
       initializer_range: Initial standard deviation of the kernel.
       precision: Types of operands and results.
+      use_bias: Whether the linear map has a bias.
+      norm_bias: Whether the LayerNorm has a bias.
     """
 
     features: int
@@ -73,18 +82,44 @@ class PredictionTransform(nn.Module):
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
     precision: Precision = Precision()
+    use_bias: bool = True
+    norm_bias: bool = True
 
     @nn.compact
     def __call__(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead E"]:
         dense = Dense(
             (self.features,),
             ("embed", None),
+            use_bias=self.use_bias,
             initializer_range=self.initializer_range,
             precision=self.precision,
             name="dense",
         )
         transformed = activation(self.hidden_act)(dense(hidden))
-        return LayerNorm(self.layer_norm_eps, name="norm")(transformed)
+        return LayerNorm(self.layer_norm_eps, self.norm_bias, name="norm")(transformed)
+
+
+def prediction_transform(
+    encoder: Encoder, name: str, *, features: int = 0, hidden_act: str = ""
+) -> PredictionTransform:
+    """The transform of a head on an encoder, with its activation, epsilon, precision and biases.
+
+    Args:
+      encoder: The encoder.
+      name: Name of the parameters.
+      features: Output width; 0 for that of the word embeddings.
+      hidden_act: Name of the activation; "" for the encoder's.
+    """
+    return PredictionTransform(
+        features or encoder.embedding_size,
+        hidden_act or encoder.hidden_act,
+        encoder.layer_norm_eps,
+        encoder.initializer_range,
+        get_precision(encoder.precision),
+        use_bias=getattr(encoder, "classifier_bias", True),
+        norm_bias=getattr(encoder, "norm_bias", True),
+        name=name,
+    )
 
 
 class Classifier(nn.Module):
@@ -162,7 +197,8 @@ def pooled_output(
     """The pretrained pooler's output, or that of a new pooler.
 
     A new pooler is applied to the first token, to `cls_state` if there is one, or to the mean over
-    all tokens of a scalar mix.
+    all tokens of a scalar mix. For an encoder with `classifier_pooling` it is the transform of a
+    prediction head, as in ModernBERT.
 
     Args:
       encoder: The encoder.
@@ -173,6 +209,12 @@ def pooled_output(
     """
     if encoded.pooled is not None:
         return encoded.pooled
+    pooling = getattr(encoder, "classifier_pooling", "")
+    if pooling:
+        sequence = encoded.sequence
+        mean = pooling == "mean"
+        summary = masks.mean(sequence, batch["attention_mask"]) if mean else sequence[:, 0]
+        return prediction_transform(encoder, "pooler", features=encoder.hidden_size)(summary)
     pooler = Pooler(encoder.initializer_range, hidden_act=pooler_act, name="pooler")
     sequence = token_output(encoded, mix_layer_norm=mix_layer_norm)
     if encoded.layers is not None:

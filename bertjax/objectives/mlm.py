@@ -28,8 +28,8 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.layers import masking as layers_masking
-from bertjax.layers.dense import HeadActivationName, get_precision
-from bertjax.layers.heads import PredictionTransform
+from bertjax.layers.dense import HeadActivationName
+from bertjax.layers.heads import prediction_transform
 from bertjax.layers.masking import random_word_starts
 from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum
 
@@ -134,14 +134,7 @@ class Objective(pretrainer.Objective):
     ) -> Float[Array, "B P V"]:
         """Logits over the vocabulary at the given positions."""
         hidden_BPD = jnp.take_along_axis(sequence, positions[..., None], axis=1)
-        transform = PredictionTransform(
-            encoder.embedding_size,
-            self.hidden_act or encoder.hidden_act,
-            encoder.layer_norm_eps,
-            encoder.initializer_range,
-            get_precision(encoder.precision),
-            name="transform",
-        )
+        transform = prediction_transform(encoder, "transform", hidden_act=self.hidden_act)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("bias", zeros, (encoder.vocab_size,))
         return encoder.attend(transform(hidden_BPD)).astype(jnp.float32) + bias

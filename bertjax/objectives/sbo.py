@@ -11,7 +11,7 @@ from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.layers.dense import get_precision, truncated_normal
 from bertjax.layers.embeddings import Embedding
-from bertjax.layers.heads import PredictionTransform
+from bertjax.layers.heads import prediction_transform
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
@@ -81,14 +81,7 @@ class Objective(pretrainer.Objective):
         place = table(place.clip(0, self.num_positions - 1))
         hidden = jnp.concatenate([neighbour(before), neighbour(after), place], axis=-1)
         for features, name in ((encoder.hidden_size, "first"), (encoder.embedding_size, "second")):
-            hidden = PredictionTransform(
-                features,
-                encoder.hidden_act,
-                encoder.layer_norm_eps,
-                encoder.initializer_range,
-                precision,
-                name=name,
-            )(hidden)
+            hidden = prediction_transform(encoder, name, features=features)(hidden)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("bias", zeros, (encoder.vocab_size,))
         return encoder.attend(hidden).astype(jnp.float32) + bias

@@ -20,7 +20,7 @@ from bertjax.corpus.prepare import Progress
 from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.errors import Interrupted
 from bertjax.interfaces import Params
-from bertjax.runs import bucket_sync, held_out, pretrain_job, session
+from bertjax.runs import bucket_sync, held_out, initialization, pretrain_job, session
 from bertjax.runs.pretrain_job import Job
 from bertjax.runs.workdir import is_complete, read_summary, write_summary
 from bertjax.runtime import distributed
@@ -59,6 +59,7 @@ def pretrain(
     config: ConfigDict,
     workdir: str,
     *,
+    init: str = "",
     log: session.Log = lambda line: None,
     progress: ProgressDisplay = contextlib.nullcontext,
     predict: Predict = lambda job, params: [],
@@ -74,6 +75,8 @@ def pretrain(
     Args:
       config: As a file of `configs/` makes it.
       workdir: Folder of the run, or gs://...
+      init: A run whose model training starts from: RUN, RUN@STEP or RUN@best; its fields replace
+        `config.model`, see `initialization.with_model`.
       log: Logs one line.
       progress: Makes the display of a corpus that is prepared.
       predict: Example predictions for the summary.
@@ -82,6 +85,8 @@ def pretrain(
       UserError: something is missing or does not fit.
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the run.
     """
+    if init:
+        config = initialization.with_model(config, init)
     build.check(config)
     distributed.check_identical(config=configs.fingerprint(config), workdir=workdir)
     folder = bucket_sync.on_this_machine(workdir)
@@ -130,7 +135,7 @@ def train_job(
             log=log,
         ),
         checkpoint_every=config.checkpoint_every,
-        init_state=job.trainer.create_state,
+        init_state=job.create_state,
         batches=functools.partial(_batches, job),
         example_batch=job.rows,
         evaluation=evaluation,

@@ -23,9 +23,11 @@ from bertjax.interfaces import Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import bucket_sync, corpora
 from bertjax.runs import examples as runs_examples
+from bertjax.runs import initialization as runs_initialization
 from bertjax.runs import teachers as runs_teachers
 from bertjax.runs.workdir import FREE_FIELDS
 from bertjax.train.checkpoint import trees
+from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 from bertjax.validation import config as validation_config
 
@@ -50,6 +52,7 @@ class Job:
       teachers: For distillation, by objective.
       trainer: The compiled steps.
       rows: A host batch with the shapes of the last phase.
+      initialization: The model that a run without checkpoints starts from; None for a new one.
     """
 
     workdir: pathlib.Path
@@ -62,6 +65,7 @@ class Job:
     teachers: runs_teachers.Teachers
     trainer: Trainer
     rows: Mapping[str, np.ndarray]
+    initialization: runs_initialization.Initialization | None
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -72,6 +76,12 @@ class Job:
             "config": configs.fingerprint(self.config, ignoring=_WITHOUT_EFFECT),
             **runs_teachers.provenance(self.teachers),
         }
+
+    def create_state(self) -> TrainState:
+        """The state before the first step."""
+        if self.initialization is None:
+            return self.trainer.create_state()
+        return self.initialization.create_state(self.trainer)
 
     def examples(self, corpus: Any, phase: build.Phase) -> ExampleSource:
         """The examples of a split at the length of a phase."""
@@ -143,6 +153,9 @@ def prepare(
         teachers=teachers,
         trainer=trainer,
         rows=rows,
+        initialization=(
+            runs_initialization.find(config, tokenizer, trainer) if "init" in config else None
+        ),
     )
 
 
@@ -203,6 +216,8 @@ def description(job: Job) -> str:
         f"mesh        {mesh.size} {mesh.devices.flat[0].device_kind} device(s) {axes}".rstrip(),
         f"precision   {build.precision(job.config.model)}",
     ]
+    if job.initialization is not None:
+        lines.append(job.initialization.description())
     for name, teacher in job.teachers.items():
         count = trees.num_parameters(trainer.frozen[name])
         lines.append(f"teacher     {count:,} of {teacher.origin.checkpoint}, for {name}: frozen")

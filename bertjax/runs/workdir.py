@@ -27,11 +27,11 @@ from bertjax.tokenizers.folder import METADATA
 FREE_FIELDS = (
     *("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*"),
     *("watchdog_minutes", "objectives.*.teacher"),
-    *("data.microbatches", "model.remat", "model.unroll"),
+    *("data.microbatches", "model.remat", "model.unroll", "init.model"),
 )
 """Fields that may change when a run is resumed: none of them changes the result.
 
-A teacher may be moved: its identity is checked by the fingerprint in the checkpoints.
+A teacher and the model in `init` may be moved: fingerprints identify their parameters.
 """
 
 _TRACES = (

@@ -304,7 +304,7 @@ SHARED = {
 CHANGES = ("model", "model_preferences")
 """Sections of a fine-tuning: changes to a pretrained model, which is not known yet."""
 WRITTEN_BY_RUN = "init"
-"""A section of a fine-tuning's config.json."""
+"""A section that runs which start from another model add to their config.json."""
 
 
 def chosen(config: ConfigDict, field: str) -> type:

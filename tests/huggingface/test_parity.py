@@ -64,6 +64,7 @@ FIELDS = {
         "clamp_len": 5,
         "mem_len": 3,
     },
+    "ModernBert": WITH_POSITIONS | {"local_attention": 4, "pad_token_id": 0},
     "GPT2": GPT | {"n_inner": F},
     "OpenAIGPT": GPT,
     "DebertaV2": WITH_POSITIONS
@@ -83,6 +84,8 @@ CLASSES += ["XLNetModel", "XLNetLMHeadModel", "XLNetForSequenceClassification"]
 CLASSES += ["XLNetForMultipleChoice", "XLNetForQuestionAnsweringSimple"]
 CLASSES += ["XLNetForTokenClassification", "GPT2Model", "GPT2LMHeadModel"]
 CLASSES += ["OpenAIGPTModel", "OpenAIGPTLMHeadModel"]
+CLASSES += ["ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"]
+CLASSES += ["ModernBertForMultipleChoice"]
 CASES = {name: (name, {}) for name in CLASSES} | {
     "AlbertForMaskedLM-nothing_shared": ("AlbertForMaskedLM", {"num_hidden_groups": N}),
     "AlbertForMaskedLM-groups": (
@@ -93,6 +96,21 @@ CASES = {name: (name, {}) for name in CLASSES} | {
     "ElectraForPreTraining-as_wide": ("ElectraForPreTraining", {"embedding_size": D}),
     "ElectraForMaskedLM-swish": ("ElectraForMaskedLM", {"hidden_act": "swish"}),
     "RobertaForMaskedLM-relu": ("RobertaForMaskedLM", {"hidden_act": "relu"}),
+    "ModernBertForSequenceClassification-mean": (
+        "ModernBertForSequenceClassification",
+        {
+            "num_hidden_layers": 6,
+            "layer_types": ["full_attention", "sliding_attention"] * 3,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 7.0},
+            },
+            "classifier_pooling": "mean",
+            "hidden_activation": "silu",
+            "classifier_activation": "silu",
+            "local_attention": 7,
+        },
+    ),
     "GPT2LMHeadModel-dropout": (
         "GPT2LMHeadModel",
         {"embd_pdrop": 0.2, "activation_function": "swish", "reorder_and_upcast_attn": True},

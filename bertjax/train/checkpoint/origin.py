@@ -175,7 +175,7 @@ def place(arrays: PyTree, shapes: PyTree, owner: str) -> PyTree:
     """
     found, expected = trees.flatten_names(arrays), trees.flatten_names(shapes)
     _compare(restore.describe(found), restore.describe(expected), "{}", owner)
-    placed = {name: _place_array(found[name], shape.sharding) for name, shape in expected.items()}
+    placed = {name: place_array(found[name], shape.sharding) for name, shape in expected.items()}
     return trees.unflatten_like(shapes, placed)
 
 
@@ -208,11 +208,11 @@ def load_params(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder")
     """
     check(checkpoint, params, part)
     found = restore.load_numpy(checkpoint, f"{restore.evaluation_prefix(checkpoint)}/{part}")
-    loaded = jax.tree.map(lambda new, old: _place_array(old, new.sharding), params[part], found)
+    loaded = jax.tree.map(lambda new, old: place_array(old, new.sharding), params[part], found)
     return {**params, part: loaded}
 
 
-def _place_array(array: Any, sharding: jax.sharding.Sharding) -> jax.Array | jax.ShapeDtypeStruct:
+def place_array(array: Any, sharding: jax.sharding.Sharding) -> jax.Array | jax.ShapeDtypeStruct:
     """Places one array; each host provides the shards of its devices."""
     if isinstance(array, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)

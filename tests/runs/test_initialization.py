@@ -1,0 +1,172 @@
+"""Continued pretraining: which parameters a run takes over from a model, and how."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import config as configs
+from bertjax.errors import UserError
+from bertjax.runs import initialization, pretrain_job
+from bertjax.tokenizers import tokenizer
+from bertjax.train.checkpoint import restore, trees
+
+SAVED = pathlib.Path(__file__).parents[1] / "data_fixtures" / "saved_runs"
+CHECKPOINT = SAVED / "run" / "checkpoints" / "4"
+FIELDS = {
+    "num_train_steps": 2,
+    "data.input": ("text.txt",),
+    "data.validation_fraction": 0.3,
+    "data.max_seq_length": 32,
+    "data.batch_size": 8,
+    "data.microbatches": 1,
+    "optimizer.learning_rate": 0.0,
+    "optimizer.warmup_steps": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def source():
+    """The parameters of the source."""
+    return trees.flatten_names(restore.load_numpy(CHECKPOINT, "params"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    shutil.copy(SAVED / "text.txt", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTJAX_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def start(overrides=(), spec="roberta:tiny", **changes):
+    """The job and the parameters of a new run, before its first step."""
+    config = bertjax.load_config(spec, FIELDS | changes)
+    config = initialization.with_model(config, str(SAVED / "run"), overrides)
+    job = pretrain_job.prepare(config, "run", lambda line: None)
+    return job, trees.flatten_names(job.create_state().params)
+
+
+def test_the_encoder_and_the_shared_heads_are_taken_over(folder, source):
+    job, found = start()
+    assert found.keys() == {name for name in source if not name.startswith("sentence_pair/")}
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, source[name])
+    assert job.initialization.copied == ("encoder", "mlm")
+    assert not job.initialization.fresh
+    assert job.config.model.hidden_size == 8
+    assert job.tokenizer.fingerprint == tokenizer.load(SAVED / "vocab").fingerprint
+
+
+def test_heads_that_the_source_does_not_have_are_new(folder, source):
+    job, found = start(spec="spanbert:tiny")
+    assert job.initialization.fresh == ("sbo",)
+    assert any(name.startswith("sbo/") for name in found)
+    np.testing.assert_array_equal(found["mlm/bias"], source["mlm/bias"])
+
+
+def test_more_pieces_positions_and_layers(folder, source):
+    pieces = tokenizer.train([(folder / "text.txt").read_text()], kind="wordpiece", vocab_size=230)
+    pieces.save("more")
+    changes = [("model.max_position_embeddings", "70"), ("model.num_hidden_layers", "5")]
+    job, found = start(changes, **{"tokenizer.path": "more"})
+    assert job.config.model.vocab_size == pieces.vocab_size
+    notes = " ".join(job.initialization.notes)
+    assert "positions: 32 became 70" in notes
+    assert "layers: 0, 1, 0, 1, 0 of 2" in notes
+    assert "vocabulary: " in notes
+    name = "encoder/position_embeddings/embedding"
+    np.testing.assert_array_equal(found[name][32:64], source[name])
+    name = "encoder/layers/block/attention/query/kernel"
+    np.testing.assert_array_equal(found[name][3], source[name][1])
+    old = tokenizer.load(SAVED / "vocab")
+    before, after = (
+        {piece: row for row, piece in enumerate(t.ids_to_pieces(range(t.vocab_size)))}
+        for t in (old, pieces)
+    )
+    common = sorted(before.keys() & after.keys())
+    assert 50 < len(common) < pieces.vocab_size
+    for name in ("encoder/word_embeddings/embedding", "mlm/bias"):
+        np.testing.assert_array_equal(
+            np.asarray(found[name])[[after[piece] for piece in common]],
+            source[name][[before[piece] for piece in common]],
+        )
+
+
+def test_a_run_goes_on_with_the_state_of_the_optimizer(folder):
+    """At a learning rate of 0 the parameters stay; the moments are those of the source."""
+    config = json.loads((SAVED / "run" / "config.json").read_text())
+    (folder / "same.json").write_text(json.dumps(config))
+    fields = FIELDS | {"data.corpus": "", "data.phases": (), "tokenizer.path": ""}
+    config = bertjax.load_config("same.json", fields)
+    config = initialization.with_model(config, str(SAVED / "run"), optimizer=True)
+    job = pretrain_job.prepare(config, "run", lambda line: None)
+    state = trees.flatten_names(job.create_state())
+    stored = trees.flatten_names(restore.load_numpy(CHECKPOINT, "opt_state"))
+    assert stored
+    for name, array in stored.items():
+        np.testing.assert_array_equal(state[f"opt_state/{name}"], array)
+    assert int(state["step"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes", "message"),
+    [
+        ([("model.hidden_size", "12")], {}, "only vocabulary, positions and the number of layers"),
+        ([("model.hidden_dropout_prop", "0")], {}, "did you mean 'hidden_dropout_prob'"),
+    ],
+)
+def test_other_shapes_are_refused(folder, overrides, changes, message):
+    with pytest.raises(UserError, match=message):
+        start(overrides, **changes)
+
+
+def test_the_optimizer_of_another_model_is_refused(folder):
+    config = bertjax.load_config("spanbert:tiny", FIELDS)
+    config = initialization.with_model(config, str(SAVED / "run"), optimizer=True)
+    with pytest.raises(UserError, match=r"--init_optimizer: .*leave the option out"):
+        pretrain_job.prepare(config, "run", lambda line: None)
+
+
+def test_layers_of_a_deeper_and_a_shallower_stack():
+    assert initialization.choose_layers(2, 5) == [0, 1, 0, 1, 0]
+    assert initialization.choose_layers(12, 6) == [0, 2, 4, 6, 8, 10]
+    assert initialization.choose_layers(3, 3) == [0, 1, 2]
+    assert initialization.choose_layers(7, 9, period=3) == [0, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert initialization.choose_layers(9, 4, period=3) == [0, 1, 5, 6]
+
+
+def test_positions_are_repeated_after_the_offset():
+    table = np.arange(5.0)[:, None]
+    found = initialization.repeat_positions(table, length=9, offset=2)
+    np.testing.assert_array_equal(found[:, 0], [0, 1, 2, 3, 4, 2, 3, 4, 2])
+    shorter = initialization.repeat_positions(table, length=4, offset=2)
+    np.testing.assert_array_equal(shorter[:, 0], [0, 1, 2, 3])
+
+
+def test_new_pieces_are_means_of_their_parts(tmp_path):
+    def load(name, *pieces):
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text("\n".join([*special, *pieces, ""]))
+        return tokenizer.load(tmp_path / name / "vocab.txt")
+
+    old, new = load("old", "b", "a", "##b", "##c"), load("new", "a", "abc", "b", "x")
+    pieces = initialization.match_pieces(new, old)
+    assert pieces == [[0], [1], [2], [3], [4], [6], [6, 7, 8], [5], []]
+    table = np.arange(18.0).reshape(2, 9)
+    found = initialization.average_rows(pieces, table, axis=1)
+    expected = [0, 1, 2, 3, 4, 6, 7, 5, 4]
+    np.testing.assert_array_equal(found, [expected, [9 + n for n in expected]])
+
+
+def test_a_config_with_init_is_read_again(folder):
+    config = initialization.with_model(
+        bertjax.load_config("roberta:tiny", FIELDS), str(SAVED / "run")
+    )
+    (folder / "config.json").write_text(configs.to_json(config))
+    again = bertjax.load_config("config.json")
+    assert again.init.encoder == config.init.encoder
