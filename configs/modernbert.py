@@ -38,9 +38,8 @@ _SHAPES = {
     "base": (22, 768, 12, 1152),
     "large": (28, 1024, 16, 2624),
 }
-SIZES = tuple(_SHAPES)
 _EXTENSION = "extension"
-RECIPES = (*SIZES, *(f"{size},{_EXTENSION}" for size in ("base", "large")))
+RECIPES = (*_SHAPES, *(f"{size},{_EXTENSION}" for size in ("base", "large")))
 
 _LENGTH, _BATCH = 1024, 4608
 _TOKENS, _GROWTH_TOKENS = 1.719e12, 50e9
@@ -73,7 +72,7 @@ def _pretraining(size: str) -> ConfigDict:
     config.model = _model(size)
     config.tokenizer = common.tokenizer("bpe", vocab_size=config.model.vocab_size)
     config.tokenizer.lowercase = False
-    config.data = common.data(format="full-sentences", pair="none")
+    config.data = common.data(format="packed-documents", pair="none")
     config.data.update(max_seq_length=_LENGTH, batch_size=_BATCH, microbatches=16)
     config.data.phases = (*growth, (steps, _LENGTH, _BATCH))
     config.objectives = ConfigDict({"mlm": common.mlm()})

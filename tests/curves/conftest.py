@@ -107,6 +107,14 @@ OWN = {
         "model.max_chars_per_word": "12",
         "data.max_seq_length": "16",
     },
+    # A layer after the first whole cycle, and windows of several blocks.
+    "modernbert.py:tiny": {
+        "model.vocab_size": "261",
+        "tokenizer.vocab_size": "261",
+        "data.microbatches": "1",
+        "model.num_hidden_layers": "5",
+        "model.local_attention": "6",
+    },
     "vit.py:tiny": {"data.input": "('digits',)", "data.max_seq_length": "1"},
 }
 """Fields of single recipes, in addition to SHRUNK."""

@@ -21,6 +21,7 @@ PRETRAINING = (
     "bert_wwm.py:tiny",
     "bert_masks30.py:tiny",
     "roberta.py:tiny",
+    "modernbert.py:tiny",
     "spanbert.py:tiny",
     "albert.py:tiny",
     "electra.py:tiny",
