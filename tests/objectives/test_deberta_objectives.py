@@ -52,48 +52,53 @@ def params(batch):
     ]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def losses_of(sharing, params, batch, name=None):
-    losses, _ = pretrainer(sharing).apply({"params": params}, batch, train=False)
-    return losses[name][0] if name else losses
+@functools.partial(jax.jit, static_argnums=0)
+def losses_and_gradients(sharing, params, batch):
+    """The loss of each objective, and its gradient."""
+
+    def losses(params):
+        found, _ = pretrainer(sharing).apply({"params": params}, batch, train=False)
+        return {name: total for name, (total, _) in found.items()}
+
+    values, pull_back = jax.vjp(losses, params)
+    chosen = {name: {other: jnp.float32(other == name) for other in values} for name in values}
+    return values, {name: pull_back(each)[0] for name, each in chosen.items()}
 
 
-def merged(params):
+@pytest.fixture(scope="module")
+def with_two_tables(params, batch):
+    return losses_and_gradients("gdes", params, batch)
+
+
+@pytest.fixture(scope="module")
+def with_one_table(params, batch):
     """The same parameters with one table, which both train."""
     tables = params["encoder"]["shared_embeddings"]
     encoder = {n: each for n, each in params["encoder"].items() if n != "shared_embeddings"}
-    return params | {"encoder": encoder | {"word_embeddings": tables["generator"]}}
+    encoder["word_embeddings"] = tables["generator"]
+    return losses_and_gradients("es", params | {"encoder": encoder}, batch)
 
 
-def test_the_losses_begin_as_with_one_table(params, batch):
+def test_the_losses_begin_as_with_one_table(with_one_table, with_two_tables):
     """The difference is initially zero."""
-    shared, one = losses_of("gdes", params, batch), losses_of("es", merged(params), batch)
-    for name in ("generator", "rtd"):
-        assert float(shared[name][0]) == pytest.approx(float(one[name][0]), rel=1e-5)
+    assert with_two_tables[0].keys() == {"generator", "rtd"}
+    for name, loss in with_two_tables[0].items():
+        assert float(loss) == pytest.approx(float(with_one_table[0][name]), rel=1e-5)
 
 
-def test_each_loss_trains_its_own_table(params, batch):
-    """V3, section 3.3: rtd has no gradient for the generator's table, the generator none for
-    the difference."""
-
-    def gradients(sharing, params, name):
-        gradient = jax.grad(lambda params: losses_of(sharing, params, batch, name))(params)
-        return gradient, jax.tree.map(optax.tree.norm, dict(gradient["encoder"]))
-
-    tables = {}
-    for name in ("generator", "rtd"):
-        gradient, norms = gradients("gdes", params, name)
-        tables[name] = gradient["encoder"]["shared_embeddings"]
-        assert (float(optax.tree.norm(gradient["generator"])) > 0) == (name == "generator")
-        assert (float(optax.tree.norm(norms["layers"])) > 0) == (name == "rtd")
-    assert not np.asarray(tables["rtd"]["generator"]["embedding"]).any()
-    assert not np.asarray(tables["generator"]["delta"]["embedding"]).any()
-    # With one table, its gradient of each loss is the sum of both tables'.
-    for name, owner in (("generator", "generator"), ("rtd", "delta")):
-        gradient, _ = gradients("es", merged(params), name)
-        wanted = gradient["encoder"]["word_embeddings"]["embedding"]
-        found = tables[name][owner]["embedding"]
+def test_each_loss_trains_its_own_table(with_one_table, with_two_tables):
+    """V3, section 3.3: rtd has no gradient for the generator's table, the generator none for the
+    difference."""
+    for name, owner, other in (("generator", "generator", "delta"), ("rtd", "delta", "generator")):
+        gradient = with_two_tables[1][name]
+        tables = gradient["encoder"]["shared_embeddings"]
+        assert not np.asarray(tables[other]["embedding"]).any()
+        # With one table its gradient is the same.
+        wanted = with_one_table[1][name]["encoder"]["word_embeddings"]["embedding"]
+        found = tables[owner]["embedding"]
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+        assert (optax.tree.norm(gradient["generator"]) > 0) == (name == "generator")
+        assert (optax.tree.norm(gradient["encoder"]["layers"]) > 0) == (name == "rtd")
 
 
 def test_the_generator_has_half_the_depth_and_a_mask_decoder(params):
@@ -119,24 +124,26 @@ def masked_lm(objective, **fields):
 
 def test_masked_tokens_are_predicted_from_the_decoder(random_variables, batch):
     module = masked_lm(enhanced_mlm, mask_decoder_layers=2)
-    variables = random_variables(module, batch, train=False)
-
-    @jax.jit
-    def run(params):
-        return module.apply({"params": params}, batch, train=False)[0]["lm"]
-
-    loss, weight = run(variables["params"])
-    gradient = jax.jit(jax.grad(lambda params: run(params)[0]))(variables["params"])
-    assert np.asarray(gradient["encoder"]["position_embeddings"]["embedding"]).any()
+    params = random_variables(module, batch, train=False)["params"]
 
     def logits(module, batch):
+        """Logits of all positions for the masked input, and this."""
         prepared = module.prepare(batch, train=False)
         at = {n: rows for n, rows in prepared.items() if n != "mlm_positions"}
         encoded = module.encoder(at, train=False)
-        everywhere = module.lm.token_logits(module.encoder, encoded)
-        return everywhere, prepared
+        return module.lm.token_logits(module.encoder, encoded), prepared
 
-    everywhere, prepared = module.apply(variables, batch, method=logits)
+    @jax.jit
+    def run(params):
+        def loss(params):
+            losses, _ = module.apply({"params": params}, batch, train=False)
+            return losses["lm"]
+
+        made = module.apply({"params": params}, batch, method=logits)
+        return jax.value_and_grad(loss, has_aux=True)(params), made
+
+    ((loss, weight), gradient), (everywhere, prepared) = run(params)
+    assert np.asarray(gradient["encoder"]["position_embeddings"]["embedding"]).any()
     chosen = np.take_along_axis(np.asarray(everywhere), prepared["mlm_positions"][..., None], 1)
     entropy = optax.softmax_cross_entropy_with_integer_labels(chosen, prepared["mlm_labels"])
     assert float(weight) == prepared["mlm_weights"].sum()
@@ -146,7 +153,9 @@ def test_masked_tokens_are_predicted_from_the_decoder(random_variables, batch):
 def test_without_a_decoder_it_is_a_masked_lm(random_variables, batch):
     variables = random_variables(masked_lm(mlm), batch, train=False)
     found, wanted = (
-        masked_lm(objective).apply(variables, batch, train=False)[0]["lm"][0]
+        jax.jit(functools.partial(masked_lm(objective).apply, train=False))(variables, batch)[0][
+            "lm"
+        ][0]
         for objective in (enhanced_mlm, mlm)
     )
     assert float(found) == float(wanted)
