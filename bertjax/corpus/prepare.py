@@ -90,8 +90,7 @@ def prepare(
       errors: See there.
       tfds_data_dir: See there.
       text_field: See there.
-      filters: Documents to drop, such as "gopher", "duplicates" or "min_characters=200", see
-        `filters.parse_filters`. The manifest has the number of each reason.
+      filters: Documents to drop, such as "gopher", "min_words=20"; see `filters.parse_filters`.
       shard_size: Size of a shard in MiB; resuming starts after the last finished shard.
       workers: Number of worker processes; None for one per core.
       beam: Options of an Apache Beam pipeline that prepares the corpus instead, on machines that
@@ -135,9 +134,7 @@ def prepare(
                 _write_with_beam(work, corpus, beam, out)
             else:
                 _write_locally(work, corpus, tokenizer, workers, progress)
-            _check_any_text(inputs, bounds, corpus)
-            with disk_errors(corpus.path):
-                return corpus.finish(tokenizer)
+            return _finish(inputs, bounds, corpus, tokenizer)
         return corpus.manifest
 
 
@@ -165,12 +162,14 @@ def _parse_filters(filters: Sequence[str], beam: Sequence[str] | None) -> dict[s
     return parse_filters(filters)
 
 
-def _check_any_text(
-    inputs: Sequence[str], bounds: Mapping[str, float], corpus: CorpusWriter
-) -> None:
+def _finish(
+    inputs: Sequence[str], bounds: Mapping[str, float], corpus: CorpusWriter, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Complete a corpus that has text, and return its manifest."""
     train = corpus.states["train"]
     if train.totals["tokens"]:
-        return
+        with disk_errors(corpus.path):
+            return corpus.finish(tokenizer)
     dropped = {name: train.dropped[name] for name in bounds if train.dropped[name]}
     if not dropped:
         raise UserError(corpus_text.no_text_message(inputs))

@@ -7,8 +7,10 @@ occurrence on.
 
 import functools
 import unicodedata
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Int
 
 _BULLETS = (
     "-",
@@ -104,30 +106,50 @@ class TextMeasures:
     def top_ngram(self, size: int) -> float:
         """Share of characters in the occurrences of the most common n-gram of words.
 
-        An n-gram that occurs once is not counted.
+        An n-gram that occurs once is not counted; of equally common ones the first is.
         """
-        (ngram, count), *_ = Counter(self._ngrams(size)).most_common(1) or [((), 0)]
-        return count * sum(map(len, ngram)) / self._num_word_characters if count > 1 else 0.0
+        ngrams = self._ngrams(size)
+        if not ngrams.size:
+            return 0.0
+        _, first, counts = np.unique(ngrams, return_index=True, return_counts=True)
+        start = first[counts == counts.max()].min()
+        length = self._word_lengths[start : start + size].sum()
+        return float(counts.max() * length / self._num_word_characters) * (counts.max() > 1)
 
     def repeated_ngrams(self, size: int) -> float:
         """Share of characters in n-grams of words that repeat an earlier one.
 
         Characters in several of them are counted once.
         """
-        seen: set[tuple[str, ...]] = set()
-        end, total = 0, 0
-        for start, ngram in enumerate(self._ngrams(size)):
-            if ngram in seen:
-                total += sum(map(len, self._words[max(start, end) : start + size]))
-                end = start + size
-            seen.add(ngram)
-        return total / self._num_word_characters
+        ngrams = self._ngrams(size)
+        repeats = np.ones(len(ngrams), np.int64)
+        repeats[np.unique(ngrams, return_index=True)[1]] = 0
+        steps = np.zeros(len(self._words) + 1, np.int64)
+        steps[: len(ngrams)] += repeats
+        steps[size : size + len(ngrams)] -= repeats
+        inside = np.cumsum(steps)[:-1] > 0
+        return float(self._word_lengths[inside].sum() / self._num_word_characters)
 
-    def _ngrams(self, size: int) -> list[tuple[str, ...]]:
-        return list(zip(*(self._words[first:] for first in range(size)), strict=False))
+    @functools.cached_property
+    def _word_lengths(self) -> Int[np.ndarray, " W"]:
+        return np.fromiter(map(len, self._words), np.int64, len(self._words))
+
+    def _ngrams(self, size: int) -> Int[np.ndarray, " n"]:
+        """Number every n-gram of words in the text; equal ones have equal numbers."""
+        while len(self._numbered) < size:
+            before, words = self._numbered[-1][:-1], self._numbered[0]
+            pairs = before * (len(words) + 1) + words[len(words) - len(before) :]
+            self._numbered.append(np.unique(pairs, return_inverse=True)[1])
+        return self._numbered[size - 1]
+
+    @functools.cached_property
+    def _numbered(self) -> list[Int[np.ndarray, " n"]]:
+        numbers: dict[str, int] = {}
+        words = [numbers.setdefault(word, len(numbers)) for word in self._words]
+        return [np.array(words, np.int64)]
 
 
-def _repeated(parts: Sequence[str], weight) -> float:
+def _repeated(parts: Sequence[str], weight: Callable[[str], int]) -> float:
     seen: set[str] = set()
     repeated = 0
     for part in parts:

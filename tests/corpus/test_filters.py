@@ -46,6 +46,7 @@ def test_measures_are_those_computed_by_hand():
     assert TextMeasures("a\n\nb\n\na\n\na").repeated_paragraphs() == 0.5
     assert TextMeasures("ab\n\nc\n\nab").repeated_paragraph_characters() == 2 / 5
     assert TextMeasures("x x x x").repeated_ngrams(2) == 3 / 4
+    assert TextMeasures("x y").repeated_ngrams(5) == TextMeasures("x y").top_ngram(5) == 0
 
 
 def test_the_first_broken_rule_is_the_reason():

@@ -25,6 +25,8 @@ MODELS = {
     "bert": {"position_initializer": "normal"},
     "albert": {"embedding_size": 8},
     "xlnet": {},
+    "deberta": {"position_biased_input": True, "position_buckets": 4},
+    "modernbert": {"num_hidden_layers": 3, "local_attention": 6},
 }
 
 
@@ -55,7 +57,7 @@ def test_texts_of_a_row_have_the_outputs_that_they_have_alone(batch, name):
         for field, value in SMALL.items()
         if field in build.model_fields({"name": name})
     }
-    model = module(**known, **MODELS[name])
+    model = module(**known | MODELS[name])
     rows = {key: jnp.asarray(values) for key, values in batch.items() if key != "example_id"}
     variables = model.init(jax.random.key(0), rows, train=False)
     apply = jax.jit(lambda rows: model.apply(variables, rows, train=False).sequence)
