@@ -241,10 +241,11 @@ def _check_shapes(config: ConfigDict, found: Sequence[Phase]) -> None:
 
 
 def extra_ids(config: Mapping[str, Any]) -> int:
-    """Number of ids of a model after those of its tokenizer: the sentinels of T5."""
+    """Number of ids of a model after those of its tokenizer: sentinels of T5, rows of an import."""
+    spare = config.get("imported", {}).get("spare_rows", 0)
     if "objectives" not in config:
-        return config.get("init", {}).get("extra_ids", 0)
-    return sum(fields.get("num_sentinels", 0) for fields in config["objectives"].values())
+        return config.get("init", {}).get("extra_ids", spare)
+    return spare + sum(fields.get("num_sentinels", 0) for fields in config["objectives"].values())
 
 
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, extra: int = 0) -> None:
@@ -252,10 +253,10 @@ def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, extra: int = 0) -
     vocab_size = model_values(config.model)["vocab_size"]
     if vocab_size != tokenizer.vocab_size + extra:
         size = tokenizer.vocab_size + extra
-        sentinels = f" and {extra} sentinels" if extra else ""
+        others = f" and {extra} ids after them" if extra else ""
         raise UserError(
             f"config.model.vocab_size: got {vocab_size}, expected {size}, the tokenizer's "
-            f"{tokenizer.vocab_size} tokens{sentinels}; set --config.model.vocab_size={size}"
+            f"{tokenizer.vocab_size} tokens{others}; set --config.model.vocab_size={size}"
         )
 
 

@@ -26,7 +26,8 @@ class Encoded:
       sequence: The output vector of each token.
       pooled: The pooled output of each sequence, from encoders with a trained pooler.
       hidden_states: The outputs of all layers, if requested.
-      queries: The query stream of two-stream attention at `mlm_positions` (XLNet, section 2.3).
+      queries: The query stream of two-stream attention at `mlm_positions` (XLNet, section 2.3), or
+        the output of an enhanced mask decoder (DeBERTa, section 3.2).
       cls_state: The vector of [CLS] if it is not the first token, or of a decoder's last token.
       decoded: The decoder outputs for `decoder_input_ids`.
       layers: The outputs of all layers, from models with a scalar mix in their tasks (ELMo).

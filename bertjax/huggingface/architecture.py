@@ -28,6 +28,7 @@ _DEFAULTS = {
     "HAS_SEGMENTS": None,
     "LEFT_OUT": {},
     "SPECIALS": (),
+    "SPARE_ROWS": False,
     "BUFFERS": (),
 }
 """The attributes that an architecture may leave out."""

@@ -89,7 +89,8 @@ def read(
     released, left_out = _without_superfluous(whole, task)
     tokenizer = load_tokenizer(vocabulary or source)
     config = run_config(released, source.resolve().name, task, labels)
-    if config.model.vocab_size != tokenizer.vocab_size:
+    spare = config.model.vocab_size - tokenizer.vocab_size
+    if spare < 0 or (spare and not architectures.attribute(whole.architecture, "SPARE_ROWS")):
         raise UserError(
             f"vocab_size of {source}: got {config.model.vocab_size}, expected "
             f"{tokenizer.vocab_size}, that of its tokenizer; specify another one with --tokenizer, "
@@ -98,6 +99,8 @@ def read(
     params = parameters(released, config, tokenizer, str(source))
     with config.unlocked():
         config.imported.parameters = trees.fingerprint(trees.nest(params))
+        if spare:
+            config.imported.spare_rows = spare
     return Import(
         config, tokenizer, params, left_out, import_warnings.of(released, task, tokenizer)
     )

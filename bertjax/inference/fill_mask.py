@@ -6,15 +6,15 @@ MaskFiller         in texts of the user that contain [MASK]
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax import build, pretrained
+from bertjax import build, catalog, pretrained
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Params, Tokenizer
@@ -24,6 +24,9 @@ from bertjax.train.step import evaluation_keys
 
 MASK = "[MASK]"
 """The mask token in texts of the user, independent of the tokenizer's spelling."""
+
+_TASK = "fill-mask"
+"""`pipeline_tag` of the objectives that predict masked tokens."""
 
 _CONTEXT = 12
 """Tokens on each side of a masked token in a report."""
@@ -76,7 +79,7 @@ def predict_held_out(job: Job, params: Params, count: int = 3) -> list[dict[str,
     Returns:
       Fields of a `MaskPrediction` for each example; none without held-out text or an MLM objective.
     """
-    if job.held_out is None or "mlm" not in job.config.objectives:
+    if job.held_out is None or find_head(job.config.objectives) is None:
         return []
     examples = job.examples(job.held_out, job.phases[-1])
     numbers = np.linspace(0, examples.num_examples - 1, count).astype(np.int64)
@@ -108,7 +111,7 @@ def predict_masked(
     """
 
     def predict(module: Pretrainer, batch: Mapping[str, Array]):
-        batch = module.mlm.prepare(module.encoder, batch, train=False)
+        batch = _head(module).prepare(module.encoder, batch, train=False)
         batch = {**batch, "mlm_positions": batch["mlm_positions"][:, :1]}
         values, ids = _top_candidates(module, batch, top_k)
         return batch["mlm_positions"][:, 0], batch["mlm_labels"][:, 0], values[:, 0], ids[:, 0]
@@ -228,7 +231,8 @@ def load(init: str | pretrained.Pretrained, top_k: int, precision: str = "") -> 
     """
     run = pretrained.load(init)
     config, tokenizer = run.config, run.tokenizer
-    if "mlm" not in run.source.config.get("objectives", {}):
+    head = find_head(run.source.config.get("objectives", {}))
+    if head is None:
         raise UserError(
             f"{run.source.run} has no objective mlm: expected a run of a config such as "
             "configs/bert.py, or an imported masked language model"
@@ -237,8 +241,8 @@ def load(init: str | pretrained.Pretrained, top_k: int, precision: str = "") -> 
     if not 1 <= top_k <= vocab_size:
         raise UserError(f"top_k: got {top_k}, expected 1 to the vocabulary size {vocab_size:,}")
     return MaskFiller(
-        Pretrainer(run.encoder(precision), {"mlm": run.objective("mlm", tokenizer)}),
-        jax.tree.map(jnp.asarray, run.load_params("encoder", "mlm")),
+        Pretrainer(run.encoder(precision), {head: run.objective(head, tokenizer)}),
+        jax.tree.map(jnp.asarray, run.load_params("encoder", head)),
         tokenizer,
         build.positions(config.model),
         build.cls_last(config.model),
@@ -246,12 +250,23 @@ def load(init: str | pretrained.Pretrained, top_k: int, precision: str = "") -> 
     )
 
 
+def find_head(objectives: Iterable[str]) -> str | None:
+    """The objective that predicts masked tokens; None if there is none."""
+    classes = {name: catalog.load("objectives", name).Objective for name in objectives}
+    return next((name for name, found in classes.items() if found.pipeline_tag == _TASK), None)
+
+
+def _head(module: Pretrainer) -> Any:
+    return getattr(module, cast(str, find_head(module.objectives)))
+
+
 def _top_candidates(
     module: Pretrainer, batch: Batch, top_k: int
 ) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
     """Returns the probabilities and ids of the most likely tokens at `mlm_positions`."""
     encoded = module.encoder(batch, train=False)
-    logits = module.mlm.logits(module.encoder, encoded.sequence, batch["mlm_positions"])
+    batch = {**batch, "mlm_weights": jnp.ones(batch["mlm_positions"].shape)}
+    logits, _ = _head(module).scores(module.encoder, encoded, batch, train=False)
     return jax.lax.top_k(jax.nn.softmax(logits), top_k)
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from bertjax.layers.attention import CrossAttention, KeysValues
 from bertjax.layers.dense import Activation, Dense, Precision, activation
+from bertjax.layers.disentangled_attention import RelativePositions
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import LayerNorm
 from bertjax.layers.masks import Mask
@@ -94,7 +95,7 @@ class PostNormBlock(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B L D"],
-        mask: Mask,
+        mask: Mask | RelativePositions,
         *past: PyTree,
         train: bool,
     ) -> Float[Array, "B L D"]:

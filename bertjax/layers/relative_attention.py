@@ -135,23 +135,35 @@ class RelativeAttention(nn.Module):
 def position_scores(
     query: Float[Array, "B Q H K"], signal: Float[Array, "R H K"], view: View, keys: int
 ) -> Float[Array, "B H Q M"]:
-    """Dot products of queries with the embeddings of their distances to the keys.
+    """Dot products of queries with the embeddings of their distances to the keys."""
+    products_BHQR = jnp.einsum("bqhk,rhk->bhqr", query, signal)
+    return shift_to_keys(products_BHQR, keys, view.positions)
+
+
+def shift_to_keys(
+    products: Float[Array, "B H Q R"], keys: int, positions: Int[Array, "B Q"] | None
+) -> Float[Array, "B H Q M"]:
+    """Selects from products of queries with all distances those of their distances to the keys.
 
     Distances fall from key to key and rise from query to query: a row of products with all
     distances contains those of its keys contiguously, shifted left by one for the next query.
+
+    Args:
+      products: For the distances from M down to 1 - L.
+      keys: M.
+      positions: Position of each query in the sequence; None: query i at position i.
     """
-    products_BHQR = jnp.einsum("bqhk,rhk->bhqr", query, signal)
-    batch, heads, queries, distances = products_BHQR.shape
-    if view.positions is None:
+    batch, heads, queries, distances = products.shape
+    if positions is None:
         # Reshaped to rows that are one shorter, each row starts one further left than the last.
-        shifted = products_BHQR.reshape(batch, heads, distances, queries)[:, :, 1:]
+        shifted = products.reshape(batch, heads, distances, queries)[:, :, 1:]
         return shifted.reshape(batch, heads, queries, distances - 1)[..., :keys]
-    begins = distances - keys - view.positions
+    begins = distances - keys - positions
 
     def slice_row(row, begin):
         return jax.lax.dynamic_slice_in_dim(row, begin, keys, axis=1)
 
-    return jax.vmap(jax.vmap(slice_row, (1, 0), 1))(products_BHQR, begins)
+    return jax.vmap(jax.vmap(slice_row, (1, 0), 1))(products, begins)
 
 
 def segment_scores(

@@ -27,7 +27,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masking
 from bertjax.layers.dense import HeadActivationName
-from bertjax.objectives import mlm
+from bertjax.objectives import enhanced_mlm
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 _SAMPLING = 1 << 16
@@ -44,8 +44,9 @@ class Objective(pretrainer.Objective):
       special_ids: Tokens that are never replaced.
       vocab_size: V.
       weight: Share in the total loss.
-      size: Width, feed-forward width and heads as fractions of the encoder's (section 3.2); the
-        number of layers is the encoder's.
+      size: Width, feed-forward width and heads as fractions of the encoder's (section 3.2).
+      depth: Number of layers as a fraction of the encoder's; 1/2 in DeBERTaV3.
+      mask_decoder_layers: As in `models/deberta.py`, of the generator; 0 for no mask decoder.
       masked_lm_prob: Share of the tokens to replace.
       max_predictions_per_seq: P; 0 for `masked_lm_prob` of the sequence length, rounded up.
       mask_share: Share of the chosen tokens that become [MASK] in the generator's input; the others
@@ -58,6 +59,8 @@ class Objective(pretrainer.Objective):
     vocab_size: PositiveInt
     weight: Weight = 1.0
     size: PositiveShare = 0.25
+    depth: PositiveShare = 1.0
+    mask_decoder_layers: NonNegativeInt = 0
     masked_lm_prob: PositiveShare = 0.15
     max_predictions_per_seq: NonNegativeInt = 0
     mask_share: Share = 0.85
@@ -80,7 +83,7 @@ class Objective(pretrainer.Objective):
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         """Replaces tokens by samples; the batch keeps the original ones as `original_ids`."""
         original_ids = batch["input_ids"]
-        hiding = mlm.Objective(
+        hiding = enhanced_mlm.Objective(
             self.mask_id,
             self.special_ids,
             self.vocab_size,
@@ -94,8 +97,8 @@ class Objective(pretrainer.Objective):
         hidden = hiding.prepare(encoder, batch, train=train)
         positions, weights = hidden["mlm_positions"], hidden["mlm_weights"]
         embedded = encoder.embed(hidden, train=train)
-        sequence = self._small(encoder).encode(embedded, hidden, train=train).sequence
-        logits_BPV = hiding.logits(encoder, sequence, positions)
+        encoded = self._small(encoder).encode(embedded, hidden, train=train)
+        logits_BPV, _ = hiding.scores(encoder, encoded, hidden, train=train)
         keys = jax.vmap(lambda key: jax.random.fold_in(key, _SAMPLING))(batch["example_key"])
         sampled = masking.sample(keys, lax.stop_gradient(logits_BPV))
         return {
@@ -116,14 +119,21 @@ class Objective(pretrainer.Objective):
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def _small(self, encoder: Encoder) -> nn.Module:
-        """A narrower model of the encoder's class; its own embeddings are never initialised."""
+        """A smaller model of the encoder's class; its own embeddings are never initialised."""
         if not hasattr(encoder, "encode"):
             raise UserError(
                 "objective generator requires a model whose embeddings it can share; set "
-                "config.model.name to bert"
+                "config.model.name to bert or deberta"
             )
         fields = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
-        fields |= narrower(fields, self.size)
+        fields |= smaller(fields, self.size, self.depth)
+        if "mask_decoder_layers" in fields:
+            fields["mask_decoder_layers"] = self.mask_decoder_layers
+        elif self.mask_decoder_layers:
+            raise UserError(
+                f"objective generator: got mask_decoder_layers={self.mask_decoder_layers} with a "
+                "model that has no mask decoder, expected 0; or set config.model.name to deberta"
+            )
         return type(encoder)(**{**fields, "parent": self, "name": "encoder"})
 
 
@@ -136,8 +146,8 @@ def _divides(width: int, heads: int) -> bool:
     return width >= 1 and width % heads == 0
 
 
-def narrower(fields: Mapping[str, Any], size: float) -> dict[str, int]:
-    """The fields in which a generator of this `size` differs from its encoder.
+def smaller(fields: Mapping[str, Any], size: float, depth: float = 1.0) -> dict[str, int]:
+    """The fields in which a generator of this size and depth differs from its encoder.
 
     Raises:
       UserError: the width is not divisible by the number of heads.
@@ -150,9 +160,11 @@ def narrower(fields: Mapping[str, Any], size: float) -> dict[str, int]:
             f"{heads} heads: choose one that divides, such as "
             f"{1 / fields['num_attention_heads']:.4g}"
         )
-    return {
+    found = {
         "hidden_size": width,
+        "num_hidden_layers": max(round(depth * fields["num_hidden_layers"]), 1),
         "num_attention_heads": heads,
         "intermediate_size": max(round(size * fields["intermediate_size"]), 1),
         "num_pooler_layers": 0,
     }
+    return {name: value for name, value in found.items() if name in fields}

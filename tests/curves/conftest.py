@@ -65,6 +65,7 @@ OWN = {
     },
     # SentencePiece's unigram model cannot fill a larger vocabulary from this text.
     "albert.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
+    "deberta.py:tiny": {"model.vocab_size": "60", "tokenizer.vocab_size": "60"},
     # Likewise; and sentinels after the vocabulary.
     "span_corruption.py:tiny": {
         "model.vocab_size": "80",

@@ -24,6 +24,7 @@ PRETRAINING = (
     "spanbert.py:tiny",
     "albert.py:tiny",
     "electra.py:tiny",
+    "deberta.py:tiny",
     "xlnet.py:tiny",
     "gpt1.py:tiny",
     "gpt2.py:tiny",

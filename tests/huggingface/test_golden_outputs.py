@@ -46,6 +46,14 @@ CASES |= {
 }
 GPT = {"vocab_size": V, "n_embd": D, "n_layer": 2, "n_head": 3, "n_positions": 9}
 CASES |= {"GPT2LMHeadModel": GPT, "OpenAIGPTLMHeadModel": GPT}
+CASES["DebertaV2ForMaskedLM"] = BERT | {
+    "relative_attention": True,
+    "pos_att_type": "p2c|c2p",
+    "position_buckets": 4,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_biased_input": False,
+}
 INPUT_IDS = np.array([[2, 7, 5, 11, 3], [4, 12, 6, 1, 1]])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 

@@ -152,8 +152,13 @@ CONFIGS = {
     },
     "gpt2": GPT | {"activation_function": "gelu_new", "n_inner": 12},
     "openai-gpt": GPT | {"afn": "gelu"},
+    "deberta-v2": FIELDS
+    | {"relative_attention": True, "max_relative_positions": -1, "position_buckets": 8}
+    | {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+    | {"embedding_size": 6, "position_biased_input": False, "legacy": True},
 }
 OURS = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt1"}
+OURS |= {"deberta-v2": "deberta"}
 """Our model for theirs, where it is not BERT's."""
 
 

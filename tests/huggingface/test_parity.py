@@ -66,12 +66,15 @@ FIELDS = {
     },
     "GPT2": GPT | {"n_inner": F},
     "OpenAIGPT": GPT,
+    "DebertaV2": WITH_POSITIONS
+    | {"relative_attention": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm"}
+    | {"pos_att_type": "p2c|c2p", "share_att_key": True, "position_biased_input": False},
 }
 HEADS = ("MaskedLM", "SequenceClassification", "MultipleChoice", "QuestionAnswering")
 HEADS += ("TokenClassification",)
 CLASSES = [
     name
-    for family in ("Bert", "Roberta", "DistilBert", "Albert", "Electra")
+    for family in ("Bert", "Roberta", "DistilBert", "Albert", "Electra", "DebertaV2")
     for name in (f"{family}Model", *(f"{family}For{head}" for head in HEADS))
 ]
 CLASSES += ["BertForPreTraining", "BertForNextSentencePrediction"]
@@ -95,6 +98,16 @@ CASES = {name: (name, {}) for name in CLASSES} | {
         {"embd_pdrop": 0.2, "activation_function": "swish", "reorder_and_upcast_attn": True},
     ),
     "OpenAIGPTLMHeadModel-dropout": ("OpenAIGPTLMHeadModel", {"embd_pdrop": 0.0, "afn": "swish"}),
+    "DebertaV2ForMaskedLM-new_head": (
+        "DebertaV2ForMaskedLM",
+        {"legacy": False, "share_att_key": False, "pos_att_type": ["p2c"], "hidden_act": "relu"},
+    ),
+    "DebertaV2ForMaskedLM-v1": (
+        "DebertaV2ForMaskedLM",
+        {"position_buckets": -1, "max_relative_positions": 4, "norm_rel_ebd": "none"}
+        | {"share_att_key": False, "pos_att_type": ["c2p"], "position_biased_input": True}
+        | {"embedding_size": 7, "type_vocab_size": 2, "layer_norm_eps": 1e-5},
+    ),
 }
 LABELS = {
     "SequenceClassification": ("entailment", "neutral", "contradiction"),
@@ -244,16 +257,12 @@ def outputs_of_ours(config, params, batch):
 def _outputs(module: Pretrainer, rows):
     encoded = module.encoder(rows, train=False)
     found = {"sequence": encoded.sequence, "pooled": encoded.pooled}
-    positions = jnp.broadcast_to(jnp.arange(rows["input_ids"].shape[1]), rows["input_ids"].shape)
-    if "mlm" in module.objectives:
-        found["mlm"] = module.mlm.logits(module.encoder, encoded.sequence, positions)
-    if "rtd" in module.objectives:
-        found["rtd"] = module.rtd.logits(module.encoder, encoded.sequence)
-    if "permutation_lm" in module.objectives:
-        logits = module.permutation_lm.logits(module.encoder, encoded.sequence)
-        found["permutation_lm"] = logits
-    if "causal_lm" in module.objectives:
-        found["causal_lm"] = module.causal_lm.logits(module.encoder, encoded.sequence)
+    for head in ("mlm", "enhanced_mlm"):
+        if head in module.objectives:
+            found["mlm"] = getattr(module, head).token_logits(module.encoder, encoded)
+    for head in ("rtd", "permutation_lm", "causal_lm"):
+        if head in module.objectives:
+            found[head] = getattr(module, head).logits(module.encoder, encoded.sequence)
     if "sentence_pair" in module.objectives:
         found["sentence_pair"] = module.sentence_pair.logits(module.encoder, encoded)
     if "glue" in module.objectives:

@@ -1,4 +1,4 @@
-"""Invariants of the trainer with decoders, an encoder-decoder and recurrent depth."""
+"""Invariants of the trainer with decoders, an encoder-decoder, recurrent depth and DeBERTaV3."""
 
 import contextlib
 
@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.models import gpt2, transformer, universal_transformer
-from bertjax.objectives import causal_lm, mlm, ponder, seq2seq
+from bertjax.models import deberta, gpt2, transformer, universal_transformer
+from bertjax.objectives import causal_lm, generator, mlm, ponder, rtd, seq2seq
 from bertjax.pretrainer import Pretrainer
 from bertjax.train.checkpoint.manager import Checkpoints
 
@@ -28,6 +28,22 @@ PRETRAINERS = {
     "recurrent_depth": Pretrainer(
         universal_transformer.Model(**SIZES, **NO_DROPOUT, num_hidden_layers=3),
         {"mlm": lambda: mlm.Objective(4, SPECIAL, V), "ponder": ponder.Objective},
+    ),
+    "replaced_tokens": Pretrainer(
+        deberta.Model(
+            **SIZES,
+            **NO_DROPOUT,
+            num_hidden_layers=2,
+            max_position_embeddings=L,
+            position_buckets=4,
+            embedding_sharing="gdes",
+        ),
+        {
+            "generator": lambda: generator.Objective(
+                4, SPECIAL, V, size=1.0, depth=0.5, mask_decoder_layers=2
+            ),
+            "rtd": lambda: rtd.Objective(weight=1.0),
+        },
     ),
 }
 

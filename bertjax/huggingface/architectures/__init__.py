@@ -38,6 +38,7 @@ It may define (defaults: `huggingface/architecture.py`)
   HAS_SEGMENTS   whether the model distinguishes segments; default: type_vocab_size > 1
   LEFT_OUT       for objectives that are no part of the exported model, the reason
   SPECIALS       special tokens of released vocabularies that only pretraining used
+  SPARE_ROWS     whether released word embeddings have more rows than the tokenizer has tokens
   BUFFERS        endings of the names of constants that files contain among the weights
   generator(run, arrays)
                  the config and arrays of a run's generator as a masked LM of its own, or None

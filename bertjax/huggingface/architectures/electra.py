@@ -16,7 +16,7 @@ from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, dense, norm
 from bertjax.objectives.generator import Objective as Generator
-from bertjax.objectives.generator import narrower
+from bertjax.objectives.generator import smaller
 
 PREFIX = "electra"
 
@@ -154,10 +154,15 @@ def generator(
     """
     if "generator" not in run.get("objectives", {}):
         return None
-    fields = {"size": Generator.size, "hidden_act": ""} | run["objectives"]["generator"]
+    fields = {"size": Generator.size, "depth": Generator.depth, "hidden_act": ""}
+    fields |= run["objectives"]["generator"]
     model = run["model"]
     embedding_size = model["embedding_size"] or model["hidden_size"]
-    model = {**model, "embedding_size": embedding_size, **narrower(model, fields["size"])}
+    model = {
+        **model,
+        "embedding_size": embedding_size,
+        **smaller(model, fields["size"], fields["depth"]),
+    }
     shared = {n: array for n, array in params.items() if n.startswith(_SHARED)}
     own = {
         n.removeprefix("generator/"): array

@@ -1,0 +1,190 @@
+"""Disentangled attention of DeBERTa: content to content, to position, and position to content.
+
+He et al. 2021, section 3.1, with the logarithmic buckets of distances of DeBERTa-v2.
+
+The projected embeddings of the distances are looked up once for all rows, [2L H K], and a matrix of
+products with all of them, [B H L 2L] for each term, is shifted to the scores [B H L L]: twice the
+memory of the scores, no lookup for each pair of tokens, and no [B H L L K].
+"""
+
+import math
+from collections.abc import Collection
+from typing import Annotated
+
+import flax.linen as nn
+import flax.struct
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.constraints import OneOf
+from bertjax.layers.attention import masked_softmax_attention
+from bertjax.layers.dense import Dense, Precision
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.masks import Mask
+from bertjax.layers.relative_attention import shift_to_keys
+
+C2P, P2C = "c2p", "p2c"
+
+PositionTerm = Annotated[str, OneOf((C2P, P2C))]
+"""Content to position, or position to content."""
+
+
+@flax.struct.dataclass
+class RelativePositions:
+    """Inputs that all layers share.
+
+    Attributes:
+      mask: Which keys a query sees.
+      embeddings: Embeddings of relative positions.
+      rows: For the distances L, L - 1, ... -L from key to query the row of `embeddings`.
+      queries: Position of each query in the sequence; None: query i at position i.
+    """
+
+    mask: Mask
+    embeddings: Float[Array, "R D"]
+    rows: Int[np.ndarray, " S"]
+    queries: Int[Array, "B Q"] | None = None
+
+    def mask_array(self, length: int) -> Bool[Array, "#B 1 #Q M"]:
+        """The mask of the queries, of a sequence of `length` tokens."""
+        mask = self.mask.array()
+        if self.queries is None or mask.shape[2] == 1:
+            return mask
+        rows = jnp.broadcast_to(mask, (len(self.queries), 1, length, length))
+        return jnp.take_along_axis(rows, self.queries[:, None, :, None], axis=2)
+
+
+def relative_positions(
+    distances: Int[np.ndarray, " S"], buckets: int, max_distance: int
+) -> Int[np.ndarray, " S"]:
+    """Relative positions of distances: rows 0 to 2k - 1 of a table (equation 3).
+
+    Without buckets, k is `max_distance`, and longer distances are clipped. With buckets, k is their
+    number, and distances of more than k / 2 share logarithmic buckets up to `max_distance`, as in
+    the released code of DeBERTa-v2.
+
+    Args:
+      distances: Position of the query minus position of the key.
+      buckets: Number of buckets on either side; 0 or -1 for none.
+      max_distance: The longest distance that is distinguished.
+    """
+    size, positions = max_distance, distances
+    if buckets > 0:
+        size, middle = buckets, buckets // 2
+        far = np.maximum(np.abs(distances), middle)
+        steps = np.log(far / middle) / np.log((max_distance - 1) / middle) * (middle - 1)
+        logarithmic = np.sign(distances) * (np.ceil(steps) + middle)
+        positions = np.where(np.abs(distances) <= middle, distances, logarithmic)
+    return np.clip(positions + size, 0, 2 * size - 1).astype(np.int32)
+
+
+class DisentangledAttention(nn.Module):
+    """Self-attention whose scores also depend on the distance of query and key (equation 4).
+
+    To the product of query and key it adds those of the query with the relative position of the
+    key (c2p), and of the key with that of the query (p2c), and divides by the square root of K
+    times the number of terms. As in the released code, and other than in equation 4, p2c reads the
+    same relative position as c2p, not that of the opposite direction.
+
+    Attributes:
+      num_heads: H; divides the hidden width.
+      pos_att_type: The terms in addition to content to content.
+      share_att_key: Whether relative positions are projected by the query and key projections of
+        the content.
+      dropout_rate: Dropout of the attention weights.
+      position_dropout_rate: Dropout of the embeddings of relative positions.
+      initializer_range: Initial standard deviation of all kernels.
+      precision: Types of operands and results; the softmax is float32.
+    """
+
+    num_heads: int
+    pos_att_type: Collection[PositionTerm] = (P2C, C2P)
+    share_att_key: bool = False
+    dropout_rate: float = 0.1
+    position_dropout_rate: float = 0.1
+    initializer_range: float = 0.02
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B Q D"],
+        positions: RelativePositions,
+        context: Float[Array, "B M D"] | None = None,
+        *,
+        train: bool,
+    ) -> Float[Array, "B Q D"]:
+        """Attends from `x` to the sequence.
+
+        Args:
+          x: The sequence; or other queries, at `positions.queries`.
+          positions: Mask and relative positions.
+          context: The sequence of keys and values, if it is not `x`.
+          train: Whether dropout is applied.
+        """
+        context = x if context is None else context
+        width = x.shape[-1]
+        features = (self.num_heads, width // self.num_heads)
+        to_query, to_key, to_value = (self._heads(features, n) for n in ("query", "key", "value"))
+        query, key, value = to_query(x), to_key(context), to_value(context)
+
+        terms = [jnp.einsum("bqhk,bmhk->bhqm", query, key)]
+        dropout = Dropout(self.position_dropout_rate, by_rows=False)
+        embeddings = dropout(positions.embeddings.astype(x.dtype), train=train)
+        falling, rising = positions.rows[:-1], positions.rows[:0:-1]
+        if C2P in self.pos_att_type:
+            project = to_key if self.share_att_key else self._heads(features, "position_key")
+            signal_SHK = project(embeddings)[falling]
+            terms.append(position_products(query, signal_SHK, key.shape[1], positions.queries))
+        if P2C in self.pos_att_type:
+            project = to_query if self.share_att_key else self._heads(features, "position_query")
+            signal_SHK = project(embeddings)[rising]
+            products_BHMQ = position_products(key, signal_SHK, key.shape[1])
+            terms.append(_rows(products_BHMQ.swapaxes(2, 3), positions.queries))
+        scale = math.sqrt(features[-1] * (1 + len(self.pos_att_type)))
+        scores_BHQM = sum(term.astype(jnp.float32) for term in terms) / scale
+        dropout_mask = Dropout(self.dropout_rate).sample_mask(scores_BHQM.shape, train=train)
+        mask = positions.mask_array(key.shape[1])
+        attended = masked_softmax_attention(scores_BHQM, mask, dropout_mask, value)
+        return self._dense((width,), ("heads", "kv", "embed"), "output", contracted=2)(attended)
+
+    def _heads(self, features, name):
+        return self._dense(features, ("embed", "heads", "kv"), name)
+
+    def _dense(self, features, axes, name, contracted=1):
+        return Dense(
+            features,
+            axes,
+            contracted=contracted,
+            initializer_range=self.initializer_range,
+            precision=self.precision,
+            name=name,
+        )
+
+
+def position_products(
+    content: Float[Array, "B Q H K"],
+    signal: Float[Array, "S H K"],
+    others: int,
+    at: Int[Array, "B Q"] | None = None,
+) -> Float[Array, "B H Q M"]:
+    """Dot products of tokens with the relative positions of M others.
+
+    Args:
+      content: Projections of the tokens, which are queries or keys.
+      signal: Projections of the relative positions of 2M distances from key to query: from M down
+        for queries, from -M up for keys.
+      others: M.
+      at: The positions of the tokens; None: token i at position i.
+    """
+    products_BHQS = jnp.einsum("bqhk,shk->bhqs", content, signal)
+    return shift_to_keys(products_BHQS, others, at)
+
+
+def _rows(
+    scores: Float[Array, "B H L M"], queries: Int[Array, "B Q"] | None
+) -> Float[Array, "B H Q M"]:
+    if queries is None:
+        return scores
+    return jnp.take_along_axis(scores, queries[:, None, :, None], axis=2)
