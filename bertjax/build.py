@@ -179,6 +179,7 @@ def tokenizer_fields(config: ConfigDict, tokenizer: Tokenizer | None = None) -> 
         "pad_id": tokenizer.pad_id if tokenizer else 0,
         "sep_id": tokenizer.sep_id if tokenizer else 3,
         "seed": config.seed,
+        "num_train_steps": config.get("num_train_steps", 1),
     }
 
 

@@ -32,7 +32,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   decoder_positions int [B T]    optional; positions of these; default 0, 1, 2 ...
   target_ids     int   [B T]     targets of a decoder
   target_mask    bool  [B T]     True for targets, False for padding
-  lm_kind        int   [B]       UniLM: attention pattern of each example
+  lm_kind        int   [B]       UniLM, MNTP: attention pattern of each example
   original_ids   int   [B L]     input_ids before replacement by a generator
   generator_logits float [B P V] logits of the generator at the predicted positions
   teacher_*      float            outputs of a teacher: see the objectives that use one
@@ -44,6 +44,8 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   example_weight float [B]       0 for padding examples of a short last batch, else 1
   example_id     int   [B]       number of the example in its epoch, the same in every epoch
   example_key    key   [B]       random key of each example in this step; added by the trainer
+  train_step     float [B]       position in the schedule of this step; added by the trainer, absent
+                                 in evaluation
   schedule_step  float [B]       optional; the step at which the schedule is evaluated
 """
 

@@ -63,14 +63,15 @@ class FeedForward(nn.Module):
         if not self.gated:
             return output(hidden, input_activation=activation(self.hidden_act))
         gate = dense(self.intermediate_size, ("embed", "mlp"), "gate")(x)
-        return output(_gate(activation(self.hidden_act), hidden, gate))
+        return output(multiply_activated(activation(self.hidden_act), hidden, gate))
 
 
 # The activations are rematerialised: the residuals are the two inputs alone.
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
-def _gate(
-    activation: Activation, hidden: Float[Array, "B L F"], gate: Float[Array, "B L F"]
-) -> Float[Array, "B L F"]:
+def multiply_activated(
+    activation: Activation, hidden: Float[Array, "*shape"], gate: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """The product of the activations of one array with another array."""
     return activation(hidden) * gate
 
 

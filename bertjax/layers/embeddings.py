@@ -64,10 +64,12 @@ class LayerNorm(nn.Module):
     Attributes:
       epsilon: Added to the variance; BERT publishes 1e-12.
       use_bias: Whether a bias is added.
+      use_scale: Whether the result is scaled by a parameter.
     """
 
     epsilon: float = 1e-12
     use_bias: bool = True
+    use_scale: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
@@ -75,7 +77,7 @@ class LayerNorm(nn.Module):
             axes = nn.with_logical_partitioning(initializer, ("norm",))
             return self.param(name, axes, (x.shape[-1],))
 
-        scale = parameter("scale", nn.initializers.ones)
+        scale = parameter("scale", nn.initializers.ones) if self.use_scale else None
         bias = parameter("bias", nn.initializers.zeros) if self.use_bias else None
         return _normalize(x, scale, bias, self.epsilon)
 
@@ -84,7 +86,7 @@ class LayerNorm(nn.Module):
 @functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
 def _normalize(
     x: Float[Array, "*lead D"],
-    scale: Float[Array, " D"],
+    scale: Float[Array, " D"] | None,
     bias: Float[Array, " D"] | None,
     epsilon: float,
 ) -> Float[Array, "*lead D"]:
@@ -92,7 +94,10 @@ def _normalize(
     centered = y - y.mean(axis=-1, keepdims=True)
     variance = jnp.square(centered).mean(axis=-1, keepdims=True)
     y = centered * lax.rsqrt(variance + epsilon)
-    y = y * scale if bias is None else y * scale + bias
+    if scale is not None:
+        y = y * scale
+    if bias is not None:
+        y = y + bias
     return y.astype(x.dtype)
 
 

@@ -146,6 +146,20 @@ def unified(
     return seen_BLM & attention_mask[:, None, :]
 
 
+def bidirectional_or_causal(
+    is_causal: Bool[Array, " B"], attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]
+) -> Bool[Array, "B L L"]:
+    """Masks of a batch in which some examples have causal attention, the others bidirectional.
+
+    Args:
+      is_causal: Which examples have causal attention.
+      attention_mask: Padding mask or visible matrix, which holds for all examples.
+    """
+    seen = attention_mask if attention_mask.ndim == 3 else attention_mask[:, None, :]
+    before = jnp.tri(attention_mask.shape[-1], dtype=bool)
+    return seen & (before | ~is_causal[:, None, None])
+
+
 def padding_mask(attention_mask: Bool[Array, "B L"] | Bool[Array, "B L M"]) -> Bool[Array, "B M"]:
     """Which tokens are not padding: those that any query may attend to."""
     return attention_mask.any(axis=1) if attention_mask.ndim == 3 else attention_mask

@@ -128,16 +128,22 @@ class Objective(pretrainer.Objective):
         logits_BPV = self.logits(encoder, encoded.sequence, batch["mlm_positions"])
         return logits_BPV, batch["mlm_weights"]
 
-    @nn.compact
     def logits(
         self, encoder: Encoder, sequence: Float[Array, "B L D"], positions: Int[Array, "B P"]
     ) -> Float[Array, "B P V"]:
         """Logits over the vocabulary at the given positions."""
+        return output_logits(encoder, *self.head(encoder, sequence, positions))
+
+    @nn.compact
+    def head(
+        self, encoder: Encoder, sequence: Float[Array, "B L D"], positions: Int[Array, "B P"]
+    ) -> tuple[Float[Array, "B P E"], Float[Array, " V"]]:
+        """Inputs of the output layer at the given positions, and its bias."""
         hidden_BPD = jnp.take_along_axis(sequence, positions[..., None], axis=1)
         transform = prediction_transform(encoder, "transform", hidden_act=self.hidden_act)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("bias", zeros, (encoder.vocab_size,))
-        return encoder.attend(transform(hidden_BPD)).astype(jnp.float32) + bias
+        return transform(hidden_BPD), bias
 
     def token_logits(self, encoder: Encoder, encoded: Encoded) -> Float[Array, "B L V"]:
         """Logits over the vocabulary at every position, for inspection of a trained model."""
@@ -185,18 +191,32 @@ class Objective(pretrainer.Objective):
         """Positions, weights and the bounds of spans."""
         check_value(MaskingName, self.masking, "masking")
         maskable = self.maskable(batch)
-        length = maskable.shape[1]
-        limit = self.max_predictions_per_seq or math.ceil(self.masked_lm_prob * length)
-        limit = min(limit, length)
-        budget = layers_masking.prediction_budget(maskable, self.masked_lm_prob, limit)
+        limit = self._limit(maskable.shape[1])
+        budget = self._budget(batch, maskable, limit)
         if self.masking == "token":
             return layers_masking.choose_tokens(keys, maskable, budget, limit)
         if "word_starts" not in batch:
             raise UserError(f"masking={self.masking!r} requires word_starts in the batch")
         return MASKING[self.masking](keys, maskable, batch["word_starts"], budget, limit)
 
+    def _limit(self, length: int) -> int:
+        """P, the number of predictions of a row."""
+        limit = self.max_predictions_per_seq or math.ceil(self.masked_lm_prob * length)
+        return min(limit, length)
+
+    def _budget(self, batch: Batch, maskable: Bool[Array, "B L"], limit: int) -> Int[Array, " B"]:
+        """Number of tokens to predict in each row."""
+        return layers_masking.prediction_budget(maskable, self.masked_lm_prob, limit)
+
     def maskable(self, batch: Batch) -> Bool[Array, "B L"]:
         """Which tokens are neither padding nor special."""
         input_ids = batch["input_ids"]
         special = jnp.isin(input_ids, jnp.asarray(self.special_ids, input_ids.dtype))
         return masks.padding_mask(batch["attention_mask"]) & ~special
+
+
+def output_logits(
+    encoder: Encoder, hidden: Float[Array, "B P E"], bias: Float[Array, " V"]
+) -> Float[Array, "B P V"]:
+    """The output layer: tied word embeddings and a bias."""
+    return encoder.attend(hidden).astype(jnp.float32) + bias

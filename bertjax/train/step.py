@@ -82,7 +82,9 @@ def make_train_step(
     ) -> tuple[TrainState, Metrics]:
         size, length = extent(batch)
         count = microbatches if isinstance(microbatches, int) else microbatches[size, length]
-        batch = {**batch, "example_key": example_keys(seed, state.step, size)}
+        position = batch.get(SCHEDULE_STEP, jnp.full(size, state.step, jnp.float32))
+        keys = example_keys(seed, state.step, size)
+        batch = {**batch, "example_key": keys, "train_step": position}
         dropout = jax.random.fold_in(_stream(seed, "dropout"), state.step)
         dropout_keys = example_keys(seed, state.step, size, "dropout")
         whole = batch, dropout_keys, state.carry

@@ -92,6 +92,13 @@ OWN = {
         "model.vocab_size": "300",
         "tokenizer.vocab_size": "300",
     },
+    # Likewise; and as many causal examples as masked ones.
+    "gpt_bert.py:tiny": {
+        "data.batch_size": "16",
+        "model.vocab_size": "300",
+        "tokenizer.vocab_size": "300",
+        "objectives.mntp.causal_share": "0.5",
+    },
     "gpt2.py:tiny": {
         "data.batch_size": "16",
         "data.format": "packed-apart",

@@ -26,6 +26,7 @@ PRETRAINING = (
     "albert.py:tiny",
     "electra.py:tiny",
     "deberta.py:tiny",
+    "gpt_bert.py:tiny",
     "xlnet.py:tiny",
     "gpt1.py:tiny",
     "gpt2.py:tiny",

@@ -1,4 +1,4 @@
-"""Invariants of the trainer with decoders, an encoder-decoder, recurrent depth and DeBERTaV3."""
+"""Invariants of the trainer with decoders, recurrent depth, DeBERTaV3 and GPT-BERT."""
 
 import contextlib
 
@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.models import deberta, gpt2, transformer, universal_transformer
-from bertjax.objectives import causal_lm, generator, mlm, ponder, rtd, seq2seq
+from bertjax.models import deberta, gpt2, gpt_bert, transformer, universal_transformer
+from bertjax.objectives import causal_lm, generator, mlm, mntp, ponder, rtd, seq2seq
 from bertjax.pretrainer import Pretrainer
 from bertjax.train.checkpoint.manager import Checkpoints
 
@@ -43,6 +43,26 @@ PRETRAINERS = {
                 4, SPECIAL, V, size=1.0, depth=0.5, mask_decoder_layers=2
             ),
             "rtd": lambda: rtd.Objective(weight=1.0),
+        },
+    ),
+    "masked_and_causal": Pretrainer(
+        gpt_bert.Model(
+            **SIZES,
+            **NO_DROPOUT,
+            num_hidden_layers=2,
+            max_position_embeddings=L,
+            position_bucket_size=4,
+        ),
+        {
+            "mntp": lambda: mntp.Objective(
+                4,
+                SPECIAL,
+                V,
+                causal_share=0.5,
+                masked_lm_prob=0.5,
+                final_masked_lm_prob=0.1,
+                num_train_steps=3,
+            )
         },
     ),
 }
