@@ -311,6 +311,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         fields.name,
         max_grad_norm=fields.max_grad_norm,
         layerwise_decay=fields.get("layerwise_decay", 1.0),
+        frozen_layers=fields.get("frozen_layers", -1),
         ema_decay=fields.get("ema_decay", 0.0),
         num_layers=layers,
         frozen_parts=("encoder",) if freezes_encoder(config) else (),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool
 
@@ -26,6 +27,10 @@ STACKED = ("layers", "block")
 """Parameters below two names that end so have a leading layer axis (`layers/stack.py`)."""
 GROUPED = ("layers", "group")
 """These have two: groups, and the blocks of a group (`layers/grouped_stack.py`)."""
+FIRST_LAYER = "first_layer"
+"""A layer below the stack (`models/modernbert.py`)."""
+_ABOVE = ("pooler", "norm")
+"""Parts of an encoder above the stack."""
 
 DECAY_BELOW_ONE = Relation(
     ("learning_rate", "weight_decay"),
@@ -56,6 +61,7 @@ def make(
     max_grad_norm: float = 1.0,
     layerwise_decay: float = 1.0,
     num_layers: int = 0,
+    frozen_layers: int = -1,
     frozen_parts: Sequence[str] = (),
     ema_decay: float = 0.0,
     **hyperparameters: Any,
@@ -66,7 +72,9 @@ def make(
       name: A file of `optimizers/`.
       max_grad_norm: Gradients with a larger global norm are scaled down to it; 0 clips nothing.
       layerwise_decay: Factor between the steps of a layer and those of the layer above.
-      num_layers: N, of the stack; required by `layerwise_decay`.
+      num_layers: N, of the stack; required by `layerwise_decay` and `frozen_layers`.
+      frozen_layers: Number of layers from below that stay as they are, with the embeddings; -1 for
+        none of them.
       frozen_parts: Top-level names of parameters that are not trained and have no optimizer state.
       ema_decay: Decay of a moving average of the weights; 0 for the optimizer's own one, if any.
       hyperparameters: Fields of the optimizer.
@@ -80,6 +88,8 @@ def make(
     chain = [clip, *algorithm.transforms()]
     if layerwise_decay != 1.0:
         chain.append(scale_by_depth(layerwise_decay, num_layers))
+    if frozen_layers >= 0:
+        chain.append(freeze_layers(frozen_layers, num_layers))
     transform = _freeze(frozen_parts, _with_gradient_mask(optax.chain(*chain)))
     return AveragingOptimizer(*transform, _averaging(algorithm, ema_decay))
 
@@ -161,24 +171,61 @@ def scale_by_depth(decay: float, num_layers: int) -> optax.GradientTransformatio
     """
     if not 0 < decay <= 1:
         raise UserError(f"layerwise_decay: got {decay}, expected more than 0 and at most 1")
+    powers = num_layers + 2 - np.arange(num_layers + 1)
+    return _scale_layers("layerwise_decay", decay, decay**powers, off="1")
+
+
+def freeze_layers(count: int, num_layers: int) -> optax.GradientTransformation:
+    """Keeps the embeddings and the first `count` layers as they are; -1 freezes nothing.
+
+    Args:
+      count: 0 for the embeddings alone.
+      num_layers: N.
+
+    Raises:
+      UserError: more layers than there are, or without parameters of their own.
+    """
+    if count > num_layers:
+        raise UserError(f"frozen_layers: got {count}, expected at most {num_layers}, all layers")
+    trained = (np.arange(num_layers + 1) > count).astype(np.float32)
+    return _scale_layers("frozen_layers", count, trained, off="-1")
+
+
+def _scale_layers(
+    option: str, value: float, factors: np.ndarray, *, off: str
+) -> optax.GradientTransformation:
+    """Scales the updates of the embeddings and of each of the N layers by N + 1 factors.
+
+    What is above the stack, such as the pooler, the last LayerNorm and heads, is not scaled.
+
+    Args:
+      option: Name of the option, for messages.
+      value: Its value.
+      factors: Of the embeddings, then of the layers from below.
+      off: The value of the option that scales nothing.
+    """
+    num_layers = len(factors) - 1
 
     def scale(path: tuple, update: Array) -> Array:
         names = parameter_name(path)
-        if names[0] != "encoder" or "pooler" in names:
+        if names[0] != "encoder" or names[1] in _ABOVE:
             return update
+        if names[1] == FIRST_LAYER:
+            return update * float(factors[1])
         if not _is_below(names, STACKED):
-            return update * decay ** (num_layers + 2)
-        powers = num_layers + 2 - jnp.arange(1, num_layers + 1)
-        return update * (decay**powers).reshape(-1, *(1,) * (update.ndim - 1))
+            return update * float(factors[0])
+        own = jnp.asarray(factors[-len(update) :], update.dtype)
+        return update * own.reshape(-1, *(1,) * (update.ndim - 1))
 
     def init(params: Params) -> optax.EmptyState:
-        paths = jax.tree_util.tree_leaves_with_path(params)
-        stacked = [leaf for path, leaf in paths if _is_below(parameter_name(path), STACKED)]
-        if not stacked or any(len(leaf) != num_layers for leaf in stacked):
+        named = [(parameter_name(p), x) for p, x in jax.tree_util.tree_leaves_with_path(params)]
+        first = any(FIRST_LAYER in names for names, _ in named)
+        stacked = [leaf for names, leaf in named if _is_below(names, STACKED)]
+        if not stacked or any(len(leaf) != num_layers - first for leaf in stacked):
             raise UserError(
-                f"layerwise_decay: got {decay} with an encoder of another structure, expected one "
+                f"{option}: got {value} with an encoder of another structure, expected one "
                 f"stack of {num_layers} layers with parameters of their own; set "
-                "--config.optimizer.layerwise_decay=1"
+                f"--config.optimizer.{option}={off}"
             )
         return optax.EmptyState()
 

@@ -247,6 +247,8 @@ class Optimizer:
       max_grad_norm: Gradients with a larger norm are scaled down to it; 0 for none.
       warmup_share: Of a fine-tuning: share of its steps.
       layerwise_decay: Factor between the steps of a layer and those of the layer above.
+      frozen_layers: Number of layers from below that are not trained, nor are the embeddings; 0 for
+        the embeddings alone; -1 for none of them.
       freeze_encoder: Whether only the modules above the encoder are trained.
       ema_decay: Decay of a moving average of the weights, which evaluation, export and fine-tuning
         use (`train/averaging.py`); 0 for none.
@@ -260,6 +262,7 @@ class Optimizer:
     max_grad_norm: Annotated[float, Number(0.0, meaning="0 clips nothing")]
     warmup_share: Share
     layerwise_decay: PositiveShare
+    frozen_layers: Annotated[int, integer(-1, meaning="-1 freezes nothing")]
     freeze_encoder: bool
     ema_decay: Annotated[float, share(open_high=True, meaning="0 averages nothing")]
 

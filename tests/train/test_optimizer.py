@@ -199,6 +199,27 @@ def test_lower_layers_have_smaller_learning_rates():
         np.testing.assert_allclose(got[name], update * factor, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("has_first_layer", [False, True])
+def test_frozen_layers_stay_as_they_are(has_first_layer):
+    """Weight decay included; with a layer below the stack, that is the first one."""
+    params = nested(draws(0))
+    params["encoder"] |= {"pooler": {"kernel": jnp.ones(5)}, "norm": {"scale": jnp.ones(5)}}
+    if has_first_layer:
+        params["encoder"]["first_layer"] = {"kernel": jnp.ones((5, 5))}
+    number = LAYERS + has_first_layer
+    trained = optimizer.make("adamw", weight_decay=0.1, frozen_layers=2, num_layers=number)
+    gradients = jax.tree.map(jnp.ones_like, params)
+    for name, update in flat(trained.update(gradients, trained.init(params), params)[0]).items():
+        changed = np.any(np.asarray(update).reshape(len(update), -1) != 0, axis=1)
+        if name.startswith("encoder/layers"):
+            np.testing.assert_array_equal(changed, np.arange(LAYERS) >= 2 - has_first_layer)
+        else:
+            is_frozen = name.startswith(("encoder/word", "encoder/first_layer"))
+            assert changed.any() != is_frozen, name
+    with pytest.raises(UserError, match="frozen_layers: got 4, expected at most 3"):
+        optimizer.make("adamw", frozen_layers=4, num_layers=3)
+
+
 @pytest.mark.parametrize(
     ("decay", "layers", "message"),
     [
