@@ -228,7 +228,8 @@ def to_overrides(config: ConfigDict, steps: Sequence[StepPlan]) -> list[str]:
         changes["data.microbatches"] = parts
         before = build.phases(changed(config, {"data.microbatches": parts}))
     if phases != before:
-        listed = ",".join(str(dataclasses.astuple(phase)).replace(" ", "") for phase in phases)
+        fields = [(p.steps, p.max_seq_length, p.batch_size, p.microbatches) for p in phases]
+        listed = ",".join(str(phase).replace(" ", "") for phase in fields)
         changes.pop("data.microbatches", None)  # not used by phases with their own
         changes["data.phases"] = f"'({listed},)'"
     return [f"--config.{name}={value}" for name, value in changes.items()]
