@@ -92,8 +92,8 @@ from bertjax.data.examples import Examples
 build = Examples.build
 
 def noting(self, epoch, example):
-    # A single example is read only for its shape.
-    if self._corpus.split == "train" and len(example) > 1:
+    # Other numbers of examples are read for shapes and for the mean number of tokens.
+    if self._corpus.split == "train" and len(example) == 4:
         name = f"{os.environ['BUILT']}/{os.environ['BERTJAX_PROCESS']}"
         with open(name, "a") as file:
             file.write(json.dumps([epoch, example.tolist()]) + "\\n")

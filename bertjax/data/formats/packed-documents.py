@@ -1,7 +1,7 @@
 """Whole documents packed into rows by best fit, without attention between them, for masked LMs.
 
-A row is [CLS] a [SEP] [CLS] b [SEP] ..., in which every text has its own positions and attends only
-to itself. A document that is longer than a row is cut into pieces that fill one, and a shorter
+A row is `[CLS] a [SEP] [CLS] b [SEP] ...`, in which every text has its own positions and attends
+only to itself. A document that is longer than a row is cut into pieces that fill one, and a shorter
 piece at a place that changes with the epoch. The pieces of each size are shuffled in every epoch,
 so that the same row never has the same neighbours twice.
 """
