@@ -190,10 +190,11 @@ def pretrained_case(request):
     return request.param
 
 
-# With deviations of 0.5 the rounding of float32 alone comes to 1.02e-4 on some processors.
-@pytest.fixture(scope="module", params=[0.05, 0.4], ids=["usual", "magnified"])
-def theirs(pretrained_case, request):
-    return reference(pretrained_case, request.param)
+@pytest.fixture(scope="module")
+def theirs(pretrained_case):
+    """A model with magnified weights; the round trips below compare models with usual ones."""
+    # With deviations of 0.5 the rounding of float32 alone comes to 1.02e-4 on some processors.
+    return reference(pretrained_case, 0.4)
 
 
 def batches():
