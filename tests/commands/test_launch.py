@@ -92,8 +92,8 @@ from bertjax.data.examples import Examples
 build = Examples.build
 
 def noting(self, epoch, example):
-    # Other numbers of examples are read for shapes and for the mean number of tokens.
-    if self._corpus.split == "train" and len(example) == 4:
+    # One example is read for shapes, hundreds for the mean number of tokens.
+    if self._corpus.split == "train" and 1 < len(example) <= 48:
         name = f"{os.environ['BUILT']}/{os.environ['BERTJAX_PROCESS']}"
         with open(name, "a") as file:
             file.write(json.dumps([epoch, example.tolist()]) + "\\n")
