@@ -113,9 +113,11 @@ def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
         (["pretrain", "--config", "t5:base", "--workdir", "w"], "t5 is now span_corruption"),
         (["evaluate"], "required: COMMAND (see bertjax evaluate --help)"),
         (["pretrain", "--config", "bert:tiny"], "arguments are required: --workdir"),
+        (["pretrain", "--config", "bert:tiny", "--init_optimizer"], "got no --init, expected one"),
+        (["pretrain", "--config", "bert:tiny", "--init", "absent"], "absent is no run"),
     ],
 )
-def test_old_spellings_are_refused_with_the_new_one(capsys, words, message):
+def test_wrong_words_and_old_spellings_are_refused_in_one_line(capsys, words, message):
     assert cli.main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
