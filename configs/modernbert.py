@@ -16,13 +16,13 @@ has as many tokens, is ours.
 
     size    layers  width  heads      F    parameters   GLUE   learning rate
     base        22    768     12  1,152   149,014,272   88.4   8e-4, then 3e-4
-    large       28   1024     16  2,624   394,781,696   90.4   5e-4, then 5e-5
+    large       28   1024     16  2,624   394,781,696          5e-4, then 5e-5
     mini         4    256      4    384     4,327,680          (an hour on two cores)
     tiny         4    128      2    192       689,280          (a demonstration)
 
-GLUE is the average of the dev sets in the paper's table 3. Parameters are those of the encoder.
-Large was continued at 5e-5 after 900 billion tokens, when its loss no longer
-fell; its batch size and warmup here are those of base.
+GLUE is the dev score on the authors' model card. Parameters are those of the encoder. Large was
+continued at 5e-5 after 900 billion tokens, when its loss no longer fell; its batch sizes here are
+those of base.
 
 `mini` has the size and budget of `configs/bert_mini_hour.py`.
 """
@@ -44,6 +44,7 @@ RECIPES = (*_SHAPES, *(f"{size},{_EXTENSION}" for size in ("base", "large")))
 _LENGTH, _BATCH = 1024, 4608
 _TOKENS, _GROWTH_TOKENS = 1.719e12, 50e9
 _EXTENSION_LENGTH, _EXTENSION_BATCH, _EXTENSION_TOKENS = 8192, 576, 300e9
+_WARMUP_TOKENS = {"base": 3e9, "large": 2e9}
 _RATES = {"base": (8e-4, 3e-4), "large": (5e-4, 5e-5)}
 
 
@@ -83,7 +84,7 @@ def _pretraining(size: str) -> ConfigDict:
             "name": "stable_adamw",
             "learning_rate": rate,
             "schedule": "constant",
-            "warmup_steps": round(3e9 / (768 * _LENGTH)),
+            "warmup_steps": round(_WARMUP_TOKENS.get(size, 3e9) / (768 * _LENGTH)),
             "restarts": (),
             "weight_decay": 1e-5,
             "adam_b1": 0.9,

@@ -66,9 +66,9 @@ def with_model(
         model |= {n: made.model[n] for n in _COMPUTATION if n in known and n in made.model}
         made.model = ConfigDict(model)
         made.init = ConfigDict({"model": init, **source.description(), "optimizer": optimizer})
-        if not made.tokenizer.path:
+        if "tokenizer" in made and not made.tokenizer.path:
             made.tokenizer.path = str(tokenizer_folder(source))
-        else:
+        elif "tokenizer" in made:
             size = load_tokenizer(made.tokenizer.path).vocab_size
             made.model.vocab_size = size + build.extra_ids(made)
     apply_overrides(made, overrides)

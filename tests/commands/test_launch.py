@@ -146,7 +146,7 @@ def test_each_process_reads_only_its_part_of_the_data(four):
     assert len(set.union(*parts)) == sum(map(len, parts))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, 8])
 @pytest.mark.slow
 def test_another_number_of_processes_resumes_with_the_same_data(
     alone, four, corpus, tmp_path, run_bertjax, processes
