@@ -30,6 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import jax  # noqa: E402 - after the environment
 import numpy as np  # noqa: E402
+from jax._src.interpreters import mlir  # noqa: E402 - after the environment
 from jaxtyping import install_import_hook  # noqa: E402 - may import jax
 
 from bertjax import catalog  # noqa: E402 - imports no jax
@@ -45,9 +46,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _forget_compiled_programs():
-    """Clear compiled programs after each file: they add up to gigabytes and slow gc."""
-    yield
+def _programs_of_one_file():
+    """Clear compiled programs after each file: they add up to gigabytes and slow gc.
+
+    JAX makes an MLIR context for every program, which takes longer than lowering most programs of
+    tests; those of a file share one.
+    """
+    context = mlir.make_ir_context()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlir, "make_ir_context", lambda: context)
+        yield
     jax.clear_caches()
     gc.collect()
 

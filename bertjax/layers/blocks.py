@@ -47,22 +47,23 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        def dense(features, axes, name):
-            return Dense(
-                (features,),
-                axes,
-                use_bias=self.use_bias,
-                initializer_range=(name == "output" and self.output_range)
-                or self.initializer_range,
-                precision=self.precision,
-                name=name,
-            )
-
-        hidden = dense(self.intermediate_size, ("embed", "mlp"), "intermediate")(x)
-        output = dense(x.shape[-1], ("mlp", "embed"), "output")
+        dense = functools.partial(Dense, use_bias=self.use_bias, precision=self.precision)
+        to_hidden = functools.partial(
+            dense,
+            (self.intermediate_size,),
+            ("embed", "mlp"),
+            initializer_range=self.initializer_range,
+        )
+        hidden = to_hidden(name="intermediate")(x)
+        output = dense(
+            (x.shape[-1],),
+            ("mlp", "embed"),
+            initializer_range=self.output_range or self.initializer_range,
+            name="output",
+        )
         if not self.gated:
             return output(hidden, input_activation=activation(self.hidden_act))
-        gate = dense(self.intermediate_size, ("embed", "mlp"), "gate")(x)
+        gate = to_hidden(name="gate")(x)
         return output(multiply_activated(activation(self.hidden_act), hidden, gate))
 
 

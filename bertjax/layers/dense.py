@@ -167,6 +167,7 @@ Axes = tuple[str | None, ...]
 Initializer = Callable[..., Array]
 
 
+@functools.cache
 def truncated_normal(stddev: float) -> Initializer:
     """BERT's initialiser: a normal distribution truncated at two standard deviations.
 

@@ -58,6 +58,10 @@ class Embedding(nn.Module):
         return scores.reshape(*hidden.shape[:-1], self.num_embeddings)
 
 
+_ones = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
+_zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("norm",))
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis (Ba et al. 2016).
 
@@ -73,12 +77,9 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
-        def parameter(name, initializer):
-            axes = nn.with_logical_partitioning(initializer, ("norm",))
-            return self.param(name, axes, (x.shape[-1],))
-
-        scale = parameter("scale", nn.initializers.ones) if self.use_scale else None
-        bias = parameter("bias", nn.initializers.zeros) if self.use_bias else None
+        shape = (x.shape[-1],)
+        scale = self.param("scale", _ones, shape) if self.use_scale else None
+        bias = self.param("bias", _zeros, shape) if self.use_bias else None
         return _normalize(x, scale, bias, self.epsilon)
 
 

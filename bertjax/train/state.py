@@ -63,6 +63,17 @@ def create(
       seed: Seed of the parameters.
       batch_size: Number of examples of a global batch: rows of a carry.
     """
+    return create_with_frozen(pretrainer, optimizer, batch, seed, batch_size)[0]
+
+
+def create_with_frozen(
+    pretrainer: Pretrainer,
+    optimizer: optax.GradientTransformation,
+    batch: Batch,
+    seed: int,
+    batch_size: int = 1,
+) -> tuple[TrainState, Params]:
+    """`create`, which also returns the frozen parameters, boxed; only their shapes matter."""
     variables = pretrainer.init(jax.random.key(seed), batch, train=False)
     params = variables["params"]
     carry = None
@@ -72,13 +83,8 @@ def create(
         )
     zero = jnp.zeros((), jnp.int32)
     average = averaging_of(optimizer).init(params)
-    return TrainState(zero, params, optimizer.init(params), carry, zero, zero, average)
-
-
-def init_frozen(pretrainer: Pretrainer, batch: Batch) -> Params:
-    """Initialises the frozen parameters, boxed; used for their shapes."""
-    variables = pretrainer.init(jax.random.key(0), batch, train=False)
-    return variables.get("frozen", {})
+    state = TrainState(zero, params, optimizer.init(params), carry, zero, zero, average)
+    return state, variables.get("frozen", {})
 
 
 def unbox(state: TrainState) -> TrainState:

@@ -19,7 +19,7 @@ from bertjax.layers.attention_kernels import with_kernel
 from bertjax.pretrainer import Pretrainer
 from bertjax.train import report, sharding
 from bertjax.train.checkpoint import origin
-from bertjax.train.state import TrainState, create, init_frozen, unbox
+from bertjax.train.state import TrainState, create, create_with_frozen, unbox
 from bertjax.train.step import (
     NOTHING,
     EvalStep,
@@ -132,20 +132,21 @@ def make_trainer(
     pretrainer = pretrainer.clone(encoder=with_kernel(pretrainer.encoder, attention_kernel))
     template = _one_example(batch)
 
-    def boxed() -> TrainState:
-        return create(pretrainer, optimizer, template, seed, batch_size)
+    @jax.jit  # traced once, for the shapes here and in `init_state`
+    def initial() -> tuple[TrainState, Params]:
+        return create_with_frozen(pretrainer, optimizer, template, seed, batch_size)
 
-    shapes = sharding.sharded_shapes(jax.eval_shape(boxed), mesh, rules)
+    boxed_shapes, frozen_shapes = jax.eval_shape(initial)
+    shapes = sharding.sharded_shapes(boxed_shapes, mesh, rules)
     options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
     if shard_optimizer:
         shapes, options["gradient_specs"] = _shard_optimizer(shapes)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
-    expected = jax.eval_shape(lambda: init_frozen(pretrainer, template))
-    frozen = origin.place(frozen, sharding.sharded_shapes(expected, mesh, rules), "teacher")
+    frozen = origin.place(frozen, sharding.sharded_shapes(frozen_shapes, mesh, rules), "teacher")
     frozen_parts = jax.tree.map(lambda leaf: leaf.sharding, frozen)
 
     def init_state(frozen: Params) -> TrainState:
-        state = unbox(boxed())
+        state = unbox(initial()[0])
         return state.with_params(pretrainer.init_params(state.params, frozen))
 
     jax.eval_shape(init_state, frozen)  # raises errors of shapes before anything is compiled

@@ -13,6 +13,7 @@ import random
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from bertjax.config import load_config, to_json
 from bertjax.runs import pretrain as runs_pretrain
@@ -172,18 +173,28 @@ def known(recipe: str, fields: dict[str, str]) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="session")
+def shrunk():
+    """`shrunk(recipe, **fields)`: the config of a small run."""
+
+    def load(recipe: str, **more: str) -> ConfigDict:
+        fields = SHRUNK | more | OWN.get(recipe, {})
+        if fields["data.phases"] != "()":  # phases have their own
+            del fields["data.max_seq_length"], fields["data.batch_size"]
+        return load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())
+
+    return load
+
+
 @pytest.fixture(scope="module")
-def pretrain(text):
+def pretrain(text, shrunk):
     """`pretrain(recipe, workdir, **fields)`: a run of 20 steps on the text."""
 
     def run(recipe: str, workdir: pathlib.Path, **more: str) -> pretrain_job.Job:
-        fields = SHRUNK | {"data.input": f"({str(text)!r},)", "data.cache": str(workdir / "cache")}
-        fields |= OWN.get(recipe, {}) | more
-        if fields["data.phases"] != "()":  # phases have their own
-            del fields["data.max_seq_length"], fields["data.batch_size"]
-        if load_config(str(ROOT / "configs" / recipe)).data.text_format == "source-target":
-            fields["data.input"] = f"({str(text.with_suffix('.tsv'))!r},)"
-        config = load_config(str(ROOT / "configs" / recipe), known(recipe, fields).items())
+        pairs = load_config(str(ROOT / "configs" / recipe)).data.text_format == "source-target"
+        path = text.with_suffix(".tsv") if pairs else text
+        places = {"data.input": f"({str(path)!r},)", "data.cache": str(workdir / "cache")}
+        config = shrunk(recipe, **places | more)
         job = pretrain_job.prepare(config, str(workdir), log=lambda _: None)
         workdir.mkdir(exist_ok=True)
         (workdir / "config.json").write_text(to_json(config))
