@@ -55,10 +55,11 @@ def with_overrides(argv: list[str], changes: Mapping[str, Any]) -> list[str]:
 
     Args:
       argv: The arguments of a command.
-      changes: Values by dotted field.
+      changes: Values by dotted field; `num_train_steps` replaces `num_train_tokens` too.
     """
     rest, overrides = split_overrides(argv)
-    kept = [(field, text) for field, text in overrides if field not in changes]
+    replaced = {*changes, *(["num_train_tokens"] if "num_train_steps" in changes else [])}
+    kept = [(field, text) for field, text in overrides if field not in replaced]
     new = [(field, to_text(value)) for field, value in changes.items()]
     return [*rest, *(f"{_PREFIX}{field}={text}" for field, text in [*kept, *new])]
 
@@ -101,8 +102,30 @@ def apply_overrides(
         # Names of plug-ins first: these decide which other fields there are.
         for field, text in sorted(overrides, key=lambda item: item[0] not in schema.PLUG_INS):
             _set(config, field, text)
-        _scale_warmup(config, before, dict(overrides), log)
-    unused_options.check_overrides(config, dict(overrides))
+        given = dict(overrides)
+        if "num_train_tokens" in config:
+            given = _tokens_to_steps(config, given)
+        _scale_warmup(config, before, given, log)
+    unused_options.check_overrides(config, given)
+
+
+def _tokens_to_steps(config: ConfigDict, overrides: Mapping[str, str]) -> dict[str, str]:
+    """Replaces `num_train_tokens` by `num_train_steps`, in the config and in overrides."""
+    tokens, data = config.num_train_tokens, config.data
+    if "num_train_steps" in overrides:
+        raise UserError(
+            f"config.num_train_tokens: got {tokens:,} with num_train_steps="
+            f"{overrides['num_train_steps']}, expected one of them; leave one out"
+        )
+    if data.phases:
+        raise UserError(
+            f"config.num_train_tokens: got {tokens:,} with {len(data.phases)} phases, which are "
+            "counted in steps; set --config.data.phases='()'"
+        )
+    config.num_train_steps = max(round(tokens / (data.batch_size * data.max_seq_length)), 1)
+    del config.num_train_tokens
+    kept = {field: text for field, text in overrides.items() if field != "num_train_tokens"}
+    return kept | {"num_train_steps": str(config.num_train_steps)}
 
 
 def _scale_warmup(

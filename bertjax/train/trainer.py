@@ -136,13 +136,12 @@ def make_trainer(
     def initial() -> tuple[TrainState, Params]:
         return create_with_frozen(pretrainer, optimizer, template, seed, batch_size)
 
-    boxed_shapes, frozen_shapes = jax.eval_shape(initial)
-    shapes = sharding.sharded_shapes(boxed_shapes, mesh, rules)
+    shapes, frozen_shapes = sharding.sharded_shapes(jax.eval_shape(initial), mesh, rules)
     options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
     if shard_optimizer:
         shapes, options["gradient_specs"] = _shard_optimizer(shapes)
     placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
-    frozen = origin.place(frozen, sharding.sharded_shapes(frozen_shapes, mesh, rules), "teacher")
+    frozen = origin.place(frozen, frozen_shapes, "teacher")
     frozen_parts = jax.tree.map(lambda leaf: leaf.sharding, frozen)
 
     def init_state(frozen: Params) -> TrainState:

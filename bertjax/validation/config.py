@@ -162,7 +162,12 @@ def _check_best_metric(config: ConfigDict) -> None:
 
 
 def _check_budget(config: ConfigDict) -> None:
-    """Checks that a run with a wall-clock budget has no phases, which are counted in steps."""
+    """Checks that the length of a run is in steps, and one with a time budget has no phases."""
+    if "num_train_tokens" in config:
+        raise UserError(
+            f"config.num_train_tokens: got {config.num_train_tokens:,} in a config that was not "
+            "made by load_config, expected num_train_steps"
+        )
     if "budget_seconds" in config and config.budget_seconds and len(config.data.phases) > 1:
         raise UserError(
             f"config.budget_seconds: got {config.budget_seconds} with {len(config.data.phases)} "

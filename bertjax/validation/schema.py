@@ -66,6 +66,8 @@ class PretrainingRun(Run):
 
     Attributes:
       num_train_steps: Optimizer steps of the whole run.
+      num_train_tokens: Tokens of the whole run, padding included; `load_config` converts them to
+        `num_train_steps`.
       eval_every: Steps between evaluations; 0 evaluates at the end alone.
       eval_examples: Held-out examples of an evaluation; 0 for all.
       checkpoint_every: Steps between checkpoints; 0 saves at the end alone.
@@ -78,6 +80,7 @@ class PretrainingRun(Run):
     """
 
     num_train_steps: PositiveInt
+    num_train_tokens: PositiveInt
     eval_every: Annotated[int, integer(0, meaning="0 evaluates at the end alone")]
     eval_examples: Annotated[int, integer(0, meaning="0 uses all")]
     checkpoint_every: Annotated[int, integer(0, meaning="0 saves at the end alone")]

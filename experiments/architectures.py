@@ -1,0 +1,197 @@
+"""Question: the best architecture and optimizer at BERT-mini's size for a given time on two cores.
+
+    bertjax tokenizer train --input 'enwiki/*.gz' --vocab_size 8192 --output vocab/enwiki
+    bertjax prepare --input 'enwiki/*.gz' --validation_input 'enwiki_heldout/*.gz' \
+        --tokenizer vocab/enwiki --output corpora/enwiki
+    python experiments/architectures.py --corpus corpora/enwiki --tokenizer vocab/enwiki \
+        --seconds 600 --workdir runs/architectures
+
+Every run has the same text, tokenizer, sequences of 128 tokens, batch of 32 and time of training;
+its learning rate follows the time. All checkpoints are then measured by one task, whatever the
+run's own objective: 15% masks in full sentences of 128 held-out tokens. Architectures are compared
+first (--runs of `ARCHITECTURES`), then optimizers on one of them (`--runs modernbert+muon ...`).
+
+Runs resume, and complete ones are not repeated. The table is printed and stored with the curves in
+--output, which is plotted.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax import build, pretrain
+from bertjax.config import changed, load_config
+from bertjax.errors import UserError, nearest
+from bertjax.io import files as io_files
+from bertjax.runs import held_out, pretrain_job
+from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.checkpoint import restore
+from bertjax.train.metric_records import read_metrics
+
+ARCHITECTURES = {
+    "bert": ("bert_mini_hour", {}),
+    "modernbert": ("modernbert:mini", {}),
+    "gpt_bert": ("gpt_bert:mini", {}),
+    "deberta": (
+        "deberta:mini,mlm",
+        {
+            "model.hidden_dropout_prob": 0.0,
+            "model.attention_probs_dropout_prob": 0.0,
+            "model.initializer_range": 0.04,
+            "model.position_buckets": 32,
+            "model.max_position_embeddings": 128,
+            "optimizer.learning_rate": 1e-3,
+        },
+    ),
+}
+"""Config and overrides of each architecture."""
+OPTIMIZERS = {
+    "adamw": {},
+    "stable_adamw": {},
+    "muon": {"optimizer.learning_rate": 2e-2},
+    "lamb": {"optimizer.learning_rate": 1e-2},
+}
+"""Overrides of `RUN+OPTIMIZER`, in addition to the name of the optimizer."""
+NUM_TRAIN_STEPS = 20_000
+"""More than fit into the time; the warmup is a share of it."""
+
+
+def main() -> None:
+    """Runs the command line."""
+    try:
+        run(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"architectures: error: {error}")
+
+
+def run(words: Sequence[str]) -> None:
+    """Trains the missing runs, measures them, prints the table and plots the curves.
+
+    Raises:
+      UserError: unknown run, or an error of the runs.
+    """
+    arguments = _parser().parse_args(words)
+    output = pathlib.Path(arguments.output)
+    rows = json.loads(output.read_text(encoding="utf-8")) if output.exists() else []
+    for name in arguments.runs:
+        for seed in arguments.seeds:
+            key = {"run": name, "seed": seed, "seconds": arguments.seconds}
+            if not any(key.items() <= row.items() for row in rows):
+                rows.append(key | _measure(arguments, name, seed))
+                io_files.write_atomic(output, json.dumps(rows, indent=1) + "\n")
+    for row in sorted(rows, key=lambda row: row["loss"]):
+        print(
+            f"{row['run']:24} seed {row['seed']}  {row['seconds']:6.0f} s  {row['steps']:7,} steps "
+            f"{row['tokens_per_second']:9,.0f} tokens/s  loss {row['loss']:.4f}"
+        )
+    _plot(rows, output.with_suffix(".png"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name in ("corpus", "tokenizer", "workdir"):
+        parser.add_argument(f"--{name}", required=True, metavar="DIR")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of training of each run")
+    parser.add_argument("--runs", nargs="+", default=list(ARCHITECTURES), metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--output", default="experiments/architectures.json", metavar="FILE")
+    return parser
+
+
+def _config(arguments: argparse.Namespace, name: str, seed: int) -> Any:
+    architecture, _, optimizer = name.partition("+")
+    for known, wanted in ((ARCHITECTURES, architecture), (OPTIMIZERS, optimizer)):
+        if wanted and wanted not in known:
+            raise UserError(f"--runs {name}: no {wanted!r}: {nearest(wanted, known)}")
+    spec, own = ARCHITECTURES[architecture]
+    chosen = {"optimizer.name": optimizer} | OPTIMIZERS[optimizer] if optimizer else {}
+    return load_config(
+        spec,
+        {
+            "seed": seed,
+            "data.corpus": arguments.corpus,
+            "data.phases": (),
+            "data.max_seq_length": 128,
+            "data.batch_size": 32,
+            "tokenizer.path": arguments.tokenizer,
+            "model.vocab_size": 8192,
+            "num_train_steps": NUM_TRAIN_STEPS,
+            "budget_seconds": arguments.seconds,
+            "optimizer.warmup_steps": NUM_TRAIN_STEPS // 30,
+            "log_every": 50,
+            "eval_every": 0,
+            "checkpoint_every": 250,
+            "keep_checkpoints": 100,
+            "keep_best": 0,
+            **own,
+            **chosen,
+        },
+    )
+
+
+def _measure(arguments: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
+    """Trains a run and measures its checkpoints."""
+    config = _config(arguments, name, seed)
+    workdir = pathlib.Path(arguments.workdir) / f"{name}-{seed}"
+    result = pretrain(config, str(workdir), log=lambda line: print(f"{name} {seed}: {line}"))
+    summary = result.summary
+    curve = list(_held_out_losses(config, workdir))
+    return {
+        "steps": summary["steps"],
+        "tokens_per_second": summary["tokens"] / summary["budget_seconds_spent"],
+        "parameters": summary["parameters"],
+        "loss": curve[-1][1],
+        "curve": curve,
+    }
+
+
+def _held_out_losses(config: Any, workdir: pathlib.Path) -> Iterator[tuple[float, float]]:
+    """Yields (seconds of training, loss in nats) of each checkpoint."""
+    (objective,) = {"mlm", "mntp", "enhanced_mlm"} & set(config.objectives)
+    task = {f"objectives.{objective}.masked_lm_prob": 0.15, "data.format": "full-sentences"}
+    if objective == "mntp":
+        task |= {"objectives.mntp.final_masked_lm_prob": 0.0, "objectives.mntp.causal_share": 0.0}
+    job = pretrain_job.prepare(changed(config, task), str(workdir), log=lambda _: None)
+    share = config.budget_seconds / config.num_train_steps  # the schedule follows the time
+    seconds = {
+        record["step"]: record["schedule_step"] * share
+        for record in read_metrics(workdir)
+        if "schedule_step" in record
+    }
+    for step in checkpoint_folder.steps(workdir):
+        checkpoint = workdir / "checkpoints" / str(step)
+        params = restore.load_numpy(checkpoint, restore.evaluation_prefix(checkpoint))
+        examples = job.examples(job.held_out, build.phases(job.config)[0])
+        found = held_out.measure(job.trainer, params, examples, batch_size=32, limit=1024)
+        yield seconds[step], found[f"held_out/{objective}/loss"]
+
+
+def _plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
+    """Plots the loss of every run over its time of training."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    names = list(dict.fromkeys(row["run"] for row in rows))
+    for row in rows:
+        seconds, losses = np.array(row["curve"]).T
+        color = f"C{names.index(row['run'])}"
+        label = row["run"] if row["seed"] == min(r["seed"] for r in rows) else None
+        axes.plot(seconds / 60, losses, color=color, label=label)
+    axes.set(xlabel="minutes of training", ylabel="held-out loss, 15% masks [nats]")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
