@@ -136,7 +136,7 @@ def fit(
             log(f"resuming from step {record.step:,}")
         first_step = int(state.step)
         with batches(first_step) as host_batches:
-            flops = functools.cache(lambda shape: trainer.flops(example_batch, shape))
+            flops = functools.partial(trainer.flops, example_batch)
             feed = Feed(host_batches, trainer.mesh, flops, budget.stamp)
             report = Report(config.log_every, feed.work, peak_flops(config, trainer))
             goodput = Goodput(folder)

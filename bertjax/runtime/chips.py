@@ -5,6 +5,7 @@ FLOP/s of a run's devices are the denominator of its model FLOPs utilisation (MF
 """
 
 import dataclasses
+import functools
 import os
 import re
 import time
@@ -288,6 +289,7 @@ def peak_flops_of_kind(device_kind: str) -> float | None:
     return _PEAKS[max(known, key=len)] if known else None
 
 
+@functools.cache
 def _measured_on_cpu(dtype: jnp.dtype) -> float:
     device = jax.local_devices(backend="cpu")[0]
     matrix = jax.device_put(jnp.ones((_CPU_MATRIX, _CPU_MATRIX), dtype), device)

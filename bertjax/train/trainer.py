@@ -44,6 +44,7 @@ class Trainer:
       train_step: The jitted training step; donates its state.
       eval_step: The jitted evaluation step.
       step_options: Arguments of `make_train_step`, for compiling another step.
+      known_flops: Results of `flops`.
     """
 
     mesh: Mesh
@@ -54,9 +55,15 @@ class Trainer:
     train_step: TrainStep
     eval_step: EvalStep
     step_options: Mapping[str, Any]
+    known_flops: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
 
     def flops(self, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> int:
         """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
+        if shape not in self.known_flops:
+            self.known_flops[shape] = self._count_flops(batch, shape)
+        return self.known_flops[shape]
+
+    def _count_flops(self, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> int:
         (batch_size, length), own_length = shape, extent(batch)[1]
 
         def resize(size: int) -> int:
@@ -130,11 +137,10 @@ def make_trainer(
       UserError: an array does not divide over the mesh, or `frozen` has other shapes.
     """
     pretrainer = pretrainer.clone(encoder=with_kernel(pretrainer.encoder, attention_kernel))
-    template = _one_example(batch)
 
     @jax.jit  # traced once, for the shapes here and in `init_state`
     def initial() -> tuple[TrainState, Params]:
-        return create_with_frozen(pretrainer, optimizer, template, seed, batch_size)
+        return create_with_frozen(pretrainer, optimizer, _one_example(batch), seed, batch_size)
 
     shapes, frozen_shapes = sharding.sharded_shapes(jax.eval_shape(initial), mesh, rules)
     options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
@@ -183,7 +189,7 @@ def _shard_optimizer(shapes: TrainState) -> tuple[TrainState, PyTree]:
 
 
 def _one_example(batch: Mapping[str, np.ndarray]) -> Batch:
-    """Builds a batch of one example of zeros, to initialise parameters."""
+    """Builds a batch of one example of zeros, to initialise parameters; called while tracing."""
     zeros = {name: jnp.zeros((1, *rows.shape[1:]), rows.dtype) for name, rows in batch.items()}
     return {**zeros, "example_key": _keys(1)}
 
@@ -209,13 +215,12 @@ def make_seed_trainers(
       batch: Any host batch; only its names, types and ranks matter.
       rules: The trainer's rules.
     """
-    template = _one_example(batch)
     placed = jax.tree.map(lambda leaf: leaf.sharding, trainer.shapes)
     frozen_parts = jax.tree.map(lambda leaf: leaf.sharding, trainer.frozen)
     rows = sharding.batch_sharding(trainer.mesh)
 
     def create_state(seed: Array, frozen: Params) -> TrainState:
-        state = unbox(create(trainer.pretrainer, optimizer, template, seed))
+        state = unbox(create(trainer.pretrainer, optimizer, _one_example(batch), seed))
         return state.with_params(trainer.pretrainer.init_params(state.params, frozen))
 
     def train_step(
