@@ -1,23 +1,29 @@
 """Fixtures of all tests. Environment variables are set before jax is imported."""
 
 import collections
+import contextlib
+import errno
 import gc
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import pytest
+
+JAXLIB = importlib.metadata.version("jaxlib")
 
 # Tests compile many small programs and run each for a moment: LLVM's optimisations cost more than
 # they give, and what XLA itself does to a program stays as it is. The newer of two ways from there
 # to LLVM takes more than twice as long; from jax 0.11 on there is no other.
 COMPILED_QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-if importlib.metadata.version("jaxlib").startswith("0.10."):
+if JAXLIB.startswith("0.10."):
     COMPILED_QUICKLY += " --xla_cpu_use_fusion_emitters=false"
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -34,15 +40,18 @@ from jax._src.interpreters import mlir  # noqa: E402 - after the environment
 from jaxtyping import install_import_hook  # noqa: E402 - may import jax
 
 from bertjax import catalog  # noqa: E402 - imports no jax
+from bertjax.runtime import host  # noqa: E402
 
 CHECKED = ["layers", "decoding", "models", "objectives", "pretrainer"]
 CHECKED += [f"tasks.{name}.head" for name in catalog.names("tasks", "head")]
 install_import_hook([f"bertjax.{part}" for part in CHECKED], "beartype.beartype")
 
-MIN_COMPILE_SECONDS = 0.1
-"""What took less to compile is not kept: reading it would take as long."""
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+KEPT_PROGRAMS = ROOT / ".cache" / f"jaxlib-{JAXLIB}-{host.fingerprint()}"
+"""Programs that earlier test runs compiled; JAX finds them by a hash of program and compiler."""
+KEPT_DAYS = 14
+"""A program is compiled again after this time, so that unused ones do not accumulate."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -137,32 +146,62 @@ def report() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compilation_cache(tmp_path_factory) -> pathlib.Path:
-    """A folder of compiled programs, shared by this process and the commands that it runs.
+def _compilation_cache(tmp_path_factory):
+    """Gives this process the programs that earlier test runs compiled, and keeps its own.
 
-    Each worker of xdist has its own, deleted after the run: JAX does not write entries atomically,
-    so a process could read an incomplete entry of another one.
+    JAX does not write entries atomically, so that a process could read an incomplete entry of
+    another one: every process has a folder of its own, of hard links, and adds to the kept
+    programs only when it ends. Programs that take milliseconds to compile are kept as well: the
+    tests run thousands of them.
     """
     folder = tmp_path_factory.mktemp("compilation_cache")
+    oldest = time.time() - KEPT_DAYS * 24 * 3600
+    for entry in KEPT_PROGRAMS.glob("*-cache"):
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            if entry.stat().st_mtime < oldest:
+                entry.unlink()
+            else:
+                _link(entry, folder / entry.name)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_max_size", -1)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
-    return folder
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # With XLA's own caches, of GPUs, the hash would depend on the folder.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    yield
+    KEPT_PROGRAMS.mkdir(parents=True, exist_ok=True)
+    for entry in folder.glob("*-cache"):
+        _link(entry, KEPT_PROGRAMS / entry.name)
+
+
+def _link(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Links a file, or copies it to another file system; `target` is never incomplete."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy = target.with_name(f"{target.name}.{os.getpid()}")
+        shutil.copyfile(source, copy)
+        copy.replace(target)
 
 
 @pytest.fixture(scope="session")
-def command_environment(compilation_cache: pathlib.Path) -> dict[str, str]:
-    """The environment of a command: this checkout, CPU only, shared compilation cache.
+def command_environment(tmp_path_factory) -> dict[str, str]:
+    """The environment of a command: this checkout, CPU only, compilation cache of this test run.
 
     The size of the cache has no limit: JAX would otherwise read all entries, including incomplete
     ones of killed processes.
     """
+    cache = tmp_path_factory.mktemp("compilation_cache_of_commands")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return os.environ | {
         "PYTHONPATH": path,
-        "JAX_COMPILATION_CACHE_DIR": str(compilation_cache),
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_COMPILATION_CACHE_MAX_SIZE": "-1",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_COMPILE_SECONDS),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
         "COLUMNS": "100",
     }
 
