@@ -44,7 +44,7 @@ class Trainer:
       train_step: The jitted training step; donates its state.
       eval_step: The jitted evaluation step.
       step_options: Arguments of `make_train_step`, for compiling another step.
-      known_flops: Results of `flops`.
+      known_flops: Results of `flops`, by the shapes of its arguments.
     """
 
     mesh: Mesh
@@ -55,13 +55,14 @@ class Trainer:
     train_step: TrainStep
     eval_step: EvalStep
     step_options: Mapping[str, Any]
-    known_flops: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
+    known_flops: dict[tuple, int] = dataclasses.field(default_factory=dict)
 
     def flops(self, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> int:
         """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
-        if shape not in self.known_flops:
-            self.known_flops[shape] = self._count_flops(batch, shape)
-        return self.known_flops[shape]
+        key = (shape, *sorted((name, values.shape) for name, values in batch.items()))
+        if key not in self.known_flops:
+            self.known_flops[key] = self._count_flops(batch, shape)
+        return self.known_flops[key]
 
     def _count_flops(self, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> int:
         (batch_size, length), own_length = shape, extent(batch)[1]
