@@ -126,8 +126,8 @@ def test_a_workdir_belongs_to_one_encoder(suite, data, tmp_path, capsys):
 
 def test_a_grid_reports_its_best_point(suite, stand_in):
     stand_in(**{"rte/batch_32,rate_3e-05,epochs_4": 0.9})
-    status, out, _ = suite("--tasks", "rte", "--grid", "--parallel", 4, "--seeds", 1)
-    assert status == 0
+    status, out, printed = suite("--tasks", "rte", "--grid", "--parallel", 4, "--seeds", 1)
+    assert status == 0, printed
     assert "1 at 1 of 18 points" in out
     assert "90.0" in out
 
