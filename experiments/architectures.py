@@ -83,7 +83,7 @@ def run(words: Sequence[str]) -> None:
             key = {"run": name, "seed": seed, "seconds": arguments.seconds}
             if not any(key.items() <= row.items() for row in rows):
                 rows.append(key | _measure(arguments, name, seed))
-                io_files.write_atomic(output, json.dumps(rows, indent=1) + "\n")
+                io_files.write_atomic(output, f"{json.dumps(rows, indent=1)}\n".encode())
     for row in sorted(rows, key=lambda row: row["loss"]):
         print(
             f"{row['run']:24} seed {row['seed']}  {row['seconds']:6.0f} s  {row['steps']:7,} steps "
@@ -158,16 +158,21 @@ def _held_out_losses(config: Any, workdir: pathlib.Path) -> Iterator[tuple[float
     task = {f"objectives.{objective}.masked_lm_prob": 0.15, "data.format": "full-sentences"}
     if objective == "mntp":
         task |= {"objectives.mntp.final_masked_lm_prob": 0.0, "objectives.mntp.causal_share": 0.0}
-    job = pretrain_job.prepare(changed(config, task), str(workdir), log=lambda _: None)
+    measured = changed(config, task | {"data.pair": "none"})
+    with measured.unlocked():
+        measured.objectives = {objective: measured.objectives[objective]}
+        measured.best_metric = f"held_out/{objective}/loss"
+    job = pretrain_job.prepare(measured, str(workdir), log=lambda _: None)
     share = config.budget_seconds / config.num_train_steps  # the schedule follows the time
     seconds = {
         record["step"]: record["schedule_step"] * share
         for record in read_metrics(workdir)
         if "schedule_step" in record
     }
-    for step in checkpoint_folder.steps(workdir):
+    for step in checkpoint_folder.steps(workdir / "checkpoints"):
         checkpoint = workdir / "checkpoints" / str(step)
-        params = restore.load_numpy(checkpoint, restore.evaluation_prefix(checkpoint))
+        read = restore.load_numpy(checkpoint, restore.evaluation_prefix(checkpoint))
+        params = {name: read[name] for name in job.trainer.shapes.params}  # no other heads
         examples = job.examples(job.held_out, build.phases(job.config)[0])
         found = held_out.measure(job.trainer, params, examples, batch_size=32, limit=1024)
         yield seconds[step], found[f"held_out/{objective}/loss"]
