@@ -191,7 +191,7 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
         seconds, losses = np.array(row["curve"]).T
         color = f"C{names.index(row['run'])}"
         label = row["run"] if row["seed"] == min(r["seed"] for r in rows) else None
-        axes.plot(seconds / 60, losses, color=color, label=label)
+        axes.plot(seconds / 60, losses, ".-", color=color, label=label)
     axes.set(xlabel="minutes of training", ylabel="held-out loss, 15% masks [nats]")
     axes.legend()
     axes.grid(alpha=0.3)
