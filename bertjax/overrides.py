@@ -110,8 +110,15 @@ def apply_overrides(
 
 
 def _tokens_to_steps(config: ConfigDict, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Replaces `num_train_tokens` by `num_train_steps`, in the config and in overrides."""
+    """Replaces `num_train_tokens` by `num_train_steps`, in the config and in overrides.
+
+    An override of `num_train_steps` replaces the number of tokens that a config file sets.
+    """
     tokens, data = config.num_train_tokens, config.data
+    if "num_train_steps" in overrides and "num_train_tokens" not in overrides:
+        del config.num_train_tokens
+        return dict(overrides)
+    check_value(_declared(config, "", "num_train_tokens"), tokens, "config.num_train_tokens")
     if "num_train_steps" in overrides:
         raise UserError(
             f"config.num_train_tokens: got {tokens:,} with num_train_steps="

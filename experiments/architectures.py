@@ -8,8 +8,9 @@
 
 Every run has the same text, tokenizer, sequences of 128 tokens, batch of 32 and time of training;
 its learning rate follows the time. All checkpoints are then measured by one task, whatever the
-run's own objective: 15% masks in full sentences of 128 held-out tokens. Architectures are compared
-first (--runs of `ARCHITECTURES`), then optimizers on one of them (`--runs modernbert+muon ...`).
+run's own objective: 15% of single tokens masked in full sentences of 128 held-out tokens.
+Architectures are compared first, which is the default, then optimizers on one of them: `--runs
+modernbert+muon ...`.
 
 Runs resume, and complete ones are not repeated. The table is printed and stored with the curves in
 --output, which is plotted.
@@ -107,9 +108,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _config(arguments: argparse.Namespace, name: str, seed: int) -> Any:
     architecture, _, optimizer = name.partition("+")
-    for known, wanted in ((ARCHITECTURES, architecture), (OPTIMIZERS, optimizer)):
-        if wanted and wanted not in known:
-            raise UserError(f"--runs {name}: no {wanted!r}: {nearest(wanted, known)}")
+    for known, given in ((ARCHITECTURES, architecture), (OPTIMIZERS, optimizer)):
+        if given and given not in known:
+            raise UserError(f"--runs {name}: unknown {given!r}: {nearest(given, known)}")
     spec, own = ARCHITECTURES[architecture]
     chosen = {"optimizer.name": optimizer} | OPTIMIZERS[optimizer] if optimizer else {}
     return load_config(
@@ -155,7 +156,9 @@ def _measure(arguments: argparse.Namespace, name: str, seed: int) -> dict[str, A
 def _held_out_losses(config: Any, workdir: pathlib.Path) -> Iterator[tuple[float, float]]:
     """Yields (seconds of training, loss in nats) of each checkpoint."""
     (objective,) = {"mlm", "mntp", "enhanced_mlm"} & set(config.objectives)
-    task = {f"objectives.{objective}.masked_lm_prob": 0.15, "data.format": "full-sentences"}
+    masks = {"masked_lm_prob": 0.15, "masking": "token", "mask_share": 0.8, "random_share": 0.1}
+    task = {f"objectives.{objective}.{field}": value for field, value in masks.items()}
+    task["data.format"] = "full-sentences"
     if objective == "mntp":
         task |= {"objectives.mntp.final_masked_lm_prob": 0.0, "objectives.mntp.causal_share": 0.0}
     measured = changed(config, task | {"data.pair": "none"})
@@ -190,7 +193,8 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
     for row in rows:
         seconds, losses = np.array(row["curve"]).T
         color = f"C{names.index(row['run'])}"
-        label = row["run"] if row["seed"] == min(r["seed"] for r in rows) else None
+        first = next(other for other in rows if other["run"] == row["run"])
+        label = row["run"] if row is first else None
         axes.plot(seconds / 60, losses, ".-", color=color, label=label)
     axes.set(xlabel="minutes of training", ylabel="held-out loss, 15% masks [nats]")
     axes.legend()

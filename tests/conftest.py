@@ -17,6 +17,8 @@ import types
 
 import pytest
 
+from bertjax.runtime import host
+
 JAXLIB = importlib.metadata.version("jaxlib")
 
 # Tests compile many small programs and run each for a moment: LLVM's optimisations cost more than
@@ -36,11 +38,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import jax  # noqa: E402 - after the environment
 import numpy as np  # noqa: E402
-from jax._src.interpreters import mlir  # noqa: E402 - after the environment
 from jaxtyping import install_import_hook  # noqa: E402 - may import jax
 
 from bertjax import catalog  # noqa: E402 - imports no jax
-from bertjax.runtime import host  # noqa: E402
 
 CHECKED = ["layers", "decoding", "models", "objectives", "pretrainer"]
 CHECKED += [f"tasks.{name}.head" for name in catalog.names("tasks", "head")]
@@ -58,9 +58,11 @@ KEPT_DAYS = 14
 def _programs_of_one_file():
     """Clear compiled programs after each file: they add up to gigabytes and slow gc.
 
-    JAX makes an MLIR context for every program, which takes longer than lowering most programs of
-    tests; those of a file share one.
+    JAX makes an MLIR context for every program, an eighth of the time of `tests/layers`; the
+    programs of a file share one.
     """
+    from jax._src.interpreters import mlir
+
     context = mlir.make_ir_context()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mlir, "make_ir_context", lambda: context)

@@ -12,13 +12,11 @@ from bertjax.overrides import split_overrides, with_overrides
 def test_a_number_of_tokens_becomes_a_number_of_steps(root, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(root)
     spec = f"{root}/configs/bert.py:tiny"
-    whole = load_config(spec)
     changes = {"num_train_tokens": 640_000, "data.phases": (), "data.batch_size": 10}
     config = load_config(spec, changes | {"data.max_seq_length": 64}, log=lambda _: None)
     assert config.num_train_steps == 1000
     assert "num_train_tokens" not in config
-    warmup = whole.optimizer.warmup_steps * 1000 // whole.num_train_steps
-    assert config.optimizer.warmup_steps == (warmup if whole.optimizer.warmup_steps > 1000 else 1)
+    assert config.optimizer.warmup_steps == 10  # of 10,000 in 1,000,000 steps
     recipe = tmp_path / "own.py"
     recipe.write_text(
         "from configs import bert\n"
@@ -28,6 +26,12 @@ def test_a_number_of_tokens_becomes_a_number_of_steps(root, tmp_path, monkeypatc
         "    return config\n"
     )
     assert load_config(str(recipe)).num_train_steps == 78
+    longer = load_config(str(recipe), {"num_train_steps": 90})  # as the printed extension of a run
+    assert longer.num_train_steps == 90
+    assert "num_train_tokens" not in longer
+    recipe.write_text(recipe.read_text().replace("2_560_000", "0"))
+    with pytest.raises(UserError, match="num_train_tokens: got 0"):
+        load_config(str(recipe))
     argv = with_overrides(["--config.num_train_tokens=9"], {"num_train_steps": 5})
     assert argv == ["--config.num_train_steps=5"]
 

@@ -27,7 +27,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAULTS = ROOT / "tools" / "faults.toml"
-NOT_COPIED = (".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", "*.egg-info")
+NOT_COPIED = (".git", ".venv", "__pycache__", ".*cache", "*.egg-info")
 DEFAULT, ALL, SURVIVED, ERROR = "default", "--all", "survived", "error"
 """Verdicts: caught by the default run, only by `tools/test --all`, survived, or failed to run."""
 PASSED, FAILED, NO_TESTS = 0, 1, 5

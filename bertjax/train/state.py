@@ -73,7 +73,7 @@ def create_with_frozen(
     seed: int,
     batch_size: int = 1,
 ) -> tuple[TrainState, Params]:
-    """`create`, which also returns the frozen parameters, boxed; only their shapes matter."""
+    """Initialises the state, as `create`, and the frozen parameters, used for their shapes."""
     variables = pretrainer.init(jax.random.key(seed), batch, train=False)
     params = variables["params"]
     carry = None

@@ -48,7 +48,7 @@ SAME_PROGRAM = {
 """Recipes without a curve: their step is that of one with a curve, with other constants."""
 CONSTANTS = [
     *("*_every", "eval_examples", "data.input", "model.initializer_range"),
-    *("model.position_initializer", "objectives.mlm.masked_lm_prob", "optimizer.[!n]*"),
+    *("model.position_initializer", "objectives.mlm.masked_lm_prob"),
     # Without dropout, as quickstart.py; without microbatches, as gpt1.py.
     *("model.size", "model.*dropout*", "data.batch_size", "data.microbatches"),
 ]
