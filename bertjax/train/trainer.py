@@ -55,7 +55,8 @@ class Trainer:
     train_step: TrainStep
     eval_step: EvalStep
     step_options: Mapping[str, Any]
-    known_flops: dict[tuple, int] = dataclasses.field(default_factory=dict)
+    # Not copied by `dataclasses.replace`: another pretrainer has other FLOPs.
+    known_flops: dict[tuple, int] = dataclasses.field(init=False, default_factory=dict)
 
     def flops(self, batch: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> int:
         """FLOPs of the model for a step on a batch like this one, but of the shape (B, L)."""
