@@ -27,7 +27,7 @@ import numpy as np
 
 from bertjax import build, pretrain
 from bertjax.config import changed, load_config
-from bertjax.errors import UserError, nearest
+from bertjax.errors import Interrupted, UserError, nearest
 from bertjax.io import files as io_files
 from bertjax.runs import held_out, pretrain_job
 from bertjax.train.checkpoint import folder as checkpoint_folder
@@ -68,6 +68,9 @@ def main() -> None:
         run(sys.argv[1:])
     except UserError as error:
         sys.exit(f"architectures: error: {error}")
+    except Interrupted as interrupted:
+        print(f"architectures: {interrupted}; the same command resumes", file=sys.stderr)
+        sys.exit(interrupted.exit_code)
 
 
 def run(words: Sequence[str]) -> None:

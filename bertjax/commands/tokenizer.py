@@ -1,4 +1,4 @@
-"""Train a tokenizer on text, convert text to token ids, or ids to text."""
+"""Train or extend a tokenizer, convert text to token ids, or ids to text."""
 
 import contextlib
 import functools
@@ -16,8 +16,10 @@ from bertjax.validation.unused_options import check_flags
 if TYPE_CHECKING:
     import argparse
 
+    from bertjax.interfaces import Tokenizer
+
 GROUP = "Data"
-COMMANDS = ("train", "encode", "decode")
+COMMANDS = ("train", "extend", "encode", "decode")
 
 _TRAIN = """\
 examples:
@@ -36,6 +38,18 @@ kinds:
 Training is deterministic: the same text in the same order gives the same tokenizer. The folder also
 has the files of Hugging Face's libraries (tokenizer.json with vocab.txt or vocab.json and
 merges.txt; spiece.model). Next: bertjax prepare --tokenizer DIR, or bertjax tokenizer encode.
+"""
+
+_EXTEND = """\
+examples:
+  bertjax tokenizer extend --tokenizer bert-base-uncased --input 'domain/*.txt' \\
+      --num_pieces 2000 --output vocab
+  bertjax pretrain --config roberta:base --init bert-base-uncased --config.tokenizer.path=vocab ...
+
+Words of the text are divided into the pieces of the tokenizer, and the most frequent pairs are
+merged to new pieces, as if its training went on with this text. For WordPiece and byte-level BPE.
+Ids stay; new pieces follow. In a model that continues with the extended tokenizer a new piece
+starts as the mean of the pieces that it consists of.
 """
 
 _ENCODE = """\
@@ -58,6 +72,13 @@ examples:
 
 Reads JSON objects with "ids", JSON lists, or ids separated by spaces, one per line.
 """
+
+
+_TOKENIZER = (
+    "folder of `bertjax tokenizer train`, or released files such as vocab.txt, spiece.model, "
+    "tokenizer.json"
+)
+_SHOWN = 8
 
 
 def main(argv: list[str]) -> None:
@@ -90,15 +111,9 @@ def _convert(arguments: "argparse.Namespace", convert: Callable) -> None:
 
 def _train(arguments: "argparse.Namespace") -> None:
     """Trains a tokenizer, writes its folder and prints a summary."""
-    check_flags([_flags.TFDS_DATA_DIR], vars(arguments), arguments.parser.get_default)
     _check(arguments)
-    from bertjax.corpus import sources
-    from bertjax.io import copies
-    from bertjax.tokenizers import folder as tokenizers_folder
     from bertjax.tokenizers import tokenizer
 
-    if note := sources.describe_repeated(arguments.input):
-        print(note, file=sys.stderr)
     with _input_progress() as progress:
         trained = tokenizer.train(
             progress.count(_texts(arguments)),
@@ -109,9 +124,7 @@ def _train(arguments: "argparse.Namespace") -> None:
             normalization=arguments.normalization,
             character_coverage=arguments.character_coverage,
         )
-    with copies.atomic_upload(arguments.output, tokenizers_folder.METADATA) as folder:
-        trained.save(str(folder))
-        files = ", ".join(sorted(path.name for path in folder.iterdir()))
+    files = _save(trained, arguments.output)
     if trained.vocab_size < arguments.vocab_size:
         print(
             f"note: --vocab_size: got {arguments.vocab_size:,}, but this text has only "
@@ -124,6 +137,45 @@ def _train(arguments: "argparse.Namespace") -> None:
     print(f"written to   {arguments.output}: {files}")
 
 
+def _extend(arguments: "argparse.Namespace") -> None:
+    """Extends a tokenizer, writes its folder and prints a summary."""
+    _check(arguments)
+    from bertjax.tokenizers import extension, tokenizer
+
+    old = tokenizer.load(arguments.tokenizer)
+    extension.check(old)
+    with _input_progress() as progress:
+        texts = progress.count(_texts(arguments))
+        extended = extension.extend(old, texts, num_pieces=arguments.num_pieces)
+    files = _save(extended.tokenizer, arguments.output)
+    if len(extended.pieces) < arguments.num_pieces:
+        print(
+            f"note: --num_pieces: got {arguments.num_pieces:,}, but only {len(extended.pieces):,} "
+            "pairs of pieces of this text are frequent enough",
+            file=sys.stderr,
+        )
+    before, after = extended.pieces_per_word
+    shown = ", ".join(extended.pieces[:_SHOWN])
+    new = f"{len(extended.pieces):,} new ones: {shown}, ..." if extended.pieces else "no new one"
+    print(f"tokenizer    {old.kind}, {extended.tokenizer.vocab_size:,} tokens, {new}")
+    print(f"extended on  {progress.documents:,} documents, {progress.characters:,} characters")
+    print(f"effect       {after:.3f} pieces per word instead of {before:.3f}")
+    if extended.unknown_share:
+        print(f"unknown      {extended.unknown_share:.2%} of the words, which stay so")
+    print(f"fingerprint  {extended.tokenizer.fingerprint}")
+    print(f"written to   {arguments.output}: {files}")
+
+
+def _save(tokenizer: "Tokenizer", output: str) -> str:
+    """Writes the folder of a tokenizer and returns the names of its files."""
+    from bertjax.io import copies
+    from bertjax.tokenizers import folder as tokenizers_folder
+
+    with copies.atomic_upload(output, tokenizers_folder.METADATA) as folder:
+        tokenizer.save(str(folder))
+        return ", ".join(sorted(path.name for path in folder.iterdir()))
+
+
 def parser() -> _flags.Parser:
     """Returns the parser of the command line."""
     parser = _flags.Parser(
@@ -133,18 +185,13 @@ def parser() -> _flags.Parser:
     )
     commands = parser.add_commands()
     _add_train(commands)
+    _add_extend(commands)
     for name, description, epilog, run in (
         ("encode", "Convert lines of text to token ids and pieces.", _ENCODE, _encode),
         ("decode", "Convert lines of token ids to text.", _DECODE, _decode),
     ):
         command = _flags.add_command(commands, name, description, epilog, run)
-        command.add_argument(
-            "--tokenizer",
-            required=True,
-            metavar="DIR",
-            help="folder of `bertjax tokenizer train`, or released files such as vocab.txt, "
-            "spiece.model, tokenizer.json",
-        )
+        command.add_argument("--tokenizer", required=True, metavar="DIR", help=_TOKENIZER)
         command.add_argument(
             "--input", metavar="FILE", help="file to read (default: standard input)"
         )
@@ -208,30 +255,61 @@ def _add_train(commands) -> None:
         help="fraction of the text that must be covered by the characters of the alphabet "
         "(default: 0.9999); not for bpe and words",
     )
+    _add_selection(parser)
+
+
+def _add_extend(commands) -> None:
+    parser = _flags.add_command(
+        commands,
+        "extend",
+        "Add the most frequent new pieces of a text to a tokenizer.",
+        _EXTEND,
+        _extend,
+    )
+    add = parser.add_argument
+    add("--tokenizer", required=True, metavar="DIR", help=_TOKENIZER)
+    _flags.add_texts(parser, "files (also .gz .bz2 .xz .zst), python-docs, or tfds:NAME:SPLIT")
+    add("--output", required=True, metavar="DIR", help="folder to create")
+    add(
+        "--num_pieces",
+        action=checked(PositiveInt),
+        default=1000,
+        metavar="N",
+        help="number of new pieces (default: 1000)",
+    )
+    _add_selection(parser)
+
+
+def _add_selection(parser: "argparse.ArgumentParser") -> None:
+    """Adds options of reading, which select documents."""
+    add = parser.add_argument
     add(
         "--max_documents",
         action=checked(PositiveInt),
         metavar="N",
-        help="train on the first N documents only (default: all)",
+        help="read the first N documents only (default: all)",
     )
     add(
         "--sample",
         action=checked(PositiveShare),
         metavar="SHARE",
-        help="train on this fraction of the documents, selected by a hash of the text (default: "
-        "all)",
+        help="read this fraction of the documents, selected by a hash of the text (default: all)",
     )
     _flags.add_reading(parser)
 
 
 def _check(arguments: "argparse.Namespace") -> None:
-    """Checks the output folder before training, which takes minutes."""
+    """Checks options and the output folder before training, which takes minutes."""
+    check_flags([_flags.TFDS_DATA_DIR], vars(arguments), arguments.parser.get_default)
+    from bertjax.corpus import sources
     from bertjax.io import storage
     from bertjax.tokenizers.folder import METADATA, check_target
 
     out = storage.to_path(arguments.output)
     if not (out / METADATA).is_file():
         check_target(out)
+    if note := sources.describe_repeated(arguments.input):
+        print(note, file=sys.stderr)
 
 
 def _texts(arguments: "argparse.Namespace") -> Iterator[str]:

@@ -36,6 +36,8 @@ _COMPUTATION = ("precision", "remat", "unroll", "attention_kernel")
 """Fields of a model that do not define it: those of the new config are kept."""
 
 _POSITIONS = "encoder/position_embeddings/embedding"
+_INSIDE_WORD = "##"
+"""Begins WordPiece's pieces that do not begin a word."""
 _SHOWN = 5
 
 Conversion = Callable[[np.ndarray], np.ndarray]
@@ -293,10 +295,27 @@ def match_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
         matched.append([] if known is None else [known])
         if known is None:
             missing.append(number)
-    parts = old.encode_batch([new.decode([number]) for number in missing])
-    for number, ids in zip(missing, parts, strict=True):
+    texts = [new.decode([number]) for number in missing]
+    parts = old.encode_batch([text.removeprefix(_INSIDE_WORD) for text in texts])
+    for number, text, ids in zip(missing, texts, parts, strict=True):
+        if text.startswith(_INSIDE_WORD) and old.kind == new.kind == "wordpiece":
+            ids = _longest_pieces(text, numbers)
         matched[number] = [] if old.unk_id in ids else ids
     return matched
+
+
+def _longest_pieces(piece: str, numbers: Mapping[str, int]) -> list[int]:
+    """Divides a piece inside a word as WordPiece does: the longest piece first; [] if none fits."""
+    rest, ids = piece.removeprefix(_INSIDE_WORD), []
+    while rest:
+        fitting = (
+            size for size in range(len(rest), 0, -1) if _INSIDE_WORD + rest[:size] in numbers
+        )
+        if (size := next(fitting, 0)) == 0:
+            return []
+        ids.append(numbers[_INSIDE_WORD + rest[:size]])
+        rest = rest[size:]
+    return ids
 
 
 def average_rows(pieces: Sequence[Sequence[int]], array: np.ndarray, *, axis: int) -> np.ndarray:

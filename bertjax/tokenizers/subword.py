@@ -27,6 +27,7 @@ class SubwordTokenizer:
 
     Attributes:
       kind: wordpiece, bpe, unigram or words.
+      definition: The content of its `tokenizer.json`.
       vocab_size: One more than the largest id.
       word_starts: Whether the piece of each id begins a word; True for special tokens. The first
         token of a text begins a word too, but a byte-level piece does not mark it, since no space
@@ -38,7 +39,7 @@ class SubwordTokenizer:
     def __init__(self, definition: Definition) -> None:
         """Builds the tokenizer from the content of a `tokenizer.json`."""
         specials = _special_ids(definition)
-        self._definition = definition
+        self.definition = definition
         self._specials = SpecialTokens.from_spellings(specials)
         self._pieces = _pieces(definition)
         self._library = Tokenizer.from_str(json.dumps(_library_definition(definition, specials)))
@@ -56,7 +57,7 @@ class SubwordTokenizer:
         self.fingerprint = _fingerprint(definition, specials)
 
     def __reduce__(self) -> tuple[type["SubwordTokenizer"], tuple[Definition]]:
-        return SubwordTokenizer, (self._definition,)
+        return SubwordTokenizer, (self.definition,)
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Encodes each text to ids, without special tokens."""
@@ -75,7 +76,7 @@ class SubwordTokenizer:
           UserError: an id is not in the vocabulary.
         """
         self.ids_to_pieces(ids)
-        glue = "" if _is_byte_level(self._definition) else " "
+        glue = "" if is_byte_level(self.definition) else " "
         return self._specials.decode_with_specials(ids, self._library.decode, glue)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
@@ -98,16 +99,16 @@ class SubwordTokenizer:
         Raises:
           UserError: the directory contains another tokenizer or other files.
         """
-        files = {"tokenizer.json": _to_json(self._definition)}
+        files = {"tokenizer.json": _to_json(self.definition)}
         if self.kind == "wordpiece":
-            files |= _wordpiece_files(self._definition, self._pieces)
-        elif _is_byte_level(self._definition):
-            files |= _byte_level_files(self._definition["model"])
+            files |= _wordpiece_files(self.definition, self._pieces)
+        elif is_byte_level(self.definition):
+            files |= _byte_level_files(self.definition["model"])
         encoded = {name: text.encode() for name, text in files.items()}
         write_folder(directory, encoded, main="tokenizer.json", tokenizer=self)
 
     def _find_word_starts(self) -> Bool[np.ndarray, " V"]:
-        begins_word = _word_start_rule(self._definition)
+        begins_word = _word_start_rule(self.definition)
         starts = np.zeros(self.vocab_size, bool)
         for identity, piece in self._pieces.items():
             starts[identity] = identity in self._specials.pieces or begins_word(piece)
@@ -166,7 +167,7 @@ def _word_start_rule(definition: Definition) -> Callable[[str], bool]:
     inside = model.get("continuing_subword_prefix")
     if inside:
         return lambda piece: not piece.startswith(inside)
-    if _is_byte_level(definition):
+    if is_byte_level(definition):
         return lambda piece: piece.startswith("Ġ")
     if "▁" in _around_model(definition):
         return lambda piece: piece.startswith("▁")
@@ -179,7 +180,8 @@ def _word_start_rule(definition: Definition) -> Callable[[str], bool]:
     )
 
 
-def _is_byte_level(definition: Definition) -> bool:
+def is_byte_level(definition: Definition) -> bool:
+    """Whether a definition is that of byte-level BPE."""
     return definition["model"]["type"] == "BPE" and '"ByteLevel"' in _around_model(definition)
 
 

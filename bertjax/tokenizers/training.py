@@ -121,7 +121,7 @@ def train_wordpiece(
         strip_accents=strip_accents,
         normalization=normalization,
     )
-    words = count_words(texts, _splitter(define({"[UNK]": 0})))
+    words = count_words(texts, splitter(define({"[UNK]": 0})))
     alphabet = select_alphabet(words, character_coverage)
     for word in [word for word in words if not _is_spellable(word, set(alphabet))]:
         del words[word]
@@ -214,14 +214,14 @@ def train_words(
             f"vocab_size too small for a word in addition to the special tokens: got {vocab_size}, "
             f"expected at least {len(WORDPIECE_SPECIALS) + 1}"
         )
-    counts = count_words(texts, _splitter(define({"[UNK]": 0})))
+    counts = count_words(texts, splitter(define({"[UNK]": 0})))
     for special in WORDPIECE_SPECIALS:
         counts.pop(special, None)
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[:num_words]
     return define({word: number for number, word in enumerate([*WORDPIECE_SPECIALS, *frequent])})
 
 
-def _splitter(definition: Definition) -> Callable[[str], list[str]]:
+def splitter(definition: Definition) -> Callable[[str], list[str]]:
     """Returns the tokenizer's splitting of a string into words."""
     library = Tokenizer.from_str(json.dumps(definition))
     split = library.pre_tokenizer.pre_tokenize_str

@@ -1,6 +1,7 @@
 """bertjax tokenizer: training, options and errors of the command."""
 
 import pydoc_data.topics
+import re
 import sys
 
 import pytest
@@ -45,6 +46,19 @@ def test_help_has_examples_and_imports_nothing_heavy(run_bertjax):
 
 def train(*argv) -> None:
     command.main(["train", *(str(word) for word in argv)])
+
+
+def test_a_tokenizer_is_extended_and_described(text, tmp_path, capsys):
+    train("--input", text, "--vocab_size", 600, "--max_documents", 5, "--output", tmp_path / "old")
+    words = ["extend", "--tokenizer", tmp_path / "old", "--input", text, "--num_pieces", 50]
+    capsys.readouterr()
+    command.main([*map(str, words), "--output", str(tmp_path / "new")])
+    printed = capsys.readouterr().out
+    assert load(tmp_path / "new").vocab_size == 650
+    assert "tokenizer    wordpiece, 650 tokens, 50 new ones: " in printed
+    assert f"fingerprint  {load(tmp_path / 'new').fingerprint}\n" in printed
+    after, before = re.search(r"(\S+) pieces per word instead of (\S+)", printed).groups()
+    assert 1 < float(after) < float(before)
 
 
 def test_options_reach_the_trainer(text, tmp_path):

@@ -154,12 +154,13 @@ def test_new_pieces_are_means_of_their_parts(tmp_path):
         (tmp_path / name / "vocab.txt").write_text("\n".join([*special, *pieces, ""]))
         return tokenizer.load(tmp_path / name / "vocab.txt")
 
-    old, new = load("old", "b", "a", "##b", "##c"), load("new", "a", "abc", "b", "x")
+    old = load("old", "b", "a", "##b", "##c")
+    new = load("new", "a", "abc", "b", "x", "##bc", "##ba")
     pieces = initialization.match_pieces(new, old)
-    assert pieces == [[0], [1], [2], [3], [4], [6], [6, 7, 8], [5], []]
+    assert pieces == [[0], [1], [2], [3], [4], [6], [6, 7, 8], [5], [], [7, 8], []]
     table = np.arange(18.0).reshape(2, 9)
     found = initialization.average_rows(pieces, table, axis=1)
-    expected = [0, 1, 2, 3, 4, 6, 7, 5, 4]
+    expected = [0, 1, 2, 3, 4, 6, 7, 5, 4, 7.5, 4]
     np.testing.assert_array_equal(found, [expected, [9 + n for n in expected]])
 
 
