@@ -190,6 +190,9 @@ def _print_held_out(summary: dict, config) -> None:
         if baseline is not None:
             line += f"   {_with_unit(baseline, metric.unit)} ({metric.baseline_label})"
         print(line)
+    for corpus in summary.get("mixture", ()):
+        for metric, value, _ in summary_rows(config, summary, corpus):
+            print(f"  {f'{metric.label}, {corpus}':20}{_with_unit(value, metric.unit):>12}")
 
 
 def _with_unit(value: float, unit: str) -> str:

@@ -46,6 +46,14 @@ def measure(
     return {HELD_OUT + name: value for name, value in means.items()}
 
 
+def of_corpus(corpus: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Names metrics as those of one corpus of a mixture: `HELD_OUT` + CORPUS/OBJECTIVE/METRIC."""
+    return {
+        f"{HELD_OUT}{corpus}/{name.removeprefix(HELD_OUT)}": value
+        for name, value in metrics.items()
+    }
+
+
 def unigram(
     train: Corpus,
     held_out: Corpus,
@@ -85,25 +93,27 @@ def unigram(
 
 
 def summary_rows(
-    config: ConfigDict, summary: Mapping[str, Any]
+    config: ConfigDict, summary: Mapping[str, Any], corpus: str = ""
 ) -> list[tuple[SummaryMetric, float, float | None]]:
     """The held-out metrics that the objectives of a run summarise: value and baseline of each.
 
     Args:
       config: Of the run.
       summary: Content of its `summary.json`.
+      corpus: One of a mixture, whose metrics have no baseline; "" for all held-out text.
     """
+    prefix = f"{corpus}_" if corpus else ""
     rows = []
     for name, module in validation_config.objective_modules(config).items():
         own = {
-            key.removeprefix(f"{name}_"): value
+            key.removeprefix(f"{prefix}{name}_"): value
             for key, value in summary.items()
-            if key.startswith(f"{name}_")
+            if key.startswith(f"{prefix}{name}_")
         }
         for metric in module.summary:
             if metric.name not in own:
                 continue
-            baseline = metric.baseline
+            baseline = None if corpus else metric.baseline
             if isinstance(baseline, str):
                 baseline = summary.get(baseline)
             elif baseline is not None:

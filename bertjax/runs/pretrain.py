@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from bertjax import build
 from bertjax import config as configs
+from bertjax.corpus.mixture import MixedCorpus
 from bertjax.corpus.prepare import Progress
 from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.errors import Interrupted
@@ -174,10 +175,22 @@ def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
     if job.held_out is None:
         return {}
     last, limit = job.phases[-1], job.config.eval_examples
-    examples = job.examples(job.held_out, last)
-    return held_out.measure(
-        job.trainer, state.evaluation_params, examples, batch_size=last.batch_size, limit=limit
-    )
+
+    def measure(split: Any, limit: int) -> dict[str, float]:
+        return held_out.measure(
+            job.trainer,
+            state.evaluation_params,
+            job.examples(split, last),
+            batch_size=last.batch_size,
+            limit=limit,
+        )
+
+    means = measure(job.held_out, limit)
+    parts = job.held_out.parts if isinstance(job.held_out, MixedCorpus) else {}
+    if len(parts) > 1:
+        for corpus, part in parts.items():
+            means |= held_out.of_corpus(corpus, measure(part, -(-limit // len(parts))))
+    return means
 
 
 def _unigram(job: Job) -> dict[str, float]:

@@ -12,7 +12,7 @@ from bertjax.corpus.prepare import prepare
 from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.errors import UserError
 from bertjax.overrides import apply_overrides
-from bertjax.runs import pretrain_job
+from bertjax.runs import held_out, pretrain, pretrain_job
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -21,7 +21,10 @@ LETTERS = {"a": "abcdefgh", "b": "stuvwxyz"}
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory):
-    """Two corpora of different letters; the second has longer documents, and one tenth held out."""
+    """Corpora of different letters; the second has longer documents, and one tenth held out.
+
+    The third has the text of the first, and one tenth held out.
+    """
     folder = tmp_path_factory.mktemp("corpora")
     (folder / "vocab.txt").write_text("\n".join([*SPECIALS, *"abcdefghstuvwxyz."]) + "\n")
     draw = random.Random(1)
@@ -29,8 +32,8 @@ def corpora(tmp_path_factory):
         sizes = (3, 9) if name == "a" else (20, 60)
         documents = [" ".join(draw.choices(letters, k=draw.randint(*sizes))) for _ in range(200)]
         (folder / f"{name}.txt").write_text("\n\n".join(documents))
-        fraction = 0.1 if name == "b" else 0.0
-        inputs = [str(folder / f"{name}.txt")]
+    for name, text, fraction in (("a", "a", 0.0), ("b", "b", 0.1), ("c", "a", 0.1)):
+        inputs = [str(folder / f"{text}.txt")]
         prepare(inputs, folder, folder / name, validation_fraction=fraction, workers=1)
     return folder
 
@@ -109,9 +112,29 @@ def test_without_weights_shares_are_those_of_the_tokens_raised_by_the_temperatur
     assert job.corpus.token_counts.sum() == sum(sizes)
 
 
+def test_each_corpus_with_held_out_text_is_measured(make):
+    job = make((("B", "b", 0.5), ("C", "c", 0.5)), model__precision="float32")
+    state = job.create_state()
+    bias = state.params["mlm"]["bias"]
+    first = job.tokenizer.encode_batch(["a"])[0][0]
+    likely = bias.at[first : first + 8].add(3.0)
+    state = state.with_params(state.params | {"mlm": state.params["mlm"] | {"bias": likely}})
+    means = pretrain._evaluate(job, state)
+    both, of_b, of_c = (means[f"held_out/{name}mlm/loss"] for name in ("", "B/", "C/"))
+    # The letters of C have larger scores by 3.
+    assert of_c < both < of_b
+    assert of_c + 2 < of_b
+    summary = {"B_mlm_loss": of_b, "mlm_loss": both, "B_mlm_accuracy": 0.25, "unigram_loss": 2.0}
+    rows = held_out.summary_rows(job.config, summary, "B")
+    assert [(metric.name, value, base) for metric, value, base in rows] == [
+        ("loss", of_b, None),
+        ("accuracy", 0.25, None),
+    ]
+
+
 def test_mistakes_name_the_corpus(make, corpora):
-    with pytest.raises(UserError, match=r"config\.data\.mixture, C: .*expected a prepared corpus"):
-        make((("A", "a", 0.5), ("C", "c", 0.5)))
+    with pytest.raises(UserError, match=r"config\.data\.mixture, D: .*expected a prepared corpus"):
+        make((("A", "a", 0.5), ("D", "d", 0.5)))
     with pytest.raises(UserError, match=r"sum 1, got 0\.9 in phase 1"):
         make((("A", "a", 0.5), ("B", "b", 0.4)))
     with pytest.raises(
