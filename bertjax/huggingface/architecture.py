@@ -23,6 +23,7 @@ _DEFAULTS = {
     "SAME": {},
     "CLASSIFIER_DROPOUT": {},
     "CLASSIFIER_ACT": "tanh",
+    "TOKEN_TRANSFORM": False,
     "HEAD_ACT": {},
     "ACT_FIELD": "hidden_act",
     "HAS_SEGMENTS": None,

@@ -78,6 +78,8 @@ def bertjax_sections(
       UserError: the config does not specify the task, or the classes are not those of the task.
     """
     task, data, imported = {"name": head}, {}, {}
+    if not reads_pooled(head) and attribute(released.architecture, "TOKEN_TRANSFORM"):
+        task["token_transform"] = True
     if head == "squad":
         name = _task_name(released, head, name, assumed="squad1")
         return {"task": task, "data": {"unanswerable": _UNANSWERABLE[name], **_SQUAD_DATA}}

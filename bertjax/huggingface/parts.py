@@ -64,6 +64,8 @@ def to_hf(
     task = architectures.task_of(heads)
     if task and architectures.reads_pooled(task):
         params = _place_pooler(architecture, run, params)
+    elif task:
+        _check_transform(architecture, run)
     if task == "glue":
         params = classes.to_hf(run, params)
     config = _config(architecture, model_type, run, heads, tokenizer)
@@ -192,6 +194,17 @@ def _untrained(run: Mapping[str, Any], paths: Collection[str]) -> list[str]:
 
 def _is_under(parts: Collection[str], path: str) -> bool:
     return any(any_under(part, [path]) for part in parts)
+
+
+def _check_transform(architecture: ModuleType, run: Mapping[str, Any]) -> None:
+    found = run["task"].get("token_transform", False)
+    expected = attribute(architecture, "TOKEN_TRANSFORM")
+    if found != expected:
+        raise UserError(
+            f"config.task.token_transform: got {found}, expected {expected}, as in the head of "
+            "this architecture in transformers; fine-tune with "
+            f"--config.task.token_transform={expected}"
+        )
 
 
 def _place_pooler(

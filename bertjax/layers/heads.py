@@ -1,8 +1,8 @@
 """Heads on an encoder: pooling, vocabulary scores, classifiers, weighted sums of layers.
 
 `pooled_output` and `token_output` are the inputs of task heads. Their parameters belong to the
-calling module: `pooler`, and `mix`, the layer weights of models such as ELMo (Peters et al. 2018,
-equation 1).
+calling module: `pooler`, `transform`, and `mix`, the layer weights of models such as ELMo (Peters
+et al. 2018, equation 1).
 """
 
 from collections.abc import Callable, Sequence
@@ -179,16 +179,24 @@ class ScalarMix(nn.Module):
         return gamma * jnp.einsum("n,nbld->bld", weights, stacked)
 
 
-def token_output(encoded: Encoded, *, mix_layer_norm: bool) -> Float[Array, "B L D"]:
+def token_output(
+    encoder: Encoder, encoded: Encoded, *, mix_layer_norm: bool, transform: bool = False
+) -> Float[Array, "B L D"]:
     """The last layer, or the scalar mix of all layers if the encoder returns `layers`.
 
     Args:
-      encoded: Output of an encoder.
+      encoder: The encoder.
+      encoded: Its output.
       mix_layer_norm: As `ScalarMix.layer_norm`.
+      transform: Whether the transform of a prediction head follows.
     """
-    if encoded.layers is None:
-        return encoded.sequence
-    return ScalarMix(mix_layer_norm, name="mix")(encoded.layers)
+    sequence = encoded.sequence
+    if encoded.layers is not None:
+        sequence = ScalarMix(mix_layer_norm, name="mix")(encoded.layers)
+    if transform:
+        made = prediction_transform(encoder, "transform", features=encoder.hidden_size)
+        sequence = made(sequence)
+    return sequence
 
 
 def pooled_output(
@@ -216,7 +224,7 @@ def pooled_output(
         summary = masks.mean(sequence, batch["attention_mask"]) if mean else sequence[:, 0]
         return prediction_transform(encoder, "pooler", features=encoder.hidden_size)(summary)
     pooler = Pooler(encoder.initializer_range, hidden_act=pooler_act, name="pooler")
-    sequence = token_output(encoded, mix_layer_norm=mix_layer_norm)
+    sequence = token_output(encoder, encoded, mix_layer_norm=mix_layer_norm)
     if encoded.layers is not None:
         return pooler(masks.mean(sequence, batch["attention_mask"])[:, None])
     return pooler(sequence if encoded.cls_state is None else encoded.cls_state[:, None])

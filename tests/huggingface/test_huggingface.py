@@ -8,6 +8,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import model as huggingface_model
+from bertjax.huggingface import parts
 from bertjax.huggingface.model import Released
 
 BERT = {"model_type": "bert"}
@@ -193,6 +194,17 @@ def test_exactly_one_architecture_describes_a_run():
 def test_an_electra_of_berts_width_is_recognised_by_its_heads(run, model_type):
     model = FIELDS | {"name": "bert", "num_pooler_layers": 0}
     assert architectures.model_type_of(run | {"model": model}) == model_type
+
+
+@pytest.mark.parametrize(
+    ("model_type", "transform", "expected"),
+    [("bert", True, "False"), ("modernbert", False, "True")],
+)
+def test_a_head_over_tokens_has_the_transform_of_its_architecture(model_type, transform, expected):
+    run = {"task": {"name": "ner", "labels": ("O", "B"), "token_transform": transform}}
+    params = {"encoder/norm/scale": np.ones(8), "ner/classifier/dense/kernel": np.ones((8, 2))}
+    with pytest.raises(UserError, match=f"fine-tune with --config.task.token_transform={expected}"):
+        parts.to_hf(model_type, run, params, None, "the run")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ HEADS = ("MaskedLM", "SequenceClassification", "MultipleChoice", "QuestionAnswer
 HEADS += ("TokenClassification",)
 CLASSES = [
     name
-    for family in ("Bert", "Roberta", "DistilBert", "Albert", "Electra", "DebertaV2")
+    for family in ("Bert", "Roberta", "DistilBert", "Albert", "Electra", "DebertaV2", "ModernBert")
     for name in (f"{family}Model", *(f"{family}For{head}" for head in HEADS))
 ]
 CLASSES += ["BertForPreTraining", "BertForNextSentencePrediction"]
@@ -84,8 +84,6 @@ CLASSES += ["XLNetModel", "XLNetLMHeadModel", "XLNetForSequenceClassification"]
 CLASSES += ["XLNetForMultipleChoice", "XLNetForQuestionAnsweringSimple"]
 CLASSES += ["XLNetForTokenClassification", "GPT2Model", "GPT2LMHeadModel"]
 CLASSES += ["OpenAIGPTModel", "OpenAIGPTLMHeadModel"]
-CLASSES += ["ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"]
-CLASSES += ["ModernBertForMultipleChoice"]
 CASES = {name: (name, {}) for name in CLASSES} | {
     "AlbertForMaskedLM-nothing_shared": ("AlbertForMaskedLM", {"num_hidden_groups": N}),
     "AlbertForMaskedLM-groups": (

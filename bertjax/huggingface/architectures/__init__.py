@@ -32,6 +32,8 @@ It may define (defaults: `huggingface/architecture.py`)
   CLASSIFIER_DROPOUT
                  for the head of a task the HF field of the dropout before it
   CLASSIFIER_ACT the activation of the pooler before a classifier; empty: that of the encoder
+  TOKEN_TRANSFORM
+                 whether heads over tokens begin with the transform of a prediction head
   HEAD_ACT       for a head whose activation is not that of the model and not in the HF config, this
                  activation
   ACT_FIELD      the field of the bertjax model with the activation that other heads have

@@ -19,11 +19,15 @@ CLASSES = {
     ("mlm",): "ModernBertForMaskedLM",
     ("glue",): "ModernBertForSequenceClassification",
     ("multiple_choice",): "ModernBertForMultipleChoice",
+    ("squad",): "ModernBertForQuestionAnswering",
+    ("ner",): "ModernBertForTokenClassification",
 }
 
-CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "classifier_dropout")
+CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice", "ner"), "classifier_dropout")
 
 CLASSIFIER_ACT = ""
+
+TOKEN_TRANSFORM = True
 
 HAS_SEGMENTS = False
 
@@ -103,12 +107,16 @@ def parts() -> dict[str, list[ArrayMap]]:
             *norm("encoder/norm", "model.final_norm", bias=False),
         ],
         "mlm": [*_transform("mlm/transform"), ArrayMap("mlm/bias", "decoder.bias")],
-        "glue": [*_transform("glue/pooler"), *dense("glue/classifier/dense", "classifier")],
-        "multiple_choice": [
-            *_transform("multiple_choice/pooler"),
-            *dense("multiple_choice/classifier/dense", "classifier"),
-        ],
+        **{task: _task("pooler", task) for task in ("glue", "multiple_choice")},
+        **{task: _task("transform", task) for task in ("squad", "ner")},
     }
+
+
+def _task(transform: str, task: str) -> list[ArrayMap]:
+    return [
+        *_transform(f"{task}/{transform}"),
+        *dense(f"{task}/classifier/dense", "classifier"),
+    ]
 
 
 def _block(block: str, layer: str) -> list[ArrayMap]:

@@ -23,12 +23,15 @@ class Task(pretrainer.Task):
       labels: The names of the classes, C of them; set from the training data.
       classifier_dropout: Dropout rate of the token vectors.
       mix_layer_norm: Whether layers are normalised before a scalar mix (`layers/heads.py`).
+      token_transform: Whether each token passes the transform of a prediction head first: dense,
+        activation, LayerNorm, as in ModernBERT's classes of transformers.
       weight: Weight in the total loss.
     """
 
     labels: tuple[AnyText, ...]
     classifier_dropout: DropoutRate = 0.1
     mix_layer_norm: bool = False
+    token_transform: bool = False
     weight: Weight = 1.0
 
     metrics = (("accuracy", "max"),)
@@ -50,7 +53,12 @@ class Task(pretrainer.Task):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B L C"], Float[Array, "B L"]]:
         """Returns the logits of the classes, and the weight, of every token."""
-        sequence = layers_heads.token_output(encoded, mix_layer_norm=self.mix_layer_norm)
+        sequence = layers_heads.token_output(
+            encoder,
+            encoded,
+            mix_layer_norm=self.mix_layer_norm,
+            transform=self.token_transform,
+        )
         sequence = Dropout(self.classifier_dropout)(sequence, train=train)
         logits = TaskClassifier(len(self.labels), encoder.initializer_range, name="classifier")(
             sequence

@@ -27,11 +27,14 @@ class Task(pretrainer.Task):
     Attributes:
       n_best_size: K, number of start and of end positions that are predicted per window.
       mix_layer_norm: Whether layers are normalised before a scalar mix (`layers/heads.py`).
+      token_transform: Whether each token passes the transform of a prediction head first: dense,
+        activation, LayerNorm, as in ModernBERT's classes of transformers.
       weight: Weight in the total loss.
     """
 
     n_best_size: PositiveInt = 20
     mix_layer_norm: bool = False
+    token_transform: bool = False
     weight: Weight = 1.0
 
     metrics = (("exact_span", "max"),)
@@ -72,7 +75,12 @@ class Task(pretrainer.Task):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B 2 L"], Float[Array, " B"]]:
         """Returns the start and end logits of every token, and the weight of each window."""
-        sequence = layers_heads.token_output(encoded, mix_layer_norm=self.mix_layer_norm)
+        sequence = layers_heads.token_output(
+            encoder,
+            encoded,
+            mix_layer_norm=self.mix_layer_norm,
+            transform=self.token_transform,
+        )
         logits = TaskClassifier(2, encoder.initializer_range, name="classifier")(sequence)
         key_mask = masks.padding_mask(batch["attention_mask"])[:, None]
         logits_B2L = jnp.where(key_mask, logits.swapaxes(1, 2), jnp.finfo(jnp.float32).min)
