@@ -170,18 +170,17 @@ def _held_out_losses(config: Any, workdir: pathlib.Path) -> Iterator[tuple[float
         measured.best_metric = f"held_out/{objective}/loss"
     job = pretrain_job.prepare(measured, str(workdir), log=lambda _: None)
     share = config.budget_seconds / config.num_train_steps  # the schedule follows the time
-    seconds = {
-        record["step"]: record["schedule_step"] * share
-        for record in read_metrics(workdir)
-        if "schedule_step" in record
-    }
+    records = [record for record in read_metrics(workdir) if "schedule_step" in record]
+    steps = [record["step"] for record in records]
+    seconds = [record["schedule_step"] * share for record in records]
     for step in checkpoint_folder.steps(workdir / "checkpoints"):
         checkpoint = workdir / "checkpoints" / str(step)
         read = restore.load_numpy(checkpoint, restore.evaluation_prefix(checkpoint))
         params = {name: read[name] for name in job.trainer.shapes.params}  # no other heads
         examples = job.examples(job.held_out, build.phases(job.config)[0])
         found = held_out.measure(job.trainer, params, examples, batch_size=32, limit=1024)
-        yield seconds[step], found[f"held_out/{objective}/loss"]
+        # An interrupted run has a checkpoint of a step without a record.
+        yield float(np.interp(step, steps, seconds)), found[f"held_out/{objective}/loss"]
 
 
 def _plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
