@@ -49,8 +49,11 @@ class Encoder(Protocol):
     """A Linen module that encodes a batch; predictions are made by heads.
 
     Its fields have the names of the published `bert_config.json`; heads read those below, and
-    three that an encoder may have: `classifier_bias` and `norm_bias`, whether the linear map and
-    the LayerNorm of a head's transform have biases (default: true), and `classifier_pooling`.
+    some that an encoder may have: `classifier_bias` and `norm_bias`, whether the linear map and
+    the LayerNorm of a head's transform have biases; `head_transform`, `decoder_bias` and
+    `tie_word_embeddings`, whether a masked language model has a transform, and whether its output
+    layer has a bias and is tied to the word embeddings (default of all: true); and
+    `classifier_pooling`.
     """
 
     vocab_size: int

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bertjax.layers import attention_kernels, local_attention
+from bertjax.layers.alibi import Alibi
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import Dense, Precision
 from bertjax.layers.dropout import Dropout, DropoutMask, apply_mask
@@ -90,6 +91,7 @@ class SelfAttention(nn.Module):
       window: Width w of local attention: query i sees keys j with |i - j| <= w // 2; 0 for global
         attention.
       kernel: Kernel that computes it (`layers/attention_kernels.py`).
+      alibi: Biases of the scores by distance; None for none.
     """
 
     num_heads: int
@@ -101,6 +103,7 @@ class SelfAttention(nn.Module):
     rotary: Rotary | None = None
     window: int = 0
     kernel: KernelName = ""
+    alibi: Alibi | None = None
 
     @nn.compact
     def __call__(
@@ -122,12 +125,12 @@ class SelfAttention(nn.Module):
           train: Whether dropout is applied; training with a past is not supported.
 
         Raises:
-          ValueError: a past was given to attention with rotary embeddings or a window.
+          ValueError: a past was given to attention with rotary embeddings, ALiBi or a window.
         """
-        if past is not None and (self.rotary or self.window):
+        if past is not None and (self.rotary or self.alibi or self.window):
             raise ValueError(
-                "self-attention with rotary embeddings or a window does not support a key-value "
-                "cache: got a past, expected None"
+                "self-attention with rotary embeddings, ALiBi or a window does not support a "
+                "key-value cache: got a past, expected None"
             )
         width = x.shape[-1]
         query, key = self._query_and_key(x)
@@ -138,7 +141,9 @@ class SelfAttention(nn.Module):
             self.put_variable("cache", "value", value)
         if past is None:
             dropout = Dropout(self.dropout_rate)
-            context = attend(query, key, value, mask, dropout, kernel=self.kernel, train=train)
+            bias = self.alibi and self.alibi(x.shape[1])
+            options = {"bias": bias, "kernel": self.kernel, "train": train}
+            context = attend(query, key, value, mask, dropout, **options)
         else:
             context = attend_with_cache(query, past, (key, value), mask)
         return self._dense((width,), ("heads", "kv", "embed"), contracted=2, name="output")(context)
@@ -148,7 +153,8 @@ class SelfAttention(nn.Module):
         """The scores before the softmax; 0 where the mask is False."""
         query, key = self._query_and_key(x)
         mask = self._add_window(mask, x.shape[1])
-        return jnp.where(mask.array(), scaled_scores(query, key), 0.0)
+        bias = self.alibi and self.alibi(x.shape[1])
+        return jnp.where(mask.array(), scaled_scores(query, key, bias), 0.0)
 
     def _query_and_key(self, x):
         query, key = self._heads(x, "query"), self._heads(x, "key")
@@ -182,6 +188,7 @@ def attend(
     mask: Mask,
     dropout: Dropout,
     *,
+    bias: Float[Array, "H L M"] | None = None,
     kernel: str = "",
     train: bool,
 ) -> Float[Array, "B L H K"]:
@@ -196,20 +203,23 @@ def attend(
       value: V.
       mask: Which keys a query sees.
       dropout: Dropout of the weights.
+      bias: Constants that are added to the scores, without a gradient.
       kernel: Kernel that computes it (`layers/attention_kernels.py`).
       train: Whether dropout is applied.
     """
     rate = dropout.rate if train else 0.0
-    fused = attention_kernels.find(query, key, mask, rate, requested=kernel, train=train)
+    fused = attention_kernels.find(
+        query, key, mask, rate, bias=bias is not None, requested=kernel, train=train
+    )
     if fused is not None:
         return fused(query, key, value, mask)
 
     def attend_to_all(query, key, value, visible):
-        scores_BHLM = scaled_scores(query, key)
+        scores_BHLM = scaled_scores(query, key, bias)
         dropout_mask = dropout.sample_mask(scores_BHLM.shape, train=train)
         return masked_softmax_attention(scores_BHLM, visible, dropout_mask, value)
 
-    if not local_attention.pays_off(mask):
+    if bias is not None or not local_attention.pays_off(mask):
         return attend_to_all(query, key, value, mask.array())
     context = attend_to_all(*local_attention.split(query, key, value, mask))
     return local_attention.merge(context, query.shape[1], len(query))
@@ -236,11 +246,14 @@ def attend_with_cache(
 
 
 def scaled_scores(
-    query: Float[Array, "B L H K"], key: Float[Array, "B M H K"]
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B M H K"],
+    bias: Float[Array, "H L M"] | None = None,
 ) -> Float[Array, "B H L M"]:
-    """Q K^T / sqrt(K), in float32."""
+    """Q K^T / sqrt(K), in float32, plus the bias if there is one."""
     scores_BHLM = jnp.einsum("blhk,bmhk->bhlm", query, key).astype(jnp.float32)
-    return scores_BHLM / math.sqrt(query.shape[-1])
+    scores_BHLM = scores_BHLM / math.sqrt(query.shape[-1])
+    return scores_BHLM if bias is None else scores_BHLM + bias
 
 
 class KeysValues(NamedTuple):

@@ -62,6 +62,7 @@ class AttentionSpec:
       dropout: Dropout rate of the weights; 0 in evaluation.
       pairs: Whether the mask has an arbitrary matrix of query and key pairs.
       sharded: Whether sequences are sharded over several devices.
+      bias: Whether biases are added to the scores, as with ALiBi.
     """
 
     platform: str
@@ -72,6 +73,7 @@ class AttentionSpec:
     dropout: float = 0.0
     pairs: bool = False
     sharded: bool = False
+    bias: bool = False
 
 
 def choose(spec: AttentionSpec, requested: str = "") -> tuple[str, str]:
@@ -120,6 +122,8 @@ def _unsupported(kernel: str, spec: AttentionSpec) -> str:
         return f"{kernel} does not support dropout of the weights, got {spec.dropout}"
     if spec.sharded:
         return f"{kernel} does not support sequences that are sharded over devices"
+    if spec.bias:
+        return f"{kernel} is not used with biases of the scores"
     if kernel == "cudnn":
         if spec.dtype not in ("bfloat16", "float16"):
             return f"cudnn requires bfloat16 or float16, got {spec.dtype}"
@@ -172,6 +176,7 @@ def find(
     mask: Mask,
     dropout: float,
     *,
+    bias: bool = False,
     requested: str = "",
     train: bool,
 ) -> Attend | None:
@@ -185,6 +190,7 @@ def find(
       key: K.
       mask: Which keys a query sees.
       dropout: Dropout rate of the weights; 0 in evaluation.
+      bias: Whether biases are added to the scores.
       requested: As in `choose`.
       train: Whether the choice is logged.
     """
@@ -204,6 +210,7 @@ def find(
         dropout=dropout,
         pairs=mask.pairs is not None,
         sharded=length is not None and _parts(length, mesh) > 1,
+        bias=bias,
     )
     kernel, reason = choose(spec, requested)
     if train:

@@ -5,6 +5,7 @@ to a source, and runs on whole sequences or token by token with a `LayerCache`.
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -192,19 +193,20 @@ class DecoderBlock(nn.Module):
 
 
 class PreNormBlock(nn.Module):
-    """LayerNorm at the input of attention and feed-forward net (Radford et al. 2019, section 2.3).
+    """Norms at the input of attention and feed-forward net (Radford et al. 2019, section 2.3).
 
-    The output of the last block is not normalised: a model adds a final LayerNorm.
+    The output of the last block is not normalised: a model adds a final norm.
 
     Attributes:
       attention: Self-attention.
       feed_forward: Feed-forward net.
       dropout_rate: Dropout of both outputs before the residual sums.
-      layer_norm_eps: Epsilon of both LayerNorms.
-      norm_bias: Whether the LayerNorms have biases.
+      layer_norm_eps: Epsilon of both norms.
+      norm_bias: Whether the norms have biases.
       attention_dropout_rate: Dropout of the attention's output; None for `dropout_rate`.
       norm_attention: Whether the input of attention is normalised; the first block of ModernBERT
         reads embeddings that already are.
+      norm: `LayerNorm` or `RMSNorm`.
     """
 
     attention: nn.Module
@@ -214,6 +216,7 @@ class PreNormBlock(nn.Module):
     norm_bias: bool = True
     attention_dropout_rate: float | None = None
     norm_attention: bool = True
+    norm: Callable[..., nn.Module] = LayerNorm
 
     @nn.compact
     def __call__(
@@ -227,11 +230,11 @@ class PreNormBlock(nn.Module):
         dropout, attention_dropout = Dropout(self.dropout_rate), self.attention_dropout_rate
         normal = x
         if self.norm_attention:
-            normal = LayerNorm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x)
+            normal = self.norm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x)
         attended = self.attention(normal, mask, *past, train=train)
         own = dropout if attention_dropout is None else Dropout(attention_dropout)
         x = x + own(attended, train=train)
-        normal = LayerNorm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x)
+        normal = self.norm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x)
         return x + dropout(self.feed_forward(normal), train=train)
 
 

@@ -1,7 +1,7 @@
-"""Token, segment and position embeddings (Devlin et al. 2019, section 3, figure 2); LayerNorm.
+"""Token, segment and position embeddings (Devlin et al. 2019, section 3, figure 2); norms.
 
-LayerNorm is computed in float32 for inputs of any dtype. Positions are learned, or sinusoids, or
-learned and initialised from sinusoids.
+LayerNorm and RMSNorm are computed in float32 for inputs of any dtype. Positions are learned, or
+sinusoids, or learned and initialised from sinusoids.
 """
 
 import functools
@@ -80,21 +80,41 @@ class LayerNorm(nn.Module):
         shape = (x.shape[-1],)
         scale = self.param("scale", _ones, shape) if self.use_scale else None
         bias = self.param("bias", _zeros, shape) if self.use_bias else None
-        return _normalize(x, scale, bias, self.epsilon)
+        return _normalize(x, scale, bias, self.epsilon, True)
+
+
+class RMSNorm(nn.Module):
+    """Normalisation by the root mean square (Zhang & Sennrich 2019, equation 4).
+
+    Attributes:
+      epsilon: Added to the mean square.
+      use_bias: Whether a bias is added.
+    """
+
+    epsilon: float = 1e-5
+    use_bias: bool = False
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
+        shape = (x.shape[-1],)
+        scale = self.param("scale", _ones, shape)
+        bias = self.param("bias", _zeros, shape) if self.use_bias else None
+        return _normalize(x, scale, bias, self.epsilon, False)
 
 
 # The input is the only residual: float32 intermediates would take twice the memory of bfloat16.
-@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=3)
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=(3, 4))
 def _normalize(
     x: Float[Array, "*lead D"],
     scale: Float[Array, " D"] | None,
     bias: Float[Array, " D"] | None,
     epsilon: float,
+    center: bool,
 ) -> Float[Array, "*lead D"]:
     y = x.astype(jnp.float32)
-    centered = y - y.mean(axis=-1, keepdims=True)
-    variance = jnp.square(centered).mean(axis=-1, keepdims=True)
-    y = centered * lax.rsqrt(variance + epsilon)
+    if center:
+        y = y - y.mean(axis=-1, keepdims=True)
+    y = y * lax.rsqrt(jnp.square(y).mean(axis=-1, keepdims=True) + epsilon)
     if scale is not None:
         y = y * scale
     if bias is not None:
@@ -119,6 +139,28 @@ def sinusoids_at(positions: Int[np.ndarray, " L"], width: int) -> Float[np.ndarr
     frequencies = _LONGEST_WAVE ** (-np.arange(0, width, 2) / width)
     angles = positions[:, None] * frequencies
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width].astype(np.float32)
+
+
+class ScaledSinusoids(nn.Module):
+    """Sinusoidal position embeddings times a learned number (Hua et al. 2022, FLASH).
+
+    The number is initially 1 / sqrt(D), which gives the vectors the norm sqrt(1 / 2) at any width.
+
+    Attributes:
+      num_embeddings: Number of positions.
+      features: D, the width of a vector.
+      precision: Types of operands and results.
+    """
+
+    num_embeddings: int
+    features: int
+    precision: Precision = Precision()
+
+    @nn.compact
+    def __call__(self, ids: Int[Array, "*lead"]) -> Float[Array, "*lead D"]:
+        scale = self.param("scale", nn.initializers.constant(self.features**-0.5), ())
+        table = jnp.asarray(sinusoids(self.num_embeddings, self.features))
+        return (scale * jnp.take(table, ids, axis=0)).astype(self.precision.activations)
 
 
 def sinusoidal(stddev: float) -> Initializer:

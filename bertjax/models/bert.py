@@ -77,7 +77,7 @@ class Embeddings(nn.Module):
     """Sum of word, position and segment vectors, then LayerNorm and dropout (figure 2)."""
 
     words: Embedding
-    positions: Embedding
+    positions: nn.Module | None
     segments: Embedding | None
     layer_norm_eps: float
     dropout_rate: float
@@ -86,8 +86,10 @@ class Embeddings(nn.Module):
     @nn.compact
     def __call__(self, batch: Batch, *, train: bool) -> Float[Array, "B L E"]:
         input_ids = batch["input_ids"]
-        position_ids = batch.get("position_ids", jnp.arange(input_ids.shape[1])[None])
-        x = self.words(input_ids) + self.positions(position_ids + self.position_offset)
+        x = self.words(input_ids)
+        if self.positions is not None:
+            position_ids = batch.get("position_ids", jnp.arange(input_ids.shape[1])[None])
+            x = x + self.positions(position_ids + self.position_offset)
         if self.segments is not None:
             segment_ids = batch.get("segment_ids", jnp.zeros_like(input_ids))
             if self.segments.num_embeddings == 1:

@@ -28,7 +28,8 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.layers import masking as layers_masking
-from bertjax.layers.dense import HeadActivationName
+from bertjax.layers.dense import HeadActivationName, get_precision, truncated_normal
+from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import prediction_transform
 from bertjax.layers.masking import random_word_starts
 from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum
@@ -132,18 +133,36 @@ class Objective(pretrainer.Objective):
         self, encoder: Encoder, sequence: Float[Array, "B L D"], positions: Int[Array, "B P"]
     ) -> Float[Array, "B P V"]:
         """Logits over the vocabulary at the given positions."""
-        return output_logits(encoder, *self.head(encoder, sequence, positions))
+        hidden_BPE, bias = self.head(encoder, sequence, positions)
+        return output_logits(self.output_layer(encoder), hidden_BPE, bias)
 
     @nn.compact
     def head(
         self, encoder: Encoder, sequence: Float[Array, "B L D"], positions: Int[Array, "B P"]
     ) -> tuple[Float[Array, "B P E"], Float[Array, " V"]]:
         """Inputs of the output layer at the given positions, and its bias."""
-        hidden_BPD = jnp.take_along_axis(sequence, positions[..., None], axis=1)
-        transform = prediction_transform(encoder, "transform", hidden_act=self.hidden_act)
+        hidden = jnp.take_along_axis(sequence, positions[..., None], axis=1)
+        if getattr(encoder, "head_transform", True):
+            transform = prediction_transform(encoder, "transform", hidden_act=self.hidden_act)
+            hidden = transform(hidden)
+        if not getattr(encoder, "decoder_bias", True):
+            return hidden, jnp.zeros(encoder.vocab_size)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
-        bias = self.param("bias", zeros, (encoder.vocab_size,))
-        return transform(hidden_BPD), bias
+        return hidden, self.param("bias", zeros, (encoder.vocab_size,))
+
+    @nn.compact
+    def output_layer(self, encoder: Encoder) -> Encoder | Embedding:
+        """The module whose `attend` is the output layer: the encoder, or a table of its own."""
+        if getattr(encoder, "tie_word_embeddings", True):
+            return encoder
+        return Embedding(
+            encoder.vocab_size,
+            encoder.embedding_size,
+            ("vocab", "embed"),
+            truncated_normal(encoder.initializer_range),
+            get_precision(encoder.precision),
+            name="decoder",
+        )
 
     def token_logits(self, encoder: Encoder, encoded: Encoded) -> Float[Array, "B L V"]:
         """Logits over the vocabulary at every position, for inspection of a trained model."""
@@ -216,7 +235,7 @@ class Objective(pretrainer.Objective):
 
 
 def output_logits(
-    encoder: Encoder, hidden: Float[Array, "B P E"], bias: Float[Array, " V"]
+    layer: Encoder | Embedding, hidden: Float[Array, "B P E"], bias: Float[Array, " V"]
 ) -> Float[Array, "B P V"]:
-    """The output layer: tied word embeddings and a bias."""
-    return encoder.attend(hidden).astype(jnp.float32) + bias
+    """The output layer, mostly the tied word embeddings, and a bias."""
+    return layer.attend(hidden).astype(jnp.float32) + bias

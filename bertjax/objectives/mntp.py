@@ -98,9 +98,8 @@ class Objective(mlm.Objective):
         weights = batch["mlm_weights"]
         hidden_BPE, bias = self.head(encoder, encoded.sequence, batch["mlm_positions"])
         size = self.positions_at_once or math.ceil(encoded.sequence.shape[1] / 8)
-        scores = losses.chunked_softmax(
-            encoder, mlm.output_logits, hidden_BPE, batch["mlm_labels"], size, bias
-        )
+        layer, labels = self.output_layer(encoder), batch["mlm_labels"]
+        scores = losses.chunked_softmax(layer, mlm.output_logits, hidden_BPE, labels, size, bias)
         weight_sum = weights.sum()
         metrics = {"accuracy": (jnp.sum(weights * scores.hits), weight_sum)}
         kind = batch.get("lm_kind", jnp.zeros(len(weights), jnp.int32))[:, None]

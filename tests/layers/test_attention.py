@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.layers import masks
+from bertjax.layers.alibi import Alibi
 from bertjax.layers.attention import SelfAttention, attend
 from bertjax.layers.dense import PRECISIONS
 from bertjax.layers.dropout import Dropout
@@ -218,7 +219,7 @@ def test_attention_without_biases_is_attention_with_zero_biases(random, randomiz
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("fields", [{"rotary": Rotary()}, {"window": 3}])
+@pytest.mark.parametrize("fields", [{"rotary": Rotary()}, {"alibi": Alibi(3)}, {"window": 3}])
 def test_rotary_and_local_attention_refuse_a_cache(fields, random):
     x, mask = random(1, 2, 12), masks.padding(jnp.ones((1, 2), bool))
     module, past = SelfAttention(3, **fields), (random(1, 2, 3, 4), random(1, 2, 3, 4))

@@ -56,6 +56,7 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
         ),
         (TPU, {"pairs": True}, "", "xla", "causal and local masks, not arbitrary matrices"),
         (TPU, {"sharded": True}, "", "xla", "sequences that are sharded over devices"),
+        (TPU, {"bias": True}, "splash", "xla", "splash is not used with biases of the scores"),
         (TPU, {}, "xla", "xla", "requested"),
         (GPU, {}, "", "cudnn", "no attention weights in memory"),
         (GPU, {"pairs": True}, "", "cudnn", "no attention weights in memory"),

@@ -1,11 +1,11 @@
-"""LayerNorm against its formula."""
+"""LayerNorm and RMSNorm against their formulas."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.embeddings import LayerNorm
+from bertjax.layers.embeddings import LayerNorm, RMSNorm
 
 
 def test_numbers_by_hand():
@@ -66,3 +66,24 @@ def test_without_a_bias_there_is_no_bias(dtype, random, randomized, by_hand):
     np.testing.assert_allclose(
         np.asarray(got, np.float64), wanted, atol=1e-5 if dtype == "float32" else 0.02
     )
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("bfloat16", 0.02)])
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_rms_norm(use_bias, dtype, atol, random, randomized):
+    """The mean stays: it is not subtracted, neither from the input nor from its square."""
+    x, module = (3 + random(2, 3, 7)).astype(dtype), RMSNorm(0.5, use_bias)
+    params = randomized(module, x)["params"]
+    assert set(params) == {"scale", "bias"} if use_bias else {"scale"}
+    got = module.apply({"params": params}, x)
+    assert got.dtype == dtype
+    exact = np.asarray(x, np.float64)
+    wanted = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 0.5) * params["scale"]
+    wanted = wanted + params.get("bias", 0.0)
+    np.testing.assert_allclose(np.asarray(got, np.float64), wanted, atol=atol)
+
+
+def test_rms_norm_is_initialised_as_plain_normalisation(random):
+    scale = RMSNorm().init(jax.random.key(0), random(2, 7))["params"]["scale"]
+    assert np.all(scale.value == 1)
+    assert scale.names == ("norm",)

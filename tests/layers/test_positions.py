@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.embeddings import sinusoidal, sinusoids
+from bertjax.layers.embeddings import ScaledSinusoids, sinusoidal, sinusoids
 
 
 def test_they_equal_the_formula():
@@ -36,3 +36,14 @@ def test_the_initialiser_is_a_multiple_of_them(stddev):
     table = sinusoidal(stddev)(jax.random.key(0), (11, 6), jnp.float32)
     assert table.dtype == jnp.float32
     np.testing.assert_allclose(table, 2 * stddev * sinusoids(11, 6), rtol=1e-6)
+
+
+def test_scaled_sinusoids_have_one_parameter():
+    """Initially the norm of a vector is sqrt(1 / 2); ids may be in any order."""
+    module, ids = ScaledSinusoids(11, 6), jnp.array([[4, 0, 10]])
+    params = module.init(jax.random.key(0), ids)["params"]
+    assert {name: leaf.shape for name, leaf in params.items()} == {"scale": ()}
+    got = module.apply({"params": params}, ids)
+    np.testing.assert_allclose(np.linalg.norm(got, axis=-1), np.full((1, 3), 0.5**0.5), rtol=1e-6)
+    twice = module.apply({"params": {"scale": jnp.array(2.0)}}, ids)
+    np.testing.assert_allclose(twice[0], 2 * sinusoids(11, 6)[[4, 0, 10]], rtol=1e-6)

@@ -27,6 +27,9 @@ MODELS = {
     "xlnet": {},
     "deberta": {"position_biased_input": True, "position_buckets": 4},
     "modernbert": {"num_hidden_layers": 3, "local_attention": 6},
+    "neobert": {},
+    "mosaicbert": {},
+    "crammed_bert": {},
 }
 
 

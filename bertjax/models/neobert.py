@@ -1,0 +1,140 @@
+"""NeoBERT's encoder (Le Breton et al. 2025, section 3): RMSNorm, SwiGLU, rotary positions.
+
+A stack of many narrow pre-norm blocks without biases, and a final RMSNorm. The output layer of its
+masked language model is a linear map of its own, without a transform before it. Details are those
+of the released code.
+"""
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from bertjax.constraints import (
+    DropoutRate,
+    Epsilon,
+    InitStddev,
+    PositiveFloat,
+    PositiveInt,
+    check_module,
+)
+from bertjax.interfaces import Batch
+from bertjax.layers import masks
+from bertjax.layers.attention import SelfAttention
+from bertjax.layers.attention_kernels import KernelName
+from bertjax.layers.blocks import FeedForward, PreNormBlock
+from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
+from bertjax.layers.embeddings import Embedding, RMSNorm
+from bertjax.layers.rotary import Rotary
+from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.models.bert import EQUAL_HEADS, check_length
+from bertjax.pretrainer import Encoded
+
+
+class Model(nn.Module):
+    """NeoBERT encoder; the defaults are those of the released model.
+
+    Attributes:
+      vocab_size: V, the size of the vocabulary.
+      hidden_size: D, the width of hidden states.
+      num_hidden_layers: N, the number of layers.
+      num_attention_heads: H, the number of attention heads; divides `hidden_size`.
+      intermediate_size: F, the width of each half of the gated feed-forward nets: two thirds of the
+        3,072 in the published config, as its code computes it.
+      hidden_act: Activation of the feed-forward nets.
+      hidden_dropout_prob: Dropout of the two outputs of each block.
+      attention_probs_dropout_prob: Dropout of the attention weights.
+      max_position_embeddings: Longest sequence; positions have no parameters.
+      rope_theta: Base of the rotary frequencies.
+      initializer_range: Initial standard deviation of kernels and tables before their truncation at
+        two of it; 0.013 has the variance of the published uniform distribution from -0.02 to 0.02.
+      layer_norm_eps: Epsilon of every RMSNorm.
+      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,
+        before the last RMSNorm.
+      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
+      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
+      unroll: Layers compiled in one piece (`layers/stack.py`).
+      attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
+    """
+
+    vocab_size: PositiveInt = 30522
+    hidden_size: PositiveInt = 768
+    num_hidden_layers: PositiveInt = 28
+    num_attention_heads: PositiveInt = 12
+    intermediate_size: PositiveInt = 2048
+    hidden_act: ActivationName = "silu"
+    hidden_dropout_prob: DropoutRate = 0.0
+    attention_probs_dropout_prob: DropoutRate = 0.0
+    max_position_embeddings: PositiveInt = 4096
+    rope_theta: PositiveFloat = 10_000.0
+    initializer_range: InitStddev = 0.013
+    layer_norm_eps: Epsilon = 1e-5
+    output_hidden_states: bool = False
+    precision: PrecisionName = "float32"
+    remat: RematPolicy = "none"
+    unroll: PositiveInt = 1
+    attention_kernel: KernelName = ""
+
+    relations = (EQUAL_HEADS,)
+
+    head_transform, tie_word_embeddings = False, False
+
+    def setup(self):
+        check_module(self)
+        self.word_embeddings = Embedding(
+            self.vocab_size,
+            self.hidden_size,
+            ("vocab", "embed"),
+            truncated_normal(self.initializer_range),
+            get_precision(self.precision),
+        )
+        self.layers = Stack(
+            self._block(),
+            self.num_hidden_layers,
+            remat=self.remat,
+            unroll=self.unroll,
+            keep_hidden_states=self.output_hidden_states,
+        )
+        self.norm = RMSNorm(self.layer_norm_eps)
+
+    def __call__(self, batch: Batch, *, train: bool) -> Encoded:
+        check_length(batch["input_ids"].shape[1], self.max_position_embeddings)
+        embedded = self.word_embeddings(batch["input_ids"])
+        last, states = self.layers(embedded, masks.from_batch(batch), train=train)
+        hidden_states = None if states is None else (embedded, *states)
+        return Encoded(self.norm(last), hidden_states=hidden_states)
+
+    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """Logits by the word embeddings, for objectives other than the masked language model."""
+        return self.word_embeddings.attend(hidden)
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of the word embeddings."""
+        return self.hidden_size
+
+    def _block(self) -> PreNormBlock:
+        precision = get_precision(self.precision)
+        attention = SelfAttention(
+            self.num_attention_heads,
+            self.attention_probs_dropout_prob,
+            self.initializer_range,
+            precision,
+            use_bias=False,
+            rotary=Rotary(self.rope_theta, interleaved=True),
+            kernel=self.attention_kernel,
+        )
+        feed_forward = FeedForward(
+            self.intermediate_size,
+            self.hidden_act,
+            self.initializer_range,
+            precision,
+            use_bias=False,
+            gated=True,
+        )
+        return PreNormBlock(
+            attention,
+            feed_forward,
+            self.hidden_dropout_prob,
+            self.layer_norm_eps,
+            norm_bias=False,
+            norm=RMSNorm,
+        )
