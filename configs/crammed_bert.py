@@ -21,8 +21,9 @@ peak learning rate of 1e-3; batches that grow to 8,192 sequences over 60% of the
 Where we differ: the length of the run is that of the slice of C4 which the released code prepares
 for a day, 85 million sequences; batches grow in eight stages (published: continuously); the
 learning rate begins at zero and rises with the steps (published: at a quarter of the peak, with the
-time); rows are full sentences with a [CLS] (published: none); a sentence classifier reads [CLS]
-(published: the mean of all tokens).
+time); documents are packed into rows with a [CLS] each and do not attend to each other (published:
+all text is cut every 128 tokens, with [SEP] between documents and without [CLS]); a sentence
+classifier reads [CLS] (published: the mean of all tokens).
 """
 
 from ml_collections import ConfigDict
@@ -56,7 +57,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config = ConfigDict(common.run(num_train_steps=growing_steps + last))
     config.model = _model(size)
     config.tokenizer = common.tokenizer(vocab_size=config.model.vocab_size)
-    config.data = common.data(format="full-sentences", pair="none")
+    config.data = common.data(format="packed-documents", pair="none")
     config.data.update(max_seq_length=_LENGTH, batch_size=_BATCH)
     config.data.microbatches = _BATCH // _MICROBATCH
     config.data.phases = tuple(

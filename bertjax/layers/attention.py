@@ -252,7 +252,7 @@ def scaled_scores(
 ) -> Float[Array, "B H L M"]:
     """Q K^T / sqrt(K), in float32, plus the bias if there is one."""
     scores_BHLM = jnp.einsum("blhk,bmhk->bhlm", query, key).astype(jnp.float32)
-    scores_BHLM = scores_BHLM / math.sqrt(query.shape[-1])
+    scores_BHLM /= math.sqrt(query.shape[-1])
     return scores_BHLM if bias is None else scores_BHLM + bias
 
 

@@ -114,6 +114,13 @@ CONFIG = (
         "pass the size to the config file, as in configs/bert.py:large, or set the model's fields",
     ),
     Unread(
+        ("objectives.*.hidden_act",),
+        "model.name",
+        lambda name: not getattr(catalog.load("models", name).Model, "head_transform", True),
+        "a model whose masked language model has a transform before the output layer",
+        "leave it out",
+    ),
+    Unread(
         ("optimizer.layerwise_decay", "model.*_dropout_prob"),
         "optimizer.freeze_encoder",
         bool,

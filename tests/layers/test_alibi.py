@@ -64,3 +64,14 @@ def test_attention_equals_the_formula(kind, window, random, randomized):
     got = module.apply(params, x, mask, train=False)
     seen = visible.any(axis=(1, 3))
     np.testing.assert_allclose(got[seen], wanted[seen], rtol=1e-4, atol=1e-4)
+
+
+def test_a_fused_kernel_is_not_used_with_biases(random, randomized):
+    """Requested where it would be interpreted, it would leave them out."""
+    mask, x = masks.padding(jnp.ones((1, 128), bool)), random(1, 128, 8)
+    plain, requested = (
+        SelfAttention(1, alibi=Alibi(1), kernel=kernel) for kernel in ("", "splash")
+    )
+    params = randomized(plain, x, mask, train=False)
+    got = requested.apply(params, x, mask, train=False)
+    np.testing.assert_array_equal(got, plain.apply(params, x, mask, train=False))

@@ -12,7 +12,7 @@ from bertjax import build
 from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.models.neobert import Model
-from bertjax.objectives import mlm
+from bertjax.objectives import mlm, mntp
 from bertjax.pretrainer import Pretrainer
 from bertjax.train.checkpoint import trees
 
@@ -115,6 +115,25 @@ def test_encoder_and_head_by_hand(pretrainer, random_variables):
         head = params["mlm"]
         wanted = last[batch["mlm_positions"][row]] @ head["decoder"]["embedding"].T + head["bias"]
         np.testing.assert_allclose(logits[row], wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_logits_in_chunks_have_the_output_layer_too(random_variables):
+    """Masked next token prediction; only tokens of the input train the word embeddings."""
+    objective = mntp.Objective(4, (0, 1, 2, 3, 4), V, masked_lm_prob=0.5, random_share=0.0)
+    pretrainer = Pretrainer(Model(**SIZES), {"mntp": lambda: objective})
+    batch = {
+        "input_ids": jnp.asarray(np.random.default_rng(0).integers(5, 20, (2, L))),
+        "attention_mask": jnp.ones((2, L), bool),
+        "example_key": jax.random.split(jax.random.key(0), 2),
+    }
+    variables = random_variables(pretrainer, batch)
+
+    def loss(variables):
+        return pretrainer.apply(variables, batch, train=False)[0]["mntp"][0]
+
+    gradient = jax.jit(jax.grad(loss))(variables)["params"]
+    assert np.all(np.abs(gradient["mntp"]["decoder"]["embedding"]).max(axis=1) > 0)
+    assert np.all(gradient["encoder"]["word_embeddings"]["embedding"][20:] == 0)
 
 
 def test_a_sequence_that_is_too_long():

@@ -46,6 +46,7 @@ def one_line(caught) -> str:
         ),
         ("ner.py:conll2003,features", "optimizer.layerwise_decay=0.9", "a frozen encoder is not"),
         ("ner.py:conll2003,features", "model.hidden_dropout_prob=0.2", "freeze_encoder=True"),
+        ("neobert.py:tiny", "objectives.mlm.hidden_act=relu", "with config.model.name='neobert'"),
         ("glue.py:mrpc", "data.triples_per_entity=3", "set --config.data.knowledge=FILE, or"),
         ("ner.py:conll2003", "task.labels=(O,)", "since they follow from the data; leave"),
     ],
@@ -61,6 +62,7 @@ def test_an_override_without_effect_is_one_line(spec, fields, message):
     [
         ("bert.py:tiny", "data.phases=() data.max_seq_length=64"),
         ("bert.py:tiny", "data.microbatches=2"),
+        ("mosaicbert.py:tiny", "objectives.mlm.hidden_act=relu"),
         ("bert.py:tiny", "data.validation_input=(a,) data.validation_fraction=0"),
         ("bert.py:tiny", "data.corpus=c data.cache=d"),
         ("quickstart.py", "data.corpus=c"),  # the recipe itself names an input
@@ -99,6 +101,9 @@ def test_every_option_of_the_table_is_a_field():
         "model": (
             schema.Model,
             *(catalog.load("models", name).Model for name in catalog.names("models")),
+        ),
+        "objectives.*": tuple(
+            catalog.load("objectives", name).Objective for name in catalog.names("objectives")
         ),
         "task": (
             schema.Task,
