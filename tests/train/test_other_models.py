@@ -1,4 +1,4 @@
-"""Invariants of the trainer with decoders, recurrent depth, DeBERTaV3 and GPT-BERT."""
+"""Invariants of the trainer with decoders, recurrent depth, ALiBi, DeBERTaV3 and GPT-BERT."""
 
 import contextlib
 
@@ -7,7 +7,14 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.models import deberta, gpt2, gpt_bert, transformer, universal_transformer
+from bertjax.models import (
+    deberta,
+    gpt2,
+    gpt_bert,
+    mosaicbert,
+    transformer,
+    universal_transformer,
+)
 from bertjax.objectives import causal_lm, generator, mlm, mntp, ponder, rtd, seq2seq
 from bertjax.pretrainer import Pretrainer
 from bertjax.train.checkpoint.manager import Checkpoints
@@ -28,6 +35,10 @@ PRETRAINERS = {
     "recurrent_depth": Pretrainer(
         universal_transformer.Model(**SIZES, **NO_DROPOUT, num_hidden_layers=3),
         {"mlm": lambda: mlm.Objective(4, SPECIAL, V), "ponder": ponder.Objective},
+    ),
+    "linear_biases": Pretrainer(
+        mosaicbert.Model(**SIZES, **NO_DROPOUT, num_hidden_layers=2),
+        {"mlm": lambda: mlm.Objective(4, SPECIAL, V)},
     ),
     "replaced_tokens": Pretrainer(
         deberta.Model(
