@@ -142,8 +142,9 @@ class SelfAttention(nn.Module):
         if past is None:
             dropout = Dropout(self.dropout_rate)
             bias = self.alibi and self.alibi(x.shape[1])
-            options = {"bias": bias, "kernel": self.kernel, "train": train}
-            context = attend(query, key, value, mask, dropout, **options)
+            context = attend(
+                query, key, value, mask, dropout, bias=bias, kernel=self.kernel, train=train
+            )
         else:
             context = attend_with_cache(query, past, (key, value), mask)
         return self._dense((width,), ("heads", "kv", "embed"), contracted=2, name="output")(context)
@@ -203,7 +204,7 @@ def attend(
       value: V.
       mask: Which keys a query sees.
       dropout: Dropout of the weights.
-      bias: Constants that are added to the scores, without a gradient.
+      bias: Added to the scores, in float32; None for none.
       kernel: Kernel that computes it (`layers/attention_kernels.py`).
       train: Whether dropout is applied.
     """
