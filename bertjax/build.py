@@ -23,6 +23,7 @@ from bertjax.data.format import Format
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import Tokenizer
 from bertjax.layers import layer_choice as frozen_layers
+from bertjax.layers import width_scaling
 from bertjax.layers.dense import PRECISIONS
 from bertjax.pretrainer import Encoded, Pretrainer, apply_encoder
 from bertjax.runtime import host
@@ -306,14 +307,15 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Builds the optimizer of a run; see `train/optimizer.py`."""
     fields, model = config.optimizer, config.model
     # The recipe of a fine-tuning has no model yet.
-    layers = num_hidden_layers(model) if "name" in model else 0
+    values = model_values(model) if "name" in model else {}
     return optimizer.make(
         fields.name,
         max_grad_norm=fields.max_grad_norm,
         layerwise_decay=fields.get("layerwise_decay", 1.0),
         frozen_layers=fields.get("frozen_layers", -1),
         ema_decay=fields.get("ema_decay", 0.0),
-        num_layers=layers,
+        num_layers=values.get("num_hidden_layers", 0),
+        mup_width_ratio=width_scaling.mup_width_ratio(values),
         frozen_parts=("encoder",) if freezes_encoder(config) else (),
         **schema.own_fields(config, "optimizer.name"),
     )

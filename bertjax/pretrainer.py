@@ -53,7 +53,8 @@ class Encoder(Protocol):
     the LayerNorm of a head's transform have biases; `head_transform`, `decoder_bias` and
     `tie_word_embeddings`, whether a masked language model has a transform, and whether its output
     layer has a bias and is tied to the word embeddings (default of all: true); and
-    `classifier_pooling`.
+    `classifier_pooling`. Those of muP (`layers/width_scaling.py`) determine the initial values of
+    heads as well.
     """
 
     vocab_size: int

@@ -17,7 +17,7 @@ from bertjax import build
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import heads as huggingface_heads
-from bertjax.huggingface import model, parts
+from bertjax.huggingface import model, parts, width_scaling
 from bertjax.huggingface import tokenizer as huggingface_tokenizer
 from bertjax.huggingface.importing import new_folder
 from bertjax.huggingface.model_card import Card
@@ -139,6 +139,7 @@ def write(
     if generator:
         run, params = _generator(architecture, run, params, source)
         facts["tower"] = "generator"
+    run, params = width_scaling.to_standard(run, params)
     released, left_out = parts.to_hf(model_type, run, params, tokenizer, str(checkpoint))
     (class_name,) = released.config["architectures"]
     rows = _score_rows([source.results] if source.results else [])

@@ -92,6 +92,7 @@ class SelfAttention(nn.Module):
         attention.
       kernel: Kernel that computes it (`layers/attention_kernels.py`).
       alibi: Biases of the scores by distance; None for none.
+      query_scale: Factor of the queries.
     """
 
     num_heads: int
@@ -104,6 +105,7 @@ class SelfAttention(nn.Module):
     window: int = 0
     kernel: KernelName = ""
     alibi: Alibi | None = None
+    query_scale: float = 1.0
 
     @nn.compact
     def __call__(
@@ -159,6 +161,8 @@ class SelfAttention(nn.Module):
 
     def _query_and_key(self, x):
         query, key = self._heads(x, "query"), self._heads(x, "key")
+        if self.query_scale != 1:
+            query = query * self.query_scale
         if self.rotary is None:
             return query, key
         return self.rotary(query), self.rotary(key)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from bertjax.constraints import integer
 from bertjax.interfaces import Batch
-from bertjax.layers import masks
+from bertjax.layers import masks, width_scaling
 from bertjax.layers.dense import (
     Dense,
     Initializer,
@@ -114,7 +114,7 @@ def prediction_transform(
         features or encoder.embedding_size,
         hidden_act or encoder.hidden_act,
         encoder.layer_norm_eps,
-        encoder.initializer_range,
+        width_scaling.hidden_stddev(encoder),
         get_precision(encoder.precision),
         use_bias=getattr(encoder, "classifier_bias", True),
         norm_bias=getattr(encoder, "norm_bias", True),
@@ -223,7 +223,8 @@ def pooled_output(
         mean = pooling == "mean"
         summary = masks.mean(sequence, batch["attention_mask"]) if mean else sequence[:, 0]
         return prediction_transform(encoder, "pooler", features=encoder.hidden_size)(summary)
-    pooler = Pooler(encoder.initializer_range, hidden_act=pooler_act, name="pooler")
+    stddev = width_scaling.hidden_stddev(encoder)
+    pooler = Pooler(stddev, hidden_act=pooler_act, name="pooler")
     sequence = token_output(encoder, encoded, mix_layer_norm=mix_layer_norm)
     if encoded.layers is not None:
         return pooler(masks.mean(sequence, batch["attention_mask"])[:, None])

@@ -20,7 +20,7 @@ from bertjax.constraints import (
 )
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
-from bertjax.layers import masks
+from bertjax.layers import masks, width_scaling
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PostNormBlock
@@ -129,6 +129,9 @@ class Model(nn.Module):
       remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
+      mup_base_width: `hidden_size` of the base model of the maximal update parametrisation, on
+        which the learning rate was tuned (`layers/width_scaling.py`); 0 for none.
+      mup_base_heads: `num_attention_heads` of the base model; 0 for heads of the same width.
     """
 
     vocab_size: PositiveInt = 30522
@@ -152,9 +155,12 @@ class Model(nn.Module):
     remat: RematPolicy = "none"
     unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
+    mup_base_width: NonNegativeInt = 0
+    mup_base_heads: NonNegativeInt = 0
 
     relations = (
         EQUAL_HEADS,
+        width_scaling.BASE_HEADS,
         Relation(
             ("position_offset", "max_position_embeddings"),
             lambda offset, rows: offset < rows,
@@ -189,7 +195,7 @@ class Model(nn.Module):
         self.embeddings_project = Dense(
             (self.hidden_size,),
             (None, "embed"),
-            initializer_range=self.initializer_range,
+            initializer_range=width_scaling.hidden_stddev(self),
             precision=precision,
         )
         self.layers = Stack(
@@ -199,7 +205,7 @@ class Model(nn.Module):
             unroll=self.unroll,
             keep_hidden_states=self.output_hidden_states,
         )
-        self.pooler = Pooler(self.initializer_range, precision)
+        self.pooler = Pooler(width_scaling.hidden_stddev(self), precision)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         return self.encode(self.embed(batch, train=train), batch, train=train)
@@ -233,7 +239,7 @@ class Model(nn.Module):
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
         """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
+        return self.word_embeddings.attend(width_scaling.scale_output(self, hidden))
 
     def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
         axes = (axis, "embed")
@@ -245,15 +251,19 @@ class Model(nn.Module):
         return SelfAttention(
             self.num_attention_heads,
             self.attention_probs_dropout_prob,
-            self.initializer_range,
+            width_scaling.hidden_stddev(self),
             precision,
             kernel=self.attention_kernel,
+            query_scale=width_scaling.query_scale(self),
             **options,
         )
 
     def _block(self, precision: Precision) -> PostNormBlock:
         attention = self._attention(precision)
         feed_forward = FeedForward(
-            self.intermediate_size, self.hidden_act, self.initializer_range, precision
+            self.intermediate_size,
+            self.hidden_act,
+            width_scaling.hidden_stddev(self),
+            precision,
         )
         return PostNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps)

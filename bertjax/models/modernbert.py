@@ -15,6 +15,7 @@ from bertjax.constraints import (
     DropoutRate,
     Epsilon,
     InitStddev,
+    NonNegativeInt,
     OneOf,
     PositiveFloat,
     PositiveInt,
@@ -22,7 +23,7 @@ from bertjax.constraints import (
     integer,
 )
 from bertjax.interfaces import Batch
-from bertjax.layers import masks
+from bertjax.layers import masks, width_scaling
 from bertjax.layers.alternating_stack import AlternatingStack
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
@@ -69,6 +70,9 @@ class Model(nn.Module):
       remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/alternating_stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
+      mup_base_width: `hidden_size` of the base model of the maximal update parametrisation, on
+        which the learning rate was tuned (`layers/width_scaling.py`); 0 for none.
+      mup_base_heads: `num_attention_heads` of the base model; 0 for heads of the same width.
     """
 
     vocab_size: PositiveInt = 50368
@@ -94,8 +98,10 @@ class Model(nn.Module):
     remat: RematPolicy = "none"
     unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
+    mup_base_width: NonNegativeInt = 0
+    mup_base_heads: NonNegativeInt = 0
 
-    relations = (EQUAL_HEADS,)
+    relations = (EQUAL_HEADS, width_scaling.BASE_HEADS)
 
     # Nothing has a bias, the transforms of heads included, but for the last linear map of a head.
     norm_bias, classifier_bias = False, False
@@ -134,7 +140,7 @@ class Model(nn.Module):
 
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
+        return self.word_embeddings.attend(width_scaling.scale_output(self, hidden))
 
     @property
     def embedding_size(self) -> int:
@@ -143,23 +149,25 @@ class Model(nn.Module):
 
     def _block(self, layer: int) -> PreNormBlock:
         is_global = layer % self.global_attn_every_n_layers == 0
-        residual = self.initializer_range / math.sqrt(2 * self.num_hidden_layers)
+        stddev = width_scaling.hidden_stddev(self)
+        residual = stddev / math.sqrt(2 * self.num_hidden_layers)
         precision = get_precision(self.precision)
         attention = SelfAttention(
             self.num_attention_heads,
             self.attention_probs_dropout_prob,
-            self.initializer_range,
+            stddev,
             precision,
             residual,
             use_bias=False,
             rotary=Rotary(self.global_rope_theta if is_global else self.local_rope_theta),
             window=0 if is_global else self.local_attention,
             kernel=self.attention_kernel,
+            query_scale=width_scaling.query_scale(self),
         )
         feed_forward = FeedForward(
             self.intermediate_size,
             self.hidden_act,
-            self.initializer_range,
+            stddev,
             precision,
             residual,
             use_bias=False,

@@ -161,6 +161,9 @@ def smaller(fields: Mapping[str, Any], size: float, depth: float = 1.0) -> dict[
             f"{1 / fields['num_attention_heads']:.4g}"
         )
     found = {
+        # The base model's generator is as much smaller: the ratio of the widths is the encoder's.
+        "mup_base_width": round(size * fields.get("mup_base_width", 0)),
+        "mup_base_heads": round(size * fields.get("mup_base_heads", 0)),
         "hidden_size": width,
         "num_hidden_layers": max(round(depth * fields["num_hidden_layers"]), 1),
         "num_attention_heads": heads,

@@ -11,6 +11,7 @@ from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.dense import Dense
 from bertjax.layers.layer_choice import Frozen, Teacher
+from bertjax.layers.width_scaling import output_stddev
 from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Sum, SummaryMetric
 
 
@@ -87,7 +88,7 @@ class Objective(pretrainer.Objective):
                 (width,),
                 ("embed", None),
                 use_bias=False,
-                initializer_range=encoder.initializer_range,
+                initializer_range=output_stddev(encoder),
                 name=name,
             )
 

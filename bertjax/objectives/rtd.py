@@ -14,6 +14,7 @@ from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.layers.dense import Dense, activation, get_precision
 from bertjax.layers.heads import Classifier
+from bertjax.layers.width_scaling import hidden_stddev, output_stddev
 from bertjax.pretrainer import Encoded, Encoder, Sum, SummaryMetric
 
 
@@ -78,9 +79,9 @@ class Objective(pretrainer.Objective):
         dense = Dense(
             (encoder.hidden_size,),
             ("embed", None),
-            initializer_range=encoder.initializer_range,
+            initializer_range=hidden_stddev(encoder),
             precision=get_precision(encoder.precision),
             name="dense",
         )
         hidden = activation(encoder.hidden_act)(dense(sequence))
-        return Classifier(1, encoder.initializer_range, name="classifier")(hidden)[..., 0]
+        return Classifier(1, output_stddev(encoder), name="classifier")(hidden)[..., 0]

@@ -16,6 +16,7 @@ from bertjax.constraints import Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import losses
 from bertjax.layers.heads import Classifier
+from bertjax.layers.width_scaling import output_stddev
 from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum, SummaryMetric
 
 
@@ -52,4 +53,4 @@ class Objective(pretrainer.Objective):
     @nn.compact
     def logits(self, encoder: Encoder, encoded: Encoded) -> Float[Array, "B C"]:
         """Logits of the two labels."""
-        return Classifier(2, encoder.initializer_range, name="classifier")(encoded.pooled)
+        return Classifier(2, output_stddev(encoder), name="classifier")(encoded.pooled)

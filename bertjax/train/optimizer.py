@@ -1,7 +1,8 @@
 """Build an optimizer: gradient clipping, an algorithm from `optimizers/`, and what all share.
 
 Shared by all algorithms: no weight decay of biases and LayerNorm scales, nor of parameters without
-a gradient; layer-wise learning rate decay; frozen parts; an average of the weights.
+a gradient; layer-wise learning rate decay; frozen parts; an average of the weights. The muP rule
+for wider models is part of those algorithms that it is stated for.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,6 +32,9 @@ FIRST_LAYER = "first_layer"
 """A layer below the stack (`models/modernbert.py`)."""
 _ABOVE = ("pooler", "norm")
 """Parts of an encoder above the stack."""
+
+UNSCALED = optax.identity()
+"""The rule for the widths of a model in the standard parametrisation."""
 
 DECAY_BELOW_ONE = Relation(
     ("learning_rate", "weight_decay"),
@@ -64,6 +68,7 @@ def make(
     frozen_layers: int = -1,
     frozen_parts: Sequence[str] = (),
     ema_decay: float = 0.0,
+    mup_width_ratio: float = 0.0,
     **hyperparameters: Any,
 ) -> AveragingOptimizer:
     """Builds the map from gradient to direction; a step subtracts learning rate times direction.
@@ -77,21 +82,51 @@ def make(
         none of them.
       frozen_parts: Top-level names of parameters that are not trained and have no optimizer state.
       ema_decay: Decay of a moving average of the weights; 0 for the optimizer's own one, if any.
+      mup_width_ratio: m, the width of a muP model over its base model's; 0 for a model in the
+        standard parametrisation.
       hyperparameters: Fields of the optimizer.
 
     Raises:
-      UserError: an unknown name.
+      UserError: an unknown name, or an algorithm without a rule for muP.
     """
     algorithm = catalog.load(FOLDER, name).Optimizer(**hyperparameters)
+    rule = (_mup_rule(name, mup_width_ratio),) if mup_width_ratio else ()
     clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
     # One flat chain: checkpoints name optimizer state by its index here.
-    chain = [clip, *algorithm.transforms()]
+    chain = [clip, *algorithm.transforms(*rule)]
     if layerwise_decay != 1.0:
         chain.append(scale_by_depth(layerwise_decay, num_layers))
     if frozen_layers >= 0:
         chain.append(freeze_layers(frozen_layers, num_layers))
     transform = _freeze(frozen_parts, _with_gradient_mask(optax.chain(*chain)))
     return AveragingOptimizer(*transform, _averaging(algorithm, ema_decay))
+
+
+def _mup_rule(name: str, width_ratio: float) -> optax.GradientTransformation:
+    """Divides the updates of kernels by m (Yang et al. 2022, table 3).
+
+    It stands before the decoupled weight decay, which does not depend on the width (appendix B.3).
+
+    Raises:
+      UserError: an algorithm without this rule.
+    """
+    if not _has_mup_rule(name):
+        known = ", ".join(filter(_has_mup_rule, catalog.names(FOLDER)))
+        raise UserError(
+            f"config.optimizer.name: got {name!r} with a model that has mup_base_width, expected "
+            f"one of {known}, which have a rule for its widths; change the optimizer"
+        )
+    if width_ratio == 1:
+        return UNSCALED
+
+    def scale(path: tuple, update: Array) -> Array:
+        return update / width_ratio if parameter_name(path)[-1] == "kernel" else update
+
+    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
+
+
+def _has_mup_rule(name: str) -> bool:
+    return getattr(catalog.load(FOLDER, name).Optimizer, "has_mup_rule", False)
 
 
 def _averaging(algorithm: Any, ema_decay: float) -> Averaging:

@@ -123,6 +123,8 @@ OWN = {
         "model.num_hidden_layers": "5",
         "model.local_attention": "6",
     },
+    # Twice as wide as the base model, in heads of twice the width.
+    "mup.py:256": {"model.mup_base_width": "12", "model.mup_base_heads": "3"},
     "vit.py:tiny": {"data.input": "('digits',)", "data.max_seq_length": "1"},
 }
 """Fields of single recipes, in addition to SHRUNK."""

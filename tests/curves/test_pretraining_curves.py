@@ -18,6 +18,7 @@ PRETRAINING = (
     "large_batch.py:lamb_64k",
     "students.py:distilbert_alone",
     "bert_wwm.py:tiny",
+    "mup.py:256",
     "roberta.py:tiny",
     "modernbert.py:tiny",
     "neobert.py:tiny",

@@ -14,6 +14,7 @@ from bertjax.layers import losses
 from bertjax.layers.dense import ActivationName
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
+from bertjax.layers.width_scaling import output_stddev
 from bertjax.pretrainer import Encoded, Encoder, Sum
 from bertjax.tasks.glue.table import TASKS, glue_task
 
@@ -98,7 +99,7 @@ class Task(pretrainer.Task):
         )
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
         num_labels = glue_task(self.dataset).num_labels
-        logits_BC = TaskClassifier(num_labels, encoder.initializer_range, name="classifier")(pooled)
+        logits_BC = TaskClassifier(num_labels, output_stddev(encoder), name="classifier")(pooled)
         weights = batch.get("example_weight", jnp.ones(len(logits_BC)))
         if "task_ids" in batch:
             weights = weights * (batch["task_ids"] == self.task_id)

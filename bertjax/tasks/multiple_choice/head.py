@@ -15,6 +15,7 @@ from bertjax.layers import losses
 from bertjax.layers.dense import ActivationName
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
+from bertjax.layers.width_scaling import output_stddev
 from bertjax.pretrainer import Encoded, Encoder, Sum
 from bertjax.tasks.multiple_choice import files as multiple_choice_files
 
@@ -91,5 +92,5 @@ class Task(pretrainer.Task):
                 f"{self.num_choices}; change batch_size, microbatches or the number of devices"
             )
         pooled = Dropout(self.classifier_dropout)(pooled, train=train)
-        logits = TaskClassifier(1, encoder.initializer_range, name="classifier")(pooled)
+        logits = TaskClassifier(1, output_stddev(encoder), name="classifier")(pooled)
         return logits.reshape(-1, self.num_choices), weights[:: self.num_choices]

@@ -11,6 +11,7 @@ from bertjax.layers import heads as layers_heads
 from bertjax.layers import losses
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
+from bertjax.layers.width_scaling import output_stddev
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
@@ -60,7 +61,7 @@ class Task(pretrainer.Task):
             transform=self.token_transform,
         )
         sequence = Dropout(self.classifier_dropout)(sequence, train=train)
-        logits = TaskClassifier(len(self.labels), encoder.initializer_range, name="classifier")(
+        logits = TaskClassifier(len(self.labels), output_stddev(encoder), name="classifier")(
             sequence
         )
         return logits, word_weights(batch)

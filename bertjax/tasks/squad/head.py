@@ -11,6 +11,7 @@ from bertjax.interfaces import Batch
 from bertjax.layers import heads as layers_heads
 from bertjax.layers import losses, masks
 from bertjax.layers.heads import TaskClassifier
+from bertjax.layers.width_scaling import output_stddev
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 CONTEXT, CLS = 1, 2
@@ -81,7 +82,7 @@ class Task(pretrainer.Task):
             mix_layer_norm=self.mix_layer_norm,
             transform=self.token_transform,
         )
-        logits = TaskClassifier(2, encoder.initializer_range, name="classifier")(sequence)
+        logits = TaskClassifier(2, output_stddev(encoder), name="classifier")(sequence)
         key_mask = masks.padding_mask(batch["attention_mask"])[:, None]
         logits_B2L = jnp.where(key_mask, logits.swapaxes(1, 2), jnp.finfo(jnp.float32).min)
         return logits_B2L, batch.get("example_weight", jnp.ones(len(sequence)))

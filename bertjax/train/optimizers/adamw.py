@@ -5,7 +5,7 @@ import dataclasses
 import optax
 
 from bertjax.constraints import Epsilon, NonNegativeFloat, ShareBelowOne
-from bertjax.train.optimizer import DECAY_BELOW_ONE, add_decayed_weights
+from bertjax.train.optimizer import DECAY_BELOW_ONE, UNSCALED, add_decayed_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +25,18 @@ class Optimizer:
     adam_eps: Epsilon = 1e-6
 
     relations = (DECAY_BELOW_ONE,)
+    has_mup_rule = True
 
-    def transforms(self) -> tuple[optax.GradientTransformation, ...]:
-        """The steps of the chain from clipped gradient to direction."""
+    def transforms(
+        self, mup_rule: optax.GradientTransformation = UNSCALED
+    ) -> tuple[optax.GradientTransformation, ...]:
+        """The steps of the chain from clipped gradient to direction.
+
+        Args:
+          mup_rule: Scales the direction by the width of the model, but not the weight decay.
+        """
         return (
             optax.scale_by_adam(self.adam_b1, self.adam_b2, self.adam_eps),
+            mup_rule,
             add_decayed_weights(self.weight_decay),
         )

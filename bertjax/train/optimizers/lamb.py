@@ -15,6 +15,8 @@ from bertjax.train.optimizers import adamw
 class Optimizer(adamw.Optimizer):
     """AdamW followed by the trust ratio; same hyperparameters and defaults."""
 
+    has_mup_rule = False  # the trust ratio would undo it
+
     def transforms(self) -> tuple[optax.GradientTransformation, ...]:
         """The steps of the chain from clipped gradient to direction."""
         return (*super().transforms(), scale_by_trust_ratio())

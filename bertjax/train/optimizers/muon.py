@@ -39,6 +39,8 @@ class Optimizer(adamw.Optimizer):
     muon_steps: PositiveInt = 5
     muon_rms: PositiveFloat = 0.2
 
+    has_mup_rule = False  # the update of a matrix has a scale of its own
+
     def transforms(self) -> tuple[optax.GradientTransformation, ...]:
         """The steps of the chain from clipped gradient to direction."""
         muon = _scale_by_muon(self.muon_momentum, self.muon_steps, self.muon_rms)

@@ -11,7 +11,7 @@ import optax
 
 from bertjax.constraints import Epsilon, NonNegativeFloat, OpenShare, Relation, ShareBelowOne
 from bertjax.train.averaging import Averaging, ScheduleFree
-from bertjax.train.optimizer import DECAY_BELOW_ONE, add_decayed_weights
+from bertjax.train.optimizer import DECAY_BELOW_ONE, UNSCALED, add_decayed_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +46,20 @@ class Optimizer:
             "leave it out",
         ),
     )
+    has_mup_rule = True
 
-    def transforms(self) -> tuple[optax.GradientTransformation, ...]:
-        """The steps of the chain from clipped gradient to direction."""
+    def transforms(
+        self, mup_rule: optax.GradientTransformation = UNSCALED
+    ) -> tuple[optax.GradientTransformation, ...]:
+        """The steps of the chain from clipped gradient to direction.
+
+        Args:
+          mup_rule: Scales the direction by the width of the model, but not the weight decay.
+        """
         adam = optax.scale_by_rms(
             self.adam_b2, self.adam_eps, eps_in_sqrt=False, bias_correction=True
         )
-        return (adam, add_decayed_weights(self.weight_decay))
+        return (adam, mup_rule, add_decayed_weights(self.weight_decay))
 
     def averaging(self) -> Averaging:
         """The average that the weights of evaluation are."""

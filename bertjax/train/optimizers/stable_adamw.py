@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from bertjax.constraints import Epsilon, NonNegativeFloat, ShareBelowOne
 from bertjax.train import matrices
-from bertjax.train.optimizer import DECAY_BELOW_ONE, add_decayed_weights
+from bertjax.train.optimizer import DECAY_BELOW_ONE, UNSCALED, add_decayed_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +34,22 @@ class Optimizer:
     adam_eps: Epsilon = 1e-6
 
     relations = (DECAY_BELOW_ONE,)
+    has_mup_rule = True
 
-    def transforms(self) -> tuple[optax.GradientTransformation, ...]:
-        """The steps of the chain from clipped gradient to direction."""
-        return (_stable_adamw(self),)
+    def transforms(
+        self, mup_rule: optax.GradientTransformation = UNSCALED
+    ) -> tuple[optax.GradientTransformation, ...]:
+        """The steps of the chain from clipped gradient to direction.
+
+        Args:
+          mup_rule: Scales the direction by the width of the model, but not the weight decay.
+        """
+        return (_stable_adamw(self, mup_rule),)
 
 
-def _stable_adamw(fields: Optimizer) -> optax.GradientTransformationExtraArgs:
+def _stable_adamw(
+    fields: Optimizer, mup_rule: optax.GradientTransformation
+) -> optax.GradientTransformationExtraArgs:
     """AdamW whose direction, weight decay included, is divided by max(1, RMS) in each layer.
 
     RMS^2 is the mean of gradient^2 / max(second moment, eps^2) over a parameter of a layer.
@@ -55,6 +64,7 @@ def _stable_adamw(fields: Optimizer) -> optax.GradientTransformationExtraArgs:
 
     def update(gradient, state, params, *, has_gradient, **_):
         direction, state = adam.update(gradient, state)
+        direction, _ = mup_rule.update(direction, mup_rule.init(params))
         direction, _ = decay.update(
             direction, decay.init(params), params, has_gradient=has_gradient
         )
