@@ -310,10 +310,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     values = model_values(model) if "name" in model else {}
     return optimizer.make(
         fields.name,
-        max_grad_norm=fields.max_grad_norm,
-        layerwise_decay=fields.get("layerwise_decay", 1.0),
-        frozen_layers=fields.get("frozen_layers", -1),
-        ema_decay=fields.get("ema_decay", 0.0),
+        **{name: fields[name] for name in optimizer.SHARED if name in fields},
         num_layers=values.get("num_hidden_layers", 0),
         mup_width_ratio=width_scaling.mup_width_ratio(values),
         frozen_parts=("encoder",) if freezes_encoder(config) else (),

@@ -11,12 +11,31 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.constraints import Relation
 from bertjax.interfaces import Params
 
 Average = Mapping[str, Any] | None
-"""The average as `params`, and scalars of the algorithm; None without averaging."""
+"""The average as `params`, and other state of the algorithm; None without averaging."""
+
+
+RELATIONS = (
+    Relation(
+        ("lawa_every", "lawa_window"),
+        lambda every, window: bool(every) == bool(window),
+        "both or neither",
+        "set both, or leave out both",
+    ),
+    Relation(
+        ("ema_decay", "lawa_every"),
+        lambda decay, every: not (decay and every),
+        "one average of the weights",
+        "set one of them to 0",
+    ),
+)
+"""Of the fields of `config.optimizer` that choose an average."""
 
 
 class Averaging:
@@ -37,6 +56,7 @@ class Averaging:
         *,
         step: Int[Array, ""],
         learning_rate: Float[Array, ""],
+        finite: Bool[Array, ""],
     ) -> Average:
         """The average after a step.
 
@@ -45,6 +65,7 @@ class Averaging:
           params: After the step.
           step: Steps done before it.
           learning_rate: Of the step.
+          finite: Whether the step changed the parameters; else the average does not change either.
         """
         return None
 
@@ -72,10 +93,11 @@ class ExponentialMovingAverage(Averaging):
         *,
         step: Int[Array, ""],
         learning_rate: Float[Array, ""],
+        finite: Bool[Array, ""],
     ) -> Average:
         assert average is not None
         decay = jnp.minimum(self.decay, (1 + step) / (10 + step))
-        return {"params": _interpolate(params, average["params"], decay)}
+        return _where(finite, {"params": _interpolate(params, average["params"], decay)}, average)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,17 +129,69 @@ class ScheduleFree(Averaging):
         *,
         step: Int[Array, ""],
         learning_rate: Float[Array, ""],
+        finite: Bool[Array, ""],
     ) -> Average:
         assert average is not None
         highest = jnp.maximum(average["max_learning_rate"], learning_rate)
         weight = highest**2
         total = average["weight_sum"] + weight
         share = weight / jnp.where(total > 0, total, 1.0)
-        return {
+        following = {
             "params": _interpolate(params, average["params"], 1 - share),
             "weight_sum": total,
             "max_learning_rate": highest,
         }
+        return _where(finite, following, average)
+
+
+@dataclasses.dataclass(frozen=True)
+class LatestWeightAveraging(Averaging):
+    """LAWA: the mean of the weights of the last few times that a number of steps was done.
+
+    Kaddour 2022, section 2; Sanyal et al. 2023, algorithm 1. The mean is of all snapshots as long
+    as there are fewer than `window`; before the first it is the current weights. Which snapshot is
+    replaced follows from the number of steps.
+
+    Attributes:
+      every: Steps between snapshots.
+      window: Number of snapshots that are kept and averaged.
+    """
+
+    every: int
+    window: int
+
+    def init(self, params: Params) -> Average:
+        # Separate trees: a new axis would have to be sharded.
+        return {
+            "params": _copy(params),
+            "snapshots": tuple(_copy(params) for _ in range(self.window)),
+        }
+
+    def update(
+        self,
+        average: Average,
+        params: Params,
+        *,
+        step: Int[Array, ""],
+        learning_rate: Float[Array, ""],
+        finite: Bool[Array, ""],
+    ) -> Average:
+        assert average is not None
+        done = step + 1
+        taken = jnp.maximum(done // self.every, 1)  # with the one of this step
+        newest, count = (taken - 1) % self.window, jnp.minimum(taken, self.window)
+
+        def take(snapshots: tuple[Params, ...]) -> Average:
+            snapshots = tuple(
+                _where(newest == place, params, old) for place, old in enumerate(snapshots)
+            )
+            shares = (jnp.arange(self.window) < count) / count
+            mean = jax.tree.map(lambda *leaves: sum(map(jnp.multiply, shares, leaves)), *snapshots)
+            return {"params": mean, "snapshots": snapshots}
+
+        # A step without a snapshot does not read the snapshots, which are larger than all else.
+        is_due = (done % self.every == 0) | (done < self.every)
+        return lax.cond(is_due, lambda: take(average["snapshots"]), lambda: dict(average))
 
 
 NO_AVERAGE = Averaging()
@@ -136,6 +210,10 @@ def restart(average: Average, params: Params) -> Average:
 def _interpolate(params: Params, average: Params, share: float | Float[Array, ""]) -> Params:
     """A share of the average and the rest of the parameters."""
     return jax.tree.map(lambda new, old: share * old + (1 - share) * new, params, average)
+
+
+def _where(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
 def _copy(params: Params) -> Params:

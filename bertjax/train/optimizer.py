@@ -19,9 +19,20 @@ from bertjax import catalog
 from bertjax.constraints import Relation
 from bertjax.errors import UserError
 from bertjax.interfaces import Params
-from bertjax.train.averaging import NO_AVERAGE, Averaging, ExponentialMovingAverage
+from bertjax.train.averaging import (
+    NO_AVERAGE,
+    Averaging,
+    ExponentialMovingAverage,
+    LatestWeightAveraging,
+)
 
 FOLDER = "train/optimizers"
+
+SHARED = (
+    *("max_grad_norm", "layerwise_decay", "frozen_layers"),
+    *("ema_decay", "lawa_every", "lawa_window"),
+)
+"""Fields of `config.optimizer` that `make` applies to every algorithm."""
 
 NO_DECAY = ("bias", "scale")
 STACKED = ("layers", "block")
@@ -68,6 +79,8 @@ def make(
     frozen_layers: int = -1,
     frozen_parts: Sequence[str] = (),
     ema_decay: float = 0.0,
+    lawa_every: int = 0,
+    lawa_window: int = 0,
     mup_width_ratio: float = 0.0,
     **hyperparameters: Any,
 ) -> AveragingOptimizer:
@@ -82,6 +95,8 @@ def make(
         none of them.
       frozen_parts: Top-level names of parameters that are not trained and have no optimizer state.
       ema_decay: Decay of a moving average of the weights; 0 for the optimizer's own one, if any.
+      lawa_every: Steps between the snapshots of the weights that are averaged; 0 for none.
+      lawa_window: Number of these snapshots.
       mup_width_ratio: m, the width of a muP model over its base model's; 0 for a model in the
         standard parametrisation.
       hyperparameters: Fields of the optimizer.
@@ -99,7 +114,8 @@ def make(
     if frozen_layers >= 0:
         chain.append(freeze_layers(frozen_layers, num_layers))
     transform = _freeze(frozen_parts, _with_gradient_mask(optax.chain(*chain)))
-    return AveragingOptimizer(*transform, _averaging(algorithm, ema_decay))
+    averaging = _averaging(algorithm, ema_decay, lawa_every, lawa_window)
+    return AveragingOptimizer(*transform, averaging)
 
 
 def _mup_rule(name: str, width_ratio: float) -> optax.GradientTransformation:
@@ -129,9 +145,11 @@ def _has_mup_rule(name: str) -> bool:
     return getattr(catalog.load(FOLDER, name).Optimizer, "has_mup_rule", False)
 
 
-def _averaging(algorithm: Any, ema_decay: float) -> Averaging:
+def _averaging(algorithm: Any, ema_decay: float, lawa_every: int, lawa_window: int) -> Averaging:
     if ema_decay:
         return ExponentialMovingAverage(ema_decay)
+    if lawa_every:
+        return LatestWeightAveraging(lawa_every, lawa_window)
     return algorithm.averaging() if hasattr(algorithm, "averaging") else NO_AVERAGE
 
 

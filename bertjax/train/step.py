@@ -196,23 +196,27 @@ def _update(
     finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(gradient_norm)
     updates, opt_state = optimizer.update(gradient, state.opt_state, gradient_params)
     updates = jax.tree.map(lambda update: -metrics["learning_rate"] * update, updates)
-    params = optax.apply_updates(state.params, updates)
-    average = averaging_of(optimizer).update(
-        state.average, params, step=state.step, learning_rate=metrics["learning_rate"]
-    )
 
     def select(new, old):
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 
+    params = select(optax.apply_updates(state.params, updates), state.params)
+    average = averaging_of(optimizer).update(
+        state.average,
+        params,
+        step=state.step,
+        learning_rate=metrics["learning_rate"],
+        finite=finite,
+    )
     skipped = (~finite).astype(jnp.int32)
     state = state.replace(
         step=state.step + 1,
-        params=select(params, state.params),
+        params=params,
         opt_state=select(opt_state, state.opt_state),
         carry=select(carry, state.carry),
         skipped=state.skipped + skipped,
         skipped_in_a_row=(state.skipped_in_a_row + 1) * skipped,
-        average=select(average, state.average),
+        average=average,
     )
     return state, {"gradient_norm": gradient_norm, "skipped": skipped}
 

@@ -37,7 +37,7 @@ from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import PRECISIONS
 from bertjax.tokenizers import tokenizer
 from bertjax.tokenizers.definitions import UNICODE_FORMS
-from bertjax.train import epochs, optimizer, schedule
+from bertjax.train import averaging, epochs, optimizer, schedule
 from bertjax.train.checkpoint import folder
 from bertjax.train.sharding import MeshRules, MeshSize
 
@@ -255,6 +255,9 @@ class Optimizer:
       freeze_encoder: Whether only the modules above the encoder are trained.
       ema_decay: Decay of a moving average of the weights, which evaluation, export and fine-tuning
         use (`train/averaging.py`); 0 for none.
+      lawa_every: Steps between snapshots of the weights, whose mean is used in the same way; 0 for
+        none.
+      lawa_window: Number of the latest snapshots that are averaged.
     """
 
     name: PLUG_INS["optimizer.name"].hint
@@ -268,6 +271,10 @@ class Optimizer:
     frozen_layers: Annotated[int, integer(-1, meaning="-1 freezes nothing")]
     freeze_encoder: bool
     ema_decay: Annotated[float, share(open_high=True, meaning="0 averages nothing")]
+    lawa_every: Annotated[int, integer(0, meaning="0 averages nothing")] = 0
+    lawa_window: Annotated[int, integer(0, meaning="0 averages nothing")] = 0
+
+    relations = averaging.RELATIONS
 
 
 class Model:

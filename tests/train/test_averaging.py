@@ -1,5 +1,7 @@
 """Averages of weights: by hand, against optax, in the training step and in checkpoints."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,12 @@ from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.train import optimizer
-from bertjax.train.averaging import NO_AVERAGE, ExponentialMovingAverage, ScheduleFree
+from bertjax.train.averaging import (
+    NO_AVERAGE,
+    ExponentialMovingAverage,
+    LatestWeightAveraging,
+    ScheduleFree,
+)
 from bertjax.train.checkpoint import origin, restore
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.state import create, unbox
@@ -73,12 +80,20 @@ def rate(step):
     return 0.1 * jnp.minimum((step + 1) / 3, 1.0)
 
 
+def made(name, fields):
+    return optimizer.make(name, max_grad_norm=0.0, weight_decay=DECAY, **fields)
+
+
+@functools.cache
+def step_of(name, **fields):
+    """The training step."""
+    return jax.jit(make_train_step(PRETRAINER, made(name, fields), rate, seed=0))
+
+
 def run(name, batches, **fields):
     """The states before the first and after every step."""
-    transform = optimizer.make(name, max_grad_norm=0.0, weight_decay=DECAY, **fields)
-    step = jax.jit(make_train_step(PRETRAINER, transform, rate, seed=0))
-    start = create(PRETRAINER, transform, batch_of(0), 0)
-    states = [unbox(start)]
+    step = step_of(name, **fields)
+    states = [unbox(create(PRETRAINER, made(name, fields), batch_of(0), 0))]
     for batch in batches:
         states.append(step(states[-1], batch)[0])
     return states
@@ -135,6 +150,30 @@ def test_a_moving_average_by_hand_leaves_training_unchanged():
     assert plain[1].evaluation_params is plain[1].params
 
 
+LAWA = {"lawa_every": 2, "lawa_window": 3}
+
+
+def test_the_mean_of_the_latest_weights_by_hand_also_when_resumed(tmp_path):
+    """Four snapshots, the fourth in place of the first; step 6 is skipped (invariant 3)."""
+    batches = [batch_of(step, np.inf if step == 5 else 1.0) for step in range(9)]
+    plain = run("adamw", batches)
+    states = run("adamw", batches, **LAWA)
+    weights = [np.asarray(state.params["encoder"]["embedding"], np.float64) for state in plain]
+    snapshots = [[0], [1], [2], [2], [2, 4], [2, 4], [2, 4, 6], [2, 4, 6], [4, 6, 8], [4, 6, 8]]
+    np.testing.assert_array_equal(weights[6], weights[5])
+    for before, state, steps in zip(plain, states, snapshots, strict=True):
+        close(state.params, before.params, rtol=0)
+        found = state.evaluation_params["encoder"]["embedding"]
+        wanted = np.mean([weights[step] for step in steps], axis=0)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(states[5], step=5)
+    restored = restore.load(tmp_path / "checkpoints" / "5", states[0])
+    for batch in batches[5:]:
+        restored = step_of("adamw", **LAWA)(restored, batch)[0]
+    close(restored, states[-1], rtol=0)
+
+
 @pytest.mark.parametrize(("name", "decay"), [("schedule_free_adamw", 0.0), ("adamw", 0.9)])
 def test_a_skipped_update_leaves_the_average_unchanged(name, decay):
     states = run(name, [batch_of(0), batch_of(1, np.inf)], ema_decay=decay)
@@ -166,6 +205,13 @@ def test_other_runs_start_from_the_average_of_a_checkpoint(tmp_path):
             {"name": "schedule_free_adamw", "schedule": "constant", "ema_decay": 0.9},
             "ema_decay=0.9, expected 0 with schedule_free_adamw",
         ),
+        (
+            {"name": "schedule_free_adamw", "schedule": "constant", **LAWA},
+            "lawa_every=2, expected 0 with schedule_free_adamw",
+        ),
+        (LAWA | {"ema_decay": 0.9}, "ema_decay=0.9, lawa_every=2, expected one average of the we"),
+        ({"lawa_every": 100}, "lawa_every=100, lawa_window=0, expected both or neither"),
+        ({"lawa_window": 5}, "lawa_every=0, lawa_window=5, expected both or neither"),
     ],
 )
 def test_combinations_without_a_meaning_are_refused(fields, message):
@@ -177,11 +223,12 @@ def test_combinations_without_a_meaning_are_refused(fields, message):
 
 
 def test_the_config_selects_the_average():
-    def made(**fields):
+    def selected(**fields):
         overrides = {f"optimizer.{name}": value for name, value in fields.items()}
         return build.make_optimizer(load_config("configs/bert.py:tiny", overrides)).averaging
 
-    assert made() is NO_AVERAGE
-    assert made(ema_decay=0.5) == ExponentialMovingAverage(0.5)
-    chosen = made(name="schedule_free_adamw", schedule="constant", adam_b1=0.7)
+    assert selected() is NO_AVERAGE
+    assert selected(ema_decay=0.5) == ExponentialMovingAverage(0.5)
+    assert selected(**LAWA) == LatestWeightAveraging(2, 3)
+    chosen = selected(name="schedule_free_adamw", schedule="constant", adam_b1=0.7)
     assert chosen == ScheduleFree(0.7)

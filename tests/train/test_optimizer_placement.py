@@ -40,8 +40,9 @@ NAMES = [
 RATES = {"lion": 0.003, "adafactor": 0.3}
 FIELDS = {
     # Above the noise of float32, which Adam would else scale up to whole steps.
-    **{name: {"adam_eps": 1e-3} for name in ("adamw", "lamb", "muon", "stable_adamw")},
+    **{name: {"adam_eps": 1e-3} for name in ("lamb", "muon", "stable_adamw")},
     "schedule_free_adamw": {"adam_eps": 1e-3},
+    "adamw": {"adam_eps": 1e-3, "lawa_every": 1, "lawa_window": 2},
     "adafactor": {"min_size_to_factor": 4, "ema_decay": 0.5},
 }
 

@@ -6,6 +6,7 @@ of the optimizer (`train/averaging.py`), in place of momentum.
 """
 
 import dataclasses
+import operator
 
 import optax
 
@@ -39,11 +40,14 @@ class Optimizer:
             "'constant' with schedule_free_adamw, whose average replaces the decay",
             "set --config.optimizer.schedule=constant",
         ),
-        Relation(
-            ("ema_decay",),
-            lambda decay: not decay,
-            "0 with schedule_free_adamw, which has an average of its own",
-            "leave it out",
+        *(
+            Relation(
+                (field,),
+                operator.not_,
+                "0 with schedule_free_adamw, which has an average of its own",
+                "leave it out",
+            )
+            for field in ("ema_decay", "lawa_every")
         ),
     )
     has_mup_rule = True
