@@ -240,35 +240,6 @@ def test_round_trip_of_every_task_head(section, end, says, vocabulary, tmp_path)
     assert task == json.loads((tmp_path / "run" / "config.json").read_text())["task"]
 
 
-@pytest.mark.parametrize("recipe", ["bert_wwm", "modernbert"])
-def test_a_mup_model_has_its_multipliers_in_the_exported_weights(recipe, vocabulary, tmp_path):
-    """Queries are scaled by (2 / 1 / 4) ** 0.5, logits by 1 / 4."""
-    mup = {"mup_base_width": 4, "mup_base_heads": 1}
-    params = pretrained(tmp_path / "run", recipe, vocabulary, **mup)
-    export(tmp_path / "run", tmp_path / "theirs")
-    importing.write(importing.read(tmp_path / "theirs"), tmp_path / "again")
-    ids = np.random.default_rng(1).integers(5, 300, (2, 9))
-    batch = {"input_ids": jnp.asarray(ids), "attention_mask": jnp.ones(ids.shape, bool)}
-
-    def logits(folder, params):
-        config = configs.from_json((folder / "config.json").read_text())
-        with config.unlocked():
-            config.model.precision = "float32"
-
-        def forward(module):
-            encoded = module.encoder(batch, train=False)
-            return module.mlm.token_logits(module.encoder, encoded)
-
-        variables = {"params": jax.tree.map(jnp.asarray, trees.nest(params))}
-        return importing.pretrainer(config).apply(variables, method=forward)
-
-    again = restore.load_numpy(tmp_path / "again" / "checkpoints" / "0", "params")
-    wanted = logits(tmp_path / "run", params)
-    found = logits(tmp_path / "again", trees.flatten_names(again))
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
-    assert np.std(wanted) > 0.1
-
-
 @pytest.mark.parametrize("data", [{"knowledge": "graph.spo"}, {"document_context": True}])
 def test_inputs_without_a_counterpart_are_named(data, vocabulary, tmp_path):
     finetuned(tmp_path / "run", "bert_masks30", vocabulary, data=data)
