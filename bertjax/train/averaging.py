@@ -65,7 +65,7 @@ class Averaging:
           params: After the step.
           step: Steps done before it.
           learning_rate: Of the step.
-          finite: Whether the step changed the parameters; else the average does not change either.
+          finite: Whether the step changed the parameters; an update that is not finite is skipped.
         """
         return None
 
@@ -146,11 +146,11 @@ class ScheduleFree(Averaging):
 
 @dataclasses.dataclass(frozen=True)
 class LatestWeightAveraging(Averaging):
-    """LAWA: the mean of the weights of the last few times that a number of steps was done.
+    """Latest weight averaging (LAWA): the mean of the latest snapshots of the weights.
 
-    Kaddour 2022, section 2; Sanyal et al. 2023, algorithm 1. The mean is of all snapshots as long
-    as there are fewer than `window`; before the first it is the current weights. Which snapshot is
-    replaced follows from the number of steps.
+    Kaddour 2022, with a snapshot after each epoch; Sanyal et al. 2023, after a number of steps. The
+    mean is of all snapshots as long as there are fewer than `window`; before the first it is the
+    current weights. Which snapshot is replaced follows from the number of steps.
 
     Attributes:
       every: Steps between snapshots.
