@@ -34,7 +34,7 @@ BASE_HEADS = Relation(
 
 
 def mup_width_ratio(fields: Mapping[str, Any]) -> float:
-    """M of a model with these fields; 0 for the standard parametrisation."""
+    """The ratio m of a model with these fields; 0 for the standard parametrisation."""
     base = fields.get("mup_base_width", 0)
     return fields["hidden_size"] / base if base else 0.0
 
