@@ -19,7 +19,6 @@ import bertjax
 from bertjax.corpus import text
 from bertjax.corpus.prepare import Progress, prepare
 from bertjax.corpus.sources import describe_repeated, find_sources
-from bertjax.errors import UserError
 from bertjax.io import copies, storage
 from bertjax.io.files import cache_directory
 from bertjax.tokenizers import tokenizer
@@ -60,25 +59,18 @@ def get_or_prepare_corpus(
     log: Callable[[str], None],
     progress: Callable[[Progress], None] | None = None,
 ) -> pathlib.Path:
-    """Return the path of the corpus of a run: the given one, a cached one, or a new one.
+    """Return the path of the corpus of a run's raw text: a cached one, or a new one.
 
     Args:
-      data: `config.data`; `corpus` is empty for a corpus to be prepared from the input.
+      data: `config.data`.
       tokenizer_path: The tokenizer's folder or file.
       fingerprint: The tokenizer's fingerprint.
       log: Called with a line for the user.
       progress: Called after every block while a corpus is prepared.
 
     Raises:
-      UserError: The given corpus does not exist, or the input cannot be read.
+      UserError: The input cannot be read.
     """
-    if data["corpus"] and data.get("text_field"):
-        raise UserError(
-            f"config.data.text_field={data['text_field']!r} has no effect: config.data.corpus is "
-            "prepared already; remove one of them"
-        )
-    if data["corpus"]:
-        return copies.local_copy(data["corpus"])
     held_out = {
         "validation_inputs": list(data["validation_input"]),
         "validation_fraction": 0.0 if data["validation_input"] else data["validation_fraction"],

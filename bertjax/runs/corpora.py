@@ -6,23 +6,24 @@ the data that an example format reads itself.
 
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
 
 from bertjax import build
-from bertjax.corpus import cache
 from bertjax.corpus.mixture import entries_of, open_mixture
-from bertjax.corpus.prepare import Progress
 from bertjax.corpus.reader import check_tokenizer, open_corpus, read_manifest
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.io import copies
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 
+if TYPE_CHECKING:
+    from bertjax.corpus.prepare import Progress
+
 
 def read_data(
-    config: ConfigDict, log: Callable[[str], None], progress: Callable[[Progress], None] | None
+    config: ConfigDict, log: Callable[[str], None], progress: "Callable[[Progress], None] | None"
 ) -> tuple[Tokenizer | None, Any, Any]:
     """The tokenizer, None for images, and the training and held-out splits.
 
@@ -51,22 +52,36 @@ def _read_mixture(config: ConfigDict) -> tuple[Tokenizer, Any, Any]:
 
 
 def _tokenized_corpus(
-    config: ConfigDict, log: Callable[[str], None], progress: Callable[[Progress], None] | None
+    config: ConfigDict, log: Callable[[str], None], progress: "Callable[[Progress], None] | None"
 ) -> tuple[Tokenizer, pathlib.Path]:
     """The run's tokenizer and the folder of its corpus, both made if they do not exist."""
     data = config.data
-    if not data.corpus and not data.input:
+    if data.corpus:
+        return _prepared_corpus(config)
+    if not data.input:
         raise UserError(
             "no training text: set --config.data.corpus=DIR, a prepared corpus, or "
             "--config.data.input='(GLOB,)', raw text"
         )
-    if data.corpus:
-        read_manifest(data.corpus)
-    if data.corpus and not config.tokenizer.path:
-        path = copies.local_copy(data.corpus) / "tokenizer"
-    else:
-        path = cache.get_or_train_tokenizer(data, config.tokenizer, log)
+    from bertjax.corpus import cache  # prepares raw text, which the other runs do not read
+
+    path = cache.get_or_train_tokenizer(data, config.tokenizer, log)
     tokenizer = load_tokenizer(path)
     # Checked before the corpus is prepared, which may take hours.
     build.check_vocabulary(config, tokenizer, build.extra_ids(config))
     return tokenizer, cache.get_or_prepare_corpus(data, path, tokenizer.fingerprint, log, progress)
+
+
+def _prepared_corpus(config: ConfigDict) -> tuple[Tokenizer, pathlib.Path]:
+    """The tokenizer, by default that of the corpus, and the folder of a corpus that exists."""
+    data = config.data
+    read_manifest(data.corpus)
+    folder = copies.local_copy(data.corpus)
+    tokenizer = load_tokenizer(config.tokenizer.path or folder / "tokenizer")
+    build.check_vocabulary(config, tokenizer, build.extra_ids(config))
+    if data.get("text_field"):
+        raise UserError(
+            f"config.data.text_field={data.text_field!r} has no effect: config.data.corpus is "
+            "prepared already; remove one of them"
+        )
+    return tokenizer, folder

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from ml_collections import ConfigDict
@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from bertjax import build
 from bertjax import config as configs
 from bertjax.corpus.mixture import MixedCorpus
-from bertjax.corpus.prepare import Progress
 from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.errors import Interrupted
 from bertjax.interfaces import Params
@@ -34,10 +33,15 @@ from bertjax.train.hooks import Evaluate
 from bertjax.train.sharding import local_rows
 from bertjax.train.state import TrainState
 
+if TYPE_CHECKING:
+    from bertjax.corpus.prepare import Progress
+
 Predict = Callable[[Job, Params], list[dict[str, Any]]]
 """Example predictions of a trained model on its held-out text, for the summary."""
 
-ProgressDisplay = Callable[[], contextlib.AbstractContextManager[Callable[[Progress], None] | None]]
+ProgressDisplay = Callable[
+    [], contextlib.AbstractContextManager["Callable[[Progress], None] | None"]
+]
 """A display that is open while a corpus is prepared, and its function to update it."""
 
 

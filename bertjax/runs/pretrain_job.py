@@ -8,7 +8,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -17,7 +17,6 @@ from bertjax import build
 from bertjax import config as configs
 from bertjax.constraints import with_defaults
 from bertjax.corpus.mixture import MixedCorpus, entries_of, phase_weights
-from bertjax.corpus.prepare import Progress
 from bertjax.data.format import ExampleSource, mean_tokens
 from bertjax.interfaces import Tokenizer
 from bertjax.pretrainer import Pretrainer
@@ -30,6 +29,9 @@ from bertjax.train.checkpoint import trees
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 from bertjax.validation import config as validation_config
+
+if TYPE_CHECKING:
+    from bertjax.corpus.prepare import Progress
 
 _WITHOUT_EFFECT = (
     *(*FREE_FIELDS, "num_train_steps", "budget_seconds", "data.phases", "data.cache"),
@@ -112,7 +114,7 @@ def prepare(
     config: ConfigDict,
     workdir: str,
     log: Callable[[str], None],
-    progress: Callable[[Progress], None] | None = None,
+    progress: "Callable[[Progress], None] | None" = None,
 ) -> Job:
     """Reads or makes tokenizer and corpus, builds the trainer and checks everything before step 1.
 

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from bertjax.corpus import cache
-from bertjax.errors import UserError
 
 SETTINGS = {"path": "", "kind": "wordpiece", "vocab_size": 64, "lowercase": True}
 
@@ -46,12 +45,6 @@ def test_the_text_field_is_part_of_the_key_where_it_is_set(data, tmp_path):
     assert "penguins" in pieces[0]
     assert "penguins" not in pieces[2]
     assert "man" in pieces[2]
-
-
-def test_a_text_field_with_a_prepared_corpus_is_refused(data, tmp_path):
-    data |= {"corpus": str(tmp_path), "text_field": "body"}
-    with pytest.raises(UserError, match="text_field='body' has no effect"):
-        cache.get_or_prepare_corpus(data, tmp_path, "fingerprint", lambda line: None)
 
 
 def test_of_concurrent_runs_one_trains_and_the_others_wait(data, tmp_path):

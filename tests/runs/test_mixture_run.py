@@ -146,3 +146,8 @@ def test_mistakes_name_the_corpus(make, corpora):
         apply_overrides(load_config(str(CONFIG)), overrides)
     with pytest.raises(UserError, match=r"data\.mixture does not go with format stream"):
         make(data__format="stream")
+
+
+def test_a_text_field_with_a_prepared_corpus_is_refused(make, corpora):
+    with pytest.raises(UserError, match="text_field='body' has no effect"):
+        make((), data__corpus=str(corpora / "b"), data__text_field="body")
