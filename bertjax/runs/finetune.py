@@ -23,9 +23,9 @@ from bertjax.runs import teachers as runs_teachers
 from bertjax.runs.finetune_job import FREE_FIELDS, Job
 from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
+from bertjax.train import epochs
 from bertjax.train.checkpoint.folder import Retention
 from bertjax.train.checkpoint.manager import Checkpoints
-from bertjax.train.epochs import EvaluateEpochs
 from bertjax.train.sharding import local_rows
 
 
@@ -97,6 +97,14 @@ def _facts(job: Job, init: str) -> dict[str, Any]:
     return facts | ({"left_out": left_out} if left_out else {})
 
 
+def _early_stopping(config: ConfigDict, seed: int, log: session.Log) -> epochs.EarlyStopping | None:
+    if "early_stopping_patience" not in config or not config.early_stopping_patience:
+        return None
+    return epochs.EarlyStopping(
+        results.SCORE, config.early_stopping_patience, lambda line: log(f"seed {seed}: {line}")
+    )
+
+
 def train_seed(
     job: Job, seed: int, interrupt: Interrupt, log: session.Log = lambda line: None
 ) -> results.Result | None:
@@ -108,8 +116,10 @@ def train_seed(
     config, trainer = job.seeded(seed), job.trainer(seed)
     train_split = dataclasses.replace(job.dataset.batches["train"], seed=seed)
     rows = local_rows(train_split.batch_size, job.mesh)
-    evaluation = EvaluateEpochs(
-        train_split.batches_per_epoch, functools.partial(job.evaluate, seed)
+    evaluation = epochs.EvaluateEpochs(
+        train_split.batches_per_epoch,
+        functools.partial(job.evaluate, seed),
+        _early_stopping(config, seed, log),
     )
     provenance = {
         "config": configs.fingerprint(config, ignoring=FREE_FIELDS),

@@ -72,6 +72,8 @@ def finish(folder: pathlib.Path, config: ConfigDict, evaluated: Sequence[epochs.
         "chosen_epoch": chosen["epoch"],
         "scores": scores,
     }
+    if len(evaluated) < config.num_train_epochs:
+        result["stopped_early_after_epoch"] = len(evaluated)
     if jax.process_index() == 0:
         write_json(folder / "result.json", result)
         if not config.keep_checkpoints:

@@ -1,8 +1,10 @@
-"""Evaluate after every epoch, keep the metrics in checkpoints, choose the epoch to report."""
+"""Evaluate after every epoch, choose the epoch to report, stop early without improvement."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bertjax.constraints import Relation
 from bertjax.train.hooks import Hook, Run, Values
 
 Epoch = dict[str, Any]
@@ -14,23 +16,39 @@ RULES = {
 }
 
 
+RELATIONS = (
+    Relation(
+        ("early_stopping_patience", "choose_epoch"),
+        lambda patience, rule: not patience or rule == "best",
+        "early_stopping_patience=0 or choose_epoch='best'",
+        "set --config.choose_epoch=best, since the last epochs are not better",
+    ),
+)
+
+
 class EvaluateEpochs(Hook):
     """Evaluates at the end of each epoch and keeps the metrics.
 
     Args:
       steps_per_epoch: Number of steps of an epoch.
       evaluate: (state, number of the epoch from 1, previous epochs) -> metrics by name.
+      stopping: Ends the run early; None trains all epochs.
     """
 
     def __init__(
-        self, steps_per_epoch: int, evaluate: Callable[[Any, int, Sequence[Epoch]], Values]
+        self,
+        steps_per_epoch: int,
+        evaluate: Callable[[Any, int, Sequence[Epoch]], Values],
+        stopping: "EarlyStopping | None" = None,
     ):
         self._steps_per_epoch, self._evaluate = steps_per_epoch, evaluate
+        self._stopping = stopping
         self.epochs: list[Epoch] = []
 
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
         self.restore(restored)
+        self._stop_early(run.first_step)
 
     def restore(self, restored: Mapping[str, Any]) -> None:
         """Restores the epochs of a checkpoint; also needed when all steps are done."""
@@ -44,9 +62,45 @@ class EvaluateEpochs(Hook):
         values = dict(self._evaluate(state, epoch, self.epochs))
         self.epochs.append({"epoch": epoch, "step": step, **values})
         self._run.record(step, values)
+        self._stop_early(step)
+
+    def _stop_early(self, step: int) -> None:
+        """Makes this step the last one; a run that is resumed after it trains no further."""
+        if self._stopping is None or step >= self._run.num_train_steps:
+            return
+        if self._stopping.should_stop(self.epochs):
+            self._run.num_train_steps = step
 
     def state_dict(self) -> dict[str, Any]:
         return {"epochs": self.epochs}
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyStopping:
+    """Stops a run whose metric has not improved for some epochs.
+
+    Attributes:
+      metric: Of the epochs; higher is better.
+      patience: Number of epochs without a higher value than before.
+      log: Logs the reason.
+    """
+
+    metric: str
+    patience: int
+    log: Callable[[str], None]
+
+    def should_stop(self, epochs: Sequence[Epoch]) -> bool:
+        """Whether to stop after these epochs, of which the last is the newest."""
+        if not epochs:
+            return False
+        best = choose("best", self.metric, epochs)
+        if len(epochs) - best["epoch"] < self.patience:
+            return False
+        self.log(
+            f"early stopping after epoch {len(epochs)}: {self.metric} has not improved on "
+            f"{best[self.metric]:.4f}, that of epoch {best['epoch']}, for {self.patience} epoch(s)"
+        )
+        return True
 
 
 def is_chosen_so_far(

@@ -76,11 +76,14 @@ def train(
             run.step = before + 1
             in_flight.append((run.step, metrics))
             ending = _reason_to_end(run.step, run.num_train_steps, interrupt)
-            due = [hook for hook in run.hooks if hook.due(run.step, ending)]
-            _pass_metrics(run, in_flight, leave=0 if due or ending else STEPS_IN_FLIGHT)
-            for hook in due:
-                with run.timed(hook):
-                    hook.on_step(run.step, state)
+            any_due = any(hook.due(run.step, ending) for hook in run.hooks)
+            _pass_metrics(run, in_flight, leave=0 if any_due or ending else STEPS_IN_FLIGHT)
+            for hook in run.hooks:
+                if hook.due(run.step, ending):
+                    with run.timed(hook):
+                        hook.on_step(run.step, state)
+                    # An evaluation may end the run, which those after it have to know.
+                    ending = ending or _reason_to_end(run.step, run.num_train_steps)
             if ending:
                 return state
         if run.step < run.num_train_steps:
@@ -88,11 +91,13 @@ def train(
     return state
 
 
-def _reason_to_end(step: int, num_train_steps: int, interrupt: Interrupt) -> str | None:
+def _reason_to_end(
+    step: int, num_train_steps: int, interrupt: Interrupt | None = None
+) -> str | None:
     """The reason why this step is the last one, or None."""
     if step >= num_train_steps:
         return "complete"
-    return "interrupted" if interrupt.should_stop() else None
+    return "interrupted" if interrupt and interrupt.should_stop() else None
 
 
 def _pass_metrics(run: Run, in_flight: collections.deque, *, leave: int) -> None:

@@ -100,6 +100,8 @@ class FineTuningRun(Run):
       max_train_examples: Number of training examples; 0 for all.
       keep_checkpoints: Whether to keep the checkpoints of finished seeds.
       num_train_steps: Written by the run.
+      early_stopping_patience: Epochs without a better dev score after which a seed ends; 0 trains
+        all epochs.
     """
 
     num_train_epochs: PositiveInt
@@ -107,6 +109,9 @@ class FineTuningRun(Run):
     max_train_examples: Annotated[int, integer(0, meaning="0 uses all")]
     keep_checkpoints: bool
     num_train_steps: PositiveInt
+    early_stopping_patience: Annotated[int, integer(0, meaning="0 trains all epochs")] = 0
+
+    relations = epochs.RELATIONS
 
 
 class Tokenizer:

@@ -75,3 +75,29 @@ def test_the_final_selection_is_the_last_one_during_training(rule, scores):
         if epochs.is_chosen_so_far(rule, "s", epoch, found[:i], is_last=i == 2)
     ]
     assert on_the_way[-1] == epochs.choose(rule, "s", found)["epoch"]
+
+
+def test_a_run_without_improvement_stops_and_says_so():
+    scores, lines = [0.5, 0.7, 0.6, 0.7, 0.9], []
+    stopping = epochs.EarlyStopping("s", 2, lines.append)
+
+    def begin(run, restored):
+        hook = epochs.EvaluateEpochs(4, lambda state, epoch, _: {"s": scores[epoch - 1]}, stopping)
+        hook.on_train_begin(run, None, restored)
+        return hook
+
+    run = Run((), batches=None, num_train_steps=20, first_step=0)
+    hook = begin(run, {})
+    for step in (4, 8, 12):
+        hook.on_step(step, None)
+        assert (run.num_train_steps, lines) == (20, [])
+    hook.on_step(16, None)
+    assert run.num_train_steps == 16
+    assert lines == [
+        "early stopping after epoch 4: s has not improved on 0.7000, that of epoch 2, "
+        "for 2 epoch(s)"
+    ]
+    # A run that was killed before its result was written trains no further.
+    resumed = Run((), batches=None, num_train_steps=20, first_step=16)
+    begin(resumed, hook.state_dict())
+    assert resumed.num_train_steps == 16
