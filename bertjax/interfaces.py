@@ -37,7 +37,8 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   generator_logits float [B P V] logits of the generator at the predicted positions
   teacher_*      float            outputs of a teacher: see the objectives that use one
   pair_label     int   [B]       sentence pairs: next-sentence (1 = random) or order (1 = swapped)
-  labels         int or float [B]  labels of a task; [B 2] for start and end of an answer
+  labels         int or float [B]  labels of a task; [B 2] for start and end of an answer, [B C]
+                                 with 0 or 1 for each class if an example may have several
   answer_places  int   [B L]     1 for tokens that an answer may contain, 2 for [CLS], else 0
   token_labels   int   [B L]     1 + the class of a word at its first token, else 0
   task_ids       int   [B]       index of each example's task in a mixture of tasks
@@ -74,7 +75,8 @@ class Dataset(Protocol):
     Constructed from the path of the data, `config.task`, `config.data` and an `EncodingSpec`
     (`tasks/dataset.py`). Each `tasks/NAME/dataset.py` also defines `from_inputs`, which encodes
     lines of a user for prediction, `OUTPUT`, the task's method that predicts them, and
-    `DataFields`, the declared fields of `config.data` (`constraints.py`).
+    `DataFields`, the declared fields of `config.data` (`constraints.py`). A dataset that finds out
+    its columns or classes may have `findings`, lines that are printed before the first step.
     """
 
     name: str

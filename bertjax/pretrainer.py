@@ -203,9 +203,14 @@ class Task(Objective):
 
     Attributes:
       fields_from_data: Fields whose values the dataset determines; no config sets them.
+      label_shape: Shape of `labels` of one example.
+      exchanged_as: Another task, whose maps to the classes of transformers its head uses; "" for
+        maps of its own.
     """
 
     fields_from_data: ClassVar[tuple[str, ...]] = ()
+    label_shape: ClassVar[tuple[int, ...]] = ()
+    exchanged_as: ClassVar[str] = ""
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
         """Predictions of every sequence, gathered on the host."""

@@ -10,6 +10,8 @@ from bertjax.commands.pretrain import is_first_host, log_on_first_host
 if TYPE_CHECKING:
     import argparse
 
+    from ml_collections import ConfigDict
+
 GROUP = "Train"
 
 EPILOG = """\
@@ -21,6 +23,11 @@ examples:
       --workdir runs/rte_and_mrpc
   bertjax finetune --config glue:rte --init random:runs/bert --data tfds:/data/tfds \\
       --workdir runs/rte_random
+  bertjax finetune --config task --data reviews.csv --text text --label category \\
+      --init runs/bert --workdir runs/reviews
+  bertjax finetune --config task:small --data pairs/ --text question --text_pair answer \\
+      --label score --init runs/mini --workdir runs/pairs --config.num_train_epochs=10 \\
+      --config.early_stopping_patience=2
   bertjax finetune --config squad:squad2 --init runs/bert --data squad --workdir runs/squad2
   bertjax finetune --config ner:conll2003 --init runs/bert --data conll2003 --workdir runs/ner
 
@@ -30,11 +37,20 @@ fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true). --da
 the task's files as released: for GLUE the one with CoLA/, SST-2/, MRPC/ ..., or tfds:DIR with
 glue/TASK prepared as ArrayRecord; for SQuAD the one of train-v1.1.json or train-v2.0.json; for
 CoNLL-2003 that of train.txt; for RACE that of train/ and dev/; for SWAG that of train.csv.
-`bertjax configs` lists the configs: glue, squad, ner, race, swag, kbert, tinybert_glue.
+`bertjax configs` lists the configs: task, glue, squad, ner, race, swag, kbert, tinybert_glue.
+
+With --config task, --data is a table of your own (CSV, TSV, JSON lines, Parquet, Arrow), a folder
+with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_to_disk of
+`datasets`. Without a dev file, 10% of the rows are held out, the same share of every class
+(--config.data.validation_fraction, --config.data.split_seed). Labels are classes; scores if some
+have decimal places; or several per text if they are lists, or if --config.data.label_separator is
+set. --config.task.problem_type overrides this. --config.task.eval_metrics="('macro_f1','auc')"
+chooses metrics, of which the first determines the best epoch.
 
 In the workdir: results.json (every seed and epoch, median and spread), summary.json, predictions/
-(files for the evaluation server, from the seed with the median dev score) and seed_N/ (metrics and
-predictions of that seed). The same command resumes the run; a larger --seeds adds seeds.
+(files for the evaluation server, from the seed with the median dev score; with --config task every
+example, a table of the classes and the confusion matrix) and seed_N/ (metrics and predictions of
+that seed). The same command resumes the run; a larger --seeds adds seeds.
 """
 
 
@@ -44,7 +60,7 @@ def main(argv: list[str]) -> None:
 
     rest, overrides = split_overrides(argv)
     arguments = parser().parse_args(rest)
-    recipe = load_config(arguments.config, overrides, FINE_TUNING)
+    recipe = _with_columns(load_config(arguments.config, overrides, FINE_TUNING), arguments)
     if arguments.print_config:
         _flags.print_config(recipe)
         return
@@ -80,11 +96,30 @@ def parser() -> _flags.Parser:
     _flags.add_print_config(parser)
     add = parser.add_argument
     add("--init", metavar="MODEL", help="RUN, RUN@STEP, RUN@best or random:RUN")
-    add("--data", metavar="DIR", help="folder of the task, or tfds:DIR")
+    add("--data", metavar="DIR", help="folder or table of the task, or tfds:DIR")
+    add("--text", metavar="COLUMN", help="column of the text, for --config task (default: guessed)")
+    add("--text_pair", metavar="COLUMN", help="column of the second text of a pair, likewise")
+    add("--label", metavar="COLUMN", help="column of the label, likewise (default: guessed)")
     add("--workdir", metavar="DIR", help="folder for all outputs")
     add("--distributed", action="store_true", help=_flags.DISTRIBUTED)
     _flags.add_seeds(parser, 1, "run, starting at config.seed")
     return parser
+
+
+def _with_columns(recipe: "ConfigDict", arguments: "argparse.Namespace") -> "ConfigDict":
+    """The recipe with the columns that flags name."""
+    from bertjax.config import changed
+    from bertjax.errors import UserError
+
+    named = {name: getattr(arguments, name) for name in ("text", "text_pair", "label")}
+    named = {name: column for name, column in named.items() if column is not None}
+    for name, column in named.items():
+        if name not in recipe.data:
+            raise UserError(
+                f"--{name}: got {column!r}, expected none with --config {arguments.config}, which "
+                "knows the columns of its files; leave it out, or use --config task"
+            )
+    return changed(recipe, {f"data.{name}": column for name, column in named.items()})
 
 
 def _command(argv: list[str]) -> str:
@@ -104,6 +139,8 @@ def _outcome(
     workdir = arguments.workdir.rstrip("/")
     seed = f"{workdir}/seed_{runs_results.median_seed(results)}"
     results_line = f"results  {workdir}/results.json, summary.json, predictions/, seed_N/"
+    if storage.to_path(f"{workdir}/predictions/dev_classes.txt").exists():
+        results_line += f"\nclasses  {workdir}/predictions/dev_classes.txt"
     if storage.to_path(f"{seed}/checkpoints").exists():
         task = recipe.task.dataset.partition(BETWEEN)[0] if multitask.is_multitask(recipe) else ""
         predict = ["bertjax", "predict", "--model", seed, *(["--task", task] if task else [])]

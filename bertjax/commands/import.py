@@ -19,6 +19,7 @@ examples:
   bertjax import --model my-rte-classifier/ --workdir runs/rte --task rte
   bertjax import --model my-sst2-classifier/ --workdir runs/sst2 --task sst2 \\
       --labels positive negative
+  bertjax import --model my-classifier/ --workdir runs/mine --task sequence
   bertjax export --model runs/bert_base --output bert-base-again/
 
 --model is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes
@@ -36,6 +37,9 @@ with the task's without regard to case, spaces, _ and -. `bertjax predict` print
 spelling of config.json, `bertjax export` restores their order. If config.json has other names, or
 none (LABEL_0, LABEL_1), --labels specifies the task's names in the order of the classifier's
 outputs.
+
+--task sequence, or sequence_pair for pairs of texts, imports a classifier with classes of its own,
+with the names in config.json or --labels, in the order of its outputs.
 
 ELMo is a folder with options.json and lm_weights.hdf5, or files whose names end so; reading it
 needs h5py (pip install 'bertjax[elmo]'). It encodes any word by its characters; text is split at

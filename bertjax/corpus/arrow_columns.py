@@ -1,10 +1,11 @@
-"""Documents from a column of Arrow data: the common part of Parquet and Arrow IPC."""
+"""Documents from a column of Arrow data, and all columns: the common part of Parquet and Arrow."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from bertjax.corpus.documents import Document, decode
-from bertjax.corpus.format import import_extra, missing_field
+from bertjax.corpus.format import Table, import_extra, missing_field
 
 EXTRA = "parquet"
 """The extra of bertjax that installs pyarrow."""
@@ -41,6 +42,34 @@ def read_column(path: str, column: Any, errors: str, first_row: int) -> Iterator
     # As bytes, because pyarrow does not check that strings from a file are UTF-8.
     for row, raw in enumerate(column.cast(pa.large_binary()).to_pylist(), first_row + 1):
         yield decode(f"{path}, row {row:,},", 0, raw or b"", errors)
+
+
+def to_table(path: str, content: Any) -> Table:
+    """Convert a `pyarrow.Table`; classes that `datasets` stores as integers get their names."""
+    names = _class_names(content.schema.metadata or {})
+    columns = {name: content.column(name).to_pylist() for name in content.schema.names}
+    for name, classes in names.items():
+        if name in columns:
+            columns[name] = [_with_names(value, classes) for value in columns[name]]
+    return Table(path, columns, [f"{path}, row {row:,}" for row in range(1, 1 + len(content))])
+
+
+def _class_names(metadata: Any) -> dict[str, list[str]]:
+    """Return the class names of each column of type `ClassLabel`, or of sequences of it."""
+    features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    found = {}
+    for name, feature in features.items():
+        inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
+        if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
+            found[name] = inner["names"]
+    return found
+
+
+def _with_names(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_with_names(each, names) for each in value]
+    # datasets writes -1 for the hidden labels of a test split.
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
 
 
 def _is_string(path: str, kind: Any) -> bool:

@@ -10,6 +10,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from bertjax import catalog
 from bertjax.corpus.documents import Document
@@ -39,6 +40,21 @@ class ReadOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class Table:
+    """All columns of a file.
+
+    Attributes:
+      path: The file.
+      columns: The values of each column, by name; None for a missing one.
+      places: The place of each row, for error messages.
+    """
+
+    path: str
+    columns: Mapping[str, list[Any]]
+    places: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
 class TextFormat:
     """A format of files with text.
 
@@ -50,6 +66,7 @@ class TextFormat:
         formats that are plain text.
       list_files: Returns the files of a folder that some program wrote as one dataset, in order;
         None for a folder of another program.
+      read_table: Reads all columns of a file, for tasks; None if the format has no columns.
     """
 
     read: Callable[[str, ReadOptions], Iterator[Document]]
@@ -57,6 +74,7 @@ class TextFormat:
     has_fields: bool = False
     starts: Callable[[str, bytes], bool] = lambda path, line: False
     list_files: Callable[[str], list[str] | None] = lambda folder: None
+    read_table: Callable[[str], Table] | None = None
 
 
 @functools.cache

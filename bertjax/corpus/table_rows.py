@@ -1,10 +1,10 @@
-"""Read documents from a column of a table in text: CSV or TSV."""
+"""Read the rows of a table in text, CSV or TSV, and documents from one of its columns."""
 
 import csv
 from collections.abc import Iterator
 
 from bertjax.corpus.documents import Document, clean, decode_bytes
-from bertjax.corpus.format import ReadOptions, missing_field
+from bertjax.corpus.format import ReadOptions, Table, missing_field
 from bertjax.errors import UserError
 from bertjax.io.lines import read_lines
 
@@ -24,27 +24,64 @@ def read_rows(
       options: Names the column.
       **dialect: Options of `csv.reader`.
     """
+    rows = read_cells(path, lines, header, ", or give --format text", **dialect)
+    columns = next(rows)
+    if options.text_field not in columns:
+        raise missing_field(path, "column", options.text_field, columns, exists=False)
+    column = columns.index(options.text_field)
+    for row in rows:
+        yield Document(clean(row[column]), lines.take_replaced())
+
+
+def read_cells(
+    path: str, lines: "TableLines", header: str, remedy: str = "", **dialect
+) -> Iterator[list[str]]:
+    """Yield the names of the columns, then the cells of every row; see `read_rows`.
+
+    Args:
+      path: The file, for error messages.
+      lines: The lines after the header.
+      header: The first line.
+      remedy: What else to do about a malformed row, in messages.
+      **dialect: Options of `csv.reader`.
+
+    Raises:
+      UserError: The table is empty, a row has another number of cells, or its quotes do not match.
+    """
     csv.field_size_limit(MAX_ROW_BYTES)
     try:
-        columns = next(csv.reader([header], **dialect), [])
+        # Spreadsheets write a byte order mark.
+        columns = next(csv.reader([header.removeprefix("\ufeff")], **dialect), [])
         if not columns:
             raise UserError(f"{path} is empty: expected a header with the names of columns")
-        if options.text_field not in columns:
-            raise missing_field(path, "column", options.text_field, columns, exists=False)
-        column = columns.index(options.text_field)
+        yield columns
         for row in csv.reader(lines, **dialect):
             if len(row) == len(columns):
-                yield Document(clean(row[column]), lines.take_replaced())
+                yield row
             elif row:
                 raise UserError(
                     f"{path}:{lines.number}: got {len(row)} field(s), expected {len(columns)} as "
-                    "in the header; fix the row, or give --format text"
+                    f"in the header; fix the row{remedy}"
                 )
     except csv.Error as error:
         raise UserError(
             f"{path}:{lines.number}: the row that ends here is malformed ({error}); fix its quotes "
-            "or replace the truncated file, or give --format text"
+            f"or replace the truncated file{remedy}"
         ) from None
+
+
+def read_table(path: str, lines: "TableLines", header: str, **dialect) -> Table:
+    """Read all columns of a table; see `read_rows`."""
+    rows = read_cells(path, lines, header, **dialect)
+    columns = next(rows)
+    if repeated := [name for name in columns if columns.count(name) > 1]:
+        raise UserError(f"{path}:1: column {repeated[0]!r} occurs twice; rename or remove one")
+    cells, places = [], []
+    for row in rows:
+        cells.append(row)
+        places.append(f"{path}:{lines.number}")
+    values = zip(*cells, strict=True) if cells else ((),) * len(columns)
+    return Table(path, dict(zip(columns, map(list, values), strict=True)), places)
 
 
 class TableLines:

@@ -86,7 +86,7 @@ def read_source(
     elif source.name.startswith("tfds:"):
         yield from split_long(_read_tfds(source.name, format, errors, tfds_data_dir, text_field))
     else:
-        file_format = all_formats()[_detect_format(source.name, format)]
+        file_format = all_formats()[detect_format(source.name, format)]
         options = ReadOptions(errors, text_field or TEXT_FIELD)
         yield from split_long(file_format.read(source.name, options))
 
@@ -121,7 +121,7 @@ def check_sources(sources: Sequence[Source], *, format: str = "auto", text_field
             has_fields = True
             _check_kind(source.name, file_kinds.detect_by_name(source.name), format)
         else:
-            name = _detect_format(source.name, format)
+            name = detect_format(source.name, format)
             if all_formats()[name].has_fields:
                 has_fields = True
                 next(
@@ -144,7 +144,7 @@ def _check_format(format: str) -> None:
         raise UserError(f"unknown format {format!r}: {nearest(format, list_formats())}")
 
 
-def _detect_format(path: str, format: str) -> str:
+def detect_format(path: str, format: str = "auto") -> str:
     """Return the format of a file: `format`, or detected from first bytes and name for `auto`.
 
     Raises:

@@ -5,6 +5,7 @@ attributes.
 """
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any
@@ -90,6 +91,27 @@ def head_class(head: str) -> type:
     if is_task(head):
         return catalog.load("tasks", head, "head").Task
     return catalog.load("objectives", head).Objective
+
+
+def exchanged_as(task: str) -> str:
+    """The task whose maps the head of a task uses: its own, or those of one with the same head."""
+    return head_class(task).exchanged_as or task
+
+
+def with_exchanged_task(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a fine-tuned run whose task has the name under which it is exchanged."""
+    own = run["task"]["name"]
+    name = exchanged_as(own)
+    objectives = {
+        key: {**fields, "of": name} if fields.get("of") == own else fields
+        for key, fields in run.get("objectives", {}).items()
+    }
+    return {**run, "task": {**run["task"], "name": name}, "objectives": objectives}
+
+
+def renamed(params: Mapping[str, Any], task: str, name: str) -> dict[str, Any]:
+    """The parameters with the subtree of a task under another name."""
+    return {re.sub(f"^{task}/", f"{name}/", path): value for path, value in params.items()}
 
 
 def is_task(head: str) -> bool:

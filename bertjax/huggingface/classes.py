@@ -14,6 +14,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.huggingface.model import Released
+from bertjax.metrics.sequences import PROBLEM_TYPES, REGRESSION, SINGLE_LABEL
 from bertjax.tasks.glue.table import GlueTask, glue_task
 from bertjax.tasks.ner.conll import is_tag
 
@@ -135,6 +136,38 @@ def of_texts(released: Released, task: GlueTask, given: Sequence[str]) -> Classe
     return Classes(() if labels == task.labels else labels, () if is_same else order)
 
 
+def of_own_classes(released: Released, given: Sequence[str]) -> dict[str, Any]:
+    """The fields `labels` and `problem_type` of a text classifier with classes of its own.
+
+    Without a `problem_type`, a classifier with one output is a regression, and one with several has
+    one label per text, as in transformers.
+
+    Raises:
+      UserError: the problem type is unknown, or there is not a name for each output.
+    """
+    num_outputs = _num_outputs(released, "glue")
+    kind = released.config.get("problem_type") or (REGRESSION if num_outputs == 1 else SINGLE_LABEL)
+    if kind not in PROBLEM_TYPES:
+        raise UserError(
+            f"problem_type of config.json: got {kind!r}, expected one of "
+            f"{', '.join(PROBLEM_TYPES)}; fix config.json, or {_WITHOUT_HEAD}"
+        )
+    if kind == REGRESSION:
+        if num_outputs != 1 or given:
+            raise UserError(
+                f"outputs of the regression: got {num_outputs} and the names {_listed(given)}, "
+                f"expected one output without a name; fix config.json, or {_WITHOUT_HEAD}"
+            )
+        return {"labels": (), "problem_type": kind}
+    names = tuple(given) or read(released.config, num_outputs) or placeholders(num_outputs)
+    if len(set(names)) != num_outputs:
+        raise UserError(
+            f"classes of the classifier: got {_listed(names)}, expected {num_outputs} different "
+            f"names; {_remedy(placeholders(num_outputs))}"
+        )
+    return {"labels": names, "problem_type": kind}
+
+
 def of_words(released: Released, given: Sequence[str]) -> tuple[str, ...]:
     """The tags of a token classifier, in the order of its outputs.
 
@@ -189,7 +222,7 @@ def _num_outputs(released: Released, head: str) -> int:
 
 
 def _check_problem_type(released: Released, task: GlueTask) -> None:
-    given, expected = released.config.get("problem_type"), _problem_type(task)
+    given, expected = released.config.get("problem_type"), task.problem_type
     if given not in (None, expected):
         raise UserError(
             f"problem_type of config.json: got {given!r}, expected {expected!r} for {task.name}; "
@@ -197,20 +230,19 @@ def _check_problem_type(released: Released, task: GlueTask) -> None:
         )
 
 
-def _problem_type(task: GlueTask) -> str:
-    return "single_label_classification" if task.labels else "regression"
-
-
 def hf_fields(run: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `config.json` with the names of the outputs of a run's classifier."""
     if run["task"]["name"] == "ner":
         return _numbered(run["task"]["labels"])
+    if "dataset" not in run["task"]:
+        names = run["task"]["labels"] or placeholders(1)
+        return {"problem_type": run["task"]["problem_type"], **_numbered(names)}
     task = glue_task(run["task"]["dataset"])
     names = task.class_names(run["task"].get("labels", ()))
     if order := _order(run):
         names = [names[number] for number in np.argsort(order)]
     return {
-        "problem_type": _problem_type(task),
+        "problem_type": task.problem_type,
         **_numbered(names or placeholders(1)),
     }
 

@@ -131,10 +131,15 @@ def write(
     )
     model_type = architectures.model_type_of(run)
     architecture = architectures.load(model_type)
-    _check_task(source, model_type)
+    own_task = run["task"]["name"] if "task" in run else ""
+    if own_task:
+        run = architectures.with_exchanged_task(run)
+    _check_task(source, run, model_type)
     tokenizer = load_tokenizer(tokenizer_folder(source.origin))
     prefix = restore.evaluation_prefix(checkpoint)
     params = trees.flatten_names(restore.load_numpy(checkpoint, prefix))
+    if own_task:
+        params = architectures.renamed(params, own_task, run["task"]["name"])
     facts = _facts(source, tokenizer.fingerprint)
     if generator:
         run, params = _generator(architecture, run, params, source)
@@ -198,10 +203,9 @@ def _generator(
     return found
 
 
-def _check_task(source: Source, model_type: str) -> None:
+def _check_task(source: Source, run: Mapping[str, Any], model_type: str) -> None:
     """Refuses a run with the head of a task that no class of transformers has."""
     classes = architectures.load(model_type).CLASSES
-    run = source.origin.config
     if "task" not in run or any(run["task"]["name"] in heads for heads in classes):
         return
     known = [head for heads in classes if (head := architectures.task_of(heads))]

@@ -27,8 +27,11 @@ _WITH_CLASSES = ("glue", "ner")
 
 _UNANSWERABLE = {"squad1": False, "squad2": True}
 
+_OWN = {"sequence": ("text",), "sequence_pair": ("text", "text_pair")}
+"""Classifiers of texts with classes of their own, and the names of the texts in predictions."""
+
 _NAMES = {
-    "glue": tuple(task.name for task in TASKS),
+    "glue": (*(task.name for task in TASKS), *_OWN),
     "multiple_choice": tuple(_CHOICES),
     "squad": tuple(_UNANSWERABLE),
 }
@@ -48,6 +51,8 @@ def name_of(run: Mapping[str, Any]) -> str:
     task = run["task"]
     if task["name"] == "squad":
         return "squad2" if run["data"]["unanswerable"] else "squad1"
+    if "texts" in task:
+        return next(name for name, texts in _OWN.items() if len(texts) == len(task["texts"]))
     return task.get("dataset", task["name"])
 
 
@@ -87,11 +92,14 @@ def bertjax_sections(
     if head == "ner":
         task["labels"] = huggingface_classes.of_words(released, labels)
         data["document_context"] = False
+    elif (found := _task_name(released, head, name)) in _OWN:
+        task |= {"name": "sequence", "texts": _OWN[found]}
+        task |= huggingface_classes.of_own_classes(released, labels)
     else:
-        task["dataset"] = _task_name(released, head, name)
+        task["dataset"] = found
     if head == "multiple_choice":
         task["num_choices"] = _num_choices(released, task["dataset"])
-    if head == "glue":
+    if task["name"] == "glue":
         classes = huggingface_classes.of_texts(released, glue_task(task["dataset"]), labels)
         task |= {"labels": classes.labels} if classes.labels else {}
         imported |= {"class_order": classes.order} if classes.order else {}
@@ -141,7 +149,8 @@ def _task_name(released: Released, head: str, given: str, assumed: str = "") -> 
     if not name:
         raise UserError(
             "the model has a classifier, and its config.json does not name the task: specify it, "
-            f"as in --task rte, or import the encoder alone with --task {NO_TASK}"
+            "as in --task rte, or --task sequence (sequence_pair for two texts) for classes of its "
+            f"own, or import the encoder alone with --task {NO_TASK}"
         )
     if name not in _NAMES[head]:
         source = "--task" if given else "finetuning_task of config.json"

@@ -33,7 +33,7 @@ from bertjax.huggingface.model import Released
 from bertjax.interfaces import Tokenizer
 from bertjax.io import copies, storage
 from bertjax.io.files import write_text
-from bertjax.pretrainer import Pretrainer
+from bertjax.pretrainer import Pretrainer, Task
 from bertjax.tokenizers import definitions
 from bertjax.tokenizers.special_tokens import WORDPIECE_SPECIALS
 from bertjax.tokenizers.subword import SubwordTokenizer
@@ -196,11 +196,15 @@ def parameters(
       UserError: arrays are missing, unexpected or of another shape; a table lists them.
     """
     shapes = parameter_shapes(pretrainer(config, tokenizer))
+    own_task = config.task.name if "task" in config else ""
+    hf_task = architectures.exchanged_as(own_task) if own_task else ""
+    shapes = architectures.renamed(shapes, own_task, hf_task)
     architecture = released.architecture
     maps = architectures.maps_of(architecture, architectures.parts_of(architecture, shapes))
     params = name_map.to_bertjax(maps, released.arrays, shapes, config.model, source)
     params = classes.to_bertjax(config, params)
-    return {name: np.asarray(params[name], np.float32) for name in shapes}
+    params = {name: np.asarray(params[name], np.float32) for name in shapes}
+    return architectures.renamed(params, hf_task, own_task)
 
 
 def write(made: Import, target: pathlib.Path) -> None:
@@ -272,16 +276,18 @@ def parameter_shapes(module: Pretrainer) -> dict[str, name_map.Shape]:
     """The shapes of all parameters, by path."""
 
     def initial() -> Any:
-        batch = _batch(spans="squad" in module.objectives)
+        batch = _batch(module)
         return unbox(module.init(jax.random.key(0), batch, train=False)["params"])
 
     leaves = trees.flatten_names(jax.eval_shape(initial))
     return {name: leaf.shape for name, leaf in leaves.items()}
 
 
-def _batch(*, spans: bool) -> dict[str, jax.Array]:
+def _batch(module: Pretrainer) -> dict[str, jax.Array]:
     """A batch with the keys that heads read, for shapes only."""
     tokens, rows = jnp.zeros((1, 2), jnp.int32), jnp.zeros(1, jnp.int32)
+    heads = [make() for make in module.objectives.values()]
+    label_shape = next((head.label_shape for head in heads if isinstance(head, Task)), ())
     return {
         "input_ids": tokens,
         "original_ids": tokens,
@@ -292,6 +298,6 @@ def _batch(*, spans: bool) -> dict[str, jax.Array]:
         "example_id": rows.astype(jnp.uint32),
         "example_key": jax.random.split(jax.random.key(0), 1),
         "pair_label": rows,
-        "labels": tokens if spans else rows,
+        "labels": jnp.zeros((1, *label_shape), jnp.int32),
         "token_labels": tokens,
     }

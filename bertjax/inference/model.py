@@ -28,7 +28,6 @@ from bertjax.interfaces import Batch
 from bertjax.io import storage
 from bertjax.pretrainer import Encoded, Encoder, Pretrainer
 from bertjax.runs import examples
-from bertjax.tasks.glue.table import glue_task
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -198,7 +197,7 @@ class Model(pretrained.Pretrained):
     def classify(
         self, texts: Text | Sequence[Text], *, task: str = "", batch_size: int = 32
     ) -> Any:
-        """Classifies texts or pairs with a model fine-tuned on a task of the GLUE kind.
+        """Classifies texts or pairs with a model fine-tuned on a table or a task of GLUE.
 
         >>> classifier = bertjax.load("runs/rte")
         >>> answer = classifier.classify(("It rains in Oslo.", "It is wet in Oslo."))
@@ -211,13 +210,14 @@ class Model(pretrained.Pretrained):
           batch_size: Number of sequences per batch.
 
         Returns:
-          For each text a dict with `label` and `probabilities`, or `score` for a regression.
+          For each text a dict with `label` and `probabilities`; `labels` and `probabilities` if it
+          may have several; or `score` for a regression.
 
         Raises:
           UserError: the model has no such head, or the task has another number of texts.
         """
-        predictor = self._predictor("glue", task)
-        names = glue_task(predictor.config.task.dataset).tfds_texts
+        predictor = self._predictor("sequence" if "sequence" in self.heads else "glue", task)
+        names = predictor.text_names
         rows = [texts] if isinstance(texts, str | tuple) else list(texts)
         lines = []
         for row in rows:

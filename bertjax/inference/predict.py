@@ -15,6 +15,7 @@ from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, multitask
 from bertjax.tasks.dataset import EncodingSpec, Line
+from bertjax.tasks.glue.table import glue_task
 from bertjax.train import evaluate, sharding
 
 _DEFAULT_LENGTH = 512
@@ -43,6 +44,12 @@ class Predictor:
     params: Params
     step: Callable[[Params, Batch], jax.Array]
     mesh: Mesh
+
+    @property
+    def text_names(self) -> tuple[str, ...]:
+        """The names of the one or two texts of a classifier."""
+        task = self.config.task
+        return task.texts if "texts" in task else glue_task(task.dataset).tfds_texts
 
     def predict(self, lines: Sequence[Line], batch_size: int) -> list[dict[str, Any]]:
         """Predicts each input line, in order.

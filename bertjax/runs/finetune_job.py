@@ -207,9 +207,11 @@ def description(job: Job, num_seeds: int) -> str:
         source = f"{job.origin.checkpoint}, sha256 {job.config.init.encoder[:16]}"
     frozen = ", frozen" if build.freezes_encoder(job.config) else ""
     shown = ", ".join(f"{split} {size:,}" for split, size in sizes(job.dataset).items())
+    findings = "".join(f"{line}\n" for line in getattr(job.dataset, "findings", ()))
     return (
         f"{job.dataset.name}: {shown}\n"
         f"{describe_left_out(job.dataset.left_out)}"
+        f"{findings}"
         f"encoder: {count:,} parameters from {source}{frozen}\n"
         f"new: {', '.join(new)}\n"
         f"{num_seeds} seed(s) of {job.config.num_train_steps:,} steps in "

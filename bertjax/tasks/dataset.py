@@ -118,6 +118,16 @@ class PredictionRequest:
     answers: Callable[[np.ndarray], list[dict[str, Any]]]
 
 
+def with_inputs(
+    rows: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]], sequences: Pairs
+) -> list[dict[str, Any]]:
+    """Returns each input with its answer, and `"truncated": true` where it was too long."""
+    return [
+        {**given, **answer, **({"truncated": True} if cut else {})}
+        for given, answer, cut in zip(rows, answers, sequences.truncated, strict=True)
+    ]
+
+
 AnyExamples = TypeVar("AnyExamples", bound=Examples)
 
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from bertjax.corpus import arrow_columns
 from bertjax.corpus.documents import Document
-from bertjax.corpus.format import ReadOptions, TextFormat, import_extra
+from bertjax.corpus.format import ReadOptions, Table, TextFormat, import_extra
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
 from bertjax.io.decompression import open_seekable, reading_errors
@@ -29,6 +29,15 @@ def read(path: str, options: ReadOptions) -> Iterator[Document]:
         for batch in batches:
             yield from arrow_columns.read_column(path, batch.column(column), options.errors, rows)
             rows += batch.num_rows
+
+
+def read_all(path: str) -> Table:
+    """Read all columns."""
+    pa = import_extra(path, "pyarrow", arrow_columns.EXTRA)
+    ipc = import_extra(path, "pyarrow.ipc", arrow_columns.EXTRA)
+    with open_seekable(path) as stream, reading_errors(path, lambda: "its columns"):
+        schema, batches = _open(path, ipc, stream)
+        return arrow_columns.to_table(path, pa.Table.from_batches(batches, schema))
 
 
 def _open(path: str, ipc: Any, stream: BinaryIO) -> tuple[Any, Iterator[Any]]:
@@ -83,4 +92,5 @@ FORMAT = TextFormat(
     kinds=(file_kinds.ARROW_STREAM, file_kinds.FEATHER),
     has_fields=True,
     list_files=list_files,
+    read_table=read_all,
 )

@@ -6,8 +6,8 @@ The separator is a comma, or a semicolon if the header has one and no comma.
 from collections.abc import Iterator
 
 from bertjax.corpus.documents import Document
-from bertjax.corpus.format import ReadOptions, TextFormat
-from bertjax.corpus.table_rows import TableLines, read_rows
+from bertjax.corpus.format import ReadOptions, Table, TextFormat
+from bertjax.corpus.table_rows import TableLines, read_rows, read_table
 from bertjax.io import file_kinds
 
 
@@ -15,9 +15,19 @@ def read(path: str, options: ReadOptions) -> Iterator[Document]:
     """Read a document from a column of every row after the header."""
     lines = TableLines(path, options.errors)
     header = next(lines, "")
+    yield from read_rows(path, lines, header, options, delimiter=_separator(header), strict=True)
+
+
+def read_all(path: str) -> Table:
+    """Read all columns."""
+    lines = TableLines(path, "strict")
+    header = next(lines, "")
+    return read_table(path, lines, header, delimiter=_separator(header), strict=True)
+
+
+def _separator(header: str) -> str:
     # Rows are parsed by the header's separator, so that a text in a column may have any other.
-    separator = ";" if ";" in header and "," not in header else ","
-    yield from read_rows(path, lines, header, options, delimiter=separator, strict=True)
+    return ";" if ";" in header and "," not in header else ","
 
 
-FORMAT = TextFormat(read, kinds=(file_kinds.CSV,), has_fields=True)
+FORMAT = TextFormat(read, kinds=(file_kinds.CSV,), has_fields=True, read_table=read_all)

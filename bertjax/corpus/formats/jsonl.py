@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from bertjax.corpus.documents import Document, decode, replace_surrogates
-from bertjax.corpus.format import ReadOptions, TextFormat, missing_field
+from bertjax.corpus.format import ReadOptions, Table, TextFormat, missing_field
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
 from bertjax.io.lines import read_lines
@@ -16,6 +17,24 @@ MAX_JSON_BYTES = 1 << 26
 
 def read(path: str, options: ReadOptions) -> Iterator[Document]:
     """Read a document from a field of the JSON object on every line."""
+    for where, decoded in _lines(path, options.errors):
+        row = _parse(decoded.text, where, f'a string "{options.text_field}"')
+        text = _text(row, where, options.text_field)
+        yield Document(replace_surrogates(text).strip(), decoded.replaced)
+
+
+def read_all(path: str) -> Table:
+    """Read all fields; a field that some object does not have is None there."""
+    rows, places = [], []
+    for where, decoded in _lines(path, "strict"):
+        rows.append(_parse(decoded.text, where, "the fields of an example"))
+        places.append(where)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table(path, {name: [row.get(name) for row in rows] for name in names}, places)
+
+
+def _lines(path: str, errors: str) -> Iterator[tuple[str, Document]]:
+    """Yield every line that is not blank, and its place before it."""
     for number, (offset, line) in enumerate(read_lines(path, MAX_JSON_BYTES), start=1):
         if not line.strip():
             continue
@@ -23,13 +42,11 @@ def read(path: str, options: ReadOptions) -> Iterator[Document]:
             raise UserError(
                 f"{path}:{number}: got a line over 64 MiB, expected less; split the document"
             )
-        decoded = decode(path, offset, line, options.errors)
-        text = _parse(decoded.text, f"{path}:{number}", options.text_field)
-        yield Document(replace_surrogates(text).strip(), decoded.replaced)
+        yield f"{path}:{number}", decode(path, offset, line, errors)
 
 
-def _parse(line: str, where: str, field: str) -> str:
-    """Return the text field of a JSON object."""
+def _parse(line: str, where: str, content: str) -> dict[str, Any]:
+    """Return the JSON object of a line."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -39,9 +56,14 @@ def _parse(line: str, where: str, field: str) -> str:
         raise UserError(f"{where}: not a JSON object ({error}); {fix}") from None
     if not isinstance(row, dict):
         raise UserError(
-            f'{where}: expected an object with a string "{field}", got {line[:60]!r}; fix the line '
+            f"{where}: expected an object with {content}, got {line[:60]!r}; fix the line "
             "or give another --format"
         )
+    return row
+
+
+def _text(row: dict[str, Any], where: str, field: str) -> str:
+    """Return the text field of a JSON object."""
     text = row.get(field)
     if not isinstance(text, str):
         strings = [name for name, value in row.items() if isinstance(value, str)]
@@ -54,4 +76,6 @@ def _starts(path: str, line: bytes) -> bool:
     return has_name or re.match(rb'\s*\{\s*"[^"]*"\s*:', line) is not None
 
 
-FORMAT = TextFormat(read, kinds=(file_kinds.JSON_LINES,), has_fields=True, starts=_starts)
+FORMAT = TextFormat(
+    read, kinds=(file_kinds.JSON_LINES,), has_fields=True, starts=_starts, read_table=read_all
+)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from bertjax.corpus import arrow_columns
 from bertjax.corpus.documents import Document
-from bertjax.corpus.format import ReadOptions, TextFormat, import_extra
+from bertjax.corpus.format import ReadOptions, Table, TextFormat, import_extra
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
 from bertjax.io.decompression import open_seekable, reading_errors
@@ -29,4 +29,12 @@ def read(path: str, options: ReadOptions) -> Iterator[Document]:
             rows += batch.num_rows
 
 
-FORMAT = TextFormat(read, kinds=(file_kinds.PARQUET,), has_fields=True)
+def read_all(path: str) -> Table:
+    """Read all columns."""
+    parquet = import_extra(path, "pyarrow.parquet", arrow_columns.EXTRA)
+    with open_seekable(path) as stream, reading_errors(path, lambda: "its columns"):
+        content = parquet.ParquetFile(stream).read(use_threads=False)
+        return arrow_columns.to_table(path, content)
+
+
+FORMAT = TextFormat(read, kinds=(file_kinds.PARQUET,), has_fields=True, read_table=read_all)

@@ -4,8 +4,8 @@ import csv
 from collections.abc import Iterator
 
 from bertjax.corpus.documents import Document
-from bertjax.corpus.format import ReadOptions, TextFormat
-from bertjax.corpus.table_rows import TableLines, read_rows
+from bertjax.corpus.format import ReadOptions, Table, TextFormat
+from bertjax.corpus.table_rows import TableLines, read_rows, read_table
 from bertjax.io import file_kinds
 
 
@@ -16,4 +16,11 @@ def read(path: str, options: ReadOptions) -> Iterator[Document]:
     yield from read_rows(path, lines, header, options, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-FORMAT = TextFormat(read, kinds=(file_kinds.TSV,), has_fields=True)
+def read_all(path: str) -> Table:
+    """Read all columns."""
+    lines = TableLines(path, "strict")
+    header = next(lines, "")
+    return read_table(path, lines, header, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+FORMAT = TextFormat(read, kinds=(file_kinds.TSV,), has_fields=True, read_table=read_all)

@@ -1,13 +1,12 @@
 """Dataset of single-sentence and sentence-pair tasks: GLUE and tasks in its file format."""
 
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Num
-from scipy.special import softmax
 
 from bertjax.constraints import AnyText, PositiveInt
 from bertjax.errors import UserError
@@ -17,7 +16,9 @@ from bertjax.tasks import sequences as tasks_sequences
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.glue import files as glue_files
 from bertjax.tasks.glue import predictions as glue_predictions
-from bertjax.tasks.glue.table import GlueExamples, GlueTask, glue_task
+from bertjax.tasks.glue.table import GlueTask, glue_task
+from bertjax.tasks.sequence.answers import to_answers
+from bertjax.tasks.sequence.examples import SequenceExamples
 
 Fields = Mapping[str, Any]
 
@@ -102,28 +103,14 @@ def from_inputs(
     rows = [dataset.parse_fields(line, row.tfds_texts) for line in lines]
     texts = tuple([given[name] for given in rows] for name in row.tfds_texts)
     names = row.class_names(task.get("labels", ()))
-    examples = GlueExamples(texts, None, [str(number) for number in range(len(rows))])
+    examples = SequenceExamples(texts, None, [str(number) for number in range(len(rows))])
     sequences = _encoded(examples, fields, spec, _graph(data, fields, spec))
 
     def answers(logits: Float[np.ndarray, "n C"]) -> list[dict[str, Any]]:
-        if row.labels:
-            made = [_classified(names, found) for found in softmax(logits, axis=-1).tolist()]
-        else:
-            made = [{"score": float(found[0])} for found in logits]
-        return [
-            given | answer | ({"truncated": True} if cut else {})
-            for given, answer, cut in zip(rows, made, sequences.truncated, strict=True)
-        ]
+        found = to_answers(row.problem_type, names, logits)
+        return dataset.with_inputs(rows, found, sequences)
 
     return PredictionRequest(spec.batches("predict", sequences, None), answers)
-
-
-def _classified(names: Sequence[str], probabilities: Sequence[float]) -> dict[str, Any]:
-    """Returns the name of the most likely class and the probability of each class."""
-    return {
-        "label": names[int(np.argmax(probabilities))],
-        "probabilities": dict(zip(names, probabilities, strict=True)),
-    }
 
 
 def scores(
@@ -154,7 +141,7 @@ def _graph(data: str, fields: Fields, spec: EncodingSpec) -> knowledge.Graph | N
 
 
 def _encoded(
-    examples: GlueExamples, fields: Fields, spec: EncodingSpec, graph: knowledge.Graph | None
+    examples: SequenceExamples, fields: Fields, spec: EncodingSpec, graph: knowledge.Graph | None
 ) -> tasks_sequences.Pairs:
     if graph is None:
         return tasks_sequences.encode(

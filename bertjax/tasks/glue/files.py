@@ -20,10 +20,10 @@ from bertjax.tasks.glue.table import (
     PARAPHRASE_TRAIN,
     TASKS,
     Column,
-    GlueExamples,
     GlueSplit,
     GlueTask,
 )
+from bertjax.tasks.sequence.examples import SequenceExamples
 
 MAX_BROKEN_SHARE = 0.001
 """Maximum share of malformed lines; a file with more has another format and is refused."""
@@ -32,7 +32,7 @@ _Line = tuple[int, list[str]]
 """(line number, from 1; fields)."""
 
 
-def read_tsv(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
+def read_tsv(directory: str, task: GlueTask) -> dict[str, SequenceExamples]:
     """Reads the available splits from `directory/<task's folder>/*.tsv`.
 
     Raises:
@@ -54,7 +54,7 @@ def read_tsv(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
     return splits
 
 
-def read_file(path: str | pathlib.Path, task: GlueTask) -> GlueExamples:
+def read_file(path: str | pathlib.Path, task: GlueTask) -> SequenceExamples:
     """Reads one released file from any folder.
 
     Its name determines the split and thereby the columns; an unknown name is read as dev.
@@ -80,7 +80,7 @@ def _refuse_folder(directory: pathlib.Path, task: GlueTask) -> None:
     )
 
 
-def _read_split(path: pathlib.Path, task: GlueTask, split: GlueSplit) -> GlueExamples:
+def _read_split(path: pathlib.Path, task: GlueTask, split: GlueSplit) -> SequenceExamples:
     table = _read_table(path, header=split.header)
     texts = [table.column(name) for name in split.texts]
     has_label = split.labelled or split.label in table.names
@@ -92,7 +92,7 @@ def _read_split(path: pathlib.Path, task: GlueTask, split: GlueSplit) -> GlueExa
         lines = _paraphrases(table, lines, dev=split.name == "dev")
     if not lines:
         raise UserError(f"{path} has no examples: expected one per line")
-    return GlueExamples(
+    return SequenceExamples(
         texts=tuple([fields[text] for _, fields in lines] for text in texts),
         labels=None if label is None else _labels(path, lines, label, task),
         indices=_indices(table, lines),
@@ -199,7 +199,7 @@ def _indices(table: _Table, lines: list[_Line]) -> list[str]:
     return [str(number) for number in range(len(lines))]
 
 
-def read(data: str, task: GlueTask) -> dict[str, GlueExamples]:
+def read(data: str, task: GlueTask) -> dict[str, SequenceExamples]:
     """Reads the available splits of a task, by name.
 
     Args:

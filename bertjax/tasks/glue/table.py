@@ -17,11 +17,8 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-import numpy as np
-from jaxtyping import Num
-
-from bertjax.data.random import sample
 from bertjax.errors import UserError, nearest
+from bertjax.metrics.sequences import REGRESSION, SINGLE_LABEL
 
 HIGHEST_SCORE = 5.0
 """Maximum score of a regression: STS-B's similarities are in [0, 5]."""
@@ -85,6 +82,11 @@ class GlueTask:
         """C: the number of classes, or 1 for a regression."""
         return len(self.labels) or 1
 
+    @property
+    def problem_type(self) -> str:
+        """As in the `config.json` of transformers."""
+        return SINGLE_LABEL if self.labels else REGRESSION
+
     def split(self, name: str) -> GlueSplit:
         """Returns the split with this name."""
         return next(split for split in self.splits if split.name == name)
@@ -119,36 +121,6 @@ class GlueTask:
                 f"{', '.join(self.names or self.labels)}"
             )
         return tuple(given) or self.labels
-
-
-@dataclasses.dataclass(frozen=True)
-class GlueExamples:
-    """The examples of a split, in file order.
-
-    Attributes:
-      texts: One or two lists of sentences.
-      labels: int32 class indices or float32 scores; None for an unlabelled split.
-      indices: The index of each example on the evaluation server.
-      left_out: Malformed lines that were skipped, as "line 17".
-    """
-
-    texts: tuple[list[str], ...]
-    labels: Num[np.ndarray, " n"] | None
-    indices: list[str]
-    left_out: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def sample(self, size: int, seed: int) -> "GlueExamples":
-        """Returns `size` random examples, sampled without replacement, in file order."""
-        kept = sample(len(self), size, seed)
-        return GlueExamples(
-            texts=tuple([column[i] for i in kept] for column in self.texts),
-            labels=None if self.labels is None else self.labels[kept],
-            indices=[self.indices[i] for i in kept],
-            left_out=self.left_out,
-        )
 
 
 def _comparable(name: str) -> str:

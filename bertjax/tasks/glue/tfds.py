@@ -5,12 +5,13 @@ import pathlib
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.tasks.glue.table import HIGHEST_SCORE, GlueExamples, GlueTask
+from bertjax.tasks.glue.table import HIGHEST_SCORE, GlueTask
+from bertjax.tasks.sequence.examples import SequenceExamples
 
 _READ_AT_ONCE = 4096
 
 
-def read(directory: str, task: GlueTask) -> dict[str, GlueExamples]:
+def read(directory: str, task: GlueTask) -> dict[str, SequenceExamples]:
     """Reads the available splits of `directory/glue/<task>/<newest version>`.
 
     Raises:
@@ -53,7 +54,7 @@ def _builder(directory: pathlib.Path, config: str):
     return builder
 
 
-def _read_split(builder, name: str, task: GlueTask, *, labelled: bool) -> GlueExamples:
+def _read_split(builder, name: str, task: GlueTask, *, labelled: bool) -> SequenceExamples:
     """Reads one split, sorted by `idx`: tensorflow-datasets shuffles while preparing."""
     source = builder.as_data_source(split=name)
     rows = []
@@ -69,7 +70,7 @@ def _read_split(builder, name: str, task: GlueTask, *, labelled: bool) -> GlueEx
         )
     rows.sort(key=lambda row: int(row["idx"]))
     values = np.array([row["label"] for row in rows])
-    return GlueExamples(
+    return SequenceExamples(
         texts=tuple([row[column].decode("utf-8") for row in rows] for column in task.tfds_texts),
         labels=_labels(builder, values, name, task) if labelled or (values != -1).any() else None,
         indices=[str(int(row["idx"])) for row in rows],

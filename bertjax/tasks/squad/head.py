@@ -39,6 +39,7 @@ class Task(pretrainer.Task):
     weight: Weight = 1.0
 
     metrics = (("exact_span", "max"),)
+    label_shape = (2,)
     pipeline_tag = "question-answering"
 
     def loss(

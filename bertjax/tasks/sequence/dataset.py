@@ -1,0 +1,274 @@
+"""Dataset of a table with one or two texts and a label per row."""
+
+import pathlib
+import textwrap
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Num
+
+from bertjax.constraints import AnyText, OpenShare, Seed
+from bertjax.corpus.format import Table
+from bertjax.errors import UserError
+from bertjax.metrics.sequences import DEFAULTS, METRICS, MULTI_LABEL, REGRESSION, SINGLE_LABEL
+from bertjax.tasks import dataset, sequences
+from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.sequence import files, labels, report, split
+from bertjax.tasks.sequence.answers import to_answers
+from bertjax.tasks.sequence.examples import SequenceExamples
+
+Fields = Mapping[str, Any]
+
+_WIDTH = 100
+_SHARE = 0.1
+"""Share of the dev split if the config leaves it open."""
+
+
+class DataFields(dataset.DataFields):
+    """The fields of `config.data`.
+
+    Attributes:
+      text: Column of the text; "" for one with a common name.
+      text_pair: Column of the second text; "" for none.
+      label: Column of the label; "" for one with a common name.
+      label_separator: Text between the labels of a cell, for several labels per example; "" for
+        one label per cell.
+      validation_fraction: Share of the training examples that becomes the dev split, of each class
+        the same, if there is no dev file; None for 0.1.
+      split_seed: Seed of that choice; None for 0.
+    """
+
+    text: AnyText
+    text_pair: AnyText
+    label: AnyText
+    label_separator: AnyText
+    validation_fraction: OpenShare | None
+    split_seed: Seed | None
+
+
+class Dataset:
+    """Dataset of the rows of a table; see `interfaces.Dataset`. One sequence per row.
+
+    Attributes:
+      findings: Lines that describe the columns and labels that were found.
+    """
+
+    def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
+        """Reads and encodes the available splits.
+
+        Args:
+          data: A file, or a folder with a file for each split; see `tasks/sequence/files.py`.
+          task: `config.task`.
+          fields: `config.data`; see `DataFields`.
+          spec: The encoding: tokenizer, lengths and batch sizes.
+
+        Raises:
+          UserError: a file, column or label is missing or invalid, or does not fit the config.
+        """
+        self.name = pathlib.Path(data).resolve().name.partition(".")[0] or "table"
+        paths = files.find_splits(data)
+        tables = {name: files.read_tables(own) for name, own in paths.items()}
+        self.columns = files.choose_columns(tables["train"], fields)
+        self._choose_labels(tables["train"], task, fields)
+        read = {name: self._examples(name, table, fields) for name, table in tables.items()}
+        held_out = ""
+        if "dev" not in read:
+            read |= self._split(read["train"], fields)
+            held_out = self._describe_split(read, fields)
+        else:
+            _check_no_split(data, fields)
+        self.examples = {name: read[name] for name in files.SPLITS if name in read}
+        self.batches, train = {}, read["train"]
+        for name, examples in self.examples.items():
+            sampled = spec.subsample(name, examples)
+            train = sampled if name == "train" else train
+            encoded = _encoded(sampled.texts, spec)
+            self.batches[name] = spec.batches(name, encoded, sampled.labels)
+        self.dev = ("dev",)
+        self.test = ("test",) if "test" in self.examples else ()
+        self.left_out = dict.fromkeys(self.examples, ())
+        weights = ()
+        if self.labels:
+            weights = labels.loss_weights(train.labels, self.labels, task.get("class_weights", ()))
+        self.task_fields = MappingProxyType(
+            {
+                "problem_type": self.problem_type,
+                "labels": self.labels,
+                "texts": self.columns.texts,
+                "loss_weights": weights,
+            }
+        )
+        self.findings = (*self._describe(train, weights), *filter(None, [held_out]))
+
+    def _choose_labels(self, table: Table, task: Fields, fields: Fields) -> None:
+        """Determines problem type, names of the classes and metrics, and checks them."""
+        values, separator = table.columns[self.columns.label], fields["label_separator"]
+        kind = task.get("problem_type") or labels.find_problem_type(values, separator)
+        self.problem_type, self.labels = kind, ()
+        if separator and kind != MULTI_LABEL:
+            raise UserError(
+                f"config.data.label_separator: got {separator!r} with "
+                f"config.task.problem_type={kind}, expected {MULTI_LABEL}; leave one of them out"
+            )
+        if separator and any(isinstance(value, list) for value in values):
+            raise UserError(
+                f"config.data.label_separator: got {separator!r}, expected none, as the labels of "
+                f"{self.columns.label!r} are lists; leave it out"
+            )
+        if kind == REGRESSION and task.get("class_weights"):
+            raise UserError(
+                f"config.task.class_weights: got {task['class_weights']}, expected none, as the "
+                f"labels of {self.columns.label!r} are scores; leave it out"
+            )
+        if kind != REGRESSION:
+            found = self._names(table, fields)
+            self.labels = labels.class_names(found)
+            if len(self.labels) < (1 if kind == MULTI_LABEL else 2):
+                raise UserError(
+                    f"{table.path}: column {self.columns.label!r} has the classes "
+                    f"{', '.join(self.labels) or 'none'}, expected several; choose the column with "
+                    "--label COLUMN"
+                )
+        self.metrics = tuple(task.get("eval_metrics", ())) or DEFAULTS[kind]
+        known = [
+            name
+            for name, metric in METRICS.items()
+            if kind in metric.problem_types and metric.num_labels in (0, len(self.labels))
+        ]
+        for name in self.metrics:
+            if name not in known:
+                raise UserError(
+                    f"config.task.eval_metrics: got {name!r} for {len(self.labels)} classes "
+                    f"({kind}), expected some of {', '.join(known)}"
+                )
+
+    def _names(self, table: Table, fields: Fields) -> list[list[str]]:
+        values, separator = table.columns[self.columns.label], fields["label_separator"]
+        return [
+            labels.names_of(value, self.problem_type, separator, place)
+            for value, place in zip(values, table.places, strict=True)
+        ]
+
+    def _examples(self, name: str, table: Table, fields: Fields) -> SequenceExamples:
+        """Converts the table of a split; a test split may have no labels."""
+        texts, column = files.read_texts(table, self.columns), self.columns.label
+        is_test = name == "test"
+        if is_test and (column not in table.columns or labels.are_hidden(table.columns[column])):
+            found = None
+        else:
+            files.check_column(table, column, "label")
+            if self.problem_type == REGRESSION:
+                found = labels.to_scores(table.columns[column], table.places)
+            else:
+                names = self._names(table, fields)
+                found = labels.to_array(names, self.labels, self.problem_type, table.places)
+        return SequenceExamples(texts, found, [str(row) for row in range(len(table.places))])
+
+    def _split(self, examples: SequenceExamples, fields: Fields) -> dict[str, SequenceExamples]:
+        if len(examples) < 2:
+            raise UserError(
+                f"{self.name}: got {len(examples)} example, expected 2 or more to split dev from "
+                "train"
+            )
+        if self.problem_type == SINGLE_LABEL:
+            split.check_counts(examples.labels, self.labels)
+        share, seed = fields["validation_fraction"] or _SHARE, fields["split_seed"] or 0
+        chosen = split.held_out(examples.labels, share, seed)
+        return {
+            "train": examples.take(np.flatnonzero(~chosen)),
+            "dev": examples.take(np.flatnonzero(chosen)),
+        }
+
+    def _describe_split(self, read: Mapping[str, SequenceExamples], fields: Fields) -> str:
+        share = len(read["dev"]) / (len(read["dev"]) + len(read["train"]))
+        how = "" if self.problem_type == REGRESSION else ", about the same share of each class"
+        return (
+            f"no dev file: dev is {share:.1%} of the rows{how} (split_seed "
+            f"{fields['split_seed'] or 0})"
+        )
+
+    def _describe(self, train: SequenceExamples, weights: tuple[float, ...]) -> list[str]:
+        texts = " and ".join(map(repr, self.columns.texts))
+        kind = f"{self.problem_type}, {len(self.labels)} classes" if self.labels else REGRESSION
+        lines = [f"columns: text {texts}, label {self.columns.label!r} ({kind})"]
+        counts = f"labels of train: {labels.describe(train.labels, self.labels)}"
+        lines += textwrap.wrap(counts, _WIDTH, subsequent_indent="  ", break_long_words=False)
+        if weights:
+            lines.append(f"class weights: from {min(weights):.4g} to {max(weights):.4g}")
+        return lines
+
+    def score(self, split: str, predictions: Num[np.ndarray, "n C"]) -> dict[str, float]:
+        """Returns the chosen metrics; none for an unlabelled split."""
+        references = self.examples[split].labels
+        if references is None:
+            return {}
+        if self.problem_type == REGRESSION:
+            predictions = predictions[:, 0]
+        if self.problem_type == MULTI_LABEL:
+            references = references > 0
+        return {name: METRICS[name].compute(predictions, references) for name in self.metrics}
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Returns `dev/score`: the first metric, negative for an error."""
+        first = self.metrics[0]
+        sign = -1.0 if METRICS[first].is_error else 1.0
+        return {"dev/score": sign * values[f"dev/{first}"]}
+
+    def write(self, split: str, predictions: Num[np.ndarray, "n C"], folder: pathlib.Path) -> None:
+        """Writes predictions, the table of the classes and the confusion matrix."""
+        report.write(
+            folder,
+            split,
+            examples=self.examples[split],
+            texts=self.columns.texts,
+            logits=predictions,
+            problem_type=self.problem_type,
+            labels=self.labels,
+        )
+
+
+def _check_no_split(data: str, fields: Fields) -> None:
+    """Refuses options of a split that is not made, since there is a dev file."""
+    for name in ("validation_fraction", "split_seed"):
+        if fields[name] is not None:
+            raise UserError(
+                f"config.data.{name}: got {fields[name]}, expected none, as {data} has a dev file; "
+                "leave one of them out"
+            )
+
+
+OUTPUT = "predict"
+"""The method of `tasks/sequence/head.py` whose output `from_inputs` converts to answers."""
+
+
+def from_inputs(
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
+) -> PredictionRequest:
+    """Encodes user inputs: one example per line, tab-separated texts or a JSON object.
+
+    The keys of an object are the names of the columns; see `answers.to_answers` for the answers.
+
+    Raises:
+      UserError: a line has another number of fields, or other keys.
+    """
+    rows = [dataset.parse_fields(line, task["texts"]) for line in lines]
+    texts = tuple([given[name] for given in rows] for name in task["texts"])
+    encoded = _encoded(texts, spec)
+
+    def answers(logits: Num[np.ndarray, "n C"]) -> list[dict[str, Any]]:
+        found = to_answers(task["problem_type"], task["labels"], logits)
+        return dataset.with_inputs(rows, found, encoded)
+
+    return PredictionRequest(spec.batches("predict", encoded, None), answers)
+
+
+def _encoded(texts: tuple[list[str], ...], spec: EncodingSpec) -> sequences.Pairs:
+    return sequences.encode(
+        texts,
+        spec.tokenizer,
+        spec.max_seq_length,
+        cls_last=spec.cls_last,
+        max_chars_per_word=spec.max_chars_per_word,
+    )

@@ -1,0 +1,183 @@
+"""Labels of a table: their problem type, the names of the classes, and arrays of them."""
+
+import collections
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Num
+
+from bertjax.errors import UserError, nearest
+from bertjax.metrics.sequences import MULTI_LABEL, REGRESSION, SINGLE_LABEL
+
+_MAX_LISTED = 100
+"""Number of classes that are listed."""
+
+
+def find_problem_type(values: Sequence[Any], separator: str) -> str:
+    """Returns the problem type that labels look like.
+
+    Lists, or texts with a separator, are several labels per example; numbers of which at least one
+    has a fractional part are scores; all others, whole numbers as well, are classes.
+
+    Args:
+      values: Of the label column of the training examples.
+      separator: Between the labels of a cell; "" for none.
+    """
+    if separator or any(isinstance(value, list) for value in values):
+        return MULTI_LABEL
+    numbers = [_number(value) for value in values]
+    if None in numbers or all(number.is_integer() for number in numbers):
+        return SINGLE_LABEL
+    return REGRESSION
+
+
+def are_hidden(values: Sequence[Any]) -> bool:
+    """Whether the labels of a test split are placeholders: all missing, empty or -1."""
+    return all(value is None or str(value).strip() in ("", "-1") for value in values)
+
+
+def names_of(value: Any, problem_type: str, separator: str, place: str) -> list[str]:
+    """Returns the names of the classes of a cell: one, or any number for several labels.
+
+    Raises:
+      UserError: the label is empty, or a list where one label is expected.
+    """
+    if problem_type == MULTI_LABEL and value is not None:
+        if not isinstance(value, list):
+            value = str(value).split(separator) if separator else [value]
+        return [name for name in map(_name, value) if name]
+    if isinstance(value, list):
+        raise UserError(
+            f"{place}: label: got the list {value}, expected one label; leave "
+            f"config.task.problem_type={problem_type} out"
+        )
+    name = _name(value)
+    if not name:
+        raise UserError(f"{place}: the label is empty, expected a class; fix or remove the row")
+    return [name]
+
+
+def _name(value: Any) -> str:
+    """Returns the name of a class: booleans as in JSON, whole numbers without a fraction."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "" if value is None else str(value).strip()
+
+
+def class_names(found: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Returns the distinct names in order, that of numbers if all are whole numbers."""
+    names = sorted({name for names in found for name in names})
+    try:
+        return tuple(sorted(names, key=int))
+    except ValueError:
+        return tuple(names)
+
+
+def to_array(
+    found: Sequence[Sequence[str]], labels: Sequence[str], problem_type: str, places: Sequence[str]
+) -> Num[np.ndarray, "n *more"]:
+    """Converts names of classes to indices, or for several labels to 0 or 1 for each class.
+
+    Raises:
+      UserError: a name is not among the labels.
+    """
+    known = {label: number for number, label in enumerate(labels)}
+    for names, place in zip(found, places, strict=True):
+        for name in names:
+            if name not in known:
+                raise UserError(
+                    f"{place}: label: got {name!r}, which no training example has; "
+                    f"{nearest(name, labels)}; fix the row, or add it to the training examples"
+                )
+    if problem_type == SINGLE_LABEL:
+        return np.array([known[names[0]] for names in found], np.int32)
+    array = np.zeros((len(found), len(labels)), np.int8)
+    for row, names in enumerate(found):
+        array[row, [known[name] for name in names]] = 1
+    return array
+
+
+def to_scores(values: Sequence[Any], places: Sequence[str]) -> Num[np.ndarray, " n"]:
+    """Converts the labels of a regression.
+
+    Raises:
+      UserError: one is no finite number.
+    """
+    numbers = [_number(value) for value in values]
+    for number, value, place in zip(numbers, values, places, strict=True):
+        if number is None:
+            raise UserError(
+                f"{place}: label: got {value!r}, expected a number, as this is a regression; fix "
+                "the row, or set --config.task.problem_type=single_label_classification"
+            )
+    return np.array(numbers, np.float32)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool | list):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def loss_weights(
+    array: Num[np.ndarray, "n *more"], labels: Sequence[str], given: Sequence[str]
+) -> tuple[float, ...]:
+    """Returns the weight of each class in the loss; none if all are 1.
+
+    "balanced" is n / (C n_c) for one label per example, so that all classes have the same total
+    weight, and for several the number of examples without the label per example with it.
+
+    Args:
+      array: Labels of the training examples, of `to_array`.
+      labels: Names of the classes.
+      given: `config.task.class_weights`.
+
+    Raises:
+      UserError: a name is not among the labels, or the options contradict each other.
+    """
+    if not given:
+        return ()
+    if "balanced" in given and len(given) > 1:
+        raise UserError(
+            f"config.task.class_weights: got {given}, expected 'balanced' alone, or LABEL=WEIGHT"
+        )
+    if "balanced" in given:
+        size = len(array)
+        if array.ndim == 2:
+            counts = array.sum(axis=0, dtype=np.int64)
+            return tuple(((size - counts) / np.maximum(counts, 1)).tolist())
+        counts = np.bincount(array, minlength=len(labels))
+        return tuple((size / (len(labels) * np.maximum(counts, 1))).tolist())
+    weights = dict.fromkeys(labels, 1.0)
+    for entry in given:
+        name, _, weight = entry.rpartition("=")
+        if name not in weights:
+            raise UserError(
+                f"config.task.class_weights: got {entry!r}, expected the name of a class; "
+                f"{nearest(name, labels)}"
+            )
+        weights[name] = float(weight)
+    return tuple(weights.values())
+
+
+def describe(array: Num[np.ndarray, "n *more"], labels: Sequence[str]) -> str:
+    """Returns the number of examples of each class, or the range of scores."""
+    if not labels:
+        return f"mean {array.mean():.4g}, from {array.min():.4g} to {array.max():.4g}"
+    counts = (
+        array.sum(axis=0, dtype=np.int64)
+        if array.ndim == 2
+        else np.bincount(array, minlength=len(labels))
+    )
+    by_label = collections.Counter(dict(zip(labels, counts.tolist(), strict=True)))
+    listed = [f"{label} {count:,}" for label, count in by_label.most_common(_MAX_LISTED)]
+    more = f" and {len(labels) - _MAX_LISTED} more" if len(labels) > _MAX_LISTED else ""
+    return f"{', '.join(listed)}{more}"

@@ -1,0 +1,147 @@
+"""Predictions of a split as files: each example, a table of the classes, a confusion matrix.
+
+SPLIT.jsonl has texts, label and prediction of every example; SPLIT_classes.txt precision, recall,
+F1 and number of examples of each class, and the pairs of classes that are confused most often;
+SPLIT_confusion.tsv the number of examples of each class (row) that are predicted as each class
+(column), for up to 500 classes; SPLIT_confusion.png the same as a picture, with matplotlib.
+"""
+
+import json
+import pathlib
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int, Num
+
+from bertjax.errors import UserError
+from bertjax.io.files import write_output
+from bertjax.metrics import sequences as metrics
+from bertjax.metrics.sequences import MULTI_LABEL, REGRESSION
+from bertjax.tasks.sequence.answers import to_answers
+from bertjax.tasks.sequence.examples import SequenceExamples
+
+_MAX_CONFUSIONS = 20
+_MAX_MATRIX = 500
+"""Number of classes up to which a confusion matrix is written."""
+_PIXELS_PER_CLASS, _MAX_INCHES = 0.22, 40
+
+
+def write(
+    folder: pathlib.Path,
+    split: str,
+    *,
+    examples: SequenceExamples,
+    texts: Sequence[str],
+    logits: Num[np.ndarray, "n C"],
+    problem_type: str,
+    labels: Sequence[str],
+) -> None:
+    """Writes the files of a split; only the first if it has no labels or is a regression.
+
+    Args:
+      folder: For the files; created if absent.
+      split: Its name.
+      examples: Of the split.
+      texts: Names of the columns of the texts.
+      logits: Of the classes, or the scores.
+      problem_type: One of `metrics.sequences.PROBLEM_TYPES`.
+      labels: Names of the classes.
+
+    Raises:
+      UserError: a file cannot be written.
+    """
+    answers = to_answers(problem_type, labels, logits)
+    rows = []
+    for number, answer in enumerate(answers):
+        row = {name: column[number] for name, column in zip(texts, examples.texts, strict=True)}
+        if examples.labels is not None:
+            row |= {"true": _true(examples.labels[number], problem_type, labels)}
+        if "label" in answer:
+            # The probabilities of all of many classes would be most of the file.
+            answer = {
+                "label": answer["label"],
+                "probability": max(answer["probabilities"].values()),
+            }
+        rows.append(json.dumps(row | answer, ensure_ascii=False))
+    write_output(folder / f"{split}.jsonl", "\n".join(rows) + "\n")
+    if examples.labels is None or problem_type == REGRESSION:
+        return
+    references = examples.labels
+    lines = class_table(logits, references, labels)
+    if problem_type != MULTI_LABEL and len(labels) <= _MAX_MATRIX:
+        counts = metrics.confusion(logits, references)
+        lines += ["", *confusions(counts, labels)]
+        header = "\t".join(["true \\ predicted", *labels])
+        matrix = [
+            "\t".join([n, *map(str, row)]) for n, row in zip(labels, counts.tolist(), strict=True)
+        ]
+        write_output(folder / f"{split}_confusion.tsv", "\n".join([header, *matrix]) + "\n")
+        draw_confusion(folder / f"{split}_confusion.png", counts, labels)
+    write_output(folder / f"{split}_classes.txt", "\n".join(lines) + "\n")
+
+
+def _true(label: Num[np.ndarray, "*more"], problem_type: str, labels: Sequence[str]):
+    if problem_type == REGRESSION:
+        return float(label)
+    if problem_type == MULTI_LABEL:
+        return [name for name, is_on in zip(labels, label.tolist(), strict=True) if is_on]
+    return labels[int(label)]
+
+
+def class_table(
+    logits: Num[np.ndarray, "n C"], references: Num[np.ndarray, "n *more"], labels: Sequence[str]
+) -> list[str]:
+    """Returns the lines of a table of the classes, the lowest F1 first."""
+    measures = metrics.per_class(logits, references)
+    rows = [("class", "precision", "recall", "F1", "examples")]
+    for number in np.argsort(measures[2], kind="stable"):
+        precision, recall, f1, support = (float(measure[number]) for measure in measures)
+        values = (f"{precision:.4f}", f"{recall:.4f}", f"{f1:.4f}", f"{support:,.0f}")
+        rows.append((labels[number], *values))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+
+
+def confusions(counts: Int[np.ndarray, "C C"], labels: Sequence[str]) -> list[str]:
+    """Returns lines with the pairs of classes that are confused most often."""
+    errors = counts * ~np.eye(len(counts), dtype=bool)
+    order = np.argsort(-errors, axis=None, kind="stable")[:_MAX_CONFUSIONS]
+    pairs = [divmod(int(place), len(counts)) for place in order if errors.flat[place]]
+    lines = [
+        f"{errors[true, made]:,} of {counts[true].sum():,}  {labels[true]} -> {labels[made]}"
+        for true, made in pairs
+    ]
+    return ["confused most often (true -> predicted):", *(lines or ["nothing"])]
+
+
+def draw_confusion(
+    path: pathlib.Path, counts: Int[np.ndarray, "C C"], labels: Sequence[str]
+) -> None:
+    """Draws the share of each class's examples by predicted class; nothing without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    inches = min(3 + _PIXELS_PER_CLASS * len(labels), _MAX_INCHES)
+    figure = Figure(figsize=(inches, inches), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    places = range(len(labels))
+    # A dollar sign would begin a formula.
+    names = [label.replace("$", r"\$") for label in labels]
+    axes.set_xticks(places, names, rotation=90, fontsize=7)
+    axes.set_yticks(places, names, fontsize=7)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    figure.colorbar(image, shrink=0.5, label="share of the class")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # for every character that the font does not have
+            figure.savefig(path, dpi=100)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; check the folder") from None
