@@ -76,15 +76,13 @@ def load_or_plan(config: str, pod: str, out: pathlib.Path) -> Plan:
 
 
 def microbatches(config: str, pod: str) -> int:
-    """The smallest power of two with which a microbatch of a chip fits, or has one row."""
+    """The smallest number with which a microbatch of a chip fits, or has one row."""
     topology = chips.get_topology(pod)
     longest = max(build.phases(load_config(config, ())), key=lambda phase: phase.max_seq_length)
     rows = longest.batch_size // len(topology.devices)
     tokens = TOKENS.get(config, min(TOKENS.values())) * topology.chip.memory_bytes / 16e9
-    parts = 1
-    while rows * longest.max_seq_length / parts > tokens and rows % (2 * parts) == 0:
-        parts *= 2
-    return parts
+    divisors = (parts for parts in range(1, rows + 1) if rows % parts == 0)
+    return next((d for d in divisors if rows // d * longest.max_seq_length <= tokens), rows)
 
 
 def table(plans: list[tuple[str, str, Plan]]) -> str:

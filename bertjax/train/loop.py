@@ -76,28 +76,26 @@ def train(
             run.step = before + 1
             in_flight.append((run.step, metrics))
             ending = _reason_to_end(run.step, run.num_train_steps, interrupt)
-            any_due = any(hook.due(run.step, ending) for hook in run.hooks)
-            _pass_metrics(run, in_flight, leave=0 if any_due or ending else STEPS_IN_FLIGHT)
-            for hook in run.hooks:
-                if hook.due(run.step, ending):
+            due = [hook.due(run.step, ending) for hook in run.hooks]
+            _pass_metrics(run, in_flight, leave=0 if any(due) or ending else STEPS_IN_FLIGHT)
+            for hook, is_due in zip(run.hooks, due, strict=True):
+                # A hook may make this step the last one, which those after it have to know.
+                was_ended = not ending and run.step >= run.num_train_steps
+                if is_due or (was_ended and hook.due(run.step, "complete")):
                     with run.timed(hook):
                         hook.on_step(run.step, state)
-                    # An evaluation may end the run, which those after it have to know.
-                    ending = ending or _reason_to_end(run.step, run.num_train_steps)
-            if ending:
+            if ending or run.step >= run.num_train_steps:
                 return state
         if run.step < run.num_train_steps:
             raise ValueError(f"batches ended after step {run.step} of {run.num_train_steps}")
     return state
 
 
-def _reason_to_end(
-    step: int, num_train_steps: int, interrupt: Interrupt | None = None
-) -> str | None:
+def _reason_to_end(step: int, num_train_steps: int, interrupt: Interrupt) -> str | None:
     """The reason why this step is the last one, or None."""
     if step >= num_train_steps:
         return "complete"
-    return "interrupted" if interrupt and interrupt.should_stop() else None
+    return "interrupted" if interrupt.should_stop() else None
 
 
 def _pass_metrics(run: Run, in_flight: collections.deque, *, leave: int) -> None:

@@ -63,8 +63,8 @@ DISTILLATION = {
     "distilbert.py:tiny": "soft_targets",
     "tinybert.py:tiny": "layer_matching",
 }
-TUNING = ("glue", "squad", "ner", "race", "kbert", "tinybert_glue")
-"""Configs of tasks, whose curves test_task_curves.py follows."""
+TUNING = ("glue", "task", "squad", "ner", "race", "kbert", "tinybert_glue")
+"""Configs of tasks, whose curves test_task_curves.py follows; a table has the head of GLUE."""
 
 
 @pytest.mark.parametrize(
