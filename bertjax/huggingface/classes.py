@@ -137,7 +137,7 @@ def of_texts(released: Released, task: GlueTask, given: Sequence[str]) -> Classe
 
 
 def of_own_classes(released: Released, given: Sequence[str]) -> dict[str, Any]:
-    """The fields `labels` and `problem_type` of a text classifier with classes of its own.
+    """The fields `labels` and `problem_type` of a text classifier for a task outside GLUE.
 
     Without a `problem_type`, a classifier with one output is a regression, and one with several has
     one label per text, as in transformers.

@@ -161,7 +161,7 @@ def _encoding_spec(config: ConfigDict, tokenizer: Tokenizer, batch_size: int) ->
         max_seq_length=length,
         cls_last=build.cls_last(config.model),
         max_chars_per_word=examples.max_chars_per_word(config.model),
-        takes_positions="max_position_embeddings" in build.model_fields(config.model),
+        takes_positions=examples.reads_position_ids(config.model),
         batch_size=batch_size,
         eval_batch_size=batch_size,
         padded_lengths=tuple(lengths),

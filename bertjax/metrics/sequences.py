@@ -43,7 +43,7 @@ class Metric:
 
 
 def probabilities(problem_type: str, logits: Float[np.ndarray, "n C"]) -> Float[np.ndarray, "n C"]:
-    """Probability of each class: of one among all, or of each by itself."""
+    """Probability of each class: a softmax for one label per example, else a sigmoid of each."""
     return softmax(logits, axis=-1) if problem_type == SINGLE_LABEL else expit(logits)
 
 

@@ -158,6 +158,8 @@ class Model(nn.Module):
     mup_base_width: NonNegativeInt = 0
     mup_base_heads: NonNegativeInt = 0
 
+    reads_position_ids = True  # adds absolute positions: `tasks/glue/dataset.py` needs them
+
     relations = (
         EQUAL_HEADS,
         width_scaling.BASE_HEADS,

@@ -63,6 +63,8 @@ class Model(nn.Module):
     unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
+    reads_position_ids = True  # adds absolute positions: `tasks/glue/dataset.py` needs them
+
     relations = (EQUAL_HEADS,)
 
     head_transform, decoder_bias = False, False

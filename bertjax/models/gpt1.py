@@ -62,6 +62,8 @@ class Model(nn.Module):
     unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
+    reads_position_ids = True  # adds absolute positions: `tasks/glue/dataset.py` needs them
+
     relations = (EQUAL_HEADS,)
 
     cls_last = True  # only the last token sees all others: `runs/examples.py` acts accordingly

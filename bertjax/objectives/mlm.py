@@ -152,7 +152,7 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def output_layer(self, encoder: Encoder) -> Encoder | Embedding:
-        """The module whose `attend` is the output layer: the encoder, or a table of its own."""
+        """The module whose `attend` is the output layer: the encoder, or an untied table."""
         if getattr(encoder, "tie_word_embeddings", True):
             return encoder
         return Embedding(

@@ -62,6 +62,11 @@ def batch_keys(config: ConfigDict) -> dict[str, RandomRows]:
     return keys
 
 
+def reads_position_ids(model: Mapping[str, Any]) -> bool:
+    """Whether the model adds embeddings of `position_ids`, which may be soft positions."""
+    return getattr(catalog.load("models", model["name"]).Model, "reads_position_ids", False)
+
+
 def max_chars_per_word(model: Mapping[str, Any]) -> int:
     """W, the number of characters per word that the model reads; 0 if it reads tokens."""
     module = catalog.load("models", model["name"]).Model

@@ -288,7 +288,7 @@ def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
         max_seq_length=fields.max_seq_length,
         cls_last=build.cls_last(config.model),
         max_chars_per_word=examples.max_chars_per_word(config.model),
-        takes_positions="max_position_embeddings" in build.model_fields(config.model),
+        takes_positions=examples.reads_position_ids(config.model),
         batch_size=fields.batch_size,
         eval_batch_size=fields.eval_batch_size,
         padded_lengths=fields.padded_lengths,

@@ -140,7 +140,7 @@ class EncodingSpec:
       max_seq_length: L, special tokens included.
       cls_last: Whether [CLS] is the last token of a sequence (XLNet) instead of the first.
       max_chars_per_word: W for models that read characters; 0 for models that read tokens.
-      takes_positions: Whether the model reads `position_ids`.
+      takes_positions: Whether the model adds embeddings of `position_ids`.
       batch_size: Sequences per training batch.
       eval_batch_size: Sequences per evaluation batch.
       padded_lengths: Allowed batch lengths in addition to `max_seq_length`.

@@ -40,9 +40,7 @@ class Extension:
     unknown_share: float
 
 
-def extend(
-    tokenizer: "interfaces.Tokenizer", texts: Iterable[str], *, num_pieces: int
-) -> Extension:
+def extend(tokenizer: interfaces.Tokenizer, texts: Iterable[str], *, num_pieces: int) -> Extension:
     """Adds the most frequent merges of pieces of a text to a vocabulary, reproducibly.
 
     Args:
@@ -61,6 +59,7 @@ def extend(
         raise UserError("cannot extend a vocabulary: the input contains no text")
     divided = _divide(definition, words)
     known = sum(words[word] for word in divided)
+    # More than needed, since some merges give a piece that the vocabulary has.
     pairs = _most_frequent_pairs(divided, words, 2 * num_pieces)
     extended, pieces = _with_merges(definition, pairs, tokenizer.vocab_size, num_pieces)
     after = _divide(extended, words)
@@ -72,7 +71,7 @@ def extend(
     )
 
 
-def check(tokenizer: "interfaces.Tokenizer") -> None:
+def check(tokenizer: interfaces.Tokenizer) -> None:
     """Checks that the vocabulary of a tokenizer can be extended.
 
     Raises:

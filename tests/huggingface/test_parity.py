@@ -378,39 +378,3 @@ def test_exported_tokenizers_give_the_same_ids(saved, case):
     else:
         assert found == [pieces.cls_id, *ids, pieces.sep_id]
         assert opened.model_max_length == LONGEST
-
-
-def test_the_query_stream_is_equal():
-    """XLNet's learned mask embedding is used only there; every token is predicted."""
-    model = reference("XLNetLMHeadModel", 0.5)
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    released = Released.of(model.config.to_dict(), weights)
-    config = importing.run_config(released, "reference")
-    with config.unlocked():
-        config.model.precision = "float32"
-    params = importing.parameters(released, config)
-    random = np.random.default_rng(0)
-    input_ids, order = random.integers(5, V, (2, 7)), random.permuted([range(7)] * 2, axis=1)
-    hidden = order[:, None, :] >= order[:, :, None]
-    with torch.no_grad():
-        wanted = model(
-            torch.tensor(input_ids),
-            perm_mask=torch.tensor(hidden).float(),
-            target_mapping=torch.eye(7).expand(2, 7, 7),
-        ).logits.numpy()
-
-    def queries(module, batch):
-        encoded = module.encoder(batch, train=False)
-        return module.permutation_lm.logits(module.encoder, encoded.queries)
-
-    batch = {
-        "input_ids": jnp.asarray(input_ids),
-        "attention_mask": jnp.ones((2, 7), bool),
-        "prediction_order": jnp.asarray(order),
-        "mlm_positions": jnp.tile(jnp.arange(7), (2, 1)),
-    }
-    variables = {"params": jax.tree.map(jnp.asarray, nest(params))}
-    found = importing.pretrainer(config).apply(variables, batch, method=queries)
-    # What is predicted first sees nothing: theirs lets it see everything alike, ours nothing.
-    later = order > 0
-    np.testing.assert_allclose(np.asarray(found)[later], wanted[later], atol=1e-4)

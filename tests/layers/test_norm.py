@@ -62,9 +62,9 @@ def test_without_a_bias_there_is_no_bias(dtype, random, randomized, by_hand):
     assert set(params) == {"scale"}
     got = module.apply({"params": params}, x)
     assert got.dtype == dtype
-    wanted = by_hand.layer_norm(x, {**params, "bias": 0.0}, 1e-3)
+    expected = by_hand.layer_norm(x, {**params, "bias": 0.0}, 1e-3)
     np.testing.assert_allclose(
-        np.asarray(got, np.float64), wanted, atol=1e-5 if dtype == "float32" else 0.02
+        np.asarray(got, np.float64), expected, atol=1e-5 if dtype == "float32" else 0.02
     )
 
 
@@ -78,9 +78,9 @@ def test_rms_norm(use_bias, dtype, atol, random, randomized):
     got = module.apply({"params": params}, x)
     assert got.dtype == dtype
     exact = np.asarray(x, np.float64)
-    wanted = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 0.5) * params["scale"]
-    wanted = wanted + params.get("bias", 0.0)
-    np.testing.assert_allclose(np.asarray(got, np.float64), wanted, atol=atol)
+    expected = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 0.5) * params["scale"]
+    expected = expected + params.get("bias", 0.0)
+    np.testing.assert_allclose(np.asarray(got, np.float64), expected, atol=atol)
 
 
 def test_rms_norm_is_initialised_as_plain_normalisation(random):

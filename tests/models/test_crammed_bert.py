@@ -102,5 +102,5 @@ def test_encoder_and_head_by_hand(random_variables):
         np.testing.assert_allclose(encoded.sequence[row, :length], last, atol=2e-4)
         for found, state in zip(encoded.hidden_states, states, strict=True):
             np.testing.assert_allclose(found[row, :length], state, rtol=1e-3, atol=2e-4)
-        wanted = last[batch["mlm_positions"][row]] @ params["word_embeddings"]["embedding"].T
-        np.testing.assert_allclose(logits[row], wanted, rtol=1e-3, atol=1e-3)
+        expected = last[batch["mlm_positions"][row]] @ params["word_embeddings"]["embedding"].T
+        np.testing.assert_allclose(logits[row], expected, rtol=1e-3, atol=1e-3)

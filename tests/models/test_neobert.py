@@ -32,7 +32,7 @@ MLM = functools.partial(mlm.Objective, mask_id=4, special_ids=(0, 1, 2, 3, 4))
 
 
 def test_published_numbers_of_parameters():
-    """The released code has 250 million, which it rounds, with an output layer of its own."""
+    """The released code has 250 million, which it rounds, with the untied output layer."""
     encoder = build.encoder(load_config("neobert").model)
     pretrainer = Pretrainer(encoder, {"mlm": functools.partial(MLM, vocab_size=30522)})
     batch = {"input_ids": jnp.zeros((1, 8), int), "attention_mask": jnp.ones((1, 8), bool)}
@@ -113,8 +113,8 @@ def test_encoder_and_head_by_hand(pretrainer, random_variables):
         for found, state in zip(encoded.hidden_states, states, strict=True):
             np.testing.assert_allclose(found[row, :length], state, rtol=1e-3, atol=2e-4)
         head = params["mlm"]
-        wanted = last[batch["mlm_positions"][row]] @ head["decoder"]["embedding"].T + head["bias"]
-        np.testing.assert_allclose(logits[row], wanted, rtol=1e-3, atol=1e-3)
+        expected = last[batch["mlm_positions"][row]] @ head["decoder"]["embedding"].T + head["bias"]
+        np.testing.assert_allclose(logits[row], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_logits_in_chunks_have_the_output_layer_too(random_variables):

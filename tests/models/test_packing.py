@@ -77,6 +77,10 @@ def test_texts_of_a_row_have_the_outputs_that_they_have_alone(batch, name):
         alone["attention_mask"] = at
         got = np.asarray(apply({key: jnp.asarray(values) for key, values in alone.items()}))
         np.testing.assert_allclose(together[place], got[at], atol=2e-5)
+    # Soft positions have an effect where they are accepted.
+    moved = np.asarray(apply(rows | {"position_ids": rows["position_ids"][:, ::-1]}))
+    has_effect = np.abs(moved - together).max() > 1e-2
+    assert has_effect or not examples.reads_position_ids({"name": name})
 
 
 def test_no_masking_policy_masks_special_tokens_or_crosses_texts(batch):

@@ -134,8 +134,8 @@ def _graph(data: str, fields: Fields, spec: EncodingSpec) -> knowledge.Graph | N
         return None
     if not spec.takes_positions:
         raise UserError(
-            "config.data.knowledge requires a model with position embeddings, since triples have "
-            "soft positions: use another model, or set --config.data.knowledge=''"
+            "config.data.knowledge requires a model with absolute position embeddings, since "
+            "triples have soft positions: use another model, or set --config.data.knowledge=''"
         )
     return knowledge.read(pathlib.Path(data) / fields["knowledge"])
 

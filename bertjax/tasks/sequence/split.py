@@ -24,9 +24,9 @@ def held_out(labels: Num[np.ndarray, "n *more"], share: float, seed: int) -> Boo
     order = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(size), kind="stable")
     is_open, is_chosen = np.ones(size, bool), np.zeros(size, bool)
 
-    def assign(members: Bool[np.ndarray, " n"], wanted: int) -> None:
+    def assign(members: Bool[np.ndarray, " n"], count: int) -> None:
         candidates = order[(members & is_open)[order]]
-        is_chosen[candidates[: max(wanted, 0)]] = True
+        is_chosen[candidates[: max(count, 0)]] = True
         is_open[candidates] = False
 
     if not np.issubdtype(labels.dtype, np.floating):

@@ -39,7 +39,7 @@ class Optimizer(adamw.Optimizer):
     muon_steps: PositiveInt = 5
     muon_rms: PositiveFloat = 0.2
 
-    has_mup_rule = False  # the update of a matrix has a scale of its own
+    has_mup_rule = False  # `muon_rms` fixes the scale of an update
 
     def transforms(self) -> tuple[optax.GradientTransformation, ...]:
         """The steps of the chain from clipped gradient to direction."""

@@ -44,7 +44,7 @@ class Optimizer:
             Relation(
                 (field,),
                 operator.not_,
-                "0 with schedule_free_adamw, which has an average of its own",
+                "0 with schedule_free_adamw, which averages the weights itself",
                 "leave it out",
             )
             for field in ("ema_decay", "lawa_every")

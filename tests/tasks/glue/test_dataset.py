@@ -75,7 +75,7 @@ def test_predictions_are_scored_and_written_in_the_servers_format(dataset, tmp_p
 
 
 def test_knowledge_requires_a_model_with_positions(dataset):
-    with pytest.raises(UserError, match=r"config\.data\.knowledge requires a model with posi"):
+    with pytest.raises(UserError, match=r"config\.data\.knowledge requires a model with absolute"):
         dataset(takes_positions=False, knowledge="graph.spo")
 
 
