@@ -28,8 +28,7 @@ COMPILED_QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codege
 if JAXLIB.startswith("0.10."):
     COMPILED_QUICKLY += " --xla_cpu_use_fusion_emitters=false"
 
-# On a GPU: BERTJAX_TEST_PLATFORM=cuda, with JAX_DEFAULT_MATMUL_PRECISION=highest, because its float32
-# is otherwise TF32.
+# For BERTJAX_TEST_PLATFORM=cuda set JAX_DEFAULT_MATMUL_PRECISION=highest too: the default is TF32.
 os.environ["JAX_PLATFORMS"] = os.environ.get("BERTJAX_TEST_PLATFORM", "cpu")
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {COMPILED_QUICKLY}"
 os.environ.pop("BERTJAX_PYTHON", None)

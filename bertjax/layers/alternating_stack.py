@@ -96,8 +96,9 @@ class AlternatingStack(nn.Module):
                 "blocks of an alternating stack: got parameters of different names or shapes, "
                 "expected the same for all"
             )
+        # Not vmap: JAX cannot batch cuDNN's attention with a mask that the heads share.
         parts = [
-            jax.vmap(lambda key, b=block: init(b, key))(rngs[number::size])
+            lax.map(lambda key, b=block: init(b, key), rngs[number::size])
             for number, block in enumerate(self.blocks[: self.num_layers])
         ]
         layer = np.concatenate([np.arange(self.num_layers)[n::size] for n in range(len(parts))])

@@ -34,11 +34,12 @@ XLA = "xla"
 KernelName = Annotated[str, OneOf(("", XLA, *KERNELS))]
 """A kernel; "" for the kernel of the platform where it pays off."""
 
-MIN_KERNEL_LENGTH = 256
+MIN_KERNEL_LENGTH = {"splash": 256, "cudnn": 128}
 """Fewest queries for which a kernel is chosen by default: with fewer the weights are small.
 
-Estimated from compiled steps of BERT-base, not measured on a device: `experiments/LOG.md`,
-2026-11-23.
+cuDNN's is the shortest measured: on an H100, BERT-base trains 1.12 times as fast with it at 128
+tokens, 1.43 times at 512 (`experiments/LOG.md`, 2026-11-26). That of splash is estimated from
+compiled steps (2026-11-23).
 """
 
 _LANES = 128
@@ -97,8 +98,8 @@ def choose(spec: AttentionSpec, requested: str = "") -> tuple[str, str]:
     unsupported = _unsupported(kernel, spec)
     if unsupported:
         return XLA, unsupported
-    if not requested and spec.queries < MIN_KERNEL_LENGTH:
-        return XLA, f"{kernel} is used for {MIN_KERNEL_LENGTH} tokens or more"
+    if not requested and spec.queries < MIN_KERNEL_LENGTH[kernel]:
+        return XLA, f"{kernel} is used for {MIN_KERNEL_LENGTH[kernel]} tokens or more"
     return kernel, "requested" if requested else "no attention weights in memory"
 
 

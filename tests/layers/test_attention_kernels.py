@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from bertjax.errors import UserError
 from bertjax.layers import attention_kernels, masks
+from bertjax.layers.alternating_stack import AlternatingStack
 from bertjax.layers.attention import SelfAttention, attend
 from bertjax.layers.attention_kernels import (
     AttentionSpec,
@@ -24,6 +25,8 @@ from bertjax.layers.attention_kernels import (
     log_kernel_choice,
     splash,
 )
+from bertjax.layers.blocks import FeedForward, PreNormBlock
+from bertjax.layers.dense import PRECISIONS
 from bertjax.layers.dropout import Dropout
 from bertjax.runtime import host
 
@@ -77,7 +80,8 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
         ),
         (GPU, {"keys": 513}, "", "xla", "cudnn requires even lengths, got 512 and 513"),
         (GPU, {"dropout": 0.1}, "cudnn", "xla", "cudnn does not support dropout"),
-        (GPU, {"queries": 128}, "", "xla", "cudnn is used for 256 tokens or more"),
+        (GPU, {"queries": 128}, "", "cudnn", "no attention weights in memory"),
+        (GPU, {"queries": 126}, "", "xla", "cudnn is used for 128 tokens or more"),
         (TPU, {"platform": "cpu"}, "", "xla", "there is no kernel for cpu"),
         (TPU, {"platform": "cpu"}, "splash", "splash", "requested"),
     ],
@@ -304,6 +308,31 @@ def test_cudnn_accepts_the_selected_cases(monkeypatch, random):
     program = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert program.count("__cudnn$fmhaScaleBiasSoftmax(") == 1
     assert program.count("__cudnn$fmhaScaleBiasSoftmaxBackward(") == 1
+
+
+def test_cudnn_in_layers_with_different_masks(monkeypatch):
+    """As far as can be tested without a GPU: programs of initial values and layers are traced."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
+    bfloat16 = PRECISIONS["bfloat16"]
+    blocks = [
+        PreNormBlock(
+            SelfAttention(2, 0.0, window=window, kernel="cudnn", precision=bfloat16),
+            FeedForward(24, precision=bfloat16),
+            0.0,
+        )
+        for window in (0, 4)
+    ]
+    stack, x = AlternatingStack(tuple(blocks), 5), jnp.ones((3, 8, 16), jnp.bfloat16)
+    mask = masks.padding(jnp.arange(8)[None] < jnp.array([[5], [8], [1]]))
+
+    def initialised(key):
+        return stack.init_with_output(key, x, mask, train=False)
+
+    with jax.sharding.use_abstract_mesh(described_mesh("gpu", data=1)):
+        program = str(jax.make_jaxpr(initialised)(jax.random.key(0)))
+    assert program.count("dot_product_attention_fwd_wrapper[") > len(blocks)
 
 
 CUDA = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))

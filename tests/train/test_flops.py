@@ -1,5 +1,6 @@
 """Counts of FLOPs, by hand."""
 
+import dataclasses
 import itertools
 import types
 
@@ -8,6 +9,10 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas
 
+from bertjax import build
+from bertjax.config import load_config
+from bertjax.layers.attention_kernels import with_kernel
+from bertjax.profiling import dummy
 from bertjax.runtime.chips import peak_flops_of_kind, peak_flops_per_second
 from bertjax.train.report import flops, training_flops
 
@@ -154,3 +159,15 @@ def test_the_peak_of_a_cpu_is_measured_and_shared_by_its_devices(monkeypatch):
     monkeypatch.setattr("bertjax.runtime.chips.time", clock)
     assert len(jax.devices()) == 8
     assert peak_flops_per_second(jax.devices(), jnp.float32) == 2 * 1536**3 / 0.5
+
+
+def test_a_kernel_does_not_change_the_flops_of_a_step(monkeypatch):
+    changes = {"data.phases": (), "data.batch_size": 8, "data.max_seq_length": 128}
+    changes |= {"model.attention_probs_dropout_prob": 0.0, "model.precision": "bfloat16"}
+    config = load_config("configs/bert.py:tiny", changes)
+    (phase,) = build.phases(config)
+    trainer, rows = dummy.build_trainer(config, phase, build.make_mesh(config, [phase]))
+    encoder = with_kernel(trainer.pretrainer.encoder, "cudnn")
+    fused = dataclasses.replace(trainer, pretrainer=trainer.pretrainer.clone(encoder=encoder))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert fused.flops(rows, (8, 128)) == trainer.flops(rows, (8, 128))
