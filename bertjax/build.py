@@ -303,6 +303,11 @@ def budget_seconds(config: ConfigDict) -> float:
     return config.get("budget_seconds", 0.0)
 
 
+def writes_tensorboard(config: ConfigDict) -> bool:
+    """Whether a run writes event files for TensorBoard."""
+    return config.get("tensorboard", False)
+
+
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Builds the optimizer of a run; see `train/optimizer.py`."""
     fields, model = config.optimizer, config.model

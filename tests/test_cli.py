@@ -1,5 +1,6 @@
 """The command line: verbs, help, one-line errors, interrupts."""
 
+import argparse
 import os
 import signal
 import subprocess
@@ -75,6 +76,17 @@ def test_the_help_of_every_verb_does_not_import_jax(run_bertjax, command_environ
         )
         assert result.returncode == 0, f"{verb}: {result.stderr}"
         assert f"usage: bertjax {verb.replace('_', '-')}" in result.stdout
+
+
+@pytest.mark.parametrize("module", catalog.names("commands"))
+def test_help_has_short_lines(module):
+    """A command of an example that runs on after a backslash stays on its lines."""
+    parsers = [catalog.load("commands", module).parser()]
+    for parser in parsers:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+        assert max(map(len, parser.format_help().splitlines())) <= 100
 
 
 def test_without_a_verb_and_with_version(capsys):

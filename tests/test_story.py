@@ -30,6 +30,7 @@ SMALL = [
     "--config.eval_every=3",
     "--config.eval_examples=16",
     "--config.checkpoint_every=3",
+    "--config.tensorboard=True",
 ]
 
 
@@ -126,6 +127,9 @@ def test_pretraining_prints_and_stores_its_results(home):
     assert "bertjax finetune --config" in printed
     lines = (home / "run" / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(line)["step"] for line in lines} >= {2, 3, 4, 6}
+    (events,) = (home / "run" / "tensorboard").iterdir()
+    assert b"mlm/loss" in events.read_bytes()
+    assert f"{home}/run/metrics.jsonl, {home}/run/tensorboard/\n" in printed
     causes = ("steps", "input", "compile", "evaluation", "checkpoint", "lost")
     seconds = sum(summary[f"goodput/{cause}"] for cause in causes)
     assert summary["goodput"] == pytest.approx(summary["goodput/steps"] / seconds)
@@ -153,11 +157,13 @@ def test_inspect_describes_runs_checkpoints_and_corpora(home, run_bertjax):
 
 
 def test_finetuning_writes_results(home, run_bertjax, tmp_path):
-    result = run_bertjax(*finetune(home, tmp_path / "cola", "--seeds", "2"))
+    options = ["--seeds", "2", "--config.tensorboard=True"]
+    result = run_bertjax(*finetune(home, tmp_path / "cola", *options))
     succeeds(result)
     results = json.loads((tmp_path / "cola" / "results.json").read_text())
     assert results["seeds"] == len(results["each_seed"]) == 2
     assert "dev/matthews" in results["over_seeds"]
+    assert any((tmp_path / "cola" / "seed_1" / "tensorboard").iterdir())
     predictions = list((tmp_path / "cola").rglob("CoLA.tsv"))
     assert predictions
     assert predictions[0].read_text().startswith("index\tprediction\n")

@@ -154,8 +154,8 @@ def parser() -> _flags.Parser:
     """Returns the parser of the command line."""
     parser = _flags.Parser(
         "bertjax prepare",
-        "Tokenize text into a corpus for pretraining: split documents and sentences, tokenize on "
-        "all cores, and store the tokens once for every example format and length.",
+        "Tokenize text into a corpus for pretraining: split documents and sentences, tokenize\n"
+        "on all cores, and store the tokens once for every example format and length.",
         _EXAMPLES,
         renamed={"--out": "--output"},
     )

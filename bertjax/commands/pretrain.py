@@ -17,8 +17,8 @@ examples:
   bertjax pretrain --config distilbert:tiny --workdir runs/distilbert \\
       --config.objectives.soft_targets.teacher=runs/quickstart
 
-  bertjax pretrain --config roberta:base --init MODEL --workdir runs/domain \
-      --config.data.input="('domain/*.txt',)" --config.num_train_steps=10000 \
+  bertjax pretrain --config roberta:base --init MODEL --workdir runs/domain \\
+      --config.data.input="('domain/*.txt',)" --config.num_train_steps=10000 \\
       --config.optimizer.learning_rate=1e-4
 
 --init continues from a run or from a Hugging Face folder: its config.model and tokenizer replace
@@ -30,8 +30,8 @@ those of the config, its encoder and the heads of the config's objectives are ta
 and saves a checkpoint; the same command resumes the run, on any number of devices. A larger
 --config.num_train_steps extends a finished run.
 
-In the workdir: config.json, metrics.jsonl, tensorboard/, checkpoints/STEP, tokenizer/ and, at the
-end, summary.json.
+In the workdir: config.json, metrics.jsonl, checkpoints/STEP, tokenizer/ and, at the end,
+summary.json; with --config.tensorboard=True also event files for TensorBoard, in tensorboard/.
 """
 
 
@@ -164,6 +164,8 @@ def extension(argv: list[str], config, steps: int) -> list[str]:
 
 
 def _print_summary(summary: dict, config, workdir: str) -> None:
+    from bertjax import build
+
     _print_held_out(summary, config)
     for guess in summary["guesses"]:
         _print_guess(guess)
@@ -172,7 +174,9 @@ def _print_summary(summary: dict, config, workdir: str) -> None:
         f"\n{summary['steps']:,} steps, {summary['tokens']:,} tokens, "
         f"{summary['seconds']:.0f} s in training{goodput}\n"
     )
-    print(f"figures    {workdir}/summary.json, {workdir}/metrics.jsonl, {workdir}/tensorboard/")
+    written = ["summary.json", "metrics.jsonl"]
+    written += ["tensorboard/"] if build.writes_tensorboard(config) else []
+    print(f"figures    {', '.join(f'{workdir}/{name}' for name in written)}")
     kept = ["checkpoints/", *(["tokenizer/"] if "tokenizer" in config else [])]
     kept = ", ".join(f"{workdir}/{name}" for name in [*kept, "config.json"])
     print(f"model      {kept}")

@@ -114,7 +114,7 @@ def fit(
     Args:
       config: Of the run.
       trainer: Its compiled steps.
-      folder: For `metrics.jsonl` and `tensorboard/`.
+      folder: For `metrics.jsonl`, and for `tensorboard/` if the config asks for event files.
       checkpoints: Closed at the end.
       checkpoint_every: Optimizer steps; 0 for the end alone.
       init_state: Makes the state of a run without checkpoints.
@@ -147,7 +147,7 @@ def fit(
                 evaluation,
                 goodput,
                 MetricsFile(folder),
-                TensorBoard(folder),
+                *([TensorBoard(folder)] if build.writes_tensorboard(config) else []),
                 Display(),
                 Watchdog(config.watchdog_minutes),
                 StopWhenNotFinite(config.max_skipped_in_a_row),

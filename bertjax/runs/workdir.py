@@ -1,9 +1,9 @@
 """The working directory of a run: its lock, its config, its summary.
 
 A workdir belongs to the config in its `config.json`; the run writes `checkpoints/`,
-`metrics.jsonl`, `tensorboard/` and `summary.json`. A new workdir may contain logs, scripts and
-notes, which schedulers and users put there before a run starts, but no inputs, no corpus and no
-tokenizer.
+`metrics.jsonl`, `summary.json` and, on request, `tensorboard/`. A new workdir may contain logs,
+scripts and notes, which schedulers and users put there before a run starts, but no inputs, no
+corpus and no tokenizer.
 """
 
 import errno
@@ -26,7 +26,7 @@ from bertjax.tokenizers.folder import METADATA
 
 FREE_FIELDS = (
     *("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*"),
-    *("watchdog_minutes", "objectives.*.teacher"),
+    *("watchdog_minutes", "tensorboard", "objectives.*.teacher"),
     *("data.microbatches", "model.remat", "model.unroll", "init.model"),
 )
 """Fields that may change when a run is resumed: none of them changes the result.

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.constraints import fields_of
 from bertjax.validation import schema
 
 _WIDTH = 100
@@ -18,7 +19,7 @@ _INDENT = " " * 6
 def lines(config: ConfigDict) -> Iterator[str]:
     """Yields every field of every section: `--config.NAME=VALUE`, then its meaning.
 
-    Fields that a config leaves out have the defaults of their module.
+    Fields that a config leaves out have the defaults of the class that declares them.
     """
     sections = [name for name, value in config.items() if isinstance(value, ConfigDict)]
     names = config.objectives if "objectives" in config else ()
@@ -63,9 +64,10 @@ def _other_meanings(section: str) -> dict[str, str]:
 
 
 def _defaults(declared: type) -> dict[str, Any]:
-    """Returns the default values of the fields of a Linen module or dataclass."""
+    """Returns the default values of the fields of a Linen module, dataclass or section."""
     if not dataclasses.is_dataclass(declared):
-        return {}
+        names = fields_of(declared)
+        return {name: getattr(declared, name) for name in names if hasattr(declared, name)}
     return {
         field.name: field.default
         for field in dataclasses.fields(declared)

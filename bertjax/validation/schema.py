@@ -53,12 +53,14 @@ class Run:
       log_every: Steps between reports.
       max_skipped_in_a_row: Consecutive skipped updates after which the run stops.
       watchdog_minutes: Time without a step after which all threads' stacks are printed; 0: never.
+      tensorboard: Whether the metrics are also written as event files, in `tensorboard/`.
     """
 
     seed: Seed
     log_every: PositiveInt
     max_skipped_in_a_row: PositiveInt
     watchdog_minutes: NonNegativeFloat
+    tensorboard: bool = False
 
 
 class PretrainingRun(Run):
@@ -88,7 +90,7 @@ class PretrainingRun(Run):
     keep_best: NonNegativeInt
     best_metric: AnyText
     best_mode: Annotated[str, OneOf(folder.DIRECTIONS)]
-    budget_seconds: NonNegativeFloat
+    budget_seconds: NonNegativeFloat = 0.0
 
 
 class FineTuningRun(Run):
@@ -131,9 +133,9 @@ class Tokenizer:
     kind: Annotated[str, OneOf(tokenizer.KINDS)]
     vocab_size: PositiveInt
     lowercase: bool | None
-    strip_accents: bool | None
-    normalization: Annotated[str, OneOf(UNICODE_FORMS)] | None
-    character_coverage: PositiveShare | None
+    strip_accents: bool | None = None
+    normalization: Annotated[str, OneOf(UNICODE_FORMS)] | None = None
+    character_coverage: PositiveShare | None = None
 
 
 class Data:
@@ -272,10 +274,10 @@ class Optimizer:
     restarts: tuple[tuple[LearningRate, NonNegativeInt], ...]
     max_grad_norm: Annotated[float, Number(0.0, meaning="0 clips nothing")]
     warmup_share: Share
-    layerwise_decay: PositiveShare
-    frozen_layers: Annotated[int, integer(-1, meaning="-1 freezes nothing")]
-    freeze_encoder: bool
-    ema_decay: Annotated[float, share(open_high=True, meaning="0 averages nothing")]
+    layerwise_decay: PositiveShare = 1.0
+    frozen_layers: Annotated[int, integer(-1, meaning="-1 freezes nothing")] = -1
+    freeze_encoder: bool = False
+    ema_decay: Annotated[float, share(open_high=True, meaning="0 averages nothing")] = 0.0
     lawa_every: Annotated[int, integer(0, meaning="0 averages nothing")] = 0
     lawa_window: Annotated[int, integer(0, meaning="0 averages nothing")] = 0
 

@@ -103,11 +103,13 @@ def uninterrupted(uninterrupted_process):
 
 
 def test_training_from_a_corpus_imports_no_library_of_other_commands(uninterrupted_process):
-    _, printed = uninterrupted_process
+    workdir, printed = uninterrupted_process
     names = re.findall(r"^import time: +\d+ \| +\d+ \| +([\w.]+)", printed, re.MULTILINE)
     others = {"tensorflow_datasets", "sklearn", "scipy", "pandas", "torch._C", "safetensors"}
+    others |= {"tensorboardX"}
     assert "bertjax" in names
     assert not others & set(names)
+    assert not (workdir / "tensorboard").exists()
 
 
 def test_the_summary_has_the_unigram_baseline(uninterrupted):

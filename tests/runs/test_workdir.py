@@ -66,6 +66,7 @@ def test_free_fields_may_change_and_the_newest_config_is_kept(tmp_path):
     train(tmp_path, CONFIG)
     longer = {"num_train_steps": 200, "budget_seconds": 90.0}
     later = changed(**longer, log_every=1, keep_latest=9, mesh={"fsdp": 4, "tensor": 2})
+    later["tensorboard"] = True
     claim(tmp_path, later).release()
     assert json.loads((tmp_path / "config.json").read_text()) == later
 

@@ -31,3 +31,6 @@ def test_fields_that_the_config_leaves_out_are_listed_with_their_defaults():
     place = lines.index("  --config.model.output_hidden_states=False")
     assert "hidden_states" in lines[place + 1]
     assert "  --config.model.hidden_size=768" in lines
+    # Likewise those of sections that are no module.
+    assert "  --config.tensorboard=False" in lines
+    assert "  --config.optimizer.frozen_layers=-1" in lines
