@@ -298,14 +298,10 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
     return schedule.join(fields.schedule, rates, steps, **own)
 
 
-def budget_seconds(config: ConfigDict) -> float:
-    """Wall-clock seconds of a pretraining; 0 if it ends by its steps."""
-    return config.get("budget_seconds", 0.0)
-
-
-def writes_tensorboard(config: ConfigDict) -> bool:
-    """Whether a run writes event files for TensorBoard."""
-    return config.get("tensorboard", False)
+def run_field(config: ConfigDict, name: str) -> Any:
+    """A top-level field of a run, or its default if the config does not set it."""
+    (declared,) = schema.declarations(config, "")
+    return config.get(name, getattr(declared, name, None))
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:

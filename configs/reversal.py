@@ -1,5 +1,4 @@
-"""Sequence reversal with a small Transformer, evaluated on lengths that are not in the training
-data.
+"""Sequence reversal with a small Transformer, evaluated on lengths it was not trained on.
 
     python tools/make_reversals.py --out reversals
     bertjax pretrain --config configs/reversal.py --workdir runs/reversal

@@ -148,7 +148,7 @@ def extension(argv: list[str], config, steps: int) -> list[str]:
     from bertjax.overrides import split_overrides, with_overrides
 
     changes: dict[str, Any] = {"num_train_steps": config.num_train_steps + steps}
-    if budget := build.budget_seconds(config):
+    if budget := build.run_field(config, "budget_seconds"):
         changes = {"budget_seconds": 2 * budget}
     elif config.data.phases:
         *first, (last, *shape) = config.data.phases
@@ -175,7 +175,7 @@ def _print_summary(summary: dict, config, workdir: str) -> None:
         f"{summary['seconds']:.0f} s in training{goodput}\n"
     )
     written = ["summary.json", "metrics.jsonl"]
-    written += ["tensorboard/"] if build.writes_tensorboard(config) else []
+    written += ["tensorboard/"] if build.run_field(config, "tensorboard") else []
     print(f"figures    {', '.join(f'{workdir}/{name}' for name in written)}")
     kept = ["checkpoints/", *(["tokenizer/"] if "tokenizer" in config else [])]
     kept = ", ".join(f"{workdir}/{name}" for name in [*kept, "config.json"])

@@ -98,11 +98,10 @@ def _facts(job: Job, init: str) -> dict[str, Any]:
 
 
 def _early_stopping(config: ConfigDict, seed: int, log: session.Log) -> epochs.EarlyStopping | None:
-    if "early_stopping_patience" not in config or not config.early_stopping_patience:
+    patience = build.run_field(config, "early_stopping_patience")
+    if not patience:
         return None
-    return epochs.EarlyStopping(
-        results.SCORE, config.early_stopping_patience, lambda line: log(f"seed {seed}: {line}")
-    )
+    return epochs.EarlyStopping(results.SCORE, patience, lambda line: log(f"seed {seed}: {line}"))
 
 
 def train_seed(

@@ -111,7 +111,7 @@ def pretrain(
 
 def read_complete_summary(job: Job) -> dict[str, Any] | None:
     """The summary of a run that has done all its steps or spent its budget, else None."""
-    summary, budget = read_summary(job.workdir), build.budget_seconds(job.config)
+    summary, budget = read_summary(job.workdir), build.run_field(job.config, "budget_seconds")
     return summary if is_complete(summary, job.config.num_train_steps, budget) else None
 
 
@@ -146,7 +146,7 @@ def train_job(
         evaluation=evaluation,
         interrupt=interrupt,
         log=log,
-        budget_seconds=build.budget_seconds(config),
+        budget_seconds=build.run_field(config, "budget_seconds"),
     )
     if interrupt.stopped:
         return None, fitted.first_step

@@ -147,7 +147,7 @@ def fit(
                 evaluation,
                 goodput,
                 MetricsFile(folder),
-                *([TensorBoard(folder)] if build.writes_tensorboard(config) else []),
+                *([TensorBoard(folder)] if build.run_field(config, "tensorboard") else []),
                 Display(),
                 Watchdog(config.watchdog_minutes),
                 StopWhenNotFinite(config.max_skipped_in_a_row),

@@ -34,14 +34,12 @@ def _section(config: ConfigDict, section: str) -> Iterator[str]:
         values = values[part]
     classes = schema.declarations(config, section) if section != schema.WRITTEN_BY_RUN else ()
     meanings = _other_meanings(section)
-    found: dict[str, Any] = {}
+    found = {n: v for n, v in values.items() if not isinstance(v, ConfigDict)}
     for declared in classes:
         meanings |= attribute_help(declared)
-        found |= _defaults(declared)
-    # A fine-tuning's config.model holds changes only, and any model may be the pretrained one.
-    if "task" in config and section in schema.CHANGES:
-        found = {}
-    found |= {n: v for n, v in values.items() if not isinstance(v, ConfigDict)}
+        # A fine-tuning's config.model holds changes only, and any model may be the pretrained one.
+        if not ("task" in config and section in schema.CHANGES):
+            found = {**found, **{n: v for n, v in _defaults(declared).items() if n not in found}}
     yield f"config.{section}" if section else "config"
     prefix = f"{section}." if section else ""
     for name, value in found.items():

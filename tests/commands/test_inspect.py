@@ -122,6 +122,7 @@ def test_text_output_has_a_tree_of_shapes(workdir, capsys):
 
 
 def test_text_output_describes_a_run(workdir, capsys):
+    write_summary(workdir, SUMMARY | {"config": CONFIG})
     inspect.main([str(workdir)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"run {workdir}"
@@ -129,7 +130,8 @@ def test_text_output_describes_a_run(workdir, capsys):
     assert lines[place + 1].split() == ["step", "held_out/loss"]
     assert ["20", "1.5"] in [line.split()[:2] for line in lines[place + 2 :]]
     fields = [line.split() for line in lines]
-    assert ["num_train_steps:", "40"] in fields
+    assert fields.count(["num_train_steps:", "40"]) == 1
+    assert ["mlm_loss:", "1.5"] in fields
     assert ["hidden_size:", "3"] in fields
 
 
