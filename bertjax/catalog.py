@@ -5,12 +5,18 @@ imports `bertjax/tasks/glue/head.py`. To add a model or an objective, add a file
 a folder. There is no registry.
 """
 
+import contextlib
 import importlib
+import importlib.machinery
 import pathlib
 import re
+import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 from bertjax.errors import UserError, nearest
+
+_CONFIGS = "configs"
 
 _RENAMED_CONFIGS = {"t5": "span_corruption", "bart": "text_infilling", "mass": "masked_seq2seq"}
 """Configs that were named for a model, and are its objective on the Transformer."""
@@ -91,3 +97,45 @@ def _nearest_file(path: pathlib.Path) -> str:
         return f"there is no folder {path.parent}"
     names = [sibling.name for sibling in path.parent.glob(f"*{path.suffix}")]
     return nearest(path.name, names) if names else f"no {path.suffix} file in {path.parent}"
+
+
+@contextlib.contextmanager
+def importable(path: pathlib.Path) -> Iterator[None]:
+    """Makes `from configs import common` work in any config file.
+
+    `configs` has the files of bertjax and, before them, those of a folder of that name in which the
+    config file or its folder lies. The imported modules are removed afterwards: another folder may
+    have files of the same names. A folder of config files has no `__init__.py`.
+    """
+    folder = path.resolve().parent
+    shipped = list({str(file.parent): file for file in config_files().values()})
+    before, known = list(sys.path), set(sys.modules)
+    own = {name: sys.modules.pop(name) for name in known if name.partition(".")[0] == _CONFIGS}
+    # The parent of a wheel's configs is bertjax/, whose modules must not be found as top-level
+    # ones: `import tokenizers` means the library.
+    is_in_wheel = str(folder) in shipped and (folder.parent / "__init__.py").is_file()
+    sys.path[:0] = [str(folder)] if is_in_wheel else [str(folder), str(folder.parent)]
+    sys.modules[_CONFIGS] = ModuleType(_CONFIGS)
+    sys.modules[_CONFIGS].__path__ = shipped if is_in_wheel else [*_folders_on_path(), *shipped]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+        for name in set(sys.modules) - (known - own.keys()):
+            top = name.partition(".")[0]
+            if top == _CONFIGS or _is_config_module(folder, top):
+                sys.modules.pop(name, None)
+        sys.modules.update(own)
+
+
+def _folders_on_path() -> list[str]:
+    """Returns the folders `configs` of `sys.path`."""
+    spec = importlib.machinery.PathFinder.find_spec(_CONFIGS)
+    return list(spec.submodule_search_locations or ()) if spec else []
+
+
+def _is_config_module(folder: pathlib.Path, name: str) -> bool:
+    """Whether a module is a file or a folder of files next to a config file."""
+    places = (folder / name, folder.parent / name)
+    is_folder = any(place.is_dir() and not (place / "__init__.py").exists() for place in places)
+    return is_folder or (folder / f"{name}.py").is_file()

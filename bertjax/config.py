@@ -11,7 +11,6 @@ are resolved after the overrides.
 There are two kinds of configs, pretraining and fine-tuning, each with required fields.
 """
 
-import contextlib
 import dataclasses
 import fnmatch
 import hashlib
@@ -19,10 +18,8 @@ import importlib.util
 import inspect
 import json
 import pathlib
-import sys
 import traceback
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
@@ -170,7 +167,7 @@ def load_config(
     if path.suffix == ".json":
         config = _config_of_run(path, argument)
     else:
-        with _importable(path):
+        with catalog.importable(path):
             config = _call(_function(path, "get_config"), path, argument)
     if not isinstance(config, ConfigDict):
         found = type(config).__name__
@@ -193,7 +190,7 @@ def load_runs(spec: str) -> Any:
       UserError: there is no such file or function, or the function fails.
     """
     path, argument = catalog.find_config_file(spec, (".py",))
-    with _importable(path):
+    with catalog.importable(path):
         get_runs = _function(path, "get_runs")
         has_parameter = bool(inspect.signature(get_runs).parameters)
         return _call(get_runs, path, argument if has_parameter else None)
@@ -305,35 +302,6 @@ def _config_of_run(path: pathlib.Path, argument: str | None) -> ConfigDict:
         return _from_plain(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}; pass another config") from None
-
-
-@contextlib.contextmanager
-def _importable(path: pathlib.Path) -> Iterator[None]:
-    """Makes `from configs import common` work in a config file inside `configs/` or next to it.
-
-    The imported modules are removed afterwards: another folder may have files of the same names. A
-    folder of config files has no `__init__.py`.
-    """
-    folder = path.resolve().parent
-    before, known = list(sys.path), set(sys.modules)
-    if folder.parent == pathlib.Path(__file__).resolve().parent:
-        # In a wheel the parent is bertjax/, whose modules must not be found as top-level ones:
-        # `import tokenizers` means the library.
-        sys.modules[folder.name] = types.ModuleType(folder.name)
-        sys.modules[folder.name].__path__ = [str(folder)]
-        sys.path[:0] = [str(folder)]
-    else:
-        sys.path[:0] = [str(folder), str(folder.parent)]
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-        for name in set(sys.modules) - known:
-            top = name.partition(".")[0]
-            for place in (folder / top, folder.parent / top):
-                is_folder = place.is_dir() and not (place / "__init__.py").exists()
-                if is_folder or (place.parent == folder and place.with_suffix(".py").is_file()):
-                    sys.modules.pop(name, None)
 
 
 _MEANING = {"get_config": "a config file", "get_runs": "a sweep file"}

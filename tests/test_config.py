@@ -3,6 +3,7 @@
 import doctest
 import pathlib
 import shutil
+import sys
 import textwrap
 
 import pytest
@@ -127,6 +128,7 @@ def test_a_config_in_a_wheel_imports_libraries_and_not_modules_of_bertjax(
     shutil.copytree(root / "configs", package / "configs")
     source = (package / "configs" / "bert.py").read_text()
     (package / "configs" / "mine.py").write_text(f"{source}\nimport made_up_library\n")
+    (package / "__init__.py").touch()
     (package / "made_up_library.py").write_text("raise AssertionError('a module of bertjax')")
     library = tmp_path / "site"
     library.mkdir()
@@ -134,8 +136,32 @@ def test_a_config_in_a_wheel_imports_libraries_and_not_modules_of_bertjax(
     monkeypatch.syspath_prepend(str(library))
     files = {path.stem: path for path in (package / "configs").glob("*.py")}
     monkeypatch.setattr(catalog, "config_files", lambda: files)
-    monkeypatch.setattr(bertjax.config, "__file__", str(package / "config.py"))
     assert load_config("mine:mini").model.hidden_size == 256
+
+
+def test_a_config_of_the_users_own_imports_those_of_a_wheel(root, tmp_path, monkeypatch):
+    """Before them, those in a folder `configs` next to it."""
+    shipped = tmp_path / "site" / "bertjax" / "configs"
+    shutil.copytree(root / "configs", shipped)
+    files = {path.stem: path for path in shipped.glob("*.py")}
+    monkeypatch.setattr(catalog, "config_files", lambda: files)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(root)])
+    monkeypatch.chdir(tmp_path)
+    for folder in ("alone", "project", "project/configs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(
+            "from configs import bert\n\n\ndef get_config():\n    return bert.get_config('mini')\n"
+        )
+    source = (shipped / "bert.py").read_text()
+    narrow = source.replace("bert_model(size)", "bert_model('tiny')")
+    (tmp_path / "project" / "configs" / "bert.py").write_text(narrow)
+    for folder, width in (
+        ("alone", 256),
+        ("project", 128),
+        ("project/configs", 128),
+        ("alone", 256),
+    ):
+        assert load_config(str(tmp_path / folder / "mine.py")).model.hidden_size == width
 
 
 def test_values_by_field_override_too(path):
