@@ -141,6 +141,12 @@ def require(arguments: "argparse.Namespace", *names: str) -> None:
         raise UserError(f"the following arguments are required: {', '.join(missing)}")
 
 
+def refuse_input_with_texts(file: str | None, texts: Sequence[str]) -> None:
+    """Raises `UserError` if both a file of --input and texts are given."""
+    if texts and file is not None:
+        raise UserError(f"--input: got {file}, expected none with a TEXT; leave one out")
+
+
 def add_batch_size(parser: Parser, default: int, unit: str) -> None:
     """Adds --batch_size, counted in a unit such as "texts"."""
     parser.add_argument(

@@ -12,7 +12,7 @@ GROUP = "Use"
 EPILOG = """\
 examples:
   bertjax fill-mask --model runs/bert 'the man went to the [MASK] .'
-  bertjax fill-mask --model runs/bert --top_k 10 --json < sentences.txt
+  bertjax fill-mask --model runs/bert --top_k 10 --json --input sentences.txt
 
 [MASK] is one masked token, also if the tokenizer has another name for it; a
 text may have several, which are predicted independently. Probabilities are over
@@ -25,12 +25,15 @@ matches transformers to about five digits.
 def main(argv: list[str]) -> None:
     """Prints the most likely tokens at each masked position."""
     arguments = parser().parse_args(argv)
+    _flags.refuse_input_with_texts(arguments.input, arguments.texts)
     from bertjax.inference import fill_mask, loader
     from bertjax.io.lines import read_text_lines
 
     model = loader.find_run(arguments.model)
     filler = fill_mask.load(model, arguments.top_k, arguments.precision)
-    texts = iter(arguments.texts or (text for _, text in read_text_lines(None) if text.strip()))
+    texts = iter(
+        arguments.texts or (text for _, text in read_text_lines(arguments.input) if text.strip())
+    )
     while group := list(itertools.islice(texts, arguments.batch_size)):
         for text, places in zip(group, filler.fill(group), strict=True):
             if arguments.json:
@@ -60,9 +63,14 @@ def parser() -> _flags.Parser:
         "texts",
         nargs="*",
         metavar="TEXT",
-        help="texts with [MASK] (default: the lines of standard input)",
+        help="texts with [MASK] (default: the lines of --input)",
     )
     _flags.add_model(parser)
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="file with one text per line (default: standard input)",
+    )
     parser.add_argument(
         "--top_k",
         action=checked(PositiveInt),

@@ -89,8 +89,7 @@ _UNREAD_BY_ENCODER_DECODERS = (
 def main(argv: list[str]) -> None:
     """Generates a text for each prompt or source; prints the speed to standard error."""
     arguments = parser().parse_args(argv)
-    if arguments.prompt and arguments.input is not None:
-        raise UserError(f"--input: got {arguments.input}, expected none with a TEXT; leave one out")
+    _flags.refuse_input_with_texts(arguments.input, arguments.prompt)
     from bertjax.inference import loader, translate
 
     name = loader.find_run(arguments.model)

@@ -92,7 +92,7 @@ def typed(capsys, *words):
     return status, *capsys.readouterr()
 
 
-def test_texts_are_arguments_or_lines_of_standard_input(run, capsys, monkeypatch):
+def test_texts_are_arguments_or_lines_of_a_file(run, capsys, monkeypatch, tmp_path):
     texts = ["a [MASK] c", "[MASK] b"]
     status, plain, _ = typed(capsys, "--model", run, "--top_k", 2, *texts)
     assert status == 0
@@ -104,6 +104,9 @@ def test_texts_are_arguments_or_lines_of_standard_input(run, capsys, monkeypatch
     assert [row["text"] for row in rows] == texts
     shown = [line.split() for line in plain.splitlines() if line.startswith(" ")]
     assert [token for row in rows for token, _ in row["places"][0]] == [line[-1] for line in shown]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    _, of_file, _ = typed(capsys, "--model", run, "--top_k", 2, "--input", tmp_path / "texts.txt")
+    assert of_file == plain
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,7 @@ def test_texts_are_arguments_or_lines_of_standard_input(run, capsys, monkeypatch
             ["[MASK] " + " ".join(LETTERS)],
             "text 1 is too long: got 29 tokens, expected at most 24; shorten it",
         ),
+        (["a [MASK]", "--input", "b.txt"], "--input: got b.txt, expected none with a TEXT"),
         (["a [MASK]", "--batch_size", "0"], "--batch_size: got 0, expected an integer >= 1"),
     ],
 )
