@@ -168,6 +168,13 @@ def test_help_becomes_markdown(build_docs):
     assert "Use `--size=2`, or \\[MASK\\]." in page
 
 
+def test_options_of_inline_code_are_not_broken_over_lines(build_docs):
+    block = "<pre><span></span><code>bertjax --help</code></pre>"
+    assert build_docs.on_page_content(f"{block}<code>--config.seed=1 -h</code>") == (
+        f'{block}<code><span class="option">--config.seed</span>=1 -h</code>'
+    )
+
+
 def test_patterns_of_the_nav_are_expanded(build_docs):
     nav = [{"A": ["a/one.md", "a/*"]}, {"B": [{"C": ["c/*"]}]}, "d.md"]
     pages = ["a/index.md", "a/one.md", "a/three.md", "d.md", "a/two.md"]

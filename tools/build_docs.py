@@ -69,6 +69,16 @@ def on_files(files: Any, *, config: Any) -> Any:
     return files
 
 
+def on_page_content(content: str, **_: Any) -> str:
+    """Keeps options of inline code on one line: browsers break lines after hyphens."""
+
+    def mark(code: re.Match) -> str:
+        return re.sub(r"--[\w.]+", r'<span class="option">\g<0></span>', code[0])
+
+    # The code of a block follows an empty span.
+    return re.sub(r"(?<!</span>)<code>[^<]*</code>", mark, content)
+
+
 def generated_pages() -> dict[str, str]:
     """Returns the Markdown of all generated pages by path."""
     pages = {}
