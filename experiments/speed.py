@@ -78,7 +78,7 @@ def _measure(name: str, length: int, batch: int, variant: str) -> dict[str, Any]
         code = f"from speed import pytorch; pytorch({name!r}, {length}, {batch}, {variant!r})"
         command, folder = [sys.executable, "-c", code], pathlib.Path(__file__).parent
     else:
-        command, folder = [sys.executable, "-m", "bertjax", "bench"], None
+        command, folder = [sys.executable, "-m", "bertjax", "bench", "--json"], None
         command += ["--config", name, "--config.data.phases=()", "--repeats", "5"]
         command += [f"--config.data.max_seq_length={length}", f"--config.data.batch_size={batch}"]
         command += ["--config.data.microbatches=1", "--config.model.precision=bfloat16"]

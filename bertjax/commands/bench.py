@@ -10,6 +10,8 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from bertjax.commands import _flags
 from bertjax.constraints import PositiveInt, checked
@@ -24,15 +26,16 @@ examples:
   bertjax bench --config configs/bert_base.py --config.data.phases='()' \\
       --config.data.max_seq_length=512 --config.data.batch_size=64 --steps 20
 
-Prints JSON with one entry per phase of the config (each has one batch shape):
-medians over --repeats timings of --steps steps each, after --warmup steps. MFU
-(model_flops_utilisation) is null if the peak FLOP/s of the device are unknown.
-Any field is set with --config.SECTION.FIELD=VALUE.
+Prints a line per phase of the config (each has one batch shape): medians over
+--repeats timings of --steps steps each, after --warmup steps; with --json also
+FLOPs and the sizes of the compiled program. MFU (model_flops_utilisation) is
+null if the peak FLOP/s of the device are unknown. Any field is set with
+--config.SECTION.FIELD=VALUE.
 """
 
 
 def main(argv: list[str]) -> None:
-    """Measures the training steps of a config and prints the results as JSON."""
+    """Measures the training steps of a config and prints the results as text or as JSON."""
     from bertjax.config import PRETRAINING, load_config, split_overrides
 
     rest, overrides = split_overrides(argv)
@@ -42,7 +45,29 @@ def main(argv: list[str]) -> None:
 
     with log_kernel_choice(lambda line: print(line, file=sys.stderr, flush=True)):
         measured = measure(config, arguments)
-    print(json.dumps(measured, indent=2))
+    print(json.dumps(measured, indent=2) if arguments.json else "\n".join(_lines(measured)))
+
+
+def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the measurements as text: the devices, then a line for each phase."""
+    yield (
+        f"{measured['config']} on {measured['devices']} {measured['device']} device(s), "
+        f"{measured['precision']}"
+    )
+    for phase in measured["phases"]:
+        shape = f"  {phase['batch_size']} x {phase['max_seq_length']} tokens:"
+        if "out_of_memory" in phase:
+            yield f"{shape} out of memory"
+            continue
+        utilisation = phase["model_flops_utilisation"]
+        known = f"  MFU {utilisation:.1%}" if utilisation is not None else ""
+        yield (
+            f"{shape} {phase['seconds_per_step']:.4f} s a step  "
+            f"{phase['tokens_per_second']:,.0f} tokens/s{known}  "
+            f"compiled in {phase['compile_seconds']:.1f} s  "
+            f"peak memory of the {phase['peak_memory_of']} "
+            f"{phase['peak_memory_bytes'] / 1e9:.2f} GB"
+        )
 
 
 def parser() -> _flags.Parser:
@@ -69,6 +94,7 @@ def parser() -> _flags.Parser:
         metavar="N",
         help="steps before the first timing",
     )
+    _flags.add_json(parser, "print one JSON object instead of text")
     return parser
 
 

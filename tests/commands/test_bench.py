@@ -25,7 +25,7 @@ def _in_the_checkout(monkeypatch, root):
 
 @pytest.mark.slow
 def test_every_phase_is_measured(capsys):
-    bench.main([*SMALL, "--steps", "2", "--repeats", "3", "--warmup", "1"])
+    bench.main([*SMALL, "--steps", "2", "--repeats", "3", "--warmup", "1", "--json"])
     out, progress = capsys.readouterr()
     printed = json.loads(out)
     assert printed["devices"] == 8
@@ -48,9 +48,24 @@ def test_every_phase_is_measured(capsys):
 def test_images_are_measured_as_well(capsys):
     small = ("hidden_size=16", "intermediate_size=24", "num_hidden_layers=1")
     words = ["--config=configs/vit.py:tiny", *(f"--config.model.{field}" for field in small)]
-    bench.main([*words, "--steps", "1", "--repeats", "1", "--warmup", "1"])
+    words += ["--steps", "1", "--repeats", "1", "--warmup", "1"]
+    bench.main([*words, "--json"])
     (phase,) = json.loads(capsys.readouterr().out)["phases"]
     assert phase["tokens_per_second"] == pytest.approx(phase["sequences_per_second"])
+
+
+def test_text_output_has_a_line_per_phase():
+    phase = {"max_seq_length": 128, "batch_size": 4, "seconds_per_step": 0.5, "compile_seconds": 3}
+    phase |= {"tokens_per_second": 1024.0, "model_flops_utilisation": 0.25}
+    phase |= {"peak_memory_bytes": 2_500_000_000, "peak_memory_of": "device"}
+    failed = {"max_seq_length": 512, "batch_size": 4, "out_of_memory": "RESOURCE_EXHAUSTED"}
+    run = {"config": "bert:tiny", "device": "cpu", "devices": 2, "precision": "float32"}
+    assert [*bench._lines(run | {"phases": [phase, failed]})] == [
+        "bert:tiny on 2 cpu device(s), float32",
+        "  4 x 128 tokens: 0.5000 s a step  1,024 tokens/s  MFU 25.0%  compiled in 3.0 s  "
+        "peak memory of the device 2.50 GB",
+        "  4 x 512 tokens: out of memory",
+    ]
 
 
 @pytest.mark.slow
@@ -60,7 +75,7 @@ def test_a_phase_out_of_memory_is_reported_next_to_the_others(capsys):
         "--config.model.max_position_embeddings=131072",
         "--config.data.phases=((6, 16, 8), (4, 131072, 8))",
     ]
-    bench.main([*SMALL, *long, "--steps", "1", "--repeats", "1", "--warmup", "1"])
+    bench.main([*SMALL, *long, "--json", "--steps", "1", "--repeats", "1", "--warmup", "1"])
     out, progress = capsys.readouterr()
     measured, failed = json.loads(out)["phases"]
     assert measured["tokens_per_second"] > 0
