@@ -132,8 +132,10 @@ def installer(environment: pathlib.Path) -> list[str]:
     python = str(environment / "bin" / "python")
     pip = [python, "-m", "pip"]
     if subprocess.run([*pip, "--version"], capture_output=True).returncode == 0:
-        quiet = [] if sys.stderr.isatty() else ["--quiet"]
-        return [*pip, "--disable-pip-version-check", "install", *quiet]
+        options = [] if sys.stderr.isatty() else ["--quiet"]
+        # Python compiles a module when it is first imported: most that are installed never are.
+        options.append("--no-compile")
+        return [*pip, "--disable-pip-version-check", "install", *options]
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", python]
     raise SetupError(f"{environment} has no pip: run `{python} -m ensurepip`")
