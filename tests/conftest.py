@@ -219,6 +219,11 @@ def command_environment(tmp_path_factory) -> dict[str, str]:
     }
 
 
+def xla_flags(devices: int) -> str:
+    """The XLA_FLAGS of a command."""
+    return f"--xla_force_host_platform_device_count={devices} {COMPILED_QUICKLY}"
+
+
 @pytest.fixture(scope="session")
 def start_bertjax(command_environment):
     """Start `bertjax ARGS...` in a separate process and return the Popen at once.
@@ -228,12 +233,10 @@ def start_bertjax(command_environment):
     """
 
     def start(*args, devices: int = 1, env: dict[str, str] | None = None, **options):
-        count = f"--xla_force_host_platform_device_count={devices}"
-        flags = {"XLA_FLAGS": f"{count} {COMPILED_QUICKLY}"}
         pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen(
             [sys.executable, "-m", "bertjax", *map(str, args)],
-            env=command_environment | flags | (env or {}),
+            env=command_environment | {"XLA_FLAGS": xla_flags(devices)} | (env or {}),
             **{"text": True, "cwd": ROOT, "stdin": subprocess.DEVNULL, **pipes, **options},
         )
 
@@ -241,17 +244,38 @@ def start_bertjax(command_environment):
 
 
 @pytest.fixture(scope="session")
-def run_bertjax(start_bertjax):
+def fork_server(command_environment, load_script):
+    """A process that has imported JAX, and is forked to run a command; started at first use."""
+    server = load_script("tests/fork_server.py").ForkServer(command_environment)
+    yield server
+    server.close()
+
+
+FORKED = {"export", "finetune", "import", "inspect", "predict", "pretrain"}
+"""Verbs that import JAX. `prepare` and `tokenizer` do not, and each of their processes has another
+hash seed, on which no output may depend; forked processes have the same one."""
+
+
+@pytest.fixture(scope="session")
+def run_bertjax(start_bertjax, request):
     """Run `bertjax ARGS...` to its end and return the CompletedProcess.
 
     `input` is its standard input, `timeout` is in seconds; other options are those of
-    `start_bertjax`.
+    `start_bertjax`. A verb that imports JAX runs in a process of `fork_server`, unless there are
+    options of `subprocess`, environment variables, or a GPU.
     """
 
-    def run(*args, input: str | bytes | None = None, timeout: float = 600, **options):
+    def run(*args, input: str | None = None, timeout: float = 600, **options):
+        words = list(map(str, args))
+        usual = options.keys() <= {"cwd", "devices"} and os.environ["JAX_PLATFORMS"] == "cpu"
+        if usual and words[0] in FORKED and "--help" not in words:
+            server = request.getfixturevalue("fork_server")
+            flags = xla_flags(options.get("devices", 1))
+            cwd = options.get("cwd", ROOT)
+            return server.run(words, input=input or "", timeout=timeout, cwd=cwd, xla_flags=flags)
         if input is not None:
             options["stdin"] = subprocess.PIPE
-        with start_bertjax(*args, **options) as process:
+        with start_bertjax(*words, **options) as process:
             try:
                 out, errors = process.communicate(input, timeout)
             except BaseException:
