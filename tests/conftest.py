@@ -202,8 +202,18 @@ def _link(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def command_environment(tmp_path_factory) -> dict[str, str]:
-    """The environment of a command: this checkout, CPU only, compilation cache of this test run.
+def xla_flags():
+    """Returns the XLA_FLAGS of a command for a number of CPU devices: `xla_flags(2)`."""
+
+    def flags(devices: int) -> str:
+        return f"--xla_force_host_platform_device_count={devices} {COMPILED_QUICKLY}"
+
+    return flags
+
+
+@pytest.fixture(scope="session")
+def command_environment(tmp_path_factory, xla_flags) -> dict[str, str]:
+    """The environment of a command: this checkout, one CPU device, compilation cache of this run.
 
     The size of the cache has no limit: JAX would otherwise read all entries, including incomplete
     ones of killed processes.
@@ -212,6 +222,7 @@ def command_environment(tmp_path_factory) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return os.environ | {
         "PYTHONPATH": path,
+        "XLA_FLAGS": xla_flags(1),
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_COMPILATION_CACHE_MAX_SIZE": "-1",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
@@ -219,13 +230,8 @@ def command_environment(tmp_path_factory) -> dict[str, str]:
     }
 
 
-def xla_flags(devices: int) -> str:
-    """The XLA_FLAGS of a command."""
-    return f"--xla_force_host_platform_device_count={devices} {COMPILED_QUICKLY}"
-
-
 @pytest.fixture(scope="session")
-def start_bertjax(command_environment):
+def start_bertjax(command_environment, xla_flags):
     """Start `bertjax ARGS...` in a separate process and return the Popen at once.
 
     `devices` is the number of CPU devices (default: 1), `env` has additional environment variables,
@@ -257,7 +263,7 @@ hash seed, on which no output may depend; forked processes have the same one."""
 
 
 @pytest.fixture(scope="session")
-def run_bertjax(start_bertjax, request):
+def run_bertjax(start_bertjax, xla_flags, request):
     """Run `bertjax ARGS...` to its end and return the CompletedProcess.
 
     `input` is its standard input, `timeout` is in seconds; other options are those of

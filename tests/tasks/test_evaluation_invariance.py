@@ -140,13 +140,13 @@ def test_the_same_seed_gives_the_same_scores(task, folder, run, tmp_path):
 
 
 @pytest.mark.slow
-def test_scores_do_not_depend_on_the_number_of_hosts(folder, usual, command_environment):
+def test_scores_do_not_depend_on_the_number_of_hosts(folder, usual, command_environment, xla_flags):
     """Two real processes with two devices each, and this one with one."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = command_environment | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": xla_flags(2),
         "GLOO_LOG_LEVEL": "ERROR",
     }
     hosts = [

@@ -42,7 +42,7 @@ def toy_environment(command_environment):
     Without the compilation cache: warnings are errors, and JAX warns of incomplete entries of
     killed processes.
     """
-    return command_environment | {"XLA_FLAGS": "", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    return command_environment | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
 @pytest.fixture(scope="session")

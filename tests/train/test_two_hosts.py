@@ -17,7 +17,7 @@ SCRIPT = pathlib.Path(__file__).with_name("two_hosts.py")
 
 
 @pytest.fixture
-def start_hosts(command_environment):
+def start_hosts(command_environment, xla_flags):
     """Start both hosts; they are stopped at the end of the test."""
     hosts = []
 
@@ -26,7 +26,7 @@ def start_hosts(command_environment):
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         environment = command_environment | {
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+            "XLA_FLAGS": xla_flags(2),
             "GLOO_LOG_LEVEL": "ERROR",
         }
         pair = [
