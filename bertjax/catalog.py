@@ -6,6 +6,7 @@ a folder. There is no registry.
 """
 
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import pathlib
@@ -29,10 +30,16 @@ def names(folder: str, part: str | None = None) -> list[str]:
       folder: A folder of `bertjax/`.
       part: None lists the modules of the folder; a module name lists the subfolders with it.
     """
+    return list(_names(folder, part))
+
+
+@functools.cache  # the check of a config looks up hundreds of names
+def _names(folder: str, part: str | None) -> tuple[str, ...]:
     directory = pathlib.Path(__file__).parent / folder
     if part is not None:
-        return sorted(path.parent.name for path in directory.glob(f"*/{part}.py"))
-    return sorted(path.stem for path in directory.glob("*.py") if not path.stem.startswith("_"))
+        return tuple(sorted(path.parent.name for path in directory.glob(f"*/{part}.py")))
+    stems = (path.stem for path in directory.glob("*.py"))
+    return tuple(sorted(stem for stem in stems if not stem.startswith("_")))
 
 
 def load(folder: str, name: str, part: str | None = None) -> ModuleType:

@@ -11,6 +11,7 @@ integer.
 
 import argparse
 import dataclasses
+import functools
 import math
 import sys
 import types
@@ -163,12 +164,15 @@ class Relation:
     remedy: str | Callable[..., str] = "change one of them"
 
 
-def fields_of(schema: type) -> dict[str, Any]:
+@functools.cache  # reading annotations takes most of the time of a check
+def fields_of(schema: type) -> Mapping[str, Any]:
     """The declared types of the fields of a Linen module, dataclass or plain class."""
     if dataclasses.is_dataclass(schema):
         hidden = ("parent", "name")
-        return {f.name: f.type for f in dataclasses.fields(schema) if f.name not in hidden}
-    return typing.get_type_hints(schema, include_extras=True)
+        found = {f.name: f.type for f in dataclasses.fields(schema) if f.name not in hidden}
+    else:
+        found = typing.get_type_hints(schema, include_extras=True)
+    return types.MappingProxyType(found)
 
 
 def is_declared(hint: Any) -> bool:

@@ -69,9 +69,13 @@ def arguments(path: pathlib.Path) -> list[str | None]:
     return ([None] if has_default else []) + named
 
 
+loaded = functools.cache(load_config)
+"""For configs without overrides, which no test changes."""
+
+
 def known(spec: str, fields: dict[str, str]) -> dict[str, str]:
     """The given fields that a recipe has: images have no words, and LSTMs no heads."""
-    config = load_config(spec)
+    config = loaded(spec)
 
     def has(name: str) -> bool:
         section = config
@@ -97,7 +101,7 @@ def short(spec: str) -> str:
 
 
 def pretrains(spec: str) -> bool:
-    return "task" not in load_config(spec)
+    return "task" not in loaded(spec)
 
 
 PRETRAINING = [spec for spec in SPECS if pretrains(spec)]
@@ -156,7 +160,7 @@ def test_the_docstring_has_the_parameter_count(spec):
     text = record(pathlib.Path(spec.partition(":")[0]))
     elsewhere = re.search(r"the config of `configs/(\w+\.py):\w+`", text)
     text = record(FOLDER / elsewhere[1]) if elsewhere else text
-    assert f"{num_parameters(load_config(spec)):,}" in text
+    assert f"{num_parameters(loaded(spec)):,}" in text
 
 
 _NUM_PARAMETERS: dict[str, int] = {}
@@ -176,7 +180,7 @@ def num_parameters(config) -> int:
 
 @pytest.mark.parametrize("spec", PRETRAINING, ids=short)
 def test_its_parts_can_be_built(spec):
-    config = load_config(spec)
+    config = loaded(spec)
     build.phases(config)
     build.make_optimizer(config)
     rate = build.make_schedule(config)
@@ -226,7 +230,7 @@ def test_a_small_version_of_its_step_can_be_traced(spec, teacher):
     """The golden curves cover training."""
     taught = {
         f"objectives.{name}.teacher": str(teacher)
-        for name, fields in load_config(spec).objectives.items()
+        for name, fields in loaded(spec).objectives.items()
         if "teacher" in fields
     }
     if taught:
@@ -309,7 +313,7 @@ def test_invalid_values_are_refused_in_every_field():
     """For all configs, but each field once per kind of model and task."""
     tried = set()
     for spec in SPECS:
-        content = json.loads(to_json(load_config(spec)))
+        content = json.loads(to_json(loaded(spec)))
         kind = content["model"].get("name"), content.get("task", {}).get("name")
         for section, name, field in fields(content):
             if (field, kind) in tried:
