@@ -133,8 +133,9 @@ def installer(environment: pathlib.Path) -> list[str]:
     pip = [python, "-m", "pip"]
     if subprocess.run([*pip, "--version"], capture_output=True).returncode == 0:
         options = [] if sys.stderr.isatty() else ["--quiet"]
-        # Python compiles a module when it is first imported: most that are installed never are.
-        options.append("--no-compile")
+        if not sys.dont_write_bytecode:
+            # Python compiles a module when it is first imported: most that are installed never are.
+            options.append("--no-compile")
         return [*pip, "--disable-pip-version-check", "install", *options]
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", python]
