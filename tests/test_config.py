@@ -145,7 +145,8 @@ def test_a_config_of_the_users_own_imports_those_of_a_wheel(root, tmp_path, monk
     shutil.copytree(root / "configs", shipped)
     files = {path.stem: path for path in shipped.glob("*.py")}
     monkeypatch.setattr(catalog, "config_files", lambda: files)
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(root)])
+    others = [place for place in sys.path if not pathlib.Path(place, "configs").is_dir()]
+    monkeypatch.setattr(sys, "path", others)
     monkeypatch.chdir(tmp_path)
     for folder in ("alone", "project", "project/configs"):
         (tmp_path / folder).mkdir()
