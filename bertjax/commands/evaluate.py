@@ -1,4 +1,4 @@
-"""Evaluate models without training: perplexity, multiple choice, files of predictions."""
+"""Evaluate without training: perplexity, choices, minimal pairs, files of predictions."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from bertjax.constraints import NonNegativeInt, checked
 from bertjax.validation.unused_options import Unread, check_flags
 
 GROUP = "Evaluate"
-COMMANDS = ("perplexity", "choices", "predictions")
+COMMANDS = ("perplexity", "choices", "blimp", "predictions")
 
 _PERPLEXITY = """\
 examples:
@@ -40,6 +40,23 @@ probability (accuracy), and by log probability per byte (accuracy_per_byte),
 which does not favour short choices. With --num_fewshot N, each question is
 preceded by N answered examples, sampled anew for each question from
 --fewshot_input, or from the other questions.
+"""
+
+_BLIMP = """\
+examples:
+  bertjax evaluate blimp --model runs/bert --input blimp.jsonl.gz
+  bertjax evaluate blimp --model runs/gpt2 --input blimp.jsonl.gz --json
+  bertjax evaluate blimp --model runs/bert --input blimp.jsonl.gz --within_word
+
+--input has one pair per line, as released with BLiMP (Warstadt et al. 2020):
+  {"sentence_good": "Cats eat.", "sentence_bad": "Cats eats.", "UID": "agreement"}
+
+A pair is correct if the model finds the first sentence more likely. A causal
+model computes its log likelihood, a masked one its pseudo-log-likelihood: the
+sum over all tokens of the log probability of each, masked, given the others
+(Salazar et al. 2020). --within_word masks the later tokens of the same word as
+well, so that the end of a word does not give its beginning away (Kauf and
+Ivanova 2023). Prints the accuracy of each paradigm, and their mean.
 """
 
 _PREDICTIONS = """\
@@ -124,6 +141,19 @@ def _choices(arguments) -> None:
     _print(evaluation.choices(arguments.model, arguments.input, **options), arguments.json)
 
 
+def _blimp(arguments) -> None:
+    from bertjax.inference import evaluation
+    from bertjax.runtime.progress import progress_display
+
+    names = ("within_word", "batch_size", "precision", "output")
+    options = {name: getattr(arguments, name) for name in names}
+    with progress_display() as display:
+        found = evaluation.blimp(
+            arguments.model, arguments.input, progress=display.update, **options
+        )
+    _print(found, arguments.json)
+
+
 def _predictions(arguments) -> None:
     from bertjax.inference import evaluation
 
@@ -149,6 +179,7 @@ def parser() -> _flags.Parser:
     commands = parser.add_commands()
     _add_perplexity(commands)
     _add_choices(commands)
+    _add_blimp(commands)
     _add_predictions(commands)
     return parser
 
@@ -221,6 +252,33 @@ def _add_choices(commands) -> None:
         metavar="FILE",
         default="",
         help="also write the log probabilities of all choices, as JSON lines",
+    )
+    _flags.add_json(parser)
+
+
+def _add_blimp(commands) -> None:
+    parser = _flags.add_command(
+        commands,
+        "blimp",
+        "Compare the likelihood of the sentences of minimal pairs, without training.",
+        _BLIMP,
+        _blimp,
+    )
+    add = parser.add_argument
+    _flags.add_model(parser)
+    add("--input", required=True, metavar="FILE", help="pairs as JSON lines")
+    add(
+        "--within_word",
+        action="store_true",
+        help="mask the later tokens of a word too; for masked language models",
+    )
+    _flags.add_batch_size(parser, 128, "sequences")
+    _flags.add_precision(parser, "auto")
+    add(
+        "--output",
+        metavar="FILE",
+        default="",
+        help="also write the log probabilities of both sentences, as JSON lines",
     )
     _flags.add_json(parser)
 

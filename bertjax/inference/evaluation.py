@@ -6,7 +6,13 @@ from typing import Any
 
 from bertjax.corpus import sources, text
 from bertjax.errors import UserError, nearest
-from bertjax.inference import language_model, loader, multiple_choice
+from bertjax.inference import (
+    language_model,
+    loader,
+    minimal_pairs,
+    multiple_choice,
+    sentence_scores,
+)
 from bertjax.inference import perplexity as windows
 from bertjax.io import copies, storage
 from bertjax.tasks import official
@@ -23,7 +29,7 @@ def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
     True
 
     Args:
-      kind: `perplexity`, `choices` or `predictions`, the functions of this module.
+      kind: `perplexity`, `choices`, `blimp` or `predictions`, the functions of this module.
       *arguments: Those of the function.
       **options: Those of the function.
 
@@ -134,6 +140,46 @@ def choices(
     return found | {"questions": len(asked), "num_fewshot": num_fewshot}
 
 
+def blimp(
+    model: str,
+    pairs: str,
+    *,
+    within_word: bool = False,
+    batch_size: int = 128,
+    precision: str = "auto",
+    output: str = "",
+    progress: Callable[[float, str], None] = lambda share, text: None,
+) -> dict[str, float]:
+    """Compares the likelihood of the sentences of minimal pairs, as in BLiMP, without training.
+
+    Args:
+      model: A causal or masked language model: a run, or a Hugging Face folder.
+      pairs: A file of JSON lines with `sentence_good`, `sentence_bad` and `UID`.
+      within_word: Whether a masked model predicts each token without the later ones of its word.
+      batch_size: Sequences per batch.
+      precision: As `config.model.precision`.
+      output: A file for the log probabilities of both sentences, as JSON lines; "" for none.
+      progress: Called with the share that is done, and a line of text.
+
+    Returns:
+      The accuracy of each paradigm by name, `accuracy`, their mean, and `pairs`.
+
+    Raises:
+      UserError: there is no such model or file, or a pair is malformed or too long.
+    """
+    if output:
+        storage.check_file(storage.to_path(output))
+    read = minimal_pairs.read(pairs)
+    run = loader.find_run(model)
+    scorer = sentence_scores.load(run, precision, within_word=within_word)
+    scores = minimal_pairs.score(scorer, read, batch_size=batch_size, progress=progress)
+    if output:
+        rows = [json.dumps({"log_probabilities": row}) for row in scores]
+        with copies.upload_file(output) as file:
+            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
+    return minimal_pairs.accuracies(read, scores) | {"pairs": len(read)}
+
+
 def predictions(task: str, predictions: str, references: str | None = None) -> dict[str, Any]:
     """Scores a file of predictions of any model with the official metrics of a task.
 
@@ -156,6 +202,7 @@ def predictions(task: str, predictions: str, references: str | None = None) -> d
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "perplexity": perplexity,
     "choices": choices,
+    "blimp": blimp,
     "predictions": predictions,
 }
 """Functions by the name of their command, `bertjax evaluate NAME`."""

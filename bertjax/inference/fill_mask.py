@@ -264,10 +264,14 @@ def _top_candidates(
     module: Pretrainer, batch: Batch, top_k: int
 ) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
     """Returns the probabilities and ids of the most likely tokens at `mlm_positions`."""
+    return jax.lax.top_k(jax.nn.softmax(masked_logits(module, batch)), top_k)
+
+
+def masked_logits(module: Pretrainer, batch: Batch) -> Float[Array, "B P V"]:
+    """The scores of the vocabulary at `mlm_positions`, where the input has mask tokens."""
     encoded = module.encoder(batch, train=False)
     batch = {**batch, "mlm_weights": jnp.ones(batch["mlm_positions"].shape)}
-    logits, _ = _head(module).scores(module.encoder, encoded, batch, train=False)
-    return jax.lax.top_k(jax.nn.softmax(logits), top_k)
+    return _head(module).scores(module.encoder, encoded, batch, train=False)[0]
 
 
 def _decode_token(tokenizer: Tokenizer, token: int) -> str:

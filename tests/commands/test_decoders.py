@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -159,3 +160,20 @@ def test_perplexity_and_questions(run, tmp_path):
     assert np.all(np.concatenate(scores) < 0)
     right = [np.argmax(row) == asked["answer"] for row, asked in zip(scores, rows, strict=True)]
     assert found["accuracy"] == pytest.approx(np.mean(right))
+
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"sentence_good": "a b c", "sentence_bad": "a", "UID": "shorter"}]
+    rows += [{"sentence_good": "d", "sentence_bad": "a b c d e", "UID": "longer"}]
+    pairs.write_text("\n".join(map(json.dumps, rows)))
+    words = ("evaluate", "blimp", "--model", run, "--input", pairs, "--json")
+    found = json.loads(typed(*words, "--output", tmp_path / "pairs_scores.jsonl")[1])
+    assert found.keys() == {"shorter", "longer", "accuracy", "pairs"}
+    lines = (tmp_path / "pairs_scores.jsonl").read_text().splitlines()
+    scores = [json.loads(line)["log_probabilities"] for line in lines]
+    assert found["longer"] == (scores[1][0] > scores[1][1])
+    model = language_model.load(str(run))
+    ids = jnp.asarray([[model.end_id, *model.tokenizer.encode_batch(["a b c"])[0]]])
+    expected = model.score_tokens(model.params, ids, jnp.ones(ids.shape, bool))[0].sum()
+    assert scores[0][0] == pytest.approx(float(expected), abs=1e-4)
+    with pytest.raises(UserError, match="within_word applies to masked language models"):
+        bertjax.evaluate("blimp", str(run), str(pairs), within_word=True)

@@ -1,0 +1,107 @@
+"""Minimal pairs: the share in which a model prefers the acceptable sentence.
+
+read         JSONL file -> pairs, as released with BLiMP (Warstadt et al. 2020)
+score        scorer, pairs -> the log probabilities of both sentences of each pair
+accuracies   scores -> the share of pairs with the acceptable one ahead, by paradigm
+"""
+
+import collections
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.inference.sentence_scores import Scorer
+from bertjax.io import storage
+from bertjax.io.lines import read_text_lines
+
+Scores = list[tuple[float, float]]
+"""Log probabilities of the acceptable and of the unacceptable sentence of each pair, in nats."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimalPair:
+    """Two sentences that differ in one grammatical property.
+
+    Attributes:
+      good: The acceptable sentence.
+      bad: The unacceptable one.
+      paradigm: Name of the paradigm, BLiMP's UID.
+    """
+
+    good: str
+    bad: str
+    paradigm: str
+
+
+def read(path: str) -> list[MinimalPair]:
+    """Reads one pair per line: `{"sentence_good": ..., "sentence_bad": ..., "UID": ...}`.
+
+    Raises:
+      UserError: the file is missing or empty, or a line has another format.
+    """
+    expected = "JSON lines of sentence_good, sentence_bad, UID"
+    file = storage.to_path(path)
+    if not file.is_file():
+        raise UserError(f"no file {file}: expected {expected}")
+    pairs = [_parse(line, where) for where, line in read_text_lines(path) if line.strip()]
+    if not pairs:
+        raise UserError(f"{file} is empty: expected {expected}")
+    return pairs
+
+
+def _parse(line: str, where: str) -> MinimalPair:
+    try:
+        row = json.loads(line)
+        values = [row[name] for name in ("sentence_good", "sentence_bad", "UID")]
+        valid = all(isinstance(value, str) and value.strip() for value in values)
+    except (ValueError, KeyError, TypeError):
+        valid = False
+    if not valid:
+        raise UserError(
+            f'{where}: expected {{"sentence_good": "...", "sentence_bad": "...", "UID": "..."}}, '
+            f"got {line[:60]!r}"
+        )
+    return MinimalPair(*values)
+
+
+def score(
+    scorer: Scorer,
+    pairs: Sequence[MinimalPair],
+    *,
+    batch_size: int,
+    progress: Callable[[float, str], None],
+) -> Scores:
+    """Scores all sentences; those that occur in several pairs once.
+
+    Args:
+      scorer: The model.
+      pairs: Minimal pairs.
+      batch_size: Sequences per batch.
+      progress: Called with the share that is done, and a line of text.
+
+    Raises:
+      UserError: a sentence is too long.
+    """
+    sentences = list(dict.fromkeys(text for pair in pairs for text in (pair.good, pair.bad)))
+    done = 0
+
+    def report(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done / len(sentences), f"{done:,} of {len(sentences):,} sentences")
+
+    scores = scorer.score(sentences, batch_size, report)
+    by_sentence = dict(zip(sentences, scores, strict=True))
+    return [(by_sentence[pair.good], by_sentence[pair.bad]) for pair in pairs]
+
+
+def accuracies(pairs: Sequence[MinimalPair], scores: Scores) -> dict[str, float]:
+    """Returns the accuracy of each paradigm, and their mean as `accuracy`; a tie is an error."""
+    correct: dict[str, list[bool]] = collections.defaultdict(list)
+    for pair, (good, bad) in zip(pairs, scores, strict=True):
+        correct[pair.paradigm].append(good > bad)
+    shares = {name: float(np.mean(found)) for name, found in sorted(correct.items())}
+    return shares | {"accuracy": float(np.mean(list(shares.values())))}

@@ -1,0 +1,145 @@
+"""Pseudo-log-likelihoods of sentences, and minimal pairs."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.errors import UserError
+from bertjax.inference import loader, minimal_pairs, sentence_scores
+from bertjax.inference.minimal_pairs import MinimalPair
+
+RUN = pathlib.Path(__file__).parent.parent / "data_fixtures" / "saved_runs" / "run"
+SENTENCES = ["the cat sat on the mat", "dogs", "nine unbelievable elephants", "the the the", "a b"]
+
+
+def by_hand(ids, special_ids, begins_word, mask_id, log_probs):
+    """One token after the other; the later tokens of its word are masked if `begins_word` says so.
+
+    `log_probs` is the function from the ids of a sequence [L] to log probabilities [L V].
+    """
+    total = 0.0
+    for at in range(len(ids)):
+        if ids[at] in special_ids:
+            continue
+        masked, end = list(ids), at + 1
+        while not begins_word[ids[end]]:
+            end += 1
+        masked[at:end] = [mask_id] * (end - at)
+        total += float(log_probs(masked)[at, ids[at]])
+    return total
+
+
+@pytest.mark.parametrize("within_word", [False, True])
+def test_each_token_is_predicted_from_the_others(within_word):
+    bert = bertjax.load(RUN)
+    scorer = sentence_scores.load(loader.find_run(str(RUN)), "float32", within_word=within_word)
+    # Several batches, of two lengths.
+    scores = scorer.score(SENTENCES, 7, lambda count: None)
+    tokenizer = scorer.tokenizer
+    begins = tokenizer.word_starts if within_word else np.ones(tokenizer.vocab_size, bool)
+    assert not np.all(tokenizer.word_starts[bert.tokenizer(SENTENCES)["input_ids"]])
+
+    def log_probs(ids):
+        batch = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), bool)}
+        return jax.nn.log_softmax(jnp.asarray(bert.logits(batch)[0], jnp.float32))
+
+    for sentence, score in zip(SENTENCES, scores, strict=True):
+        ids = bert.tokenizer([sentence])["input_ids"][0].tolist()
+        expected = by_hand(ids, tokenizer.special_ids, begins, tokenizer.mask_id, log_probs)
+        assert score == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_acceptable_sentence_must_be_more_likely():
+    """Sentences of several pairs are scored once; paradigms count equally; a tie is an error."""
+    pairs = [MinimalPair(*texts, "x") for texts in (("aa", "a"), ("a", "aa"), ("b", "a"))]
+    pairs.append(MinimalPair("aa", "a", "y"))
+    asked, shares = [], []
+
+    class Lengths:
+        def score(self, sentences, batch_size, report):
+            asked.extend(sentences)
+            report(len(sentences))
+            return [float(len(sentence)) for sentence in sentences]
+
+    scores = minimal_pairs.score(
+        Lengths(), pairs, batch_size=4, progress=lambda share, text: shares.append(share)
+    )
+    assert (asked, shares) == (["aa", "a", "b"], [1.0])
+    assert scores == [(2, 1), (1, 2), (1, 1), (2, 1)]
+    found = minimal_pairs.accuracies(pairs, scores)
+    assert found == {"x": pytest.approx(1 / 3), "y": 1.0, "accuracy": pytest.approx(2 / 3)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty: expected JSON lines of sentence_good"),
+        ('{"sentence_good": "a", "UID": "x"}', r":1: expected \{\"sentence_good\""),
+        ('{"sentence_good": "a", "sentence_bad": " ", "UID": "x"}', ":1: expected"),
+    ],
+)
+def test_malformed_pairs(tmp_path, text, message):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        minimal_pairs.read(str(path))
+
+
+def test_sentences_that_cannot_be_scored():
+    scorer = sentence_scores.load(loader.find_run(str(RUN)), "float32", within_word=False)
+    for sentence, message in (
+        ("a " * 99, "a sentence is too long: got 99 tokens"),
+        ("", "without"),
+    ):
+        with pytest.raises(UserError, match=message):
+            scorer.score([sentence], 4, lambda count: None)
+
+
+@pytest.mark.slow
+def test_scores_equal_those_of_pytorch(tmp_path):
+    """A random BERT, loaded by transformers, one masked token after the other."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *(f"##{x}" for x in "abcd")]
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, ""]))
+    tokenizer = transformers.BertTokenizerFast(vocab=str(tmp_path / "vocab.txt"))
+    tokenizer.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(words),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=40,
+        max_position_embeddings=32,
+        initializer_range=0.4,
+    )
+    model = transformers.BertForMaskedLM(config).eval()
+    model.save_pretrained(tmp_path)
+    sentences = ["a bcd e f", "abcd", "h g f e d c b a", "ab ca dd"]
+    rows = [{"sentence_good": s, "sentence_bad": "a b", "UID": "x"} for s in sentences]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    def log_probs(ids):
+        with torch.no_grad():
+            return torch.log_softmax(model(torch.tensor([ids])).logits[0], -1).numpy()
+
+    for within_word in (False, True):
+        found = bertjax.evaluate(
+            *("blimp", str(tmp_path), str(tmp_path / "pairs.jsonl")),
+            within_word=within_word,
+            precision="float32",
+            output=str(tmp_path / "scores.jsonl"),
+        )
+        assert found["pairs"] == 4
+        begins = np.array([not (within_word and word.startswith("##")) for word in words])
+        for line, sentence in zip(
+            (tmp_path / "scores.jsonl").read_text().splitlines(), sentences, strict=True
+        ):
+            expected = by_hand(tokenizer(sentence)["input_ids"], (2, 3), begins, 4, log_probs)
+            assert json.loads(line)["log_probabilities"][0] == pytest.approx(expected, abs=1e-4)
