@@ -116,18 +116,20 @@ def importable(path: pathlib.Path) -> Iterator[None]:
     """
     folder = path.resolve().parent
     shipped = list({str(file.parent): file for file in config_files().values()})
-    before, known = list(sys.path), set(sys.modules)
+    before, known, dont_write_bytecode = list(sys.path), set(sys.modules), sys.dont_write_bytecode
     own = {name: sys.modules.pop(name) for name in known if name.partition(".")[0] == _CONFIGS}
     # The parent of a wheel's configs is bertjax/, whose modules must not be found as top-level
     # ones: `import tokenizers` means the library.
     is_in_wheel = str(folder) in shipped and (folder.parent / "__init__.py").is_file()
     sys.path[:0] = [str(folder)] if is_in_wheel else [str(folder), str(folder.parent)]
+    # Bytecode of a file is used until its size or the second of its change differs.
+    sys.dont_write_bytecode = True
     sys.modules[_CONFIGS] = ModuleType(_CONFIGS)
     sys.modules[_CONFIGS].__path__ = shipped if is_in_wheel else [*_folders_on_path(), *shipped]
     try:
         yield
     finally:
-        sys.path[:] = before
+        sys.path[:], sys.dont_write_bytecode = before, dont_write_bytecode
         for name in set(sys.modules) - (known - own.keys()):
             top = name.partition(".")[0]
             if top == _CONFIGS or _is_config_module(folder, top):

@@ -146,13 +146,13 @@ def test_each_process_reads_only_its_part_of_the_data(four):
     assert len(set.union(*parts)) == sum(map(len, parts))
 
 
-@pytest.mark.parametrize("processes", [1, 8])
+@pytest.mark.parametrize(("before", "processes"), [("four", 1), ("two", 4)])
 @pytest.mark.slow
 def test_another_number_of_processes_resumes_with_the_same_data(
-    alone, four, corpus, tmp_path, run_bertjax, processes
+    alone, before, corpus, tmp_path, run_bertjax, processes, request
 ):
     workdir = tmp_path / "run"
-    shutil.copytree(four, workdir)
+    shutil.copytree(request.getfixturevalue(before), workdir)
     for later in (8, STEPS):
         shutil.rmtree(workdir / "checkpoints" / str(later))
     (workdir / "summary.json").unlink()
