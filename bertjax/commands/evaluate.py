@@ -247,12 +247,7 @@ def _add_choices(commands) -> None:
     _flags.add_seed(add, "sampling the examples")
     _flags.add_batch_size(parser, 8, "choices")
     _flags.add_precision(parser, "auto")
-    add(
-        "--output",
-        metavar="FILE",
-        default="",
-        help="also write the log probabilities of all choices, as JSON lines",
-    )
+    _add_output(add, "all choices")
     _flags.add_json(parser)
 
 
@@ -274,13 +269,13 @@ def _add_blimp(commands) -> None:
     )
     _flags.add_batch_size(parser, 128, "sequences")
     _flags.add_precision(parser, "auto")
-    add(
-        "--output",
-        metavar="FILE",
-        default="",
-        help="also write the log probabilities of both sentences, as JSON lines",
-    )
+    _add_output(add, "both sentences")
     _flags.add_json(parser)
+
+
+def _add_output(add, scored: str) -> None:
+    help_text = f"also write the log probabilities of {scored}, as JSON lines"
+    add("--output", metavar="FILE", default="", help=help_text)
 
 
 def _add_predictions(commands) -> None:

@@ -235,7 +235,7 @@ def _lines(description: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"  {number}. {text}" for number, text in enumerate(value, 1))
         elif isinstance(value, Mapping):
             yield f"{name}:"
-            # The config in a summary is that of the run, which has a section of its own.
+            # The config in a summary is that of the run, which is printed in another section.
             hidden = ("guesses", "config") if name == "summary" else ()
             yield from _indented({key: value[key] for key in value if key not in hidden}, 1)
         else:

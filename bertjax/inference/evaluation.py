@@ -132,10 +132,7 @@ def choices(
         prompts,
         batch_size=batch_size,
     )
-    if output:
-        rows = [json.dumps({"log_probabilities": row}) for row in scores]
-        with copies.upload_file(output) as file:
-            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
+    _write_scores(output, scores)
     found = multiple_choice.compute_accuracies(asked, scores)
     return found | {"questions": len(asked), "num_fewshot": num_fewshot}
 
@@ -173,10 +170,7 @@ def blimp(
     run = loader.find_run(model)
     scorer = sentence_scores.load(run, precision, within_word=within_word)
     scores = minimal_pairs.score(scorer, read, batch_size=batch_size, progress=progress)
-    if output:
-        rows = [json.dumps({"log_probabilities": row}) for row in scores]
-        with copies.upload_file(output) as file:
-            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
+    _write_scores(output, scores)
     return minimal_pairs.accuracies(read, scores) | {"pairs": len(read)}
 
 
@@ -197,6 +191,14 @@ def predictions(task: str, predictions: str, references: str | None = None) -> d
     """
     local = references and str(copies.local_copy(references))
     return official.score(task, local, str(copies.local_copy(predictions)))
+
+
+def _write_scores(output: str, scores: Sequence[Sequence[float]]) -> None:
+    """Writes the log probabilities of each question or pair as JSON lines; "" for no file."""
+    if output:
+        rows = [json.dumps({"log_probabilities": row}) for row in scores]
+        with copies.upload_file(output) as file:
+            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
 
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {

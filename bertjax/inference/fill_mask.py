@@ -230,24 +230,36 @@ def load(init: str | pretrained.Pretrained, top_k: int, precision: str = "") -> 
       UserError: the run has no MLM objective, or `top_k` exceeds the size of its vocabulary.
     """
     run = pretrained.load(init)
-    config, tokenizer = run.config, run.tokenizer
+    config = run.config
+    pretrainer, params = load_masked_lm(run, precision)
+    vocab_size = build.model_values(config.model)["vocab_size"]
+    if not 1 <= top_k <= vocab_size:
+        raise UserError(f"top_k: got {top_k}, expected 1 to the vocabulary size {vocab_size:,}")
+    return MaskFiller(
+        pretrainer,
+        params,
+        run.tokenizer,
+        build.positions(config.model),
+        build.cls_last(config.model),
+        top_k,
+    )
+
+
+def load_masked_lm(run: pretrained.Pretrained, precision: str) -> tuple[Pretrainer, Params]:
+    """Loads an encoder with its masked language model head, and their parameters on the device.
+
+    Raises:
+      UserError: the run has no MLM objective.
+    """
     head = find_head(run.source.config.get("objectives", {}))
     if head is None:
         raise UserError(
             f"{run.source.run} has no objective mlm: expected a run of a config such as "
             "configs/bert.py, or an imported masked language model"
         )
-    vocab_size = build.model_values(config.model)["vocab_size"]
-    if not 1 <= top_k <= vocab_size:
-        raise UserError(f"top_k: got {top_k}, expected 1 to the vocabulary size {vocab_size:,}")
-    return MaskFiller(
-        Pretrainer(run.encoder(precision), {head: run.objective(head, tokenizer)}),
-        jax.tree.map(jnp.asarray, run.load_params("encoder", head)),
-        tokenizer,
-        build.positions(config.model),
-        build.cls_last(config.model),
-        top_k,
-    )
+    objectives = {head: run.objective(head, run.tokenizer)}
+    params = jax.tree.map(jnp.asarray, run.load_params("encoder", head))
+    return Pretrainer(run.encoder(precision), objectives), params
 
 
 def find_head(objectives: Iterable[str]) -> str | None:

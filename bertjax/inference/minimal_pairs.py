@@ -14,8 +14,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.inference.sentence_scores import Scorer
-from bertjax.io import storage
-from bertjax.io.lines import read_text_lines
+from bertjax.io.lines import read_json_lines
 
 Scores = list[tuple[float, float]]
 """Log probabilities of the acceptable and of the unacceptable sentence of each pair, in nats."""
@@ -42,14 +41,7 @@ def read(path: str) -> list[MinimalPair]:
     Raises:
       UserError: the file is missing or empty, or a line has another format.
     """
-    expected = "JSON lines of sentence_good, sentence_bad, UID"
-    file = storage.to_path(path)
-    if not file.is_file():
-        raise UserError(f"no file {file}: expected {expected}")
-    pairs = [_parse(line, where) for where, line in read_text_lines(path) if line.strip()]
-    if not pairs:
-        raise UserError(f"{file} is empty: expected {expected}")
-    return pairs
+    return read_json_lines(path, _parse, "JSON lines of sentence_good, sentence_bad, UID")
 
 
 def _parse(line: str, where: str) -> MinimalPair:

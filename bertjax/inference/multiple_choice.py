@@ -18,8 +18,7 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.inference.language_model import LanguageModel, check_length
 from bertjax.inference.perplexity import pad_right
-from bertjax.io import storage
-from bertjax.io.lines import read_text_lines
+from bertjax.io.lines import read_json_lines
 
 _SEPARATOR = "\n\n"
 """Between shots."""
@@ -50,13 +49,8 @@ def read_questions(path: str) -> list[Question]:
     Raises:
       UserError: the file is missing or empty, or a line has another format.
     """
-    file = storage.to_path(path)
-    if not file.is_file():
-        raise UserError(f"no file {file}: expected JSON lines of question, choices, answer")
-    found = [_parse_question(line, where) for where, line in read_text_lines(path) if line.strip()]
-    if not found:
-        raise UserError(f"{file} is empty: expected JSON lines of question, choices, answer")
-    return found
+    expected = "JSON lines of question, choices, answer"
+    return read_json_lines(path, _parse_question, expected)
 
 
 def _parse_question(line: str, where: str) -> Question:

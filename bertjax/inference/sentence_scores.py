@@ -64,20 +64,12 @@ def load(model: str | pretrained.Pretrained, precision: str, *, within_word: boo
       UserError: the run has no such objective, or `within_word` is set for a causal model.
     """
     run = pretrained.load(model)
-    objectives = run.source.config.get("objectives", {})
-    if language_model.OBJECTIVE in objectives:
+    if language_model.OBJECTIVE in run.source.config.get("objectives", {}):
         if within_word:
             raise UserError("within_word applies to masked language models: got a causal one")
         return CausalScorer(language_model.load(run, precision))
-    head = fill_mask.find_head(objectives)
-    if head is None:
-        raise UserError(
-            f"{run.source.run} is no language model: got objectives "
-            f"{', '.join(objectives) or 'none'}, expected causal_lm, mlm or one like it"
-        )
     return MaskedScorer(
-        Pretrainer(run.encoder(precision), {head: run.objective(head, run.tokenizer)}),
-        jax.tree.map(jnp.asarray, run.load_params("encoder", head)),
+        *fill_mask.load_masked_lm(run, precision),
         run.tokenizer,
         build.positions(run.config.model),
         build.cls_last(run.config.model),

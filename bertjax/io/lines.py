@@ -7,11 +7,11 @@ import io
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO, TypeVar
 
 from bertjax.errors import UserError
-from bertjax.io import file_kinds
+from bertjax.io import file_kinds, storage
 from bertjax.io.decompression import BUFFER, DAMAGE, open_decompressed, reading_errors
 from bertjax.io.file_kinds import HEAD_BYTES, FileKind
 
@@ -19,6 +19,7 @@ MAX_LINE_BYTES = 1 << 20
 """A longer line is read in pieces, so that memory is bounded for every input."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+Record = TypeVar("Record")
 _STANDARD_INPUT = "standard input"
 
 
@@ -55,6 +56,26 @@ def read_head(path: str) -> bytes:
     """
     with reading_errors(path, lambda: "0 bytes of text"), _open(path, BUFFER) as stream:
         return stream.peek().removeprefix(BYTE_ORDER_MARK)
+
+
+def read_json_lines(path: str, parse: Callable[[str, str], Record], expected: str) -> list[Record]:
+    """Reads a file with one record in each line.
+
+    Args:
+      path: The file, in any format that `read_text_lines` reads.
+      parse: Makes a record of (line, where).
+      expected: Description of the lines, for error messages.
+
+    Raises:
+      UserError: the file is missing or empty, or `parse` refuses a line.
+    """
+    file = storage.to_path(path)
+    if not file.is_file():
+        raise UserError(f"no file {file}: expected {expected}")
+    found = [parse(line, where) for where, line in read_text_lines(path) if line.strip()]
+    if not found:
+        raise UserError(f"{file} is empty: expected {expected}")
+    return found
 
 
 def read_text_lines(

@@ -18,7 +18,7 @@ SENTENCES = ["the cat sat on the mat", "dogs", "nine unbelievable elephants", "t
 
 
 def by_hand(ids, special_ids, begins_word, mask_id, log_probs):
-    """One token after the other; the later tokens of its word are masked if `begins_word` says so.
+    """One token after the other; later ones up to the next that `begins_word` are masked too.
 
     `log_probs` is the function from the ids of a sequence [L] to log probabilities [L V].
     """
