@@ -32,6 +32,9 @@ if JAXLIB.startswith("0.10."):
 os.environ["JAX_PLATFORMS"] = os.environ.get("BERTJAX_TEST_PLATFORM", "cpu")
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=8 {COMPILED_QUICKLY}"
 os.environ.pop("BERTJAX_PYTHON", None)
+# As every command does; otherwise a test that runs a command in this process would change the hash
+# of all later programs, so that those of earlier test runs are not found.
+host.enlarge_tpu_compiler_stack()
 
 # A shell's background jobs ignore Ctrl-C, and so would every command that such a test run starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -215,13 +215,13 @@ def teacher(tmp_path_factory) -> pathlib.Path:
     return run
 
 
-FIRST_OF_FILES = {spec.partition(":")[0]: spec for spec in reversed(RECIPES.values())}
+FIRST_OF_MODELS = {loaded(spec).model.name: spec for spec in reversed(RECIPES.values())}
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param(spec, marks=() if spec in FIRST_OF_FILES.values() else pytest.mark.slow)
+        pytest.param(spec, marks=() if spec in FIRST_OF_MODELS.values() else pytest.mark.slow)
         for spec in RECIPES.values()
     ],
     ids=short,

@@ -211,7 +211,7 @@ def test_the_picture_shows_the_committed_points():
 @pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path):
     for package in ("mkdocs", "material", "mkdocstrings_handlers.python"):
-        pytest.importorskip(package, reason="the site needs pip install 'bertjax[docs]'")
+        pytest.importorskip(package, reason="the site needs the dependency group docs")
     search = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],

@@ -289,9 +289,9 @@ SECOND = ["is it an object", "the statement that binds it is a list of names", "
 @pytest.mark.slow
 def test_class_scores_of_texts_are_equal(recipe, pooler_act, texts, vocabulary, tmp_path):
     """From text to scores, with the tokenizer and model of transformers and of bertjax."""
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[test-all]'")
+    torch = pytest.importorskip("torch", reason="needs torch, of the dependency group test-all")
     transformers = pytest.importorskip(
-        "transformers", reason="needs transformers: bertjax[test-all]"
+        "transformers", reason="needs transformers, of the group test-all"
     )
     params = finetuned(tmp_path / "run", recipe, vocabulary, pooler_act=pooler_act)
     export(tmp_path / "run", tmp_path / "theirs")
@@ -331,9 +331,9 @@ def test_class_scores_of_texts_are_equal(recipe, pooler_act, texts, vocabulary, 
 
 @pytest.mark.slow
 def test_outputs_of_the_generator_are_equal(vocabulary, tmp_path):
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[test-all]'")
+    torch = pytest.importorskip("torch", reason="needs torch, of the dependency group test-all")
     transformers = pytest.importorskip(
-        "transformers", reason="needs transformers: bertjax[test-all]"
+        "transformers", reason="needs transformers, of the group test-all"
     )
     params = pretrained(tmp_path / "run", "electra", vocabulary)
     export(tmp_path / "run", tmp_path / "theirs", generator=True)

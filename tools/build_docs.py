@@ -1,6 +1,6 @@
 """MkDocs hook: pages generated from the package at build time, none of which is committed.
 
-    pip install -e '.[docs]'
+    pip install -e . --group docs
     mkdocs serve                 # or: mkdocs build --strict
 
 - `commands/VERB.md`: a page per verb, from the argparse parser of `bertjax/commands/VERB.py`, with

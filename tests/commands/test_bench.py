@@ -45,6 +45,7 @@ def test_every_phase_is_measured(capsys):
     assert progress.count("s a step") == 6
 
 
+@pytest.mark.slow
 def test_images_are_measured_as_well(capsys):
     small = ("hidden_size=16", "intermediate_size=24", "num_hidden_layers=1")
     words = ["--config=configs/vit.py:tiny", *(f"--config.model.{field}" for field in small)]

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 CHANGES = (
     *("data.phases=()", "data.max_seq_length=32", "data.batch_size=8", "model.vocab_size=200"),
+    *("model.num_hidden_layers=1", "model.hidden_size=16", "model.intermediate_size=32"),
     *("optimizer.warmup_steps=2", "log_every=1", "checkpoint_every=4", "eval_every=100"),
     *("eval_examples=8", "keep_checkpoints=2", "num_train_steps=12"),
 )

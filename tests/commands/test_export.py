@@ -211,9 +211,9 @@ def test_a_fine_tuned_run_is_a_classifier(finetuned, tmp_path):
 
 @pytest.mark.slow
 def test_transformers_predicts_the_scored_predictions(finetuned, tmp_path):
-    torch = pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[test-all]'")
+    torch = pytest.importorskip("torch", reason="needs torch, of the dependency group test-all")
     transformers = pytest.importorskip(
-        "transformers", reason="needs transformers: bertjax[test-all]"
+        "transformers", reason="needs transformers, of the group test-all"
     )
     export_run(finetuned, tmp_path / "theirs")
     opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")

@@ -82,9 +82,9 @@ def test_predict_prints_the_class_of_the_model(save_pretrained, tmp_path):
 
 @pytest.mark.slow
 def test_transformers_prints_the_same_names_and_probabilities(save_pretrained, tmp_path):
-    pytest.importorskip("torch", reason="needs torch: pip install 'bertjax[test-all]'")
+    pytest.importorskip("torch", reason="needs torch, of the dependency group test-all")
     transformers = pytest.importorskip(
-        "transformers", reason="needs transformers: bertjax[test-all]"
+        "transformers", reason="needs transformers, of the group test-all"
     )
     kernel = np.random.default_rng(3).normal(size=(3, 16))
     config = named("neutral", "Contradiction", "ENTAILMENT")

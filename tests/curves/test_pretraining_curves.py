@@ -56,8 +56,8 @@ CONSTANTS = [
     # Without dropout, as quickstart.py; without microbatches, as gpt1.py.
     *("model.size", "model.*dropout*", "data.batch_size", "data.microbatches"),
 ]
-DEFAULT = {"quickstart.py", "elmo.py:tiny"}
-"""Word pieces and characters, from text to checkpoint; the others with `--all`."""
+DEFAULT = {"quickstart.py"}
+"""From text to checkpoint; the others with `--all`."""
 DISTILLATION = {
     # Each with the objective that asks a teacher, which is the run of bert.py:tiny.
     "distilbert.py:tiny": "soft_targets",

@@ -77,9 +77,9 @@ def test_the_number_of_parameters(run):
 
 
 def test_token_and_sentence_embeddings_are_equal(released, run):
-    torch = pytest.importorskip("torch", reason="parity needs torch: bertjax[test-all]")
+    torch = pytest.importorskip("torch", reason="parity needs torch, of the group test-all")
     transformers = pytest.importorskip(
-        "transformers", reason="needs transformers: bertjax[test-all]"
+        "transformers", reason="needs transformers, of the group test-all"
     )
     opened = transformers.AutoTokenizer.from_pretrained(released)
     inputs = opened(SENTENCES, padding="longest", return_tensors="pt")

@@ -75,7 +75,7 @@ def test_ids_are_equal(exported):
 @pytest.mark.slow
 def test_transformers_agrees(exported):
     transformers = pytest.importorskip(
-        "transformers", reason="needs transformers: bertjax[test-all]"
+        "transformers", reason="needs transformers, of the group test-all"
     )
     trained, folder = exported
     (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))

@@ -40,7 +40,14 @@ def x(random):
 
 @pytest.mark.parametrize(
     ("num_layers", "fields"),
-    [(6, {}), (5, {}), (7, {"unroll": 6}), (2, {}), (7, {"remat": "full"}), (7, {"unroll": 100})],
+    [
+        (5, {}),
+        (7, {"unroll": 6}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [(6, {}), (2, {}), (7, {"remat": "full"}), (7, {"unroll": 100})]
+        ),
+    ],
 )
 def test_layers_alternate(num_layers, fields, x, random, randomized):
     """Outputs, hidden states and gradients equal those of a loop with banded masks."""

@@ -45,7 +45,7 @@ def test_layers_are_divided_into_groups(layers, groups):
     ("layers", "groups"),
     [
         ([0, 0, 1], 2),  # groups of two sizes: two scans
-        ([0, 0, 1, 1], 2),
+        pytest.param([0, 0, 1, 1], 2, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -77,6 +77,7 @@ def test_it_equals_a_stack_with_the_parameters_of_its_groups(layers, groups, x, 
         assert np.abs(expected).max() > 0
 
 
+@pytest.mark.slow
 def test_gradients_do_not_depend_on_unrolling_and_remat(x, random, randomized):
     params, probe = randomized(grouped(3, 2), x, MASK, train=False), random(B, L, D)
     options = {"train": True, "rngs": {"dropout": jax.random.key(5)}}

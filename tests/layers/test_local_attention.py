@@ -22,7 +22,15 @@ def in_blocks(query, key, value, mask):
     return local_attention.merge(context, length, B)
 
 
-@pytest.mark.parametrize(("length", "width"), [(17, 4), (16, 4), (13, 7), (4, 1), (11, 6)], ids=str)
+@pytest.mark.parametrize(
+    ("length", "width"),
+    [
+        (17, 4),
+        (13, 7),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(16, 4), (4, 1), (11, 6)]),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", ["padding", "packed"])
 def test_outputs_and_gradients_equal_those_with_a_band(length, width, kind, random):
     if kind == "padding":

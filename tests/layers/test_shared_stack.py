@@ -39,7 +39,14 @@ def copied(params, shared):
     return {"params": {"block": {**own, **copies}}}
 
 
-@pytest.mark.parametrize("shared", SHARING, ids=len)
+@pytest.mark.parametrize(
+    "shared",
+    [
+        pytest.param(parts, marks=() if 0 < len(parts) < 4 else pytest.mark.slow)
+        for parts in SHARING
+    ],
+    ids=len,
+)
 def test_it_equals_a_stack_with_copied_parameters(shared, x, random, randomized):
     params = randomized(shared_stack(shared), x, MASK, train=False)
     probe = random(B, L, D)
@@ -83,6 +90,7 @@ def test_unshared_parameters_are_initialised_differently(x):
     assert np.std(kernel) == pytest.approx(0.02 * 0.88, rel=0.3)
 
 
+@pytest.mark.slow
 def test_gradients_do_not_depend_on_unrolling_and_remat(x, random, randomized):
     params, probe = randomized(shared_stack(PARTS), x, MASK, train=False), random(B, L, D)
 

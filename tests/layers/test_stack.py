@@ -84,6 +84,7 @@ def test_hidden_states_are_returned_only_on_request(x, params):
     assert stack().apply(params, x, MASK, train=False)[1] is None
 
 
+@pytest.mark.slow
 def test_every_remat_policy_and_unrolling_has_the_same_gradient(x, random, randomized):
     probe = random(B, L, D)
     params = randomized(Stack(Layer(), N), x, MASK, train=False)

@@ -87,9 +87,9 @@ def there_of(batch, arrays):
 
 def reference(theirs, batch):
     torch = pytest.importorskip(
-        "torch", reason="parity needs torch: pip install 'bertjax[test-all]'"
+        "torch", reason="parity needs torch, of the dependency group test-all"
     )
-    transformers = pytest.importorskip("transformers", reason="parity needs bertjax[test-all]")
+    transformers = pytest.importorskip("transformers", reason="parity needs the group test-all")
     config = transformers.AlbertConfig(**SIZES, attn_implementation="eager")
     model = transformers.AlbertForPreTraining(config).eval()
     state = {name: torch.tensor(value) for name, value in theirs.items()}

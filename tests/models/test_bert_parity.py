@@ -12,9 +12,9 @@ from bertjax.objectives import mlm, sentence_pair
 from bertjax.pretrainer import Pretrainer
 from bertjax.train.checkpoint.trees import nest
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+torch = pytest.importorskip("torch", reason="parity needs torch, of the dependency group test-all")
 transformers = pytest.importorskip(
-    "transformers", reason="parity needs transformers: bertjax[test-all]"
+    "transformers", reason="parity needs transformers, of the group test-all"
 )
 
 pytestmark = pytest.mark.slow

@@ -55,6 +55,7 @@ def test_padding_has_no_effect(variables, batch):
         np.testing.assert_allclose(found[:, :L][there], wanted[there], atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_packed_texts_are_encoded_as_if_alone(variables, batch):
     """Invariant 7; absolute positions are those within the text."""
     ids, lengths = batch["input_ids"][:1], (4, 5)
@@ -189,6 +190,7 @@ def test_impossible_fields_are_one_line(fields, message, batch):
         jax.eval_shape(lambda: model.init(jax.random.key(0), batch, train=False))
 
 
+@pytest.mark.slow
 def test_only_absolute_positions_limit_the_length(batch):
     longer = {name: jnp.tile(rows, 2) for name, rows in batch.items()}
     assert Model(**SIZES).init_with_output(jax.random.key(0), longer, train=False)

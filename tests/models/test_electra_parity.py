@@ -122,9 +122,9 @@ def test_golden_outputs(ours, scale, golden_parity):
 @pytest.mark.slow
 def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity):
     torch = pytest.importorskip(
-        "torch", reason="parity needs torch: pip install 'bertjax[test-all]'"
+        "torch", reason="parity needs torch, of the dependency group test-all"
     )
-    transformers = pytest.importorskip("transformers", reason="parity needs bertjax[test-all]")
+    transformers = pytest.importorskip("transformers", reason="parity needs the group test-all")
 
     def run(kind, sizes, names):
         config = transformers.ElectraConfig(**COMMON, **sizes, attn_implementation="eager")

@@ -12,9 +12,9 @@ from bertjax.huggingface.model import Released
 from bertjax.inference.language_model import LanguageModel
 from bertjax.train.checkpoint.trees import nest
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+torch = pytest.importorskip("torch", reason="parity needs torch, of the dependency group test-all")
 transformers = pytest.importorskip(
-    "transformers", reason="parity needs transformers: bertjax[test-all]"
+    "transformers", reason="parity needs transformers, of the group test-all"
 )
 
 pytestmark = pytest.mark.slow

@@ -47,6 +47,7 @@ def encode():
     return jax.jit(lambda batch: module.apply(params, batch, train=False))
 
 
+@pytest.mark.slow
 def test_packed_documents_are_encoded_as_alone(encode):
     """Rotary positions are relative, so that the second document need not start at 0."""
     random = np.random.default_rng(0)

@@ -51,7 +51,13 @@ def batch(memory_corpus):
     return packed.build(0, np.arange(packed.num_examples))
 
 
-@pytest.mark.parametrize("name", MODELS)
+QUICK = ("bert", "xlnet", "deberta", "modernbert")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS],
+)
 def test_texts_of_a_row_have_the_outputs_that_they_have_alone(batch, name):
     """Invariant 7."""
     module = catalog.load("models", name).Model

@@ -81,9 +81,9 @@ def there_of(batch, arrays):
 
 def reference(theirs, batch):
     torch = pytest.importorskip(
-        "torch", reason="parity needs torch: pip install 'bertjax[test-all]'"
+        "torch", reason="parity needs torch, of the dependency group test-all"
     )
-    transformers = pytest.importorskip("transformers", reason="parity needs bertjax[test-all]")
+    transformers = pytest.importorskip("transformers", reason="parity needs the group test-all")
     config = transformers.RobertaConfig(
         **SIZES, hidden_act="gelu", pad_token_id=PAD, attn_implementation="eager"
     )

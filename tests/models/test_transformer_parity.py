@@ -8,7 +8,7 @@ import pytest
 from bertjax.layers.embeddings import sinusoids
 from bertjax.models.transformer import Model
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+torch = pytest.importorskip("torch", reason="parity needs torch, of the dependency group test-all")
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import pytest
 
 from bertjax.models.vit import Model
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+torch = pytest.importorskip("torch", reason="parity needs torch, of the dependency group test-all")
 transformers = pytest.importorskip(
-    "transformers", reason="parity needs transformers: bertjax[test-all]"
+    "transformers", reason="parity needs transformers, of the group test-all"
 )
 
 pytestmark = pytest.mark.slow

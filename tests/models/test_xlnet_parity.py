@@ -9,9 +9,9 @@ from bertjax.models.xlnet import Model
 from bertjax.objectives import permutation_lm
 from bertjax.pretrainer import Pretrainer
 
-torch = pytest.importorskip("torch", reason="parity needs torch: pip install 'bertjax[test-all]'")
+torch = pytest.importorskip("torch", reason="parity needs torch, of the dependency group test-all")
 transformers = pytest.importorskip(
-    "transformers", reason="parity needs transformers: bertjax[test-all]"
+    "transformers", reason="parity needs transformers, of the group test-all"
 )
 
 pytestmark = pytest.mark.slow

@@ -187,7 +187,12 @@ def test_padding_has_no_effect(name, batch, drawn):
         assert found[objective][1] == weight
 
 
-@pytest.mark.parametrize("name", STUDENTS)
+QUICK_STUDENTS = [
+    pytest.param(name, marks=() if name == "distilbert" else pytest.mark.slow) for name in STUDENTS
+]
+
+
+@pytest.mark.parametrize("name", QUICK_STUDENTS)
 def test_rows_of_weight_zero_have_no_loss(name, batch, drawn):
     module = STUDENTS[name]()
     first = {key: rows[:3] for key, rows in batch.items()}
@@ -198,7 +203,7 @@ def test_rows_of_weight_zero_have_no_loss(name, batch, drawn):
         np.testing.assert_allclose(found[objective], sums, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", STUDENTS)
+@pytest.mark.parametrize("name", QUICK_STUDENTS)
 def test_only_the_student_has_a_gradient(name, batch, drawn):
     module, variables = STUDENTS[name](), drawn(name)
     own = next(reversed(variables["frozen"]))

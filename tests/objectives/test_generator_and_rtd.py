@@ -186,6 +186,7 @@ def test_the_generator_shares_embeddings_and_has_a_share_of_the_width(params):
     assert params["generator"]["mlm"]["transform"]["dense"]["kernel"].shape == (D // 4, E)
 
 
+@pytest.mark.slow
 def test_accumulation_is_exact(make_batch):
     """Two losses, each over its own number of tokens, with unequal shares per microbatch."""
     batch = {name: rows for name, rows in make_batch().items() if name != "example_key"}

@@ -81,6 +81,7 @@ def job_of(data, pretrained, workdir, tasks="cola+sst2", **fields):
     return multitask.prepare(recipe, init=str(pretrained), data=str(data), workdir=str(workdir))
 
 
+@pytest.mark.slow
 def test_two_tasks_are_learned_by_one_encoder(data, pretrained, tmp_path, capsys):
     overrides = itertools.chain.from_iterable(
         (f"--config.{name}", value) for name, value in TUNED.items()

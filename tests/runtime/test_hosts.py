@@ -57,7 +57,7 @@ def start(command_environment):
         one.communicate()
 
 
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_the_missing_process_is_named(start, late):
     processes = [start(number, "late" if number == late else "in time") for number in (0, 1)]
     output = [line for line in processes[1 - late].stdout if "[Gloo]" not in line]

@@ -50,7 +50,9 @@ def assert_equal_ids(ours, reference_ids, texts):
         assert got == wanted, text[:200]
 
 
-@pytest.mark.parametrize(("name", "lowercase"), [("uncased", True), ("cased", False)])
+@pytest.mark.parametrize(
+    ("name", "lowercase"), [("uncased", True), pytest.param("cased", False, marks=pytest.mark.slow)]
+)
 def test_bert(shared_data, heldout, name, lowercase):
     vocab = shared_data / "vocab" / f"bert-base-{name}" / "vocab.txt"
     reference = BertWordPieceTokenizer.from_file(str(vocab), lowercase=lowercase)
@@ -98,6 +100,7 @@ def test_t5(shared_data, heldout):
 
 
 # The reference leaves its file open.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_t5_in_rust_differs_only_by_rounding(shared_data, heldout, monkeypatch):
     """Hugging Face adds scores in float64 and sentencepiece in float32: long texts have ties."""

@@ -184,7 +184,12 @@ SPELLINGS = {
         ("unigram", {"lowercase": True}, {"case", "composition", "ligature", "width"}),
         ("unigram", {"lowercase": True, "normalization": "none"}, {"case"}),
         ("unigram", {"strip_accents": True, "normalization": "none"}, {"composition", "accents"}),
-        ("unigram", {"lowercase": True, "strip_accents": True}, set(SPELLINGS)),
+        pytest.param(
+            "unigram",
+            {"lowercase": True, "strip_accents": True},
+            set(SPELLINGS),
+            marks=pytest.mark.slow,
+        ),
         ("sentencepiece_bpe", {}, {"composition", "ligature", "width"}),
         ("sentencepiece_bpe", {"lowercase": True, "strip_accents": True}, set(SPELLINGS)),
     ],

@@ -70,7 +70,7 @@ def steps(take_steps):
     return lambda made, state, first, last: take_steps(made, batch_of, state, first, last)
 
 
-@pytest.fixture(scope="module", params=PRETRAINERS)
+@pytest.fixture(scope="module", params=["xlnet", pytest.param("elmo", marks=pytest.mark.slow)])
 def name(request):
     return request.param
 

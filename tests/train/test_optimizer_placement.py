@@ -101,6 +101,7 @@ def difference(got, wanted):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mesh_with_a_sharded_optimizer_changes_only_placement(name):
     _, wanted, loss = alone(name)

@@ -105,13 +105,8 @@ def steps(take_steps):
     return lambda made, state, first, last: take_steps(made, batch_of, state, first, last)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == "decoder" else pytest.mark.slow)
-        for name in PRETRAINERS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRETRAINERS)
 def test_invariants_of_the_trainer(name, trainer, steps, tmp_path):
     """Accumulation on a mesh gives the same curve, and a restart is bit-identical."""
     made = trainer(name)

@@ -138,6 +138,7 @@ def test_accumulation_has_the_dropout_masks_of_the_whole_batch(microbatches, sta
     assert metrics["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mean_of_means_over_microbatches_would_be_wrong(whole, start, keyed):
     parts = jax.tree.map(lambda leaf: leaf[:, 0], split_microbatches(keyed, 4, 1))
 
@@ -159,8 +160,8 @@ MESHES = {
     "data, fsdp, tensor": {"data": 2, "fsdp": 2, "tensor": 2},
     "data, tensor, sequence": {"data": 2, "tensor": 2, "sequence": 2},
 }
-MIXED_MESHES = ("data, fsdp, tensor", "data, tensor, sequence")
-"""Together they have every axis."""
+QUICK = "data, fsdp, tensor"
+"""The mesh of the default run."""
 
 
 def trainer_on(sizes, batch, vocab_size=V, **more):
@@ -203,7 +204,7 @@ def two_steps(batch, start):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in MIXED_MESHES else pytest.mark.slow)
+        pytest.param(name, marks=() if name == QUICK else pytest.mark.slow)
         for name in MESHES
         if name != "one"
     ],
@@ -267,7 +268,12 @@ def test_dropout_was_enabled(two_steps, whole):
         pytest.param("data", (N, D, H, D // H), (V, D), marks=pytest.mark.slow),
         pytest.param("data, fsdp", (N, D // 2, H, D // H), (V, D // 2), marks=pytest.mark.slow),
         ("data, fsdp, tensor", (N, D // 2, H // 2, D // H), (V // 2, D // 2)),
-        ("data, tensor, sequence", (N, D, H // 2, D // H), (V // 2, D)),
+        pytest.param(
+            "data, tensor, sequence",
+            (N, D, H // 2, D // H),
+            (V // 2, D),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_shardings_are_kept_by_a_step(name, query, words, two_steps):

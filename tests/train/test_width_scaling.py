@@ -95,11 +95,12 @@ def program(name, width, **fields):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "growing"),
     [
         ("bert", ("layer 1", "mlm", "scores")),
-        pytest.param("modernbert", ("layer 1", "layer 2", "mlm"), marks=pytest.mark.slow),
+        ("modernbert", ("layer 1", "layer 2", "mlm")),
     ],
 )
 def test_the_coordinate_check(name, growing):
@@ -112,7 +113,10 @@ def test_the_coordinate_check(name, growing):
     assert [part for part in growing if standard[part] < 1.5 * narrow[part]] == []
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert"])
+MODELS = ["bert", pytest.param("modernbert", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_at_the_base_width_the_program_is_the_standard_one(name):
     def first_step(pretrainer, adamw):
         step = make_train_step(pretrainer, adamw, lambda step: LEARNING_RATE, seed=0)
@@ -123,7 +127,7 @@ def test_at_the_base_width_the_program_is_the_standard_one(name):
     assert programs[0] == programs[1]
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert"])
+@pytest.mark.parametrize("name", MODELS)
 def test_initial_values_and_multipliers_of_a_model_four_times_as_wide(name):
     """Half of the standard deviation for kernels to a hidden width, a quarter for classifiers."""
     made = [parts(name, 4 * BASE, **fields) for fields in ({}, MUP)]
