@@ -28,7 +28,7 @@ from jaxtyping import Bool, Int
 
 from bertjax.data import segments
 from bertjax.data.collate import assemble
-from bertjax.data.format import Corpus, ExampleSpec, Format, HostBatch
+from bertjax.data.format import PAIRS, Corpus, ExampleSpec, Format, HostBatch
 from bertjax.data.layout import Layout, Places
 from bertjax.data.next_sentence import assign_partners, sample_other_documents
 from bertjax.data.random import permute, uniforms
@@ -39,7 +39,6 @@ from bertjax.data.windows import DocumentWindows, SentencePairs, ShortenedWindow
 from bertjax.errors import UserError, nearest
 
 FORMATS = ("full-sentences", "doc-sentences", "segment-pair", "sentence-pair")
-PAIRS = ("next", "order", "none")
 
 
 class Examples:

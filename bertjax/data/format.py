@@ -14,6 +14,9 @@ from bertjax.data.layout import RecordSizes
 from bertjax.data.sentence_table import RecordReader
 from bertjax.data.sequence_template import SequenceTemplate
 
+PAIRS = ("next", "order", "none")
+"""The second segment of an example: for NSP ("next"), for SOP ("order"), or none."""
+
 HostBatch = dict[str, np.ndarray]
 """Arrays whose first axis is the batch."""
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.io import storage
-from bertjax.io.lines import read_text
 
 CACHE_VARIABLE = "BERTJAX_CACHE"
 """Environment variable with the path of the cache folder."""
@@ -103,6 +102,23 @@ def write_text(path: pathlib.Path, text: str) -> None:
                 f"cannot write {path}: the disk is full; free some space and run the command again"
             ) from error
         raise
+
+
+def read_text(path: pathlib.Path) -> str:
+    """Read a whole text file, without its byte order mark.
+
+    Raises:
+      UserError: The file is not UTF-8.
+    """
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        raise UserError(
+            f"{path} line {line}: byte {error.start} (0x{data[error.start]:02x}) is not UTF-8; "
+            "convert the file to UTF-8"
+        ) from None
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

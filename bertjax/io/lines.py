@@ -4,7 +4,6 @@ Errors name the line, or how much of a damaged file could be read.
 """
 
 import io
-import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -129,23 +128,6 @@ def _check_kind(name: str, start: bytes, tables: Sequence[FileKind] | None) -> N
         raise UserError(
             f"{name} is {kind.name}, expected one text per line: {file_kinds.remedy(kind, name)}"
         )
-
-
-def read_text(path: pathlib.Path) -> str:
-    """Read a whole text file, without its byte order mark.
-
-    Raises:
-      UserError: The file is not UTF-8.
-    """
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = 1 + data.count(b"\n", 0, error.start)
-        raise UserError(
-            f"{path} line {line}: byte {error.start} (0x{data[error.start]:02x}) is not UTF-8; "
-            "convert the file to UTF-8"
-        ) from None
 
 
 def _open(path: str, buffer: int) -> BinaryIO:

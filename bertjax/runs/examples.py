@@ -9,9 +9,7 @@ from ml_collections import ConfigDict
 from bertjax import build, catalog
 from bertjax.constraints import with_defaults
 from bertjax.corpus.mixture import MixedCorpus, entries_of, with_temperature
-from bertjax.data import characters
 from bertjax.data.format import ExampleSource, ExampleSpec
-from bertjax.data.mixture import JoinedExamples, MixtureExamples
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
@@ -89,6 +87,8 @@ def examples(
     check(config)
     if not isinstance(split, MixedCorpus):
         return _examples_of_one(config, split, tokenizer, phase.max_seq_length, rows)
+    from bertjax.data.mixture import JoinedExamples, MixtureExamples
+
     parts = {
         name: _examples_of_one(config, part, tokenizer, phase.max_seq_length, 1)
         for name, part in split.parts.items()
@@ -119,4 +119,6 @@ def _examples_of_one(
     width = max_chars_per_word(config.model)
     if not width:
         return made
+    from bertjax.data import characters
+
     return characters.CharacterExamples(made, characters.vocabulary(tokenizer, width))

@@ -29,10 +29,9 @@ from bertjax.constraints import (
     integer,
     share,
 )
-from bertjax.corpus import text
 from bertjax.corpus.filters import FilterName
 from bertjax.corpus.mixture import MixtureEntries
-from bertjax.data import examples
+from bertjax.data.format import PAIRS
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import PRECISIONS
 from bertjax.tokenizers import tokenizer
@@ -168,7 +167,7 @@ class Data:
 
     corpus: AnyText
     input: tuple[AnyText, ...]
-    text_format: Annotated[str, OneOf(text.list_formats())]
+    text_format: Annotated[str, OneOf(["auto", *catalog.names("corpus/formats")])]
     text_field: AnyText
     filters: tuple[Annotated[str, FilterName()], ...]
     mixture: Annotated[tuple, MixtureEntries()]
@@ -177,7 +176,7 @@ class Data:
     validation_fraction: ShareBelowOne
     cache: AnyText
     format: Annotated[str, OneOf(FORMATS)]
-    pair: Annotated[str, OneOf(examples.PAIRS)]
+    pair: Annotated[str, OneOf(PAIRS)]
     max_seq_length: PositiveInt
     short_seq_prob: Share | None
     batch_size: PositiveInt

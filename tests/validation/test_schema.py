@@ -11,6 +11,7 @@ import pytest
 
 from bertjax import build, catalog, constraints
 from bertjax.config import from_json, load_config, to_json
+from bertjax.corpus.text import list_formats
 from bertjax.errors import UserError
 from bertjax.validation import schema
 
@@ -206,6 +207,7 @@ def test_a_config_without_a_section_is_one_line(section):
         {"data.short_seq_prob": 0.5, "data.validation_fraction": 0},
         {"mesh.rules": (("vocab", None), ("embed", ("fsdp", "tensor")))},
         {"seed": 2**32 - 1},
+        *({"data.text_format": name} for name in list_formats()),
     ],
 )
 def test_a_valid_value_is_accepted(values):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.io.lines import read_text
+from bertjax.io.files import read_text
 from bertjax.tasks.glue import tfds as glue_tfds
 from bertjax.tasks.glue.table import (
     HIGHEST_SCORE,
