@@ -21,8 +21,8 @@ Cost, as published: 90 hours on eight V100 of 16 GB. The teacher of tiny is `con
     bertjax pretrain --config configs/distilbert.py:tiny --workdir runs/distilbert_tiny \
         --config.objectives.soft_targets.teacher=runs/quickstart
 
-Where we differ: the soft targets are those of predicted positions only, not of all positions, which
-avoids the logits of the others. The paper specifies the layers that initialise a student only as
+Where we differ: the soft targets are those of predicted positions only, which avoids computing the
+logits of all other positions. The paper specifies the layers that initialise a student only as
 one out of two: here they are spaced evenly from the first to the last; 0, 2, 4, 7, 9, 11 of 12 are
 also those of the published code.
 """

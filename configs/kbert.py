@@ -11,9 +11,8 @@ folder with `book_review/`, `chnsenticorp/` and `kgs/HowNet.spo`; `config.data.k
 another graph in that folder.
 
 Recipe: BERT's (`configs/glue.py`, which also defines `small` and `tiny`) with sequences of 256
-    tokens
-including those of the graph, 2 triples per entity, 5 epochs, a learning rate of 2e-5. K-BERT adds
-no parameters to BERT.
+tokens including those of the graph, 2 triples per entity, 5 epochs, a learning rate of 2e-5. K-BERT
+adds no parameters to BERT.
 
 Published accuracy, dev / test, of BERT-base (Google's, Chinese) without and with HowNet:
 

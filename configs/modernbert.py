@@ -8,11 +8,11 @@ r"""ModernBERT (Warner et al. 2024): `configs/modernbert.py:SIZE`, base or large
 
 Rotary positions, local attention of 128 tokens in two of three layers, GeGLU, no biases, 30% of the
 tokens masked, packed sequences (sections 2.1 and 2.2; appendix A). Pretraining: 1.719 trillion
-tokens in sequences of 1,024 with theta 10,000, StableAdamW at a constant rate after a warmup of 3
-billion tokens (large: 2), batches of 4,608 sequences, which grow from 768 over the first 50 billion
-tokens. `extension` is the context extension: 300 billion tokens in sequences of 8,192 with a global
-theta of 160,000, of which the last sixth decays with 1 - sqrt. Its batch of 576 sequences, which
-has as many tokens, is ours.
+tokens in sequences of 1,024 with theta 10,000, StableAdamW at a constant learning rate after a
+warmup of 3 billion tokens (large: 2), batches of 4,608 sequences, which grow from 768 over the
+first 50 billion tokens. `extension` is the context extension: 300 billion tokens in sequences of
+8,192 with a global theta of 160,000, of which the last sixth decays with 1 - sqrt. Its batch of 576
+sequences, which has the same number of tokens, is ours.
 
     size    layers  width  heads      F    parameters   GLUE   learning rate
     base        22    768     12  1,152   149,014,272   88.4   8e-4, then 3e-4

@@ -11,11 +11,11 @@ sequences of 1,024, then 0.1 trillion in sequences of 4,096.
     base        28    768     12  2,048   221,665,536             245,136,954
     tiny         2    128      2    344       526,976   (a demonstration)
 
-Published: 250 million parameters, which include the output layer, a matrix of its own.
+Published: 250 million parameters, which include the output layer, an untied matrix.
 
 From the released code (chandar-lab/NeoBERT): all masked tokens become [MASK]; AdamW with betas of
 0.9 and 0.95, clipping at 1; 1,000,000 steps of 2,048 sequences, then 50,000 of 512; a warmup of
-2,000 steps, a cosine decay to a tenth of the learning rate at step 900,000, and that from there on.
+2,000 steps, a cosine decay to a tenth of the learning rate at step 900,000, constant after it.
 Its configs have a learning rate of 1e-4 and a weight decay of 0.01. Not verified: 6e-4 and 0.1,
 which public reproductions give for the paper and which are used here.
 

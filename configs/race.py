@@ -1,10 +1,9 @@
 r"""Multiple choice: `configs/race.py:race`, `:swag`, `:race,small`, `:race,tiny`.
 
 Papers: SWAG as in Devlin et al. 2019, section 4.4: batches of 16, a learning rate of 2e-5, 3
-    epochs. RACE as
-in Liu et al. 2019, appendix C: sequences of 512 tokens, batches of 16, a learning rate of 1e-5, 4
-epochs, weight decay 0.1, a warmup of 6%. `small` is for BERT-tiny to BERT-medium, with a learning
-rate of 1e-4; `tiny` takes seconds and is for tests.
+epochs. RACE as in Liu et al. 2019, appendix C: sequences of 512 tokens, batches of 16, a learning
+rate of 1e-5, 4 epochs, weight decay 0.1, a warmup of 6%. `small` is for BERT-tiny to BERT-medium,
+with a learning rate of 1e-4; `tiny` takes seconds and is for tests.
 
     bertjax finetune --config configs/race.py:race --init runs/roberta --data RACE \
         --workdir runs/race
