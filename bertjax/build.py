@@ -332,7 +332,7 @@ def encode(config: ConfigDict) -> Callable[..., Encoded]:
 def make_mesh(config: ConfigDict, phases: Sequence[Phase] = ()) -> Mesh:
     """Builds the mesh of a config, over which the batches of these phases divide.
 
-    On CPU devices this process keeps freed memory from here on.
+    On CPU devices, glibc keeps freed memory from here on (`runtime/host.py`).
 
     Raises:
       UserError: the mesh does not fit the devices, or a batch does not divide over it.
@@ -366,11 +366,11 @@ def trainer(
     """Builds the compiled functions of a run.
 
     Args:
-      config: Of the run.
+      config: Config of the run.
       pretrainer: The encoder and its objectives.
       mesh: The devices.
       batch: Any host batch.
-      phases: Of a pretraining.
+      phases: Phases of a pretraining.
       frozen: Parameters that are not trained, by objective.
 
     Raises:

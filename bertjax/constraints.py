@@ -132,7 +132,7 @@ PositiveFloat = Annotated[float, Number(0.0, open_low=True)]
 NonNegativeFloat = Annotated[float, Number(0.0)]
 Finite = Annotated[float, Number()]
 LearningRate = Annotated[float, Number(0.0, 1.0)]
-"""Adam's direction has elements near 1: at a rate of 1 a parameter changes by 1 in a step."""
+"""Adam's direction has elements near 1: a learning rate of 1 changes a parameter by 1 in a step."""
 Share = Annotated[float, share()]
 PositiveShare = Annotated[float, share(open_low=True)]
 OpenShare = Annotated[float, share(open_low=True, open_high=True)]
@@ -155,7 +155,7 @@ class Relation:
       fields: Their names.
       holds: The predicate on their values, in this order.
       expected: Describes it in messages.
-      remedy: Tells the user what to do; a text, or a function of the values.
+      remedy: What the user can do, in messages; a text, or a function of the values.
     """
 
     fields: tuple[str, ...]

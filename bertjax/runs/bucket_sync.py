@@ -3,8 +3,8 @@
 Pretraining checkpoints are excluded: all processes write them into the bucket directly. Fine-tuning
 runs and sweeps of them are small and are synchronised whole.
 
-A bucket has no appending and no locks, so the small files of a run are written on the first host's
-disk and uploaded from there.
+Buckets support neither appending nor locks, so the small files of a run are written on the first
+host's disk and uploaded from there.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ def read_data(
     """The tokenizer, None for images, and the training and held-out splits.
 
     Raises:
-      UserError: there is no data, or it does not fit the config.
+      UserError: there is no data, or it does not match the config.
     """
     example_format = build.example_format(config)
     if not example_format.reads_text:

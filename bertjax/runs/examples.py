@@ -33,22 +33,23 @@ def check(config: ConfigDict) -> None:
     example_format = build.example_format(config)
     if entries_of(data) and (example_format.rows_continue or not example_format.reads_text):
         raise UserError(
-            f"config.data.mixture does not go with format {data.format}, whose rows are no "
+            f"config.data.mixture is not supported with format {data.format}, whose rows are not "
             "independent examples of a corpus: leave it at (), or choose another format"
         )
     model = catalog.load("models", config.model.name).Model
     if example_format.packs_documents and not getattr(model, "supports_packing", True):
         raise UserError(
-            f"config.data.format={data.format} does not go with model {config.model.name}, which "
-            "does not separate packed documents or their positions: choose another format or model"
+            f"config.data.format={data.format} is not supported with model {config.model.name}, "
+            "which does not separate packed documents or their positions: choose another format or "
+            "model"
         )
     used = {"data.pair": data.pair != "none", "data.short_seq_prob": data.short_seq_prob}
     used |= {f"objectives.{n}.static": f.get("static", False) for n, f in sections.items()}
     for field, value in used.items():
         if value and field.rpartition(".")[2] not in example_format.options:
             raise UserError(
-                f"config.{field} does not go with format {data.format}, whose examples are not "
-                "made of sentences: leave it at none or False, or choose another format"
+                f"config.{field} is not supported with format {data.format}, whose examples are "
+                "not made of sentences: leave it at none or False, or choose another format"
             )
 
 
@@ -78,9 +79,9 @@ def examples(
     """The examples of a split, with every key that the model and the objectives read.
 
     Args:
-      config: Of the run.
-      split: Of a corpus, a mixture of corpora, or images.
-      tokenizer: Of the run; None for images.
+      config: Config of the run.
+      split: Split of a corpus, a mixture of corpora, or images.
+      tokenizer: Tokenizer of the run; None for images.
       phase: Has the length of an example and, for a training split, the weights of a mixture.
       rows: Rows of a global batch, for formats whose rows continue from step to step.
     """

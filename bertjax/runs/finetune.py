@@ -56,7 +56,7 @@ def finetune(
       log: Logs one line.
 
     Raises:
-      UserError: something is missing or does not fit.
+      UserError: an input is missing, or does not match the others.
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the seed.
     """
     build.check(recipe)

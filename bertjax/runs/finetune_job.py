@@ -55,10 +55,10 @@ class Job:
       workdir: Folder of the run on this machine.
       config: The recipe with the pretrained model's fields and those that follow from the data.
       origin: The pretrained checkpoint.
-      tokenizer: Of the pretrained model; a copy is saved in the workdir.
+      tokenizer: Tokenizer of the pretrained model; a copy is saved in the workdir.
       dataset: Examples, batches and metrics of the task.
       pretrainer: The encoder with the task's head, and with the recipe's further objectives.
-      teachers: For distillation, by objective.
+      teachers: Teachers for distillation, by objective.
       mesh: The devices.
     """
 
@@ -121,7 +121,7 @@ class Job:
         """Dev scores after an epoch; one that may be chosen also writes predictions of all splits.
 
         Args:
-          seed: Of the run.
+          seed: Seed of the run.
           state: After the epoch.
           epoch: Counted from 1.
           before: Scores of the epochs before it.
@@ -146,7 +146,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
       workdir: Folder for results.
 
     Raises:
-      UserError: something is missing or does not fit.
+      UserError: an input is missing, or does not match the others.
     """
     build.check(recipe)
     origin = checkpoint_origin.resolve(init)
@@ -280,7 +280,7 @@ def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
     """Reads the examples of the config's task and encodes them for its model.
 
     Raises:
-      UserError: something is missing or does not fit.
+      UserError: an input is missing, or does not match the others.
     """
     fields = config.data
     spec = EncodingSpec(

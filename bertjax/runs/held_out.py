@@ -30,7 +30,7 @@ def measure(
     Objectives that predict tokens also have a perplexity, the exponential of their loss in nats.
 
     Args:
-      trainer: Of the run.
+      trainer: Trainer of the run.
       params: The parameters to evaluate.
       examples: Held-out examples.
       batch_size: Examples per batch.
@@ -98,7 +98,7 @@ def summary_rows(
     """The held-out metrics that the objectives of a run summarise: value and baseline of each.
 
     Args:
-      config: Of the run.
+      config: Config of the run.
       summary: Content of its `summary.json`.
       corpus: One of a mixture, whose metrics have no baseline; "" for all held-out text.
     """

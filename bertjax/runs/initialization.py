@@ -3,8 +3,9 @@
 with_model      config, model -> config with the fields and the tokenizer of the model
 Initialization  what is copied, converted and new; converts the parameters for the first state
 
-The encoder is taken over, and every objective that both runs have. Arrays may differ in three ways:
-in the vocabulary (other or more pieces), in the number of positions, and in the number of layers.
+The encoder is initialised from the other model, and so is every objective that both runs have.
+Arrays may differ in three ways: in the vocabulary (other or more pieces), in the number of
+positions, and in the number of layers.
 """
 
 import dataclasses
@@ -53,7 +54,7 @@ def with_model(
       init: RUN, RUN@STEP or RUN@best; see `checkpoint.origin.resolve`.
       overrides: Changes of `config.model` as (dotted field, text): other dropout, more positions,
         another number of layers.
-      optimizer: Whether the state of the optimizer is taken over too.
+      optimizer: Whether the state of the optimizer is loaded too.
 
     Raises:
       UserError: there is no such model, it is untrained, or an override is invalid.
@@ -83,11 +84,11 @@ class Initialization:
 
     Attributes:
       checkpoint: The checkpoint that is read.
-      copied: Top-level parts that are taken over, "encoder" first.
+      copied: Top-level parts that are loaded, "encoder" first.
       fresh: Parts that the source does not have.
-      conversions: By name, for arrays that are not copied as they are.
+      conversions: Functions by array name, for arrays that are not copied unchanged.
       notes: A line of text for each kind of conversion.
-      optimizer: Whether the optimizer's state is taken over.
+      optimizer: Whether the optimizer's state is loaded.
     """
 
     checkpoint: pathlib.Path
@@ -100,8 +101,8 @@ class Initialization:
     def create_state(self, trainer: Trainer) -> TrainState:
         """The initial state: that of the trainer with the parameters of the source.
 
-        Of a source with an average of its weights these are the average, unless the state of the
-        optimizer, which belongs to the last weights, is taken over too.
+        If the source has an average of its weights, the average is loaded, unless the state of the
+        optimizer, which belongs to the last weights, is loaded too.
         """
         state = trainer.create_state()
         prefix = "params" if self.optimizer else restore.evaluation_prefix(self.checkpoint)
@@ -120,7 +121,7 @@ class Initialization:
         return self.conversions.get(name, lambda same: same)(array)
 
     def description(self) -> str:
-        """What is taken over, for the user."""
+        """Lines for the user: what is loaded from the source, and how it is converted."""
         lines = [f"init        {self.checkpoint}: {', '.join(self.copied)}"]
         lines += [f"            new: {', '.join(self.fresh)}"] if self.fresh else []
         lines += [f"            {note}" for note in self.notes]
@@ -235,8 +236,8 @@ class _Converter:
             return lambda array: array[np.array(layers)]
         raise UserError(
             f"--init {self._source.run}: {name} has shape {list(stored)}, expected {list(shape)}; "
-            "only vocabulary, positions and the number of layers may differ, so give the other "
-            "fields of config.model the values of the model"
+            "only the vocabulary, the positions and the number of layers may differ; set the other "
+            "fields of config.model to the values of that model"
         )
 
 
@@ -338,7 +339,7 @@ def repeat_positions(table: np.ndarray, *, length: int, offset: int) -> np.ndarr
     Args:
       table: Embeddings [old length, E].
       length: New number of rows.
-      offset: Rows at the beginning that are no positions.
+      offset: Number of rows at the beginning that are not positions.
     """
     positions = np.arange(length - offset) % (len(table) - offset) + offset
     return np.concatenate([table[:offset], table[positions]])
@@ -352,8 +353,8 @@ def choose_layers(old: int, new: int, period: int = 1) -> list[int]:
 
     Args:
       old: Number of layers of the source.
-      new: Number of layers wanted.
-      period: Layers alternate in kind with this period; each gets a source of its own kind.
+      new: Number of layers of the new stack.
+      period: Period with which kinds of layers alternate; the source of a layer has its kind.
     """
     if new > old:
         whole = old - old % period or old

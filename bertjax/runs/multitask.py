@@ -1,6 +1,6 @@
 """Multi-task fine-tuning: one encoder, a head for each task (MT-DNN, Liu et al. 2019).
 
-The session is that of `runs/finetune.py`; each step takes a batch of one task, and every task is
+The loop is that of `runs/finetune.py`; each step uses a batch of one task, and every task is
 scored.
 """
 
@@ -42,9 +42,9 @@ class Tasks:
         """Combines datasets.
 
         Args:
-          name: Of the combination, such as "cola+sst2".
+          name: Name of the combination, such as "cola+sst2".
           parts: The datasets by task.
-          seed: Of the order of tasks.
+          seed: Seed of the order of tasks.
         """
         self.name, self.parts = name, parts
         mixture = TaskMixture(tuple(part.batches["train"] for part in parts.values()), seed)
@@ -110,7 +110,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
     """Like `finetune_job.prepare`, for several tasks.
 
     Raises:
-      UserError: something is missing or does not fit.
+      UserError: an input is missing, or does not match the others.
     """
     build.check(recipe)
     _check(recipe)

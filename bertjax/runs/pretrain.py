@@ -50,7 +50,7 @@ class PretrainingResult:
     """A pretraining run that has reached its last step.
 
     Attributes:
-      workdir: As the user named it.
+      workdir: The path or URL given by the user.
       summary: Content of `summary.json`: held-out metrics, costs, fingerprints, the config.
       num_steps_trained: Optimizer steps of this call; 0 if the run was complete before.
     """
@@ -78,7 +78,7 @@ def pretrain(
     2
 
     Args:
-      config: As a file of `configs/` makes it.
+      config: A config as returned by a file of `configs/`.
       workdir: Folder of the run, or gs://...
       init: A run whose model training starts from: RUN, RUN@STEP or RUN@best; its fields replace
         `config.model`, see `initialization.with_model`.
@@ -87,7 +87,7 @@ def pretrain(
       predict: Example predictions for the summary.
 
     Raises:
-      UserError: something is missing or does not fit.
+      UserError: an input is missing, or does not match the others.
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the run.
     """
     if init:

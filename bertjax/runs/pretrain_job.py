@@ -46,12 +46,12 @@ class Job:
     Attributes:
       workdir: Local folder of the run.
       name: The workdir as given by the user: the same folder, or a bucket, for checkpoints.
-      config: Of the run.
-      tokenizer: Of the run; None for images. A copy is saved in the workdir.
+      config: Config of the run.
+      tokenizer: Tokenizer of the run; None for images. A copy is saved in the workdir.
       corpus: Training split.
       held_out: Held-out split, or None.
       phases: Parts of the run with one batch shape each.
-      teachers: For distillation, by objective.
+      teachers: Teachers for distillation, by objective.
       trainer: The compiled steps.
       rows: A host batch with the shapes of the last phase.
       initialization: The model that a run without checkpoints starts from; None for a new one.
@@ -119,7 +119,7 @@ def prepare(
     """Reads or makes tokenizer and corpus, builds the trainer and checks everything before step 1.
 
     Raises:
-      UserError: something is missing or does not fit.
+      UserError: an input is missing, or does not match the others.
     """
     build.check(config)
     runs_examples.check(config)
@@ -179,7 +179,7 @@ def _warn_about_best(config: ConfigDict, held_out: Any, log: Callable[[str], Non
     if held_out is None:
         log(
             f"warning: there are no held-out examples, so config.best_metric={config.best_metric} "
-            "is never measured and keep_best keeps nothing; hold some out, or set "
+            "is never measured and keep_best keeps nothing; hold out some, or set "
             "--config.keep_best=0"
         )
     elif evals and checkpoints and checkpoints % evals and evals % checkpoints:

@@ -34,11 +34,11 @@ def score_epoch(
 
     Args:
       dataset: The examples.
-      config: Of the run.
+      config: Config of the run.
       predictions: Function from a split to its predictions.
       epoch: Counted from 1.
       before: The epochs before it.
-      folder: Of the seed; predictions go to its `predictions/`.
+      folder: Folder of the seed; predictions go to its `predictions/`.
     """
     made = {split: predictions(split) for split in dataset.dev}
     values = _scores(dataset, made)
@@ -113,9 +113,9 @@ def write(
     """Writes `results.json`, `summary.json` and the predictions of the median seed.
 
     Args:
-      workdir: Of the run.
-      config: Of the run.
-      results: Of the finished seeds.
+      workdir: Folder of the run.
+      config: Config of the run.
+      results: Results of the finished seeds.
       facts: Further properties of the run, such as its task.
       complete: Whether all requested seeds are finished.
     """

@@ -44,7 +44,7 @@ HostBatches = Iterator[tuple[int, Mapping[str, np.ndarray]]]
 def lock_workdir(
     folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str] = workdir.FREE_FIELDS
 ) -> Iterator[None]:
-    """Locks a workdir for this job and writes its `config.json`; the first host does so for all.
+    """Locks a workdir for this job and writes its `config.json`, on the first host for all hosts.
 
     Args:
       folder: The workdir on this machine.
@@ -109,12 +109,12 @@ def fit(
 ) -> Fitted:
     """Trains from the newest checkpoint, or from the initial state, to `config.num_train_steps`.
 
-    `interrupt.stopped` tells afterwards whether steps are left.
+    Afterwards, `interrupt.stopped` is true if steps are left.
 
     Args:
-      config: Of the run.
+      config: Config of the run.
       trainer: Its compiled steps.
-      folder: For `metrics.jsonl`, and for `tensorboard/` if the config asks for event files.
+      folder: For `metrics.jsonl`, and with `config.tensorboard` for `tensorboard/`.
       checkpoints: Closed at the end.
       checkpoint_every: Optimizer steps; 0 for the end alone.
       init_state: Makes the state of a run without checkpoints.

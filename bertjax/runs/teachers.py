@@ -61,7 +61,7 @@ class Teacher:
         """Raises if the teacher's vocabulary, maximum length or task does not match the student's.
 
         Args:
-          config: Of the student's run.
+          config: Config of the student's run.
           tokenizer: Its tokenizer; None if only vocabulary sizes are compared.
           max_length: Maximum length of its sequences in tokens.
 
@@ -108,7 +108,7 @@ def find(sections: Mapping[str, Mapping[str, Any]], attention_kernel: str = "") 
       attention_kernel: Kernel of their attention (`layers/attention_kernels.py`).
 
     Raises:
-      UserError: one is missing, or is no trained run.
+      UserError: a teacher is missing, or is not a trained run.
     """
     found = {}
     for name, fields in sections.items():

@@ -116,7 +116,7 @@ def claim(
       config: Plain values for `config.json`.
       free: Patterns of dotted fields that may differ from the folder's config. Besides these,
         `num_train_steps`, `budget_seconds` and `data.phases` may grow, which extends a run. A new
-        field that is off (false, 0, empty) is no difference: an older version started the run.
+        field that is off (false, 0, empty) does not count: an older version started the run.
 
     Raises:
       UserError: the folder belongs to another config, whose fields are named, is in use, or holds
@@ -181,8 +181,8 @@ def is_complete(
 
     Args:
       summary: Content of `summary.json`, or None.
-      num_train_steps: Of the config, which may prolong the run.
-      budget_seconds: Likewise; 0 for none.
+      num_train_steps: Number of steps of the config, which may extend the run.
+      budget_seconds: Budget of the config, which may extend the run; 0 for none.
     """
     if summary is None or summary["status"] != "complete":
         return False
@@ -282,7 +282,7 @@ def refuse_foreign_files(folder: pathlib.Path, config: Mapping[str, Any]) -> Non
 
     Args:
       folder: A workdir without a run; may be absent.
-      config: Of the run.
+      config: Config of the run.
 
     Raises:
       UserError: naming the files.

@@ -133,7 +133,7 @@ def _check_weights(config: ConfigDict, modules: Mapping[str, type]) -> None:
 
 
 def _check_order(config: ConfigDict, modules: Mapping[str, type]) -> None:
-    """Checks that an objective comes after those whose results in the batch it reads.
+    """Checks that an objective follows the objectives whose batch keys it reads.
 
     Its class names the alternatives in `follows`, or its field `of` names the one.
     """

@@ -48,7 +48,7 @@ class Run:
     """Top-level fields that pretraining and fine-tuning share.
 
     Attributes:
-      seed: Of parameters, dropout, masks and the order of examples.
+      seed: Seed of parameters, dropout, masks and the order of examples.
       log_every: Steps between reports.
       max_skipped_in_a_row: Consecutive skipped updates after which the run stops.
       watchdog_minutes: Time without a step after which all threads' stacks are printed; 0: never.
@@ -75,7 +75,7 @@ class PretrainingRun(Run):
       keep_checkpoints: Number of the newest checkpoints to keep.
       keep_best: Number of the best checkpoints by `best_metric` to keep.
       best_metric: One of `held_out_metrics`.
-      best_mode: "min" or "max": which values of it are better.
+      best_mode: "min" or "max": which values of `best_metric` are better.
       budget_seconds: Wall-clock time of training over all starts, which the learning rate follows
         in place of the steps; `num_train_steps` is the maximum then. 0 for none.
     """
@@ -119,7 +119,7 @@ class Tokenizer:
     """`config.tokenizer`: see `tokenizers/tokenizer.py`.
 
     Attributes:
-      path: Of a trained tokenizer; "" trains one with the other fields.
+      path: Folder of a trained tokenizer; "" trains one with the other fields.
       kind: Kind of tokenizer, as of `bertjax tokenizer train`.
       vocab_size: Size of the vocabulary, special tokens included.
       lowercase: Whether text is lowercased; None for the default of the kind.
@@ -188,14 +188,14 @@ class Mesh:
     """`config.mesh`.
 
     Attributes:
-      data: Devices along the data axis; -1 for all that remain, for one of the axes.
+      data: Devices along the data axis; -1 for all remaining devices, on at most one axis.
       fsdp: Devices over which parameters and optimizer state are sharded.
       tensor: Devices over which heads and feed-forward units are sharded.
       sequence: Devices over which positions are sharded.
       rules: Sharding rules, (array axis, mesh axis), before those of `train/sharding.py`.
       shard_optimizer: Shard the optimizer's state over `data` as well (ZeRO, stage 1).
       grad_reduce_in_bf16: All-reduce gradients over `data` in bfloat16: half of the bytes.
-      attention_kernel: "splash" on TPUs, "cudnn" on GPUs, "xla" for neither; "" chooses.
+      attention_kernel: "splash" on TPUs, "cudnn" on GPUs, "xla" for neither; "" for the default.
     """
 
     data: Annotated[int, MeshSize()]
@@ -213,7 +213,7 @@ class PlugIn:
     """A field whose value names a file of a folder; a class there declares fields of the section.
 
     Attributes:
-      folder: Of `bertjax/`.
+      folder: A folder of `bertjax/`.
       attribute: The class.
       part: A module of each subfolder; None for the modules of the folder.
     """
@@ -251,13 +251,13 @@ class Optimizer:
       name: A file of `train/optimizers/`, which declares further fields.
       learning_rate: The peak.
       schedule: A file of `train/schedules/`, which declares further fields.
-      warmup_steps: Of a pretraining; a fine-tuning writes it.
+      warmup_steps: Warmup steps of a pretraining; in a fine-tuning, written by the run.
       restarts: Learning rate and warmup of each phase but the first.
       max_grad_norm: Gradients with a larger norm are scaled down to it; 0 for none.
-      warmup_share: Of a fine-tuning: share of its steps.
+      warmup_share: Warmup steps of a fine-tuning, as a share of its steps.
       layerwise_decay: Factor between the steps of a layer and those of the layer above.
-      frozen_layers: Number of layers from below that are not trained, nor are the embeddings; 0 for
-        the embeddings alone; -1 for none of them.
+      frozen_layers: Number of layers, from the first, that are frozen together with the embeddings;
+        0 freezes the embeddings alone, -1 nothing.
       freeze_encoder: Whether only the modules above the encoder are trained.
       ema_decay: Decay of a moving average of the weights, which evaluation, export and fine-tuning
         use (`train/averaging.py`); 0 for none.
@@ -342,7 +342,7 @@ def declarations(config: ConfigDict, section: str) -> tuple[type, ...]:
     """The classes that declare the fields of a section; "" is the config itself.
 
     Args:
-      config: Of which only the names of plug-ins are read.
+      config: A config, of which only the names of plug-ins are read.
       section: Dotted name, such as "model" or "objectives.mlm".
 
     Raises:
@@ -391,6 +391,6 @@ def _optional_union(classes: tuple[type, ...]) -> dict[str, Any]:
 
 
 def own_fields(config: ConfigDict, field: str) -> dict[str, Any]:
-    """Those values of a section that the class of a plug-in declares, such as "optimizer.name"."""
+    """The values of a section that the class of a plug-in declares, such as "optimizer.name"."""
     values = config[field.partition(".")[0]]
     return {name: values[name] for name in fields_of(chosen(config, field)) if name in values}

@@ -25,8 +25,8 @@ class Unread:
       options: Their names, which may be patterns with `*`.
       other: The name of the other option; where it is absent, they have an effect.
       when: Value of the other option -> whether they have no effect.
-      expected: The values of the other option with which they have one, in messages.
-      remedy: Tells the user what to do.
+      expected: The values of the other option with which they have an effect, in messages.
+      remedy: What the user can do, in messages.
     """
 
     options: tuple[str, ...]
@@ -53,7 +53,7 @@ CONFIG = (
         ("data.microbatches",),
         "data.phases",
         lambda phases: phases and all(len(phase) == 4 for phase in phases),
-        "a phase without microbatches of its own",
+        "a phase without its own microbatches",
         "change the phases",
     ),
     Unread(
@@ -103,7 +103,7 @@ CONFIG = (
         ("data.corpus", "data.text_format", "data.text_field", "data.filters"),
         "data.format",
         lambda format: not catalog.load("data/formats", format).Format.reads_text,
-        "a format of text",
+        "a format with text",
         "pass images with --config.data.input",
     ),
     Unread(
@@ -204,7 +204,7 @@ def check_flags(
     """Refuses flags and overrides of a command that have no effect.
 
     Args:
-      rules: Of the command. Flags have their names, overrides those of fields after "config.".
+      rules: Rules of the command. Flags have their names, overrides field names after "config.".
       flags: The values of all flags, by name.
       defaults: Flag -> its default; a flag with another value was given by the user.
       overrides: Those given by the user.
@@ -224,7 +224,7 @@ def check(
 
     Args:
       rules: Conditions under which options have no effect.
-      values: By option; None where there is none.
+      values: Values by option; None where there is none.
       typed: Options given by the user.
       prefix: Precedes the name in messages.
 
@@ -248,6 +248,6 @@ def _value(config: Any, name: str) -> Any:
     for part in name.split("."):
         try:
             config = config[part]
-        except (KeyError, TypeError):  # no such field, or a value that is no section
+        except (KeyError, TypeError):  # no such field, or a value that is not a section
             return None
     return config

@@ -112,5 +112,5 @@ def test_models_that_do_not_separate_texts_are_refused(name, format):
     config = load_config({"elmo": "elmo:tiny", "transformer": "span_corruption:tiny"}[name])
     with config.unlocked():
         config.data.format, config.data.pair = format, "none"
-    with pytest.raises(UserError, match=f"format={format} does not go with model {name}"):
+    with pytest.raises(UserError, match=f"format={format} is not supported with model {name}"):
         examples.check(config)

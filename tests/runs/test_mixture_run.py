@@ -144,7 +144,7 @@ def test_mistakes_name_the_corpus(make, corpora):
     overrides = [("data.input", "('python-docs',)"), ("data.mixture", "(('A','a'),('B','b'))")]
     with pytest.raises(UserError, match=r"config\.data\.input has no effect"):
         apply_overrides(load_config(str(CONFIG)), overrides)
-    with pytest.raises(UserError, match=r"data\.mixture does not go with format stream"):
+    with pytest.raises(UserError, match=r"data\.mixture is not supported with format stream"):
         make(data__format="stream")
 
 

@@ -173,7 +173,7 @@ def teacher_flops(job, shape):
             {"teacher": ""},
             "objective soft_targets requires a teacher: set --config.objectives.soft_",
         ),
-        ({"teacher": "nowhere"}, "the teacher of objective soft_targets: nowhere is no run"),
+        ({"teacher": "nowhere"}, "the teacher of objective soft_targets: nowhere is not a run"),
         ({"teacher": "random:teacher"}, "expected a trained run"),
         ({"of": "'sbo'"}, "got mlm before it, expected 'sbo'; add one before soft_targets"),
     ],

@@ -167,4 +167,4 @@ def test_formats_without_sentences_refuse_sentence_options(spec, field):
     config = changed(load_config(f"{CONFIGS}/{spec}"), {f"data.{name}": value})
     with pytest.raises(UserError) as caught:
         examples.check(config)
-    assert f"config.data.{name} does not go with format" in one_line(caught)
+    assert f"config.data.{name} is not supported with format" in one_line(caught)
