@@ -22,7 +22,7 @@ from bertjax.runtime import host as runtime_host
 
 _TRAINING = ("pretrain", "finetune", "bench")
 """Verbs for which glibc keeps freed memory (`runtime/host.py`): every step allocates and frees the
-same arrays. Others not: the threads that train a tokenizer would contend for the single arena."""
+same arrays. Not for other verbs: threads that train a tokenizer would contend for the one arena."""
 
 _SUCCESS, _USER_ERROR, _BROKEN_PIPE = 0, 2, 128 + 13
 

@@ -116,11 +116,11 @@ def add_config(parser: Parser, example: str) -> None:
 
 
 def add_print_config(parser: Parser) -> None:
-    """Adds --print_config, after which no other option is required."""
+    """Adds --print_config, with which no other option is required."""
     parser.add_argument(
         "--print_config",
         action="store_true",
-        help="print every field with its value and meaning, and end",
+        help="print every field with its value and meaning, and exit",
     )
 
 
@@ -132,7 +132,7 @@ def print_config(config: "ConfigDict") -> None:
 
 
 def require(arguments: "argparse.Namespace", *names: str) -> None:
-    """Refuses to go on without options that only --print_config does not need.
+    """Checks options that are required unless --print_config is given.
 
     Raises:
       UserError: naming the missing options.
@@ -159,7 +159,7 @@ def add_batch_size(parser: Parser, default: int, unit: str) -> None:
 
 
 def add_precision(parser: Parser, default: str = "") -> None:
-    """Adds --precision; "" stands for that of the run."""
+    """Adds --precision; "" means the precision of the run."""
     parser.add_argument(
         "--precision",
         default=default,

@@ -31,9 +31,9 @@ spans [rows, 2] and begins: text i has the rows begins[i] to begins[i + 1]. A
 .parquet has the columns text and layer_N; for tokens also token, piece, begin,
 end. The input is streamed: memory use is constant.
 
-The default precision of most runs, auto, multiplies in bfloat16 where the
-hardware supports it; --precision float32 is slower and matches transformers to
-about five digits.
+The default precision of most runs, auto, computes matmuls in bfloat16 where
+the hardware supports it; --precision float32 is slower and matches
+transformers to about five digits.
 """
 
 

@@ -55,8 +55,8 @@ A pair is correct if the model finds the first sentence more likely. A causal
 model computes its log likelihood, a masked one its pseudo-log-likelihood: the
 sum over all tokens of the log probability of each, masked, given the others
 (Salazar et al. 2020). --within_word masks the later tokens of the same word as
-well, so that the end of a word does not give its beginning away (Kauf and
-Ivanova 2023). Prints the accuracy of each paradigm, and their mean.
+well, so that the end of a word does not reveal its beginning (Kauf and Ivanova
+2023). Prints the accuracy of each paradigm, and their mean.
 """
 
 _PREDICTIONS = """\

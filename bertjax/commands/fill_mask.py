@@ -16,8 +16,8 @@ examples:
 
 [MASK] is one masked token, also if the tokenizer has another name for it; a
 text may have several, which are predicted independently. Probabilities are over
-the whole vocabulary. The default precision of most runs, auto, multiplies in
-bfloat16 where the hardware supports it; --precision float32 is slower and
+the whole vocabulary. The default precision of most runs, auto, computes matmuls
+in bfloat16 where the hardware supports it; --precision float32 is slower and
 matches transformers to about five digits.
 """
 

@@ -97,9 +97,9 @@ def parser() -> _flags.Parser:
     add = parser.add_argument
     add("--init", metavar="MODEL", help="RUN, RUN@STEP, RUN@best or random:RUN")
     add("--data", metavar="DIR", help="folder or table of the task, or tfds:DIR")
-    add("--text", metavar="COLUMN", help="column of the text, for --config task (default: guessed)")
-    add("--text_pair", metavar="COLUMN", help="column of the second text of a pair, likewise")
-    add("--label", metavar="COLUMN", help="column of the label, likewise (default: guessed)")
+    add("--text", metavar="COLUMN", help="text column, for --config task (default: detected)")
+    add("--text_pair", metavar="COLUMN", help="column of the second text, for --config task")
+    add("--label", metavar="COLUMN", help="label column, for --config task (default: detected)")
     add("--workdir", metavar="DIR", help="folder for all outputs")
     add("--distributed", action="store_true", help=_flags.DISTRIBUTED)
     _flags.add_seeds(parser, 1, "run, starting at config.seed")
@@ -107,7 +107,7 @@ def parser() -> _flags.Parser:
 
 
 def _with_columns(recipe: "ConfigDict", arguments: "argparse.Namespace") -> "ConfigDict":
-    """The recipe with the columns that flags name."""
+    """The recipe with the columns given by --text, --text_pair and --label."""
     from bertjax.config import changed
     from bertjax.errors import UserError
 
@@ -116,8 +116,8 @@ def _with_columns(recipe: "ConfigDict", arguments: "argparse.Namespace") -> "Con
     for name, column in named.items():
         if name not in recipe.data:
             raise UserError(
-                f"--{name}: got {column!r}, expected none with --config {arguments.config}, which "
-                "knows the columns of its files; leave it out, or use --config task"
+                f"--{name}: got {column!r}, expected none with --config {arguments.config}, whose "
+                "columns are fixed; leave it out, or use --config task"
             )
     return changed(recipe, {f"data.{name}": column for name, column in named.items()})
 

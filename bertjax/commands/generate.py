@@ -42,8 +42,8 @@ GPT-2. Decoding is greedy by default; --temperature samples, reproducibly for
 the same --seed and index of the prompt; --num_beams runs beam search. A text
 ends at the end-of-text token, before a --stop string, or after
 --max_new_tokens. The speed is printed to standard error. It excludes the first
-token, which waits for compilation, except with --num_beams, where all tokens
-are printed at once.
+token, whose time includes compilation, except with --num_beams, where all
+tokens are printed at once.
 
 Encoder-decoders: a run with the objective seq2seq. Every line is a source, or a
 source, a tab and its reference target; then the fraction of exact matches is
@@ -330,7 +330,7 @@ def _checked(line: tuple[str, str]) -> str:
 
 
 class _Clock:
-    """Measures tokens per second, excluding the first token, which waits for compilation."""
+    """Measures tokens per second, excluding the first token, whose time includes compilation."""
 
     def __init__(self):
         self._start = self._first = self._last = time.monotonic()

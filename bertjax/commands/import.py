@@ -38,11 +38,11 @@ spelling of config.json, `bertjax export` restores their order. If config.json h
 none (LABEL_0, LABEL_1), --labels specifies the task's names in the order of the classifier's
 outputs.
 
---task sequence, or sequence_pair for pairs of texts, imports a classifier with classes of its own,
-with the names in config.json or --labels, in the order of its outputs.
+--task sequence, or sequence_pair for pairs of texts, imports a classifier with any classes, named
+by config.json or --labels, in the order of its outputs.
 
-ELMo is a folder with options.json and lm_weights.hdf5, or files whose names end so; reading it
-needs h5py (pip install 'bertjax[elmo]'). It encodes any word by its characters; text is split at
+ELMo is a folder with options.json and lm_weights.hdf5, whose names may have prefixes; reading it
+needs h5py (pip install 'bertjax[elmo]'). ELMo encodes any word by its characters; text is split at
 white space, as in the released code, unless --tokenizer names a tokenizer of whole words.
 """
 

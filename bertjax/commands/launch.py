@@ -34,7 +34,7 @@ _VERBS = ("pretrain", "finetune")
 
 
 def main(argv: list[str]) -> None:
-    """Starts the processes and waits for them, or becomes the script of a cluster."""
+    """Starts the processes and waits for them, or replaces this process by a cluster's script."""
     if argv and argv[0] in SCRIPTS and not {"-h", "--help"} & set(argv):
         sys.stdout.flush()
         # Not BERTJAX_PYTHON: jobs inherit it, and tools/environment would install for it anew.

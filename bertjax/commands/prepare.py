@@ -26,14 +26,14 @@ inputs:
   'text/*.txt'           plain text, documents separated by blank lines
   'wiki/*.gz'            output of WikiExtractor; .gz .bz2 .xz .zst are decompressed
   'data/*.jsonl.zst'     JSON lines with a "text", or the field named by --text_field
-  'data/*.parquet'       a column of a table, likewise: CSV, TSV, Parquet, Arrow, MDS
+  'data/*.parquet'       a table with a column "text": CSV, TSV, Parquet, Arrow, MDS
   saved/train            a folder that datasets.save_to_disk or MDSWriter wrote
   'crawl/*.wet.gz'       plain text of web archives (WARC, WET)
-  'hf://datasets/OWNER/NAME/*.parquet'    files on the Hugging Face Hub; gs://, s3:// likewise
+  'hf://datasets/OWNER/NAME/*.parquet'    files on the Hugging Face Hub; also gs:// and s3://
   tfds:lm1b:train        a dataset of TensorFlow Datasets, prepared as array_record
   'pairs/*.tsv'          with --format source-target: source, tab, target per line; or JSON lines
                          or a TFDS dataset with "source" and "target"
-  python-docs            Python's documentation, 13 MB of English that every machine has
+  python-docs            Python's documentation, 13 MB of English, without a download
   For pages (HTML, PDF) and archives the error message has a command that converts them;
   --format text reads text such as CSV as prose.
 
@@ -64,7 +64,7 @@ Interrupt it at any time: the same command resumes after the last finished shard
 byte-identical for any number of interruptions and workers.
 
 --runner beam (pip install 'bertjax[beam]') runs an Apache Beam pipeline on many machines, which
-must see the inputs, the tokenizer and --output under the same paths, on a shared disk or in a
+must find the inputs, the tokenizer and --output under the same paths, on a shared disk or in a
 bucket. Options after -- are Beam's; without any it runs on this machine. The corpus is
 byte-identical; an interrupted pipeline starts from the beginning.
 """

@@ -22,9 +22,9 @@ examples:
       --config.optimizer.learning_rate=1e-4
 
 --init continues from a run or from a Hugging Face folder: its config.model and tokenizer replace
-those of the config, its encoder and the heads of the config's objectives are taken over. With
---config.model.FIELD=VALUE it may have more positions or another number of layers, with
---config.tokenizer.path=DIR another vocabulary.
+those of the config; its encoder and the heads of the config's objectives are the initial
+parameters. --config.model.FIELD=VALUE changes the number of positions or of layers,
+--config.tokenizer.path=DIR the vocabulary.
 
 --config.SECTION.FIELD=VALUE overrides any field of the config. Ctrl-C or SIGTERM finishes the step
 and saves a checkpoint; the same command resumes the run, on any number of devices. A larger
@@ -84,14 +84,14 @@ def parser() -> _flags.Parser:
     parser.add_argument(
         "--init_optimizer",
         action="store_true",
-        help="with --init: take over the state of the optimizer too, of an equal model",
+        help="with --init: also load the optimizer state, from a run with equal parameters",
     )
     parser.add_argument("--distributed", action="store_true", help=_flags.DISTRIBUTED)
     return parser
 
 
 def _load_config(arguments, overrides, **options):
-    """The config of the command line; with --init that of a run which starts from a model."""
+    """Loads the config of the command line; with --init, with the fields of the other model."""
     from bertjax.config import PRETRAINING, load_config
 
     if not arguments.init:

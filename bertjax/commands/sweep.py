@@ -45,8 +45,8 @@ examples:
   bertjax sweep status --workdir runs/masking_rate
   bertjax sweep status --workdir runs/masking_rate --json
 
-Only reads, from any machine that sees the folder: a run with the state `begun` runs on another
-machine, or was stopped.
+Writes nothing, and runs on any machine that can read the folder. A run with the state `begun` runs
+on another machine, or was stopped.
 """
 
 _EMIT = f"""\
@@ -54,8 +54,8 @@ examples:
   bertjax sweep emit slurm --config experiments/masking_rate.py --workdir /shared/masks -- \\
       --partition gpu --gpus 8 | sh
 
-Prints a `bertjax launch` command for each missing run, for machines that see the same workdir;
-words after -- are options of the launcher.
+Prints a `bertjax launch` command for each missing run, for machines that share the workdir; words
+after -- are options of the launcher.
 
 {_FILE}"""
 

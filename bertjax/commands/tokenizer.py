@@ -47,9 +47,9 @@ examples:
   bertjax pretrain --config roberta:base --init bert-base-uncased --config.tokenizer.path=vocab ...
 
 Words of the text are divided into the pieces of the tokenizer, and the most frequent pairs are
-merged to new pieces, as if its training went on with this text. For WordPiece and byte-level BPE.
-Ids stay; new pieces follow. In a model that continues with the extended tokenizer a new piece
-starts as the mean of the pieces that it consists of.
+merged to new pieces, as if its training continued with this text. For WordPiece and byte-level BPE.
+Existing ids do not change; new pieces follow them. If a model is pretrained further with the
+extended tokenizer, the embedding of a new piece is initialised with the mean of its parts.
 """
 
 _ENCODE = """\
@@ -161,7 +161,7 @@ def _extend(arguments: "argparse.Namespace") -> None:
     print(f"extended on  {progress.documents:,} documents, {progress.characters:,} characters")
     print(f"effect       {after:.3f} pieces per word instead of {before:.3f}")
     if extended.unknown_share:
-        print(f"unknown      {extended.unknown_share:.2%} of the words, which stay so")
+        print(f"unknown      {extended.unknown_share:.2%} of the words, before and after")
     print(f"fingerprint  {extended.tokenizer.fingerprint}")
     print(f"written to   {arguments.output}: {files}")
 
@@ -281,7 +281,7 @@ def _add_extend(commands) -> None:
 
 
 def _add_selection(parser: "argparse.ArgumentParser") -> None:
-    """Adds options of reading, which select documents."""
+    """Adds options that select documents."""
     add = parser.add_argument
     add(
         "--max_documents",
