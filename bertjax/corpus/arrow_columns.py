@@ -20,7 +20,7 @@ def check_column(path: str, schema: Any, field: str) -> None:
       field: Name of the column.
 
     Raises:
-      UserError: It does not; the message lists the columns with strings.
+      UserError: There is no such column of strings; the message lists those that exist.
     """
     strings = [column.name for column in schema if _is_string(path, column.type)]
     if field not in strings:
@@ -33,7 +33,7 @@ def read_column(path: str, column: Any, errors: str, first_row: int) -> Iterator
     Args:
       path: The file, for error messages.
       column: A `pyarrow.Array` of strings.
-      errors: As of `decode`.
+      errors: As in `decode`.
       first_row: Number of rows of the file before this array.
     """
     pa = import_extra(path, "pyarrow", EXTRA)

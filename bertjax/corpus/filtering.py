@@ -15,7 +15,7 @@ FILTER, ENCODE = "filter", "encode"
 class DocumentStages:
     """A function of worker processes: (stage, texts) -> the results of the stage.
 
-    One pool of processes does both, so that none waits for the other stage.
+    One pool of processes runs both stages, so that no process is idle while the other stage runs.
 
     Args:
       bounds: The filters; see `filters.parse_filters`.

@@ -90,7 +90,7 @@ def parse_filters(filters: Sequence[str]) -> dict[str, float]:
       The bounds by name, in the order of `RULES`; that of `duplicates` is 1.
 
     Raises:
-      UserError: A name is unknown, or a value is no number within its range.
+      UserError: A name is unknown, or a value is not a number within its range.
     """
     bounds: dict[str, float] = {}
     for entry in filters:

@@ -103,16 +103,16 @@ def import_extra(path: str, module: str, extra: str) -> ModuleType:
 def missing_field(
     where: str, noun: str, field: str, strings: Sequence[str], *, exists: bool
 ) -> UserError:
-    """Return the error for a field or column of text that is missing or no string.
+    """Return the error for a field or column of text that is missing or not a string.
 
     Args:
       where: The file, or the line.
       noun: "field" or "column".
       field: The name that was looked for.
       strings: Names of the fields that are strings.
-      exists: Whether there is a field of this name, which is no string.
+      exists: Whether there is a field of this name, which is not a string.
     """
-    problem = "is no string" if exists else "is missing"
+    problem = "is not a string" if exists else "is missing"
     names = [json.dumps(name, ensure_ascii=False) for name in strings[:_MAX_LISTED_FIELDS]]
     more = f" and {len(strings) - len(names)} more" if len(strings) > len(names) else ""
     remedy = (

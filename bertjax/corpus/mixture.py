@@ -39,7 +39,7 @@ class MixtureEntries:
         listed = [_weights(entry) for entry in value if len(entry) == 3]
         counts = {len(weights) for weights in listed if len(weights) > 1}
         if len(counts) > 1:
-            return "expected as many weights for every corpus, one for each phase"
+            return "expected the same number of weights for every corpus, one for each phase"
         for phase in range(max(counts, default=1) if listed else 0):
             total = sum(weights[min(phase, len(weights) - 1)] for weights in listed)
             if abs(total - 1) > _TOLERANCE:

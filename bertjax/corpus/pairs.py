@@ -21,7 +21,7 @@ def join_pair(source: str, target: str) -> str:
 def read_pairs(path: str) -> Iterator[tuple[str, str]]:
     """Yield (source, target) of every line of a TSV or JSON lines file.
 
-    A line is read as JSON if the file name says so or the line starts with a brace.
+    A line is read as JSON if the file has the extension of JSON lines, or it starts with a brace.
 
     Raises:
       UserError: A line is not a pair, or one of its texts is empty.

@@ -86,10 +86,10 @@ def prepare(
       validation_fraction: Instead of `validation_inputs`, the fraction of documents of `inputs` for
         the split `validation`. They are selected by a hash of their text: the same documents in
         every run, and equal documents in the same split.
-      format: As for `text.read_documents`, like the next three.
-      errors: See there.
-      tfds_data_dir: See there.
-      text_field: See there.
+      format: Format of the files; see `text.read_documents`.
+      errors: "strict" or "replace", for invalid UTF-8; see `text.read_documents`.
+      tfds_data_dir: Folder of prepared TensorFlow datasets; see `text.read_documents`.
+      text_field: Field or column with the text; see `text.read_documents`.
       filters: Documents to drop, such as "gopher", "min_words=20"; see `filters.parse_filters`.
       shard_size: Size of a shard in MiB; resuming starts after the last finished shard.
       workers: Number of worker processes; None for one per core.
@@ -139,7 +139,7 @@ def prepare(
 
 
 class _Work(NamedTuple):
-    """What is read, and how it is encoded.
+    """The inputs of a corpus, and the options of reading and encoding them.
 
     Attributes:
       streams: The inputs and their splits.

@@ -25,8 +25,8 @@ class Source:
 
     Attributes:
       name: The file's path, `python-docs` or `tfds:NAME:SPLIT`.
-      bytes: Size of the file; 0 if the source is no file.
-      modified: Modification time of the file in nanoseconds; 0 if the source is no file.
+      bytes: Size of the file; 0 if the source is not a file.
+      modified: Modification time of the file in nanoseconds; 0 if the source is not a file.
     """
 
     name: str

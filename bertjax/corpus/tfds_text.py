@@ -33,7 +33,7 @@ def read_texts(source: str, *, data_dir: str | None = None, feature: str = "") -
 
 
 def read_pairs(source: str, *, data_dir: str | None = None) -> Iterator[bytes]:
-    """Yield source and target of each example of a dataset, each on a line of its own, in UTF-8.
+    """Yield source and target of each example of a dataset, each on a separate line, in UTF-8.
 
     They are the dataset's `supervised_keys`, or else its two string features. For the arguments see
     `read_texts`.

@@ -100,7 +100,7 @@ class CorpusWriter:
         elif not self.folder.is_dir() and any(self.path.iterdir()):
             raise UserError(
                 f"{self.path}: got a folder with other files, expected an empty one or a corpus; "
-                "give another --out"
+                "give another --output"
             )
         else:
             self.folder.mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ class CorpusWriter:
                 raise UserError(
                     f"{self.path} was started with other options: {name}: got "
                     f"{_shorten(new[name])}, expected {_shorten(old.get(name))}; give the same "
-                    "options, another --out, or delete the folder"
+                    "options, another --output, or delete the folder"
                 )
 
     def _check_sources(self, before: list[list]) -> None:

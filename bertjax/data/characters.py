@@ -62,7 +62,7 @@ class CharacterExamples:
     """Examples of a corpus (`data/formats/`) with the characters of words.
 
     Attributes:
-      seed: Of the examples.
+      seed: Seed of the examples.
       max_seq_length: L.
       num_examples: Number of examples in an epoch.
       order: Maps positions of an epoch to examples.

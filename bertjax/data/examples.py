@@ -48,7 +48,7 @@ class Examples:
       format: One of `FORMATS`.
       pair: One of `PAIRS`.
       max_seq_length: L, special tokens included.
-      seed: Of examples and order, together with the epoch.
+      seed: Seed of examples and order, together with the epoch.
       num_examples: Per epoch, the same number in each.
     """
 

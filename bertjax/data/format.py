@@ -29,7 +29,7 @@ class ExampleSource(Protocol):
     """Numbered examples: example i of an epoch is a pure function of (seed, epoch, i).
 
     Attributes:
-      seed: Of the examples and their order.
+      seed: Seed of the examples and their order.
       max_seq_length: L, special tokens included.
       num_examples: Per epoch, the same number in each.
     """
@@ -92,7 +92,7 @@ class Format:
       options: Supported options, of those that are specific to some formats: `pair` and
         `short_seq_prob` of `config.data`, and `static` of objectives.
       reads_text: Whether examples are made of a tokenized corpus; otherwise `read` reads the data.
-      rows_continue: Whether row r of a batch continues row r of the batch before.
+      rows_continue: Whether row r of a batch continues row r of the previous batch.
       packs_documents: Whether rows have several documents that do not attend to each other, with
         `pack_ids` and `position_ids`, which not all models read (`supports_packing`).
     """

@@ -26,9 +26,9 @@ class MixtureExamples:
     own epochs.
 
     Attributes:
-      seed: Of the order.
+      seed: Seed of the order.
       max_seq_length: L.
-      num_examples: Of a period.
+      num_examples: Number of examples of a period.
       shares: Share of each source in the examples, by name.
 
     Args:
@@ -104,9 +104,9 @@ class JoinedExamples:
     """The examples of several sources, each once in an epoch, in a random order.
 
     Attributes:
-      seed: Of the order.
+      seed: Seed of the order.
       max_seq_length: L.
-      num_examples: Of all sources.
+      num_examples: Number of examples of all sources.
     """
 
     def __init__(self, sources: Sequence[ExampleSource]):

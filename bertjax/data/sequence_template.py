@@ -1,8 +1,8 @@
 """Put [CLS] and [SEP] around token sequences: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-The only code that does so, for pretraining, tasks and inference. A `SequenceTemplate` makes
-a `Frame`, which has all special tokens in place; the caller copies the tokens of the segments into
-it. Frames are padded to rows of a batch, or ragged: stored end to end, without padding.
+The only code that adds special tokens, for pretraining, tasks and inference. A `SequenceTemplate`
+makes a `Frame`, which has all special tokens in place; the caller copies the tokens of the segments
+into it. Frames are padded to rows of a batch, or ragged: stored end to end, without padding.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +45,7 @@ class Frame(NamedTuple):
 
         Args:
           segment: 0 or 1.
-          rows: The tokens for each sequence, as many as the frame was made for.
+          rows: The tokens of the segment of each sequence, with the lengths given to the frame.
         """
         for start, row in zip(self.offsets(segment).tolist(), rows, strict=True):
             self.ids[start : start + len(row)] = row

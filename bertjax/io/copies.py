@@ -183,7 +183,7 @@ def _copy_file(source: Any, target: Any) -> None:
 
 
 def _copy_file_atomic(source: Any, target: pathlib.Path) -> None:
-    """Download a file such that other processes never see a part of it."""
+    """Download a file atomically: other processes never read a partial file."""
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     _copy_file(source, part)
     part.replace(target)

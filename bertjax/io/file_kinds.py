@@ -1,4 +1,4 @@
-"""Detect files that are not plain text, and tell the user how to convert them.
+"""Detect files that are not plain text, and explain how to convert them.
 
 The format is detected from the first bytes, decompressed, or from the name. Tables whose name has
 no ending such as .csv are detected only by patterns that prose cannot have: reading every text file

@@ -31,7 +31,7 @@ def read_lines(path: str, max_length: int = MAX_LINE_BYTES) -> Iterator[tuple[in
     converted to newlines.
 
     Raises:
-      UserError: The file cannot be opened, is no regular file, or is truncated or corrupt (the
+      UserError: The file cannot be opened, is not regular, or is truncated or corrupt (the
         message contains the number of bytes read before the damage).
     """
     offset, rest = 0, b""

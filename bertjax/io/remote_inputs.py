@@ -1,7 +1,7 @@
 """Find and open input files by URL: gs://, s3://, and hf:// of the Hugging Face Hub.
 
-Files are read where they are, in blocks, by the fsspec client of the scheme. Only inputs may be
-on the Hub; runs and corpora are written by `io/storage.py`.
+Files are read in blocks by the fsspec client of the scheme, not copied. Only inputs may be on the
+Hub; runs and corpora are written by `io/storage.py`.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from bertjax.io import storage
 _PACKAGES = {"gs": "bertjax[gcs]", "s3": "bertjax[s3]", "hf": "huggingface_hub"}
 
 _VERSION_KEYS = ("generation", "ETag", "blob_id")
-"""What the clients of gs://, s3:// and hf:// call the version of a file's content."""
+"""Keys of the version of a file's content in the listings of gs://, s3:// and hf:// clients."""
 
 
 def find_files(pattern: str) -> list[str]:

@@ -106,7 +106,7 @@ def with_retries(
     for wait in (*_WAITS, None):
         try:
             return function()
-        except Exception as error:  # each client has errors of its own
+        except Exception as error:  # each client has its own errors
             if not _is_temporary(error):
                 raise _to_user_error(error, path) from error
             if wait is None:

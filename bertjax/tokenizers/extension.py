@@ -1,8 +1,8 @@
 """Extend a vocabulary by pieces of another text: more merges of WordPiece or byte-level BPE.
 
 The words of the text are divided into the pieces of the tokenizer, of which the most frequent pairs
-are merged (Sennrich et al. 2016, section 3.2), as if the training of the vocabulary went on with
-this text. All ids stay, new pieces follow them.
+are merged (Sennrich et al. 2016, section 3.2), as if the training of the vocabulary continued with
+this text. Existing ids do not change; new pieces follow them.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from bertjax.tokenizers.special_tokens import KNOWN_SPECIALS
 from bertjax.tokenizers.subword import SubwordTokenizer, is_byte_level
 
 _FIRST_CHARACTER = 0x20000
-"""Pieces are trained on as single characters: code points from here on are no white space."""
+"""Training encodes each piece as one character: code points from here on, never white space."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,15 +75,15 @@ def check(tokenizer: interfaces.Tokenizer) -> None:
     """Checks that the vocabulary of a tokenizer can be extended.
 
     Raises:
-      UserError: it is neither WordPiece nor byte-level BPE.
+      UserError: the tokenizer is neither WordPiece nor byte-level BPE.
     """
     is_subword = isinstance(tokenizer, SubwordTokenizer)
     if is_subword and (tokenizer.kind == "wordpiece" or is_byte_level(tokenizer.definition)):
         return
     raise UserError(
         f"cannot extend a vocabulary of kind {tokenizer.kind}: expected WordPiece or byte-level "
-        "BPE; train a new one with `bertjax tokenizer train`, of which pretraining with --init "
-        "keeps the embeddings of equal pieces"
+        "BPE; train a new one with `bertjax tokenizer train`: pretraining with --init keeps the "
+        "embeddings of equal pieces"
     )
 
 

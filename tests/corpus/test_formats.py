@@ -157,7 +157,9 @@ def test_a_missing_column_lists_those_with_strings(tmp_path, name):
 def test_a_column_that_is_no_string_is_refused(tmp_path):
     for name, field in (("a.parquet", "number"), ("a.arrow", "number"), ("a.mds", "value")):
         path = write(tmp_path, name, FILES[name]())
-        with pytest.raises(UserError, match=f'the column "{field}" is no string; string columns'):
+        with pytest.raises(
+            UserError, match=f'the column "{field}" is not a string; string columns'
+        ):
             text.check_sources([Source(path)], text_field=field)
 
 

@@ -42,7 +42,7 @@ def test_json_lines_are_detected_by_name_or_first_line(tmp_path):
     ("line", "complaint"),
     [
         ('{"txt": 1}', r'a\.jsonl:2: the field "text" is missing; no field is a string'),
-        ('{"text": 3}', r'a\.jsonl:2: the field "text" is no string; no field is a string'),
+        ('{"text": 3}', r'a\.jsonl:2: the field "text" is not a string; no field is a string'),
         ("[1]", r'a\.jsonl:2: expected an object with a string "text"'),
         ('{"text": "a"', r"a\.jsonl:2: not a JSON object"),
     ],

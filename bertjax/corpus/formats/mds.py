@@ -53,11 +53,11 @@ def _read_offsets(path: str, stream: BinaryIO) -> np.ndarray:
         raise UserError(f"{path} is empty: expected an MDS shard; remove it from the inputs")
     (count,) = np.frombuffer(_read_exactly(stream, _UINT32.itemsize), _UINT32).tolist()
     if count > _MAX_SHARD_SAMPLES:
-        raise ValueError(f"it is no MDS shard: its number of samples would be {count:,}")
+        raise ValueError(f"it is not an MDS shard: its number of samples would be {count:,}")
     offsets = np.frombuffer(_read_exactly(stream, (count + 1) * _UINT32.itemsize), _UINT32)
     offsets = offsets.astype(np.int64)
     if offsets[0] < _table_bytes(count) or np.any(np.diff(offsets) < 0):
-        raise ValueError("it is no MDS shard: the offsets of its samples do not increase")
+        raise ValueError("it is not an MDS shard: the offsets of its samples do not increase")
     return offsets
 
 
@@ -70,7 +70,7 @@ def _read_columns(stream: BinaryIO, size: int) -> list[_Column]:
     config = json.loads(_read_exactly(stream, size))
     names = ("column_names", "column_encodings", "column_sizes")
     if not (isinstance(config, dict) and config.get("format") == "mds" and config["version"] == 2):
-        raise ValueError("it is no MDS shard of version 2")
+        raise ValueError("it is not an MDS shard of version 2")
     return [_Column(*entry) for entry in zip(*(config[name] for name in names), strict=True)]
 
 

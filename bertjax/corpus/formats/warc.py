@@ -1,7 +1,7 @@
 """WARC archives with plain text, such as the WET files of Common Crawl.
 
 A document is a record of type `conversion`, or another one whose content is plain text. Archives of
-web pages have to be converted, because extracting the text of a page is a choice of its own.
+web pages have to be converted first: there are many ways to extract the text of a page.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def _content(record: Any) -> bytes:
     """Return the content of a record.
 
     Raises:
-      EOFError: It is shorter than its header says; warcio itself returns the part.
+      EOFError: It is shorter than its header specifies; warcio itself returns truncated content.
     """
     content = record.content_stream().read()
     if record.http_headers is None and len(content) < record.length:

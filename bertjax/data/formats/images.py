@@ -24,7 +24,7 @@ class Images:
     """The labelled images of one split.
 
     Attributes:
-      path: Of the file.
+      path: Path of the file.
       pixels: In [-1, 1].
       labels: Class indices.
     """
@@ -53,7 +53,7 @@ class ImageExamples:
     """Images, in another random order in every epoch.
 
     Attributes:
-      seed: Of the order.
+      seed: Seed of the order.
       max_seq_length: 1, since an image counts as one token.
       num_examples: Number of images.
     """

@@ -42,7 +42,7 @@ class PackedDocuments:
     """All rows of a split of a corpus.
 
     Attributes:
-      seed: Of pieces, neighbours and order, together with the epoch.
+      seed: Seed of pieces, neighbours and order, together with the epoch.
       max_seq_length: L.
       num_examples: Rows per epoch, the same number in each.
     """
@@ -121,7 +121,7 @@ class PackedDocuments:
         return batch
 
     def _locate(self, epoch: int, example: Int[np.ndarray, " n"]) -> _Pieces:
-        """Choose the pieces of rows: the plan has the sizes, the epoch the pieces of each."""
+        """Choose the pieces of rows: the plan determines the sizes, the epoch the pieces."""
         composition = np.searchsorted(self._plan.starts, example, side="right") - 1
         sizes = self._plan.sizes[composition]
         row, pack = np.nonzero(sizes)

@@ -26,7 +26,7 @@ class TokenWindows:
     The concatenated documents form a ring; each epoch starts at another random position of it.
 
     Attributes:
-      seed: Of start and order, together with the epoch.
+      seed: Seed of start and order, together with the epoch.
       max_seq_length: L.
       num_examples: Per epoch, the same number in each.
     """

@@ -18,7 +18,7 @@ class SourceTargets:
     Pairs with an empty text, or with more tokens than a record holds, are left out.
 
     Attributes:
-      seed: Of the order, together with the epoch.
+      seed: Seed of the order, together with the epoch.
       max_seq_length: L of sources and of targets, [SEP] included; longer ones are truncated.
       num_examples: Number of pairs.
     """

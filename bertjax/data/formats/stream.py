@@ -30,7 +30,7 @@ class Streams:
     that do not fill a whole step are left out, different ones in each epoch.
 
     Attributes:
-      seed: Of order and cuts, together with the epoch.
+      seed: Seed of order and cuts, together with the epoch.
       max_seq_length: L, special tokens included.
       num_examples: Per epoch, the same number in each.
     """
