@@ -75,7 +75,7 @@ class Dataset(Protocol):
     Constructed from the path of the data, `config.task`, `config.data` and an `EncodingSpec`
     (`tasks/dataset.py`). Each `tasks/NAME/dataset.py` also defines `from_inputs`, which encodes
     lines of a user for prediction, `OUTPUT`, the task's method that predicts them, and
-    `DataFields`, the declared fields of `config.data` (`constraints.py`). A dataset that finds out
+    `DataFields`, the declared fields of `config.data` (`constraints.py`). A dataset that detects
     its columns or classes may have `findings`, lines that are printed before the first step.
     """
 

@@ -88,7 +88,7 @@ class SummaryMetric(NamedTuple):
     """A held-out metric of an objective that is printed when pretraining ends.
 
     Attributes:
-      name: Of the metric, without the objective's name.
+      name: Name of the metric, without the objective's name.
       label: Text before the value.
       unit: "nats", "%" or "" for a plain number.
       baseline: Value of a trivial predictor, from all metrics of the objective; or the name of an
@@ -133,7 +133,7 @@ class Objective(nn.Module):
       generates: Whether `bertjax generate` continues prompts with a model trained on it.
       reads_pooled: Whether it trains the encoder's pooler.
       pipeline_tag: Task of such models on the Hugging Face hub; "" for none.
-      follows: Names of objectives, one of which must stand before it in a config.
+      follows: Names of objectives, one of which must precede it in a config.
       relations: Constraints between its fields.
       model_relations: Constraints between its fields and those of the model.
     """
@@ -159,7 +159,7 @@ class Objective(nn.Module):
 
     @nn.nowrap
     def unigram_options(self) -> dict[str, Any]:
-        """Options of the unigram baseline (`runs/held_out.py`) that fit what is predicted."""
+        """Options of the unigram baseline (`runs/held_out.py`) for the predicted tokens."""
         return {}
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
@@ -205,7 +205,7 @@ class Task(Objective):
       fields_from_data: Fields whose values the dataset determines; no config sets them.
       label_shape: Shape of `labels` of one example.
       exchanged_as: Another task, whose maps to the classes of transformers its head uses; "" for
-        maps of its own.
+        separate maps.
     """
 
     fields_from_data: ClassVar[tuple[str, ...]] = ()

@@ -5,7 +5,7 @@ the scores, their exponentials, the dropped-out weights and zeros of the same sh
 all but one in float32; the custom gradient saves the weights alone.
 
 Cross attention computes the keys and values of the source once; a decoder uses the same layer with
-the cached keys and values of its own past (section 3.2.3).
+the cached keys and values of its previous tokens (section 3.2.3).
 """
 
 import functools

@@ -32,7 +32,7 @@ KERNELS = {"splash": "tpu", "cudnn": "gpu"}
 XLA = "xla"
 
 KernelName = Annotated[str, OneOf(("", XLA, *KERNELS))]
-"""A kernel; "" for the kernel of the platform where it pays off."""
+"""A kernel; "" for the kernel of the platform where it is expected to be faster."""
 
 MIN_KERNEL_LENGTH = {"splash": 256, "cudnn": 128}
 """Fewest queries for which a kernel is chosen by default: with fewer the weights are small.
@@ -82,8 +82,8 @@ def choose(spec: AttentionSpec, requested: str = "") -> tuple[str, str]:
 
     Args:
       spec: Properties of the attention.
-      requested: "" for the kernel of the platform where it pays off; a kernel's name to use it
-        wherever it supports the attention; "xla" for none.
+      requested: "" for the kernel of the platform where it is expected to be faster; a kernel's
+        name to use it wherever it supports the attention; "xla" for none.
 
     Raises:
       UserError: an unknown kernel, or a kernel of another platform.

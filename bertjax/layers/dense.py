@@ -4,7 +4,7 @@ Axis names let one table of rules shard the kernels over a mesh. Parameters are 
 are softmax, LayerNorm and losses; a precision sets the dtypes of matmul operands and results.
 
 Activations have the names of published configs. Each keeps one residual and rematerialises the
-rest; those of several operations are computed in float32, which costs no time and keeps digits.
+rest; those of several operations are computed in float32, for precision at no cost in time.
 """
 
 import dataclasses

@@ -26,8 +26,8 @@ class DepthWeightedStack(AlternatingStack):
     """Applies `num_layers` blocks; after each half the sequence is a weighted sum of all so far.
 
     The k-th of 2N sums has k + 1 weights: of the input of the stack and of the outputs of k halves,
-    before summation. Initially the last weight is 1 and the others are 0, so that the stack begins
-    as one without sums. The weights are under `depth_weights`, [N (2N + 3)]; parameters of blocks
+    before summation. Initially the last weight is 1 and the others are 0, which equals a stack
+    without sums. The weights are under `depth_weights`, [N (2N + 3)]; parameters of blocks
     are as in `AlternatingStack`. All layers are compiled in one piece.
     """
 

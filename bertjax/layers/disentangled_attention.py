@@ -5,7 +5,7 @@ He et al. 2021, section 3.1, with the logarithmic buckets of distances of DeBERT
 The projected embeddings of the distances are looked up once for all rows, [2L H K], and a matrix of
 products with all of them, [B H L 2L] for each term, is shifted to the scores [B H L L]: twice the
 memory of the scores, and no [B H L L K]. Lookups for each pair of tokens, as in the released code,
-would be gathers of the size of the scores with scatters as gradients, which TPUs do slowly.
+would be gathers of the size of the scores with scatters as gradients, which are slow on TPUs.
 """
 
 import math
@@ -38,7 +38,7 @@ class RelativePositions:
     Attributes:
       mask: Which keys a query sees.
       embeddings: Embeddings of relative positions.
-      rows: For the distances L, L - 1, ... -L from key to query the row of `embeddings`.
+      rows: Rows of `embeddings` for the distances L, L - 1, ... -L from key to query.
       queries: Position of each query in the sequence; None: query i at position i.
     """
 
@@ -85,7 +85,7 @@ class DisentangledAttention(nn.Module):
 
     To the product of query and key it adds those of the query with the relative position of the
     key (c2p), and of the key with that of the query (p2c), and divides by the square root of K
-    times the number of terms. As in the released code, and other than in equation 4, p2c reads the
+    times the number of terms. As in the released code, and unlike equation 4, p2c reads the
     same relative position as c2p, not that of the opposite direction.
 
     Attributes:

@@ -167,7 +167,7 @@ def sinusoidal(stddev: float) -> Initializer:
     """Initialises learned position embeddings as sinusoids of amplitude `2 * stddev`.
 
     Short runs profit from an initialisation in which neighbouring positions are similar. The
-    sinusoids are about 1.5 times as large as word embeddings of deviation `stddev`:
+    sinusoids are about 1.5 times as large as word embeddings with standard deviation `stddev`:
     experiments/LOG.md, 2026-11-21.
     """
 

@@ -151,7 +151,7 @@ class TaskClassifier(Classifier):
     """Classifier of a fine-tuning task, initialised from a normal distribution.
 
     A distribution truncated at two standard deviations has 0.88 of the stddev, and the initial
-    scale of a head decides how fast a short fine-tuning converges.
+    scale of a head determines how fast a short fine-tuning converges.
     """
 
     initializer: Callable[[float], Initializer] = nn.initializers.normal

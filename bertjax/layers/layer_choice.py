@@ -127,7 +127,7 @@ def check(name: str, num_hidden_layers: int) -> None:
     """Checks that a choice exists and the encoder has enough layers for it.
 
     Raises:
-      UserError: with the possible names.
+      UserError: naming the possible choices.
     """
     if name not in CHOICES:
         raise UserError(f"no layers {name!r}: {nearest(name, CHOICES)}")

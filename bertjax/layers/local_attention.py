@@ -1,7 +1,7 @@
 """Local attention in blocks, in time and memory O(L x window) (Beltagy et al. 2020, section 3.1).
 
-The sequence is divided into blocks of half a window. The keys that the queries of a block see are
-in its own block and in the two beside it, so that each block is a small attention of its own: the
+The sequence is divided into blocks of half a window. The queries of a block attend to keys in its
+own block and in the two adjacent ones, so that each block is a separate, small attention: the
 blocks of a row become rows of a larger batch.
 """
 

@@ -26,9 +26,9 @@ def cross_entropy(
     """Weighted sum of -log softmax(logits)[label], in nats.
 
     Args:
-      logits: Of all classes.
+      logits: Logits of all classes.
       labels: The classes.
-      weights: Of each label.
+      weights: Weight of each label.
       label_smoothing: Share of each label that is spread over all classes (Szegedy et al. 2016,
         section 7).
       z_loss: Factor of log(Z)^2, which keeps logits near a normalizer Z of 1 (Chowdhery et al.
@@ -122,7 +122,7 @@ def chunked_softmax(
     """Computes log probabilities of labels in chunks of positions, never [B L V] at once.
 
     Args:
-      module: Module whose parameters `score` uses.
+      module: Module with the parameters that `score` uses.
       score: Maps vectors to logits.
       hidden: Input of `score`.
       labels: The labels.

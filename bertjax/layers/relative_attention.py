@@ -149,7 +149,7 @@ def shift_to_keys(
     distances contains those of its keys contiguously, shifted left by one for the next query.
 
     Args:
-      products: For the distances from M down to 1 - L.
+      products: Products for the distances from M down to 1 - L.
       keys: M.
       positions: Position of each query in the sequence; None: query i at position i.
     """

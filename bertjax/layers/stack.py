@@ -30,7 +30,7 @@ class Stack(nn.Module):
 
     Attributes:
       block: A module that maps (x, mask, train=) to the next x; (x, mask, own, train=) if layers
-        have inputs of their own.
+        have separate inputs.
       num_layers: N.
       remat: Rematerialisation in the backward pass: "none", "full" (everything), "dots" (all but
         matmuls), "dots_with_no_batch_dims" (all but matmuls with parameters).

@@ -98,7 +98,7 @@ def effective_smoothing(label_smoothing: float, *, train: bool) -> float:
     """Returns the label smoothing: 0 in evaluation, which measures plain cross entropy.
 
     Raises:
-      UserError: it is out of range.
+      UserError: `label_smoothing` is out of range.
     """
     if not 0 <= label_smoothing < 1:
         raise UserError(f"label_smoothing: got {label_smoothing}, expected >= 0 and < 1")

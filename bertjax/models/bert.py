@@ -49,7 +49,7 @@ def check_length(length: int, max_position_embeddings: int, position_offset: int
     """Checks that a sequence does not exceed the position embeddings.
 
     Raises:
-      UserError: it does.
+      UserError: the sequence is longer than the position embeddings.
     """
     if position_offset + length > max_position_embeddings:
         unused = f" less position_offset={position_offset}" if position_offset else ""

@@ -34,7 +34,8 @@ class Model(nn.Module):
       hidden_act: Activation of the feed-forward nets.
       hidden_dropout_prob: Dropout of embeddings and of the two outputs of each block; 0.1 in the
         published fine-tuning.
-      attention_probs_dropout_prob: Dropout of the attention weights; likewise.
+      attention_probs_dropout_prob: Dropout of the attention weights; 0.1 in the published
+        fine-tuning.
       max_position_embeddings: Longest sequence.
       initializer_range: Initial standard deviation of kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.

@@ -2,9 +2,9 @@
 
 Pre-norm blocks with LayerNorms inside (NormFormer), GeGLU, and disentangled attention with
 logarithmic buckets of distances; there are no absolute positions. GPT-BERT adds a gate of the
-attention and depth-weighted sums of layers. Attention is bidirectional or causal as the mask of the
-batch says (`objectives/mntp.py`). Details that the papers leave open are those of the released
-code.
+attention and depth-weighted sums of layers. The mask of the batch determines whether attention is
+bidirectional or causal (`objectives/mntp.py`). Details that the papers leave open are those of the
+released code.
 """
 
 import math

@@ -1,8 +1,8 @@
 """ModernBERT's encoder (Warner et al. 2024, section 2.1): rotary positions, local attention, GeGLU.
 
 Pre-norm blocks without biases. Every third layer has global attention, the others local attention,
-with another theta of the rotary embeddings. The embeddings are normalised, the input of the first
-attention therefore not again.
+with another theta of the rotary embeddings. The embeddings are normalised, so that the first
+attention has no norm at its input.
 """
 
 import math

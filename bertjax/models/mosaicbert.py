@@ -2,8 +2,8 @@
 
 Post-norm blocks as in BERT. Attention has symmetric linear biases in place of position embeddings,
 so that sequences may have any length. Details are those of the released code. Its FlashAttention,
-unpadding and LayerNorm in low precision compute the same, and are left to `data.format` and the
-compiler.
+unpadding and LayerNorm in low precision do not change the mathematics: `data.format` and the
+compiler take their place.
 """
 
 import flax.linen as nn

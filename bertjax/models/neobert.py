@@ -1,8 +1,8 @@
 """NeoBERT's encoder (Le Breton et al. 2025, section 3): RMSNorm, SwiGLU, rotary positions.
 
 A stack of many narrow pre-norm blocks without biases, and a final RMSNorm. The output layer of its
-masked language model is a linear map of its own, without a transform before it. Details are those
-of the released code.
+masked language model is a separate linear map, without a transform before it. Details are those of
+the released code.
 """
 
 import flax.linen as nn

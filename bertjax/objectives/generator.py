@@ -46,7 +46,7 @@ class Objective(pretrainer.Objective):
       weight: Share in the total loss.
       size: Width, feed-forward width and heads as fractions of the encoder's (section 3.2).
       depth: Number of layers as a fraction of the encoder's; 1/2 in DeBERTaV3.
-      mask_decoder_layers: As in `models/deberta.py`, of the generator; 0 for no mask decoder.
+      mask_decoder_layers: As in `models/deberta.py`, for the generator; 0 for no mask decoder.
       masked_lm_prob: Share of the tokens to replace.
       max_predictions_per_seq: P; 0 for `masked_lm_prob` of the sequence length, rounded up.
       mask_share: Share of the chosen tokens that become [MASK] in the generator's input; the others

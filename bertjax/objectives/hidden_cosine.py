@@ -23,7 +23,7 @@ class Objective(pretrainer.Objective):
 
     weight: Weight = 1.0
 
-    follows = ("soft_targets",)  # one of these stands before it in a config
+    follows = ("soft_targets",)  # one of these precedes it in a config
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
         if "teacher_sequence" not in batch:

@@ -29,7 +29,7 @@ class Objective(mlm.Objective):
     unmasked text. An example weighs as much as the number of its tokens that are masked, or would
     be if it were not causal; so the loss is the mean of the two kinds' losses in proportion to
     their numbers of examples, as in the released code, although a causal example has several times
-    as many predictions. Special tokens and tokens without one before them are not predicted.
+    as many predictions. Special tokens and tokens without a preceding token are not predicted.
 
     The number of masked tokens may change linearly over the run. Evaluation has the final share.
 

@@ -19,7 +19,7 @@ from bertjax.pretrainer import Encoded, Encoder, Sum, SummaryMetric
 
 
 def _entropy(metrics: Mapping[str, float]) -> float:
-    """Loss in nats of a classifier that knows only the share of replaced tokens."""
+    """Loss in nats of a classifier that always predicts the share of replaced tokens."""
     shares = metrics["replaced"], 1 - metrics["replaced"]
     return -sum(share * math.log(share) for share in shares if share)
 
@@ -40,7 +40,7 @@ class Objective(pretrainer.Objective):
 
     weight: Weight = 50.0
 
-    follows = ("generator",)  # one of these stands before it in a config
+    follows = ("generator",)  # one of these precedes it in a config
     metrics = (("accuracy", "max"), ("found", "max"), ("replaced", ""))
     summary = (
         SummaryMetric("loss", "RTD loss", "nats", _entropy, "class prior"),

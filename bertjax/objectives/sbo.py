@@ -31,7 +31,7 @@ class Objective(pretrainer.Objective):
     num_positions: PositiveInt = 200
     position_embedding_size: PositiveInt = 200
 
-    follows = ("mlm", "unified_lm")  # one of these stands before it in a config
+    follows = ("mlm", "unified_lm")  # one of these precedes it in a config
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
     summary = pretrainer.token_summary("SBO")

@@ -27,10 +27,10 @@ class Objective(pretrainer.Objective):
     Attributes:
       teacher: Makes the teacher, which has the objective `of` too; in a config, RUN, RUN@STEP or
         RUN@best.
-      of: The objective or task whose logits are compared; it comes before this one in the config.
+      of: The objective or task whose logits are compared; it precedes this one in the config.
       weight: Share in the total loss; 5 in DistilBERT's published code, next to 2 for `mlm`.
-      temperature: Softmax temperature of both; 2 there, 1 for TinyBERT. A single score, as of a
-        regression, is compared by its squared error instead.
+      temperature: Softmax temperature of both distributions; 2 for DistilBERT, 1 for TinyBERT. A
+        single score, as of a regression, is compared by its squared error instead.
       begin_from_teacher: Whether the student is initialised from the teacher: embeddings, the head
         of `of`, and layers at even distances from the first to the last.
     """

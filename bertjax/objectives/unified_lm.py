@@ -35,7 +35,7 @@ class Objective(pretrainer.Objective):
     """Predicts masked tokens with an attention mask of a kind that is sampled for each example.
 
     Kinds are bidirectional, left-to-right, right-to-left and sequence-to-sequence: bidirectional in
-    the first segment, causal in the second (section 2.3). Each kind has segment ids of its own, six
+    the first segment, causal in the second (section 2.3). Each kind has separate segment ids, six
     in all, as in the published code.
 
     Attributes:
