@@ -44,7 +44,7 @@ class Pretrained:
         """The tokenizer of the run.
 
         Raises:
-          UserError: it is missing, or the model reads images.
+          UserError: the tokenizer is missing, or the model reads images.
         """
         return load_tokenizer(tokenizer_folder(self.source))
 

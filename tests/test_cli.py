@@ -126,7 +126,7 @@ def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
         (["evaluate"], "required: COMMAND (see bertjax evaluate --help)"),
         (["pretrain", "--config", "bert:tiny"], "arguments are required: --workdir"),
         (["pretrain", "--config", "bert:tiny", "--init_optimizer"], "got no --init, expected one"),
-        (["pretrain", "--config", "bert:tiny", "--init", "absent"], "absent is no run"),
+        (["pretrain", "--config", "bert:tiny", "--init", "absent"], "absent is not a run"),
     ],
 )
 def test_wrong_words_and_old_spellings_are_refused_in_one_line(capsys, words, message):

@@ -156,7 +156,7 @@ def blimp(
       batch_size: Sequences per batch.
       precision: As `config.model.precision`.
       output: A file for the log probabilities of both sentences, as JSON lines; "" for none.
-      progress: Called with the share that is done, and a line of text.
+      progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
       The accuracy of each paradigm by name, `accuracy`, their mean, and `pairs`.

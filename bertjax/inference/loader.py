@@ -1,6 +1,6 @@
 """Load a trained model: a run, or a folder in Hugging Face's layout.
 
-Commands import this module too: what a run does not need is imported where it is used.
+Commands import this module too, so modules that only some models need are imported in functions.
 """
 
 import hashlib

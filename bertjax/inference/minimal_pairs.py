@@ -1,8 +1,8 @@
-"""Minimal pairs: the share in which a model prefers the acceptable sentence.
+"""Minimal pairs: the share of pairs in which a model finds the acceptable sentence more likely.
 
 read         JSONL file -> pairs, as released with BLiMP (Warstadt et al. 2020)
 score        scorer, pairs -> the log probabilities of both sentences of each pair
-accuracies   scores -> the share of pairs with the acceptable one ahead, by paradigm
+accuracies   scores -> the share of correct pairs, by paradigm
 """
 
 import collections
@@ -72,7 +72,7 @@ def score(
       scorer: The model.
       pairs: Minimal pairs.
       batch_size: Sequences per batch.
-      progress: Called with the share that is done, and a line of text.
+      progress: Called with the share of the work that is done, and a line of text.
 
     Raises:
       UserError: a sentence is too long.

@@ -32,13 +32,13 @@ from bertjax.runs import examples
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Model(pretrained.Pretrained):
-    """A trained model with its tokenizer, for inference and for training loops of one's own.
+    """A trained model with its tokenizer, for inference and for custom training loops.
 
     `model.module.apply({"params": model.params}, batch, train=False)` is plain Linen.
 
     Attributes:
       source: The run and its checkpoint.
-      name: As given to `load`, of a Hugging Face folder that of its imported run.
+      name: The name given to `load`; for a Hugging Face folder, that of its imported run.
       precision: As `config.model.precision`; "" for that of the run.
     """
 
@@ -142,7 +142,7 @@ class Model(pretrained.Pretrained):
           a list of these, for several texts a list of results.
 
         Raises:
-          UserError: the run has no MLM objective, or a text no [MASK] or too many tokens.
+          UserError: the run has no MLM objective, or a text has no [MASK] or too many tokens.
         """
         filler = self._cached(fill_mask.load, top_k)
         places = filler.fill([texts] if isinstance(texts, str) else list(texts))

@@ -5,7 +5,7 @@ Scorer    sentences -> log probabilities in nats
 
 The pseudo-log-likelihood sums the log probability of each token given all others, with the token
 masked (Salazar et al. 2020). With `within_word` the later tokens of its word are masked as well:
-otherwise the end of a long word gives its beginning away (Kauf and Ivanova 2023, PLL-word-l2r).
+otherwise the end of a long word reveals its beginning (Kauf and Ivanova 2023, PLL-word-l2r).
 """
 
 import dataclasses

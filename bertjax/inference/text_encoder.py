@@ -126,6 +126,6 @@ class TextEncoder:
 
 
 def _write(frame: Frame, columns: Sequence[list[list[int]]], sizes: Sequence[np.ndarray]) -> None:
-    """Writes the first tokens of every row, as many as `sizes`, into the segments of a frame."""
+    """Writes the first `sizes` tokens of every row into the segments of a frame."""
     for segment, (rows, kept) in enumerate(zip(columns, sizes, strict=True)):
         frame.write(segment, (row[:size] for row, size in zip(rows, kept.tolist(), strict=True)))

@@ -1,8 +1,8 @@
 """Averages of weights over steps: evaluation, export and fine-tuning use them if a run has one.
 
 A training state then has two sets of weights: `params`, which the optimizer updates, and an
-average, which checkpoints store as `average/params`. Where the gradient is computed is up to the
-averaging as well: a schedule-free optimizer computes it between the two.
+average, which checkpoints store as `average/params`. The averaging also determines the weights at
+which the gradient is computed: a schedule-free optimizer computes it between the two.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class Averaging:
           average: Before the step.
           params: After the step.
           step: Steps done before it.
-          learning_rate: Of the step.
+          learning_rate: Learning rate of the step.
           finite: Whether the step changed the parameters; an update that is not finite is skipped.
         """
         return None
@@ -74,8 +74,8 @@ class Averaging:
 class ExponentialMovingAverage(Averaging):
     """Exponential moving average (Polyak & Juditsky 1992; Tarvainen & Valpola 2017, section 2).
 
-    In early steps the decay is lower, min(decay, (1 + t) / (10 + t)) in step t as of TensorFlow's
-    `ExponentialMovingAverage`, so that the average forgets the random initialisation.
+    In early steps the decay is lower, min(decay, (1 + t) / (10 + t)) in step t as in TensorFlow's
+    `ExponentialMovingAverage`, to remove the random initialisation from the average.
 
     Attributes:
       decay: Weight of the average before a step.
@@ -106,7 +106,7 @@ class ScheduleFree(Averaging):
 
     The optimizer updates z (`params`), x is a weighted average of all z, and gradients are computed
     at y, between the two. The weight of a z is the square of the highest learning rate so far, as
-    in the published code, so that the warmup counts for little.
+    in the published code, so that the warmup has little weight.
 
     Attributes:
       beta: Share of x in y.
@@ -217,5 +217,5 @@ def _where(condition: Bool[Array, ""], new: Any, old: Any) -> Any:
 
 
 def _copy(params: Params) -> Params:
-    """A copy in memory of its own: a training step donates both."""
+    """A copy in separate memory: a training step donates both."""
     return jax.tree.map(jnp.copy, params)

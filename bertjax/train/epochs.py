@@ -80,7 +80,7 @@ class EarlyStopping:
     """Stops a run whose metric has not improved for some epochs.
 
     Attributes:
-      metric: Of the epochs; higher is better.
+      metric: Metric of the epochs; higher is better.
       patience: Number of epochs without a higher value than before.
       log: Logs the reason.
     """

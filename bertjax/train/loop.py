@@ -1,8 +1,8 @@
 """The training loop of pretraining and fine-tuning, and the feed that puts batches on devices.
 
 Steps are dispatched asynchronously: the metrics of a step are read a few steps later, so that the
-device never waits for the host. Before a hook gets the state of a step, hooks have got the metrics
-of all steps up to it: metrics are on disk before the checkpoint is.
+device never waits for the host. Hooks receive the metrics of all steps up to a step before a hook
+receives its state: metrics are on disk before the checkpoint.
 """
 
 import collections

@@ -23,7 +23,7 @@ class Matrix(NamedTuple):
     Attributes:
       leading: Number of axes that count layers, which are the first.
       inputs: Number of axes of the input, which follow.
-      shape: Of the array.
+      shape: Shape of the array.
     """
 
     leading: int
@@ -52,7 +52,7 @@ def matrix_of(path: tuple, shape: tuple[int, ...]) -> Matrix | None:
 
     Args:
       path: To the parameter, in the tree of all.
-      shape: Of the parameter.
+      shape: Shape of the parameter.
     """
     names = parameter_name(path)
     leading = leading_axes(names)

@@ -36,9 +36,9 @@ SHARED = (
 
 NO_DECAY = ("bias", "scale")
 STACKED = ("layers", "block")
-"""Parameters below two names that end so have a leading layer axis (`layers/stack.py`)."""
+"""Parameters below two names with these ends have a leading layer axis (`layers/stack.py`)."""
 GROUPED = ("layers", "group")
-"""These have two: groups, and the blocks of a group (`layers/grouped_stack.py`)."""
+"""Such parameters have two: groups, and the blocks of a group (`layers/grouped_stack.py`)."""
 FIRST_LAYER = "first_layer"
 """A layer below the stack (`models/modernbert.py`)."""
 _ABOVE = ("pooler", "norm")
@@ -91,10 +91,10 @@ def make(
       max_grad_norm: Gradients with a larger global norm are scaled down to it; 0 clips nothing.
       layerwise_decay: Factor between the steps of a layer and those of the layer above.
       num_layers: N, of the stack; required by `layerwise_decay` and `frozen_layers`.
-      frozen_layers: Number of layers from below that stay as they are, with the embeddings; -1 for
-        none of them.
+      frozen_layers: Number of layers, from the first, that are frozen together with the embeddings;
+        -1 freezes nothing.
       frozen_parts: Top-level names of parameters that are not trained and have no optimizer state.
-      ema_decay: Decay of a moving average of the weights; 0 for the optimizer's own one, if any.
+      ema_decay: Decay of a moving average of the weights; 0 for that of the optimizer, if any.
       lawa_every: Steps between the snapshots of the weights that are averaged; 0 for none.
       lawa_window: Number of these snapshots.
       mup_width_ratio: m, the width of a muP model over its base model's; 0 for a model in the
@@ -130,7 +130,7 @@ def _mup_rule(name: str, width_ratio: float) -> optax.GradientTransformation:
         known = ", ".join(filter(_has_mup_rule, catalog.names(FOLDER)))
         raise UserError(
             f"config.optimizer.name: got {name!r} with a model that has mup_base_width, expected "
-            f"one of {known}, which have a rule for its widths; change the optimizer"
+            f"one of {known}, which support muP; change the optimizer"
         )
     if width_ratio == 1:
         return UNSCALED
@@ -187,9 +187,9 @@ def _with_gradient_mask(
 def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:
     """Decoupled weight decay of matrices and tables that have a gradient.
 
-    Parameters that no loss depends on, such as the pooler without a sentence objective, stay
-    unchanged; with decay they would shrink for a whole run and be a worse initialisation for a task
-    than fresh ones.
+    Parameters that no loss depends on, such as the pooler without a sentence objective, do not
+    change; with decay they would shrink for a whole run and initialise a task worse than newly
+    sampled ones.
     """
 
     def decay(update: Array, parameter: Array, has_gradient: Bool[Array, ""]) -> Array:
@@ -220,7 +220,7 @@ def scale_by_depth(decay: float, num_layers: int) -> optax.GradientTransformatio
       num_layers: N.
 
     Raises:
-      UserError: an invalid decay, or an encoder whose layers do not have parameters of their own.
+      UserError: an invalid decay, or an encoder whose layers share parameters.
     """
     if not 0 < decay <= 1:
         raise UserError(f"layerwise_decay: got {decay}, expected more than 0 and at most 1")
@@ -236,7 +236,7 @@ def freeze_layers(count: int, num_layers: int) -> optax.GradientTransformation:
       num_layers: N.
 
     Raises:
-      UserError: more layers than there are, or without parameters of their own.
+      UserError: more layers than there are, or layers that share parameters.
     """
     if count > num_layers:
         raise UserError(f"frozen_layers: got {count}, expected at most {num_layers}, all layers")
@@ -249,12 +249,12 @@ def _scale_layers(
 ) -> optax.GradientTransformation:
     """Scales the updates of the embeddings and of each of the N layers by N + 1 factors.
 
-    What is above the stack, such as the pooler, the last LayerNorm and heads, is not scaled.
+    Parameters above the stack, such as the pooler, the last LayerNorm and heads, are not scaled.
 
     Args:
       option: Name of the option, for messages.
       value: Its value.
-      factors: Of the embeddings, then of the layers from below.
+      factors: Factors of the embeddings, then of the layers from below.
       off: The value of the option that scales nothing.
     """
     num_layers = len(factors) - 1
@@ -277,7 +277,7 @@ def _scale_layers(
         if not stacked or any(len(leaf) != num_layers - first for leaf in stacked):
             raise UserError(
                 f"{option}: got {value} with an encoder of another structure, expected one "
-                f"stack of {num_layers} layers with parameters of their own; set "
+                f"stack of {num_layers} layers with separate parameters; set "
                 f"--config.optimizer.{option}={off}"
             )
         return optax.EmptyState()

@@ -201,7 +201,7 @@ class Report(Hook):
     Args:
       every: Steps between reports; the last step of a run is always reported.
       work: step -> tokens and FLOPs, which may differ between phases.
-      peak_flops_per_second: Of all devices; None records no utilisation.
+      peak_flops_per_second: Peak FLOP/s of all devices; None records no utilisation.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def make(
 ) -> optax.Schedule:
     """Builds a schedule with a linear warmup.
 
-    Step 0 has 1/warmup_steps of the peak: at a learning rate of 0 it would train nothing.
+    Step 0 has 1/warmup_steps of the peak: with a learning rate of 0 it would have no effect.
 
     Args:
       name: A file of `schedules/`.

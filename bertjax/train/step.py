@@ -121,7 +121,7 @@ def make_eval_step(pretrainer: Pretrainer, *, seed: int) -> EvalStep:
     """Builds (params, batch, frozen=) -> sums of losses and metrics, to be summed over batches.
 
     Masks depend on the seed and `example_id` only: every evaluation predicts the same tokens.
-    There is no carry: for a recurrent model every example starts a text.
+    There is no carry: a recurrent model treats every example as the start of a text.
     """
 
     def eval_step(params: Params, batch: Batch, frozen: Params = NOTHING) -> dict[str, Sum]:

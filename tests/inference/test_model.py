@@ -139,7 +139,7 @@ def test_what_a_model_has_no_head_for_is_refused_by_name(bert, classifier):
         (lambda: classifier.logits({}), "has no language model head"),
         (lambda: classifier.classify("a"), r"got 1 text\(s\), expected 2: sentence1, sentence2"),
         (lambda: bert.embed("a", pooling="max"), "pooling: got 'max', expected mean or cls"),
-        (lambda: bertjax.load(SAVED / "none"), "is no run"),
+        (lambda: bertjax.load(SAVED / "none"), "is not a run"),
     ]:
         with pytest.raises(bertjax.UserError, match=message):
             call()

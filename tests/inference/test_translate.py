@@ -68,5 +68,5 @@ def test_references_are_compared_after_a_tokenizer_round_trip(pieces):
 
 
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         translate.load(str(tmp_path), num_beams=4, length_penalty=0.6)

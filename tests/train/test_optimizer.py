@@ -225,7 +225,7 @@ def test_frozen_layers_stay_as_they_are(has_first_layer):
     ("decay", "layers", "message"),
     [
         (0.0, LAYERS, "layerwise_decay: got 0.0, expected more than 0 and at most 1"),
-        (0.8, LAYERS + 1, "expected one stack of 4 layers with parameters of their own"),
+        (0.8, LAYERS + 1, "expected one stack of 4 layers with separate parameters"),
     ],
 )
 def test_an_impossible_layerwise_decay_is_one_line(decay, layers, message):

@@ -58,7 +58,7 @@ def read_record(checkpoint: pathlib.Path) -> Record:
     """Reads `checkpoint.json`.
 
     Raises:
-      UserError: it cannot be read, or is of another format.
+      UserError: the file cannot be read, or has another format.
     """
     content = read_json(checkpoint / RECORD)
     try:

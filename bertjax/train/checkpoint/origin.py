@@ -62,7 +62,7 @@ def resolve(name: str) -> PretrainedSource:
     run = folder.parent if folder.name.startswith("seed_") else folder
     if not (run / "config.json").is_file():
         raise UserError(
-            f"{run} is no run: it has no config.json; pass the --workdir of a pretraining run"
+            f"{run} is not a run: it has no config.json; pass the --workdir of a pretraining run"
         )
     config = read_json(run / "config.json")
     refuse_released(run, config)
@@ -80,7 +80,7 @@ def refuse_released(run: pathlib.Path, config: Mapping[str, Any]) -> None:
     """Raises `UserError` if a folder has a model saved by transformers instead of a run."""
     if "model" not in config and "model_type" in config:
         raise UserError(
-            f"{run} is no run but a model saved by transformers; convert it with `bertjax import "
+            f"{run} is a model saved by transformers, not a run; convert it with `bertjax import "
             f"--model {run} --workdir RUN`"
         )
 
@@ -127,7 +127,7 @@ def _default_step(directory: pathlib.Path, steps: list[int]) -> int:
     step = next(e["step"] for e in result["epochs"] if e["epoch"] == result["chosen_epoch"])
     if step not in steps:
         raise UserError(
-            f"{directory} lacks step {step}, that of the epoch which {path.name} reports: got "
+            f"{directory} lacks step {step}, the epoch that {path.name} reports: got "
             f"{', '.join(map(str, steps))}; pass one, as in {directory.parent}@{steps[-1]}"
         )
     return step
@@ -166,7 +166,7 @@ def place(arrays: PyTree, shapes: PyTree, owner: str) -> PyTree:
     """Places numpy arrays on devices with the shardings of the shapes of the same names.
 
     Args:
-      arrays: Arrays; or shapes, which stay shapes, for ahead-of-time compilation.
+      arrays: Arrays; or shapes, which are returned as shapes, for ahead-of-time compilation.
       shapes: Expected shapes, with shardings.
       owner: Name of the model that the arrays belong to, for messages.
 

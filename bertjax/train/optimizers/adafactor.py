@@ -1,6 +1,6 @@
 """Adafactor (Shazeer & Stern 2018): second moments of a matrix as a row and a column.
 
-optax factors the two largest axes of an array, which are no matrix where layers are stacked and
+optax factors the two largest axes of an array, which are not a matrix where layers are stacked and
 kernels have an axis of heads; here every matrix of every layer is factored.
 """
 

@@ -28,7 +28,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     Parameters of a scanned stack hold all layers in one array; each layer has its own ratio, and in
     a stack of groups each block of a group. Parameters without weight decay keep their update, as
     in the published code: biases are initialised to zero, and a ratio proportional to the parameter
-    would hold them there.
+    would keep them at zero.
     """
 
     def update(updates, state, params):

@@ -1,8 +1,8 @@
 """StableAdamW (Wortsman et al. 2023, section 3.4, algorithm 2): AdamW with update clipping.
 
 Where the second moment of a parameter is out of date, its gradient is larger than expected, and its
-learning rate is lowered by as much, as in Adafactor (Shazeer & Stern 2018, section 6). It takes the
-place of gradient clipping: set `max_grad_norm` to 0 as ModernBERT does (Warner et al. 2024, 2.2).
+learning rate is lowered in proportion, as in Adafactor (Shazeer & Stern 2018, section 6). This
+replaces gradient clipping: set `max_grad_norm` to 0 as ModernBERT does (Warner et al. 2024, 2.2).
 """
 
 import dataclasses

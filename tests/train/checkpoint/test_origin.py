@@ -119,7 +119,7 @@ def test_a_long_table_is_truncated(run):
     ("name", "message"),
     [
         ("random", r"pass the folder of a run as RUN"),
-        ("{run}/nowhere", r"nowhere is no run: it has no config.json; pass the --workdir"),
+        ("{run}/nowhere", r"nowhere is not a run: it has no config.json; pass the --workdir"),
         ("{run}@15", r"no checkpoint '15' in .*, expected one of 10, 20, 30, best"),
         ("{run}@newest", r"no checkpoint 'newest' in"),
     ],
