@@ -45,7 +45,7 @@ def load(model_type: str) -> ModuleType:
     """Imports the architecture of a `model_type`.
 
     Raises:
-      UserError: there is none; the nearest name is given.
+      UserError: there is no such architecture; the message suggests the nearest name.
     """
     return catalog.load(_FOLDER, model_type)
 
@@ -80,9 +80,9 @@ def model_type_of(run: Mapping[str, Any]) -> str:
         if load(name).describes(run):
             return name
     raise UserError(
-        f"config.model: got name={run['model']['name']!r} with hyperparameters that no "
-        f"architecture of transformers has that bertjax exchanges ({', '.join(names())}); the run "
-        "cannot be exported"
+        f"config.model: got name={run['model']['name']!r} with hyperparameters that none of the "
+        f"exported architectures of transformers supports ({', '.join(names())}); the run cannot "
+        "be exported"
     )
 
 
@@ -151,7 +151,7 @@ def heads_without_arrays(architecture: ModuleType) -> set[str]:
 
 
 def heads_of_a_class(architecture: ModuleType, heads: Collection[str]) -> tuple[str, ...]:
-    """The largest set of these heads for which transformers has a class; a task goes first."""
+    """The largest set of these heads for which transformers has a class, preferably with a task."""
     fitting = [each for each in architecture.CLASSES if set(each) <= set(heads)]
     return max(fitting, key=lambda each: (task_of(each) is not None, len(each)))
 

@@ -28,7 +28,7 @@ class Released:
 
     Attributes:
       options: The contents of `options.json`.
-      arrays: By their names in the file.
+      arrays: Arrays by their names in the file.
     """
 
     options: Mapping[str, Any]

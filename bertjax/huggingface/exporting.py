@@ -188,7 +188,7 @@ def _has_segments(architecture: ModuleType, run: Mapping[str, Any]) -> bool:
 def _generator(
     architecture: ModuleType, run: Mapping[str, Any], params: Params, source: Source
 ) -> tuple[Mapping[str, Any], Params]:
-    """The config and parameters of a run's generator as a model of its own.
+    """The config and parameters of a run's generator as a separate model.
 
     Raises:
       UserError: the run has no generator.

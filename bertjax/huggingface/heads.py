@@ -28,7 +28,7 @@ _WITH_CLASSES = ("glue", "ner")
 _UNANSWERABLE = {"squad1": False, "squad2": True}
 
 _OWN = {"sequence": ("text",), "sequence_pair": ("text", "text_pair")}
-"""Classifiers of texts with classes of their own, and the names of the texts in predictions."""
+"""Classifiers of texts outside of GLUE, and the names of the texts in predictions."""
 
 _NAMES = {
     "glue": (*(task.name for task in TASKS), *_OWN),

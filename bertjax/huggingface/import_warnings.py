@@ -24,7 +24,7 @@ def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     Args:
       released: The model as it is imported, without the parts that are left out.
       task: The task that the user specifies; empty: that of its config.
-      tokenizer: Of the model.
+      tokenizer: Tokenizer of the model.
     """
     head = architectures.task_of(released.parts)
     found = [*_of_class(released), *(_of_task(released, head, task) if head else ())]
@@ -43,7 +43,7 @@ def _of_class(released: Released) -> Iterator[str]:
             yield (
                 f"config.json names {name} without is_decoder=true: imported as {imported_as}, "
                 "with bidirectional attention as in transformers; the outputs of a model trained "
-                "with causal attention are different ones"
+                "with causal attention will differ"
             )
         else:
             yield (
@@ -65,7 +65,7 @@ def _of_tokenizer(released: Released, tokenizer: Tokenizer) -> Iterator[str]:
     added = [piece for piece in pieces if piece not in known]
     if added:
         yield (
-            f"the tokenizer has special tokens of its own ({', '.join(added[:_MAX_TOKENS])}"
+            f"the tokenizer has additional special tokens ({', '.join(added[:_MAX_TOKENS])}"
             f"{', ...' if added[_MAX_TOKENS:] else ''}): transformers recognises them in text, "
             "bertjax reads them as plain text; set special=false in added_tokens of tokenizer.json "
             "to have them recognised"

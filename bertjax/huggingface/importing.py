@@ -52,11 +52,11 @@ class Import:
     """A released model as a bertjax run.
 
     Attributes:
-      config: Of the run.
-      tokenizer: Of the model.
-      params: By path.
+      config: Config of the run.
+      tokenizer: Tokenizer of the model.
+      params: Parameters by path.
       left_out: Parts of the folder that are not imported.
-      warnings: What the folder does not specify, and what is assumed.
+      warnings: Properties that the folder does not specify, and the assumed values.
     """
 
     config: ConfigDict

@@ -41,7 +41,7 @@ class Released:
     Attributes:
       model_type: Its architecture.
       config: The `config.json`.
-      arrays: By name; names begin with the architecture's prefix, with heads or without.
+      arrays: Arrays by name; names begin with the architecture's prefix, with heads or without.
       dtype: The one type of all arrays in the file, float32 if there are several.
     """
 
@@ -122,7 +122,7 @@ def read(folder: pathlib.Path) -> Released:
     """Reads a folder that `save_pretrained` wrote.
 
     Raises:
-      UserError: there is none, its architecture is unknown, or it is damaged.
+      UserError: there is no such model, its architecture is unknown, or a file is damaged.
     """
     if not folder.is_dir():
         raise UserError(

@@ -11,14 +11,14 @@ class Card:
     """The contents of a model card.
 
     Attributes:
-      name: Of the model.
+      name: Name of the model.
       model_type: Its architecture in transformers.
       class_name: Its class in transformers.
       pipeline_tag: Its task as the hub names it; empty for none.
       parameters: Number of parameters.
       facts: Provenance of the weights, one table row each.
       scores: Rows of a table, the header first; empty without scores.
-      config: Of the run.
+      config: Config of the run.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Map array names and layouts between bertjax parameters and Hugging Face checkpoints.
 
-In bertjax a kernel is [inputs, outputs] with attention heads on axes of their own, and the blocks
+In bertjax a kernel is [inputs, outputs] with attention heads on separate axes, and the blocks
 of a stack share one array with a leading layer axis. A checkpoint has one array per layer, and the
 weight of a torch.nn.Linear is [outputs, inputs]. An `ArrayMap` describes one array of a checkpoint
 on both sides; an architecture is a list of them. Both directions are exact inverses.
@@ -38,7 +38,7 @@ class Layout(enum.Enum):
     SAME = "the same axes"
     VECTOR = "one axis"
     LINEAR = "[outputs, inputs], the weight of a torch.nn.Linear"
-    LINEAR_HEADS = "[*outputs, *inputs]: LINEAR with heads on an axis of their own"
+    LINEAR_HEADS = "[*outputs, *inputs]: LINEAR with heads on a separate axis"
     CONV1D = "[inputs, outputs], the weight of transformers' Conv1D"
 
 
@@ -204,7 +204,7 @@ def dense(
       hf: Name of the layer.
       inputs: Number of axes of the bertjax kernel that are summed over.
       bias: Whether there is a bias.
-      layout: Of the HF weight.
+      layout: Layout of the HF weight.
     """
     kernel = ArrayMap(_suffixed(bertjax, "kernel"), f"{hf}.weight", layout, inputs)
     if not bias:

@@ -160,10 +160,10 @@ def _as_imported(
     no bertjax model has keeps its value.
 
     Args:
-      architecture: Of the model.
+      architecture: Architecture of the model.
       original: The config of the imported file.
       config: The HF config of the run.
-      heads: Of the exported class.
+      heads: Heads of the exported class.
     """
     fields = architecture.fields(original, (ENCODER, *heads))
     read = {**original, **architecture.config(fields, heads)}

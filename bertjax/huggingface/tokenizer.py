@@ -171,7 +171,7 @@ def write(
     """Writes the tokenizer into a model's folder.
 
     Args:
-      folder: Of the model.
+      folder: Folder of the model.
       tokenizer: A `Tokenizer` with its `kind`.
       max_length: Maximum number of tokens; infinity for no maximum.
       has_segments: Whether the model distinguishes segments.

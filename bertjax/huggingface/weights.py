@@ -18,7 +18,7 @@ def read(folder: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads all arrays of a folder, by name, with the types of the file.
 
     Raises:
-      UserError: there are none, or a file is damaged.
+      UserError: there are no arrays, or a file is damaged.
     """
     if (folder / WEIGHTS).is_file():
         return _read_file(folder / WEIGHTS)

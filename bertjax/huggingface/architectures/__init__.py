@@ -14,8 +14,8 @@ To add an architecture, add a file. It defines
                  what the bertjax model does not compute
   config(model, heads)
                  the HF config, from the fields of the bertjax model and the heads of the class
-  describes(run) whether the config of a run has this architecture; at most one file may say so. One
-                 that only imports returns False
+  describes(run) whether the config of a run has this architecture; true of at most one file, and
+                 always false for an architecture that is only imported
 
 and, for the checks of `fields` and for tests,
 
@@ -38,10 +38,10 @@ It may define (defaults: `huggingface/architecture.py`)
                  activation
   ACT_FIELD      the field of the bertjax model with the activation that other heads have
   HAS_SEGMENTS   whether the model distinguishes segments; default: type_vocab_size > 1
-  LEFT_OUT       for objectives that are no part of the exported model, the reason
+  LEFT_OUT       for objectives that are not part of the exported model, the reason
   SPECIALS       special tokens of released vocabularies that only pretraining used
   SPARE_ROWS     whether released word embeddings have more rows than the tokenizer has tokens
   BUFFERS        endings of the names of constants that files contain among the weights
   generator(run, arrays)
-                 the config and arrays of a run's generator as a masked LM of its own, or None
+                 the config and arrays of a run's generator as a separate masked LM, or None
 """

@@ -38,7 +38,7 @@ CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "cls_dropout")
 CLASSIFIER_ACT = "gelu"
 
 LEFT_OUT = {
-    "generator": "it is a model of its own, which --generator exports",
+    "generator": "it is a separate model, which --generator exports",
     "rtd": "no class of transformers for this architecture has it",
 }
 
@@ -270,7 +270,7 @@ def describes(run: Mapping[str, Any]) -> bool:
 def generator(
     run: Mapping[str, Any], params: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """The generator of a run as a masked LM of its own.
+    """The generator of a run as a separate masked LM.
 
     In a run it reads word embeddings of the discriminator: those of both, or those that only the
     generator trains.

@@ -56,7 +56,7 @@ _EPSILON = 1e-12
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """The maps of all arrays; heads that read the pooled output have a pooler of their own."""
+    """The maps of all arrays; heads that read the pooled output have their own pooler."""
     embeddings, layer = f"{PREFIX}.embeddings", f"{PREFIX}.transformer.layer.{{layer}}"
     block = "encoder/layers/block"
     return {

@@ -44,7 +44,7 @@ SAME = {
 
 HEAD_ACT = {"mlm": "gelu"}
 
-LEFT_OUT = {"generator": "it is a model of its own, which --generator exports"}
+LEFT_OUT = {"generator": "it is a separate model, which --generator exports"}
 
 WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
 """The bertjax field of each HF field."""
@@ -66,7 +66,7 @@ IRRELEVANT = config_words.IRRELEVANT
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """The maps of all arrays; heads that read the pooled output have a pooler of their own.
+    """The maps of all arrays; heads that read the pooled output have their own pooler.
 
     The projection of the embeddings is present if their width is not that of the layers.
     """
@@ -140,7 +140,7 @@ _SHARED = (
 def generator(
     run: Mapping[str, Any], params: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """The generator of a run as a masked LM of its own, narrower than its embeddings.
+    """The generator of a run as a separate masked LM, narrower than its embeddings.
 
     In a run it has layers and a head only, and reads the embeddings of the discriminator; in
     transformers each of the two is a model with all of its arrays.

@@ -1,7 +1,7 @@
 """GPT-2 (`GPT2Model`, `GPT2LMHeadModel`); also GPT-3.
 
 Linear layers are Conv1Ds in transformers, [inputs, outputs]; query, key and value are one array.
-The vocabulary logits are matmuls with the word embeddings: a head without arrays of its own.
+The vocabulary logits are matmuls with the word embeddings: the head has no arrays.
 """
 
 from collections.abc import Collection, Mapping

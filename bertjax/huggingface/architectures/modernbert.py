@@ -97,7 +97,7 @@ _FULL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """The maps of all arrays; every head has a transform of its own, with the same array names."""
+    """The maps of all arrays; every head has its own transform, with the same array names."""
     return {
         "encoder": [
             *table("encoder/word_embeddings", "model.embeddings.tok_embeddings"),

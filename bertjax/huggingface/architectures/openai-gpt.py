@@ -59,7 +59,7 @@ def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
     Raises:
       UserError: transformers does not have this activation, or this intermediate width.
     """
-    # Several names may mean one function: the name in the run's config goes first.
+    # Several names may mean one function: the name in the run's config takes precedence.
     act = model["hidden_act"]
     names = sorted(_ACTIVATIONS, key=lambda name: _ACTIVATIONS[name] != act)
     afn = next((n for n in names if activation(_ACTIVATIONS[n]) is activation(act)), None)

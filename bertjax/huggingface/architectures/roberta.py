@@ -38,7 +38,7 @@ IRRELEVANT = {w: why for w, why in bert.IRRELEVANT.items() if w != "pad_token_id
 
 
 def parts() -> dict[str, list[ArrayMap]]:
-    """The maps of all arrays; the text classifier has a pooler of its own."""
+    """The maps of all arrays; the text classifier has its own pooler."""
     return {
         "encoder": bert.encoder(PREFIX),
         "encoder/pooler": dense("encoder/pooler/dense", "roberta.pooler.dense"),
