@@ -39,8 +39,8 @@ class Chip:
       devices: Number of JAX devices of a chip, which share its memory and bandwidth.
       cores: Value of the compiler option `chip_config_name`; None for its default, one device per
         core.
-      name_units_per_chip: By how much one chip adds to the number in a name such as v5p-512, which
-        counts cores for some versions.
+      name_units_per_chip: Amount by which one chip increases the number in a name such as v5p-512,
+        which counts cores for some versions.
     """
 
     name: str

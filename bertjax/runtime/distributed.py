@@ -1,6 +1,6 @@
 """Connect the processes of a job, and check that they run the same config.
 
-Processes first meet in `runtime/rendezvous.py`, because `jax.distributed` aborts a process whose
+Processes first connect in `runtime/rendezvous.py`, because `jax.distributed` aborts a process whose
 peers do not connect, with a stack trace that does not name them.
 """
 
@@ -23,7 +23,7 @@ _BARRIER_VARIABLE, _BARRIER_SECONDS = "BERTJAX_SECONDS_TO_MEET", 3600
 def connect(distributed: bool) -> None:
     """Initialise `jax.distributed` for a job of several processes; do nothing for a single one.
 
-    Call this before JAX initialises its devices. If a process is lost later, JAX ends all others.
+    Call this before JAX initialises its devices. If a process dies later, JAX ends all others.
 
     Args:
       distributed: Whether a scheduler (Slurm, GKE, Cloud TPU) started several processes; JAX then

@@ -143,7 +143,7 @@ def keep_freed_memory() -> None:
     """Let glibc reuse the memory that a training step freed, instead of returning it to the kernel.
 
     By default glibc returns every large array to the kernel, which then has to clear each page
-    again when the next step allocates as much. With this setting freed memory stays in the process.
+    again when the next step allocates as much. With this setting the process keeps freed memory.
     It may be fragmented too much for batches of another shape, so a thread returns it when memory
     gets scarce or the process holds too much (MIN_FREE_SHARE, MAX_RESIDENT_RATIO). glibc returns
     the memory of per-thread arenas in any case: threads started after this call share one arena.

@@ -61,7 +61,7 @@ def read_timeout(variable: str, default: float) -> float:
     """Read a timeout in seconds from an environment variable.
 
     Raises:
-      UserError: The value is no positive number.
+      UserError: The value is not a positive number.
     """
     text = os.environ.get(variable, str(default))
     try:

@@ -32,7 +32,7 @@ class LineDisplay:
         workdir: pathlib.Path,
         total: ProgressDisplay | None = None,
     ):
-        """See the class.
+        """Creates a display; nothing is printed yet.
 
         Args:
           runs: All runs of the sweep.

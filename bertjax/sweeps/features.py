@@ -119,7 +119,7 @@ def read_finetuned(workdir: str, init: str) -> Score:
     """The row of a fine-tuning of the same encoder on the task.
 
     Raises:
-      UserError: the folder is no finished fine-tuning on NER, or of another encoder.
+      UserError: the folder is not a finished fine-tuning on NER, or is of another encoder.
     """
     folder = copies.local_copy(workdir)
     results = read_results(folder)

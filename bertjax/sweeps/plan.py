@@ -209,12 +209,12 @@ def recorded(workdir: pathlib.Path) -> Sweep:
 
 
 def check_runs(sweep: Sweep, workdir: pathlib.Path) -> None:
-    """Refuses a folder in which a run has started that the sweep does not have.
+    """Refuses a folder with a started run that the sweep does not contain.
 
     A sweep may grow, and lose runs that have not started.
 
     Raises:
-      UserError: it names the run.
+      UserError: naming the run.
     """
     path = workdir / "config.json"
     if not path.exists() or "sweep" not in read_json(path):

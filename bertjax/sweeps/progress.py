@@ -25,7 +25,7 @@ class Progress:
     Attributes:
       run: The run.
       workdir: The folder of the run.
-      state: See the module.
+      state: "done", "running", "failed", "waiting" or "begun"; see the module docstring.
       step: Number of finished steps, over all seeds.
       steps: Total number of steps, over all seeds; None while it is not known.
       values: Values of the metric by which runs are compared: (step, value), in order.

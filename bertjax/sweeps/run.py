@@ -30,7 +30,7 @@ class Run:
       metric: Metric by which runs are compared.
       mode: `min` or `max`: which values of the metric are better.
       work: Expected duration, relative to the other runs.
-      log: File in its folder that gets the output of the process.
+      log: File in its folder to which the output of the process is written.
       init_from: Names of runs that end before this one starts; it is initialised from the best of
         them, the seed whose score is the median.
     """

@@ -46,7 +46,7 @@ def run_all(
       workdir: The folder in which each run has a folder.
       parallel: Maximum number of runs at a time.
       max_devices: Maximum number of GPUs of a run; None for an equal share of all.
-      on_change: Is called after each run that ends, and at the end.
+      on_change: Called after each run that ends, and at the end.
 
     Returns:
       The runs that failed.
@@ -113,7 +113,7 @@ class _Queue:
         return bool(self._running or (self._waiting and not self._children.signal))
 
     def start_runs(self) -> None:
-        """Starts runs until as many are running as may run at a time."""
+        """Starts waiting runs, up to the maximum number at a time."""
         self._held = [
             run for run in self._held if run in self._waiting and in_use(self._workdir / run.name)
         ]

@@ -90,7 +90,7 @@ def launch_commands(
 
     Args:
       sweep: See `plan.load`.
-      workdir: A path or a URL that the launched machines see too.
+      workdir: A path or a URL that is valid on the launched machines too.
       launcher: A command of `bertjax launch`, such as "slurm".
       launcher_words: Further words for the launcher.
 

@@ -201,7 +201,7 @@ def find_files(
 
     Args:
       folder: The folder of the files.
-      usual: For each split the names to look for, in order of preference.
+      usual: Default file names of each split, in order of preference.
       fields: `config.data` with `train_file`, `dev_file` and `test_file`; "" for the usual names.
 
     Raises:

@@ -78,7 +78,7 @@ def _read_split(builder, name: str, task: GlueTask, *, labelled: bool) -> Sequen
 
 
 def _labels(builder, values: np.ndarray, name: str, task: GlueTask) -> np.ndarray:
-    """Checks and converts labels; unlabelled splits, where every label is -1, do not come here."""
+    """Checks and converts labels of a labelled split; in others every label is -1."""
     highest = len(task.labels) - 1 if task.labels else HIGHEST_SCORE
     wrong = np.flatnonzero(~((values >= 0) & (values <= highest)))
     if wrong.size:

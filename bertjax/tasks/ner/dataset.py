@@ -42,8 +42,8 @@ class DataFields(dataset.DataFields):
 
     Attributes:
       train_file: File name of the train split; "" for the released name.
-      dev_file: File name of the dev split, likewise.
-      test_file: File name of the test split, likewise.
+      dev_file: File name of the dev split; "" for the released name.
+      test_file: File name of the test split; "" for the released name.
       scheme: Tagging scheme of the files: auto, iob1, iob2, bioes or as-it-is.
       document_context: Whether sequences are filled with the surrounding words of the document.
     """

@@ -17,7 +17,7 @@ def to_answers(
     Args:
       problem_type: One of `PROBLEM_TYPES`.
       labels: Names of the classes; none for a regression.
-      logits: Of the classes, or one score.
+      logits: Logits of the classes, or one score.
 
     Returns:
       For each example `label` and `probabilities`; `labels`, those of probability 1/2 or more, and

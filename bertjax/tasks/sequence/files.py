@@ -53,8 +53,8 @@ class Columns:
     """The columns of a task.
 
     Attributes:
-      texts: Of the one or two texts.
-      label: Of the label.
+      texts: Columns of the one or two texts.
+      label: Column of the label.
     """
 
     texts: tuple[str, ...]
@@ -125,7 +125,7 @@ def read_tables(paths: Sequence[str]) -> Table:
     """Reads the tables of a split as one.
 
     Raises:
-      UserError: a file is no table, has no rows or is malformed, or their columns differ.
+      UserError: a file is not a table, has no rows or is malformed, or their columns differ.
     """
     tables = [_read_table(path) for path in paths]
     first = tables[0]
@@ -203,7 +203,7 @@ def check_column(table: Table, name: str, option: str) -> None:
 
 
 def _unknown(table: Table, content: str) -> str:
-    return f"{table.path}: cannot tell the column of the {content} among {_listed(table)}"
+    return f"{table.path}: cannot detect the column of the {content} among {_listed(table)}"
 
 
 def _listed(table: Table) -> str:

@@ -28,7 +28,7 @@ class SequenceHead(pretrainer.Task, kw_only=True):
     """Sequence classification or regression (Devlin et al. 2019, section 4.1 and appendix A.3).
 
     Dropout on the pooled output, then a linear layer with one output per class, or one for a
-    regression. An encoder without a pooler gets one here (`layers/heads.py`). A subclass has
+    regression. The head adds a pooler to an encoder without one (`layers/heads.py`). A subclass has
     `problem_type`, one of `PROBLEM_TYPES`, and `num_outputs`, the number of classes or 1.
 
     Attributes:
@@ -135,7 +135,7 @@ class Task(SequenceHead, kw_only=True):
 
     Attributes:
       problem_type: single_label_classification, multi_label_classification or regression, as in
-        transformers; "" for what the labels of the training examples look like.
+        transformers; "" infers it from the labels of the training examples.
       eval_metrics: Names of `metrics/sequences.py`, of which the first chooses epochs and
         seeds; empty for those of the problem type.
       class_weights: ("balanced",) for weights in inverse proportion to the number of examples; or

@@ -16,13 +16,13 @@ _MAX_LISTED = 100
 
 
 def find_problem_type(values: Sequence[Any], separator: str) -> str:
-    """Returns the problem type that labels look like.
+    """Infers the problem type from the labels.
 
     Lists, or texts with a separator, are several labels per example; numbers of which at least one
     has a fractional part are scores; all others, whole numbers as well, are classes.
 
     Args:
-      values: Of the label column of the training examples.
+      values: Values of the label column of the training examples.
       separator: Between the labels of a cell; "" for none.
     """
     if separator or any(isinstance(value, list) for value in values):
@@ -105,7 +105,7 @@ def to_scores(values: Sequence[Any], places: Sequence[str]) -> Num[np.ndarray, "
     """Converts the labels of a regression.
 
     Raises:
-      UserError: one is no finite number.
+      UserError: a label is not a finite number.
     """
     numbers = [_number(value) for value in values]
     for number, value, place in zip(numbers, values, places, strict=True):

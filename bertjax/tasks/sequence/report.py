@@ -40,11 +40,11 @@ def write(
     """Writes the files of a split; only the first if it has no labels or is a regression.
 
     Args:
-      folder: For the files; created if absent.
+      folder: Folder of the files; created if absent.
       split: Its name.
-      examples: Of the split.
+      examples: Examples of the split.
       texts: Names of the columns of the texts.
-      logits: Of the classes, or the scores.
+      logits: Logits of the classes, or the scores.
       problem_type: One of `metrics.sequences.PROBLEM_TYPES`.
       labels: Names of the classes.
 

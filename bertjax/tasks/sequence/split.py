@@ -11,13 +11,13 @@ def held_out(labels: Num[np.ndarray, "n *more"], share: float, seed: int) -> Boo
 
     Of each class, from the rarest to the most frequent, `share` of the examples is chosen, rounded,
     and at least one, but never all. With several labels per example this is iterative
-    stratification (Sechidis et al. 2011, algorithm 1) with an order that is fixed in advance; what
-    frequent classes get by their rare companions counts. Scores are not stratified.
+    stratification (Sechidis et al. 2011, algorithm 1) with an order that is fixed in advance:
+    examples chosen for a rare class count for their other classes too. Scores are not stratified.
 
     Args:
       labels: Class indices, 0 or 1 for each class, or float scores.
-      share: Of the dev split, between 0 and 1.
-      seed: Of the choice, which is a pure function of labels, share and seed.
+      share: Share of the dev split, between 0 and 1.
+      seed: Seed of the choice, which is a pure function of labels, share and seed.
     """
     size = len(labels)
     # The raw bits of a bit generator stay the same in every release of numpy.

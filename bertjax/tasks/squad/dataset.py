@@ -39,8 +39,8 @@ class DataFields(dataset.DataFields):
     Attributes:
       unanswerable: Whether questions may have no answer (SQuAD 2.0).
       train_file: File name of the train split; "" for the released name.
-      dev_file: File name of the dev split, likewise.
-      test_file: File name of the test split, likewise.
+      dev_file: File name of the dev split; "" for the released name.
+      test_file: File name of the test split; "" for the released name.
       on_mismatch: Handling of training questions whose answer is not at its `answer_start`: stop,
         skip or keep.
       doc_stride: Stride of the windows, in tokens of the context.

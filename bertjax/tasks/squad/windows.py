@@ -238,7 +238,7 @@ def _check_contexts(questions: SquadQuestions, sizes: Int64[np.ndarray, " c"], s
     if len(empty):
         place = f"{source}: " if source else ""
         raise UserError(
-            f"{place}question {questions.ids[empty[0]]!r}: its context has no tokens, nor have "
+            f"{place}question {questions.ids[empty[0]]!r}: its context has no tokens, like "
             f"those of {len(empty) - 1} other question(s); fix the file or use another tokenizer"
         )
 

@@ -134,10 +134,10 @@ BAD = {
     "no column 'kind': got text, label; choose one with --label": (
         {"a.csv": csv()}, "a.csv", {"label": "kind"},
     ),
-    "cannot tell the column of the texts among a, b; .* --text": (
+    "cannot detect the column of the texts among a, b; .* --text": (
         {"a.csv": "a,b\nx,y\n"}, "a.csv", {},
     ),
-    "cannot tell the column of the labels among text, a, b; .* --label": (
+    "cannot detect the column of the labels among text, a, b; .* --label": (
         {"a.csv": "text,a,b\nx,y,z\n"}, "a.csv", {},
     ),
     "a.csv:3: the label is empty": ({"a.csv": "text,label\nx,y\nz,\n"}, "a.csv", {}),

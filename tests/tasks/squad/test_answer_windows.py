@@ -216,7 +216,7 @@ def test_tokenizers_without_the_special_tokens_are_refused():
 def test_a_context_without_tokens_is_named():
     questions = asked(("x", "ab", "b", 1), ("x", "--", "", 0), ("y", "--", "", 0))
     with pytest.raises(
-        UserError, match=r"question 'q1': its context has no tokens, nor have"
+        UserError, match=r"question 'q1': its context has no tokens, like those"
     ) as one:
         squad_windows.encode(questions, letters(), **SIZES)
     assert "\n" not in str(one.value)
