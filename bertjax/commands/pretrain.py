@@ -176,7 +176,7 @@ def _print_summary(summary: dict, config, workdir: str) -> None:
     )
     written = ["summary.json", "metrics.jsonl"]
     written += ["tensorboard/"] if build.run_field(config, "tensorboard") else []
-    print(f"figures    {', '.join(f'{workdir}/{name}' for name in written)}")
+    print(f"metrics    {', '.join(f'{workdir}/{name}' for name in written)}")
     kept = ["checkpoints/", *(["tokenizer/"] if "tokenizer" in config else [])]
     kept = ", ".join(f"{workdir}/{name}" for name in [*kept, "config.json"])
     print(f"model      {kept}")
