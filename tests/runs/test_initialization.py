@@ -115,7 +115,7 @@ def test_a_run_goes_on_with_the_state_of_the_optimizer(folder):
 @pytest.mark.parametrize(
     ("overrides", "changes", "message"),
     [
-        ([("model.hidden_size", "12")], {}, "only the vocabulary, the positions and the number of layers"),
+        ([("model.hidden_size", "12")], {}, "only the vocabulary, the positions and the number"),
         ([("model.hidden_dropout_prop", "0")], {}, "did you mean 'hidden_dropout_prob'"),
     ],
 )
