@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from bertjax import catalog
-from bertjax.constraints import PositiveInt, Seed, checked
+from bertjax.constraints import NonNegativeInt, PositiveInt, Seed, checked
 from bertjax.errors import UserError
 from bertjax.validation.unused_options import Unread
 
@@ -155,6 +155,18 @@ def add_batch_size(parser: Parser, default: int, unit: str) -> None:
         default=default,
         metavar="N",
         help=f"{unit} per batch",
+    )
+
+
+def add_max_length(parser: Parser) -> None:
+    """Adds --max_length of a sequence; 0 stands for that of the model."""
+    parser.add_argument(
+        "--max_length",
+        action=checked(NonNegativeInt),
+        default=0,
+        metavar="N",
+        help="maximum length in tokens, special tokens included (default: that of the model, "
+        "or 512)",
     )
 
 

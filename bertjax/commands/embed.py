@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from bertjax.commands import _flags
-from bertjax.constraints import NonNegativeInt, checked
 
 GROUP = "Use"
 
@@ -23,8 +22,9 @@ examples:
 
 Layer 0 is the output of the embeddings, -1 the last layer. With --pooling
 none there is one row per token, without special tokens, with the range of
-characters that the token covers; --pooling mean averages these rows; --pooling
-cls is the vector of [CLS].
+characters that the token covers. --pooling mean averages a sequence, [CLS] and
+[SEP] included, as sentence-transformers does; --pooling cls is the vector of
+[CLS].
 
 An .npz has features [rows, layers, width] and layers; for tokens also ids,
 spans [rows, 2] and begins: text i has the rows begins[i] to begins[i + 1]. A
@@ -141,14 +141,7 @@ def parser() -> _flags.Parser:
         help="none: one row per token; mean or cls: one row per text",
     )
     _flags.add_batch_size(parser, 64, "texts")
-    add(
-        "--max_length",
-        action=checked(NonNegativeInt),
-        default=0,
-        metavar="N",
-        help="maximum length in tokens, special tokens included (default: that of the model, "
-        "or 512)",
-    )
+    _flags.add_max_length(parser)
     add(
         "--truncate",
         action="store_true",

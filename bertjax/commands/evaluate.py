@@ -1,14 +1,15 @@
-"""Evaluate without training: perplexity, choices, minimal pairs, files of predictions."""
+"""Evaluate without training: language models, embeddings, files of predictions."""
 
 import json
 import sys
+from typing import Any
 
-from bertjax.commands import _flags
+from bertjax.commands import _embedding_evaluations, _flags
 from bertjax.constraints import NonNegativeInt, checked
 from bertjax.validation.unused_options import Unread, check_flags
 
 GROUP = "Evaluate"
-COMMANDS = ("perplexity", "choices", "blimp", "predictions")
+COMMANDS = ("perplexity", "choices", "blimp", "sts", "retrieval", "predictions")
 
 _PERPLEXITY = """\
 examples:
@@ -111,10 +112,10 @@ _UNREAD = (
 def main(argv: list[str]) -> None:
     """Runs the selected evaluation and prints its results."""
     arguments = parser().parse_args(argv)
-    arguments.run(arguments)
+    _print(arguments.run(arguments), arguments.json)
 
 
-def _perplexity(arguments) -> None:
+def _perplexity(arguments) -> dict[str, float]:
     from bertjax.corpus import sources
     from bertjax.inference import evaluation
 
@@ -129,41 +130,39 @@ def _perplexity(arguments) -> None:
             "predicted, so bits per byte are too low to compare with those of a lossless tokenizer",
             file=sys.stderr,
         )
-    _print(found, arguments.json)
+    return found
 
 
-def _choices(arguments) -> None:
+def _choices(arguments) -> dict[str, float]:
     check_flags(_UNREAD, vars(arguments), arguments.parser.get_default)
     from bertjax.inference import evaluation
 
     names = ("num_fewshot", "fewshot_input", "seed", "batch_size", "precision", "output")
     options = {name: getattr(arguments, name) for name in names}
-    _print(evaluation.choices(arguments.model, arguments.input, **options), arguments.json)
+    return evaluation.choices(arguments.model, arguments.input, **options)
 
 
-def _blimp(arguments) -> None:
+def _blimp(arguments) -> dict[str, float]:
     from bertjax.inference import evaluation
     from bertjax.runtime.progress import progress_display
 
     names = ("within_word", "batch_size", "precision", "output")
     options = {name: getattr(arguments, name) for name in names}
     with progress_display() as display:
-        found = evaluation.blimp(
+        return evaluation.blimp(
             arguments.model, arguments.input, progress=display.update, **options
         )
-    _print(found, arguments.json)
 
 
-def _predictions(arguments) -> None:
+def _predictions(arguments) -> dict[str, Any]:
     from bertjax.inference import evaluation
 
-    found = evaluation.predictions(
+    return evaluation.predictions(
         arguments.task, arguments.predictions, references=arguments.references
     )
-    print(json.dumps(found))
 
 
-def _print(found: dict[str, float], as_json: bool) -> None:
+def _print(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
@@ -180,6 +179,8 @@ def parser() -> _flags.Parser:
     _add_perplexity(commands)
     _add_choices(commands)
     _add_blimp(commands)
+    _embedding_evaluations.add_sts(commands)
+    _embedding_evaluations.add_retrieval(commands)
     _add_predictions(commands)
     return parser
 
@@ -286,6 +287,7 @@ def _add_predictions(commands) -> None:
         _PREDICTIONS,
         _predictions,
     )
+    parser.set_defaults(json=True)
     add = parser.add_argument
     add("task", metavar="TASK", help="the task, see below")
     add("--references", metavar="PATH", help="released file with the correct answers; see below")

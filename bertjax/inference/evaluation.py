@@ -1,4 +1,4 @@
-"""Evaluate models without training: perplexity, multiple choice, and files of predictions."""
+"""Evaluate models without training: language models, embeddings, and files of predictions."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,14 +7,18 @@ from typing import Any
 from bertjax.corpus import sources, text
 from bertjax.errors import UserError, nearest
 from bertjax.inference import (
+    dense_retrieval,
+    embeddings,
     language_model,
     loader,
     minimal_pairs,
     multiple_choice,
     sentence_scores,
+    similarity,
 )
 from bertjax.inference import perplexity as windows
 from bertjax.io import copies, storage
+from bertjax.metrics.retrieval import score as score_rankings
 from bertjax.tasks import official
 
 
@@ -29,7 +33,8 @@ def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
     True
 
     Args:
-      kind: `perplexity`, `choices`, `blimp` or `predictions`, the functions of this module.
+      kind: `perplexity`, `choices`, `blimp`, `sts`, `retrieval` or `predictions`, the functions of
+        this module.
       *arguments: Those of the function.
       **options: Those of the function.
 
@@ -174,6 +179,104 @@ def blimp(
     return minimal_pairs.accuracies(read, scores) | {"pairs": len(read)}
 
 
+def sts(
+    model: str,
+    data: str,
+    *,
+    text: str = "",
+    text_pair: str = "",
+    label: str = "",
+    pooling: str = "mean",
+    max_length: int = 0,
+    batch_size: int = 64,
+    precision: str = "auto",
+    progress: Callable[[float, str], None] = lambda share, text: None,
+) -> dict[str, float]:
+    """Compares the cosines of sentence embeddings with human scores, as in STS, without training.
+
+    Args:
+      model: A run, or a Hugging Face folder.
+      data: The folder with GLUE's `STS-B/`, or `tfds:DIR`, of which the dev split is read; or a
+        table of pairs of sentences and scores.
+      text: Column of the first sentence of a table; "" for one with a common name.
+      text_pair: Column of the second sentence.
+      label: Column of the score.
+      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`.
+      max_length: Longer sequences are truncated; 0 for the model's maximum, or 512.
+      batch_size: Sentences per batch.
+      precision: As `config.model.precision`.
+      progress: Called with the share that is done, and a line of text.
+
+    Returns:
+      `pearson_cosine`, `spearman_cosine`, and the numbers of `pairs` and of `truncated` sentences.
+
+    Raises:
+      UserError: there is no such model, data or column, or a score is no number.
+    """
+    columns = {"text": text, "text_pair": text_pair, "label": label}
+    examples = similarity.read(str(copies.local_copy(data)), columns)
+    embedder = embeddings.load(
+        loader.find_run(model),
+        pooling=pooling,
+        max_length=max_length,
+        batch_size=batch_size,
+        precision=precision,
+        progress=progress,
+    )
+    cosines = similarity.cosines(embedder, examples)
+    counts = {"pairs": len(examples), "truncated": embedder.num_truncated}
+    return similarity.correlations(cosines, examples.labels) | counts
+
+
+def retrieval(
+    model: str,
+    data: str,
+    *,
+    split: str = "test",
+    pooling: str = "mean",
+    max_length: int = 0,
+    batch_size: int = 64,
+    precision: str = "auto",
+    progress: Callable[[float, str], None] = lambda share, text: None,
+) -> dict[str, float]:
+    """Searches documents by the cosine of embeddings, as in BEIR, without training.
+
+    Args:
+      model: A run, or a Hugging Face folder.
+      data: A folder with `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
+      split: Name of the judgements.
+      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`.
+      max_length: Longer sequences are truncated; 0 for the model's maximum, or 512.
+      batch_size: Texts per batch.
+      precision: As `config.model.precision`.
+      progress: Called with the share that is done, and a line of text.
+
+    Returns:
+      `ndcg@10`, `mrr@10` and `recall@100`, and the numbers of `queries`, `documents`, `judgements`,
+      `truncated` texts, and queries without judgements (`unjudged`), which are left out.
+
+    Raises:
+      UserError: there is no such model, file or column, or files of the folder do not match.
+    """
+    collection = dense_retrieval.read(str(copies.local_copy(data)), split)
+    embedder = embeddings.load(
+        loader.find_run(model),
+        pooling=pooling,
+        max_length=max_length,
+        batch_size=batch_size,
+        precision=precision,
+        progress=progress,
+    )
+    rankings = dense_retrieval.search(embedder, collection)
+    return score_rankings(rankings, collection.judgements) | {
+        "queries": len(collection.queries),
+        "documents": len(collection.documents),
+        "judgements": sum(map(len, collection.judgements.values())),
+        "truncated": embedder.num_truncated,
+        "unjudged": collection.num_unjudged,
+    }
+
+
 def predictions(task: str, predictions: str, references: str | None = None) -> dict[str, Any]:
     """Scores a file of predictions of any model with the official metrics of a task.
 
@@ -205,6 +308,8 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "perplexity": perplexity,
     "choices": choices,
     "blimp": blimp,
+    "sts": sts,
+    "retrieval": retrieval,
     "predictions": predictions,
 }
 """Functions by the name of their command, `bertjax evaluate NAME`."""

@@ -20,11 +20,14 @@ from bertjax.data.pipeline import prefetch_items
 from bertjax.errors import UserError
 from bertjax.inference.feature_files import Chunk, TextReader
 from bertjax.interfaces import Batch, Tokenizer
+from bertjax.layers import masks
 from bertjax.runs import examples
 from bertjax.tasks.batches import PairBatches
 from bertjax.train import sharding
 
 POOLS = ("none", "mean", "cls")
+"""A row for each token; the mean over a sequence with its special tokens, as in Sentence-BERT
+(Reimers and Gurevych 2019, section 3); or the vector of [CLS]."""
 
 _DEFAULT_LENGTH = 512
 """Maximum sequence length of models without a maximum."""
@@ -43,7 +46,7 @@ class FeatureExtractor:
       layers: Extracted layers; 0 is the input of the first layer.
       pooling: One of POOLS.
       mesh: The devices.
-      forward: Compiled; from a batch with the positions of its texts to features.
+      forward: Compiled; from a batch with the positions of [CLS] to features.
     """
 
     tokenizer: Tokenizer
@@ -138,7 +141,8 @@ def _run(
         _scatter(features, values, indices, chunk, extractor.pooling)
 
     for indices, batch in batches.evaluation_batches(rows):
-        batch = dict(batch) | _text_positions(chunk, batch["example_id"])
+        cls = chunk.cls_positions[batch["example_id"]].astype(np.int32)
+        batch = dict(batch) | {"cls_position": cls}
         in_flight.append((indices, extractor.forward(sharding.to_global(batch, extractor.mesh))))
         # Fetched one batch late, so that the device computes while the next batch is built.
         if len(in_flight) > 1:
@@ -146,14 +150,6 @@ def _run(
     while in_flight:
         fetch()
     return features
-
-
-def _text_positions(chunk: Chunk, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the start and end of each text in its sequence, and the position of its [CLS]."""
-    start = np.full(len(rows), chunk.text_start, np.int32)
-    end = start + chunk.counts[rows].astype(np.int32)
-    cls = chunk.cls_positions[rows].astype(np.int32)
-    return {"text_start": start, "text_end": end, "cls_position": cls}
 
 
 def _scatter(
@@ -201,10 +197,7 @@ def _pool(hidden: Float[Array, "B L K D"], batch: Batch, pooling: str) -> Array:
         return hidden
     if pooling == "cls":
         return jax.vmap(lambda row, position: row[position])(hidden, batch["cls_position"])
-    positions = jnp.arange(hidden.shape[1])
-    own = (positions >= batch["text_start"][:, None]) & (positions < batch["text_end"][:, None])
-    total = jnp.where(own[..., None, None], hidden, 0).sum(axis=1)
-    return total / jnp.maximum(own.sum(axis=1), 1)[:, None, None]
+    return jax.vmap(masks.mean, in_axes=(2, None), out_axes=1)(hidden, batch["attention_mask"])
 
 
 def _parse_layers(layers: str, last: int) -> list[int]:

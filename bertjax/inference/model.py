@@ -166,7 +166,7 @@ class Model(pretrained.Pretrained):
 
         Args:
           texts: A text, or texts of any number, which are batched by length.
-          pooling: "mean" over the tokens of the text, or "cls".
+          pooling: "mean" over the tokens of a sequence, special ones included, or "cls".
           layer: 0 is the input of the first layer, -1 the last layer.
           max_length: Longer sequences are truncated; 0 for the model's maximum.
           batch_size: Number of texts per batch.

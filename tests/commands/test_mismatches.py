@@ -73,6 +73,7 @@ def home(tmp_path_factory) -> pathlib.Path:
     (home / "none" / "config.json").write_text("{}")
     question = {"question": "a", "choices": ["b", "c"], "answer": 0}
     (home / "questions.jsonl").write_text(json.dumps(question) + "\n")
+    (home / "pairs.csv").write_text("sentence1,sentence2,score\na,b,1\nb,c,2\n")
     (home / "glue" / "RTE").mkdir(parents=True)
     return home
 
@@ -154,6 +155,7 @@ RUNS = {
     "generate": ("--model", "RUN", "a b"),
     "evaluate perplexity": ("--model", "RUN", "--input", "HOME/text.txt"),
     "evaluate choices": ("--model", "RUN", "--input", "HOME/questions.jsonl"),
+    "evaluate sts": ("--model", "RUN", "--data", "HOME/pairs.csv"),
     "predict": ("--model", "RUN"),
     "embed": ("--model", "RUN", "--input", "HOME/text.txt", "--output", "OUT/made.npz"),
     "export": ("--model", "RUN", "--output", "OUT/made"),
@@ -189,6 +191,7 @@ WRONG = {
     "generate": ("bert", "vit", "mrpc/seed_0"),
     "evaluate perplexity": ("bert", "reversal", "vit", "mrpc/seed_0"),
     "evaluate choices": ("bert", "reversal", "vit", "mrpc/seed_0"),
+    "evaluate sts": ("vit", "mrpc"),
     "predict": ("bert", "gpt2", "reversal", "vit", "mrpc"),
     "embed": ("vit", "mrpc"),
     "export": ("reversal", "vit", "mrpc"),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import build
 from bertjax.huggingface import exporting, importing, weights
 from bertjax.tokenizers import tokenizer
@@ -104,3 +105,20 @@ def test_exported_weights_are_bit_identical(released, run, tmp_path):
     for name, array in after.items():
         assert array.tobytes() == before[name].tobytes(), name
         assert array.dtype == before[name].dtype
+
+
+def test_similarity_of_sentences_is_that_of_pytorch(run, shared_data):
+    """STS-B dev: mean-pooled embeddings, as sentence-transformers computes them in float32."""
+    found = bertjax.evaluate("sts", str(run), str(shared_data / "glue"), precision="float32")
+    assert (found["pairs"], found["truncated"]) == (1500, 0)
+    assert found["spearman_cosine"] == pytest.approx(0.86716, abs=1e-4)
+
+
+def test_retrieval_is_that_of_pytorch(run, shared_data):
+    """Cranfield: title and text, 256 tokens, scored by pytrec_eval's rules."""
+    folder = str(shared_data / "retrieval" / "cranfield")
+    found = bertjax.evaluate("retrieval", str(run), folder, max_length=256, precision="float32")
+    assert (found["queries"], found["documents"], found["judgements"]) == (225, 1400, 1612)
+    assert found["ndcg@10"] == pytest.approx(0.37362, abs=1e-4)
+    assert found["mrr@10"] == pytest.approx(0.53460, abs=1e-4)
+    assert found["recall@100"] == pytest.approx(0.77458, abs=1e-4)

@@ -97,12 +97,12 @@ def test_logits_are_those_of_the_predicted_masks(bert):
     assert bert.fill_mask("the [MASK] cat", top_k=3) == candidates
 
 
-def test_embeddings_are_means_over_the_tokens_of_each_text(bert):
+def test_embeddings_are_means_over_the_tokens_of_each_sequence(bert):
     vectors = bert.embed(TEXTS, batch_size=2)
     batch = bert.tokenizer(TEXTS)
     sequence = np.asarray(bert(batch).sequence)
     for vector, row, mask in zip(vectors, sequence, batch["attention_mask"], strict=True):
-        np.testing.assert_allclose(vector, row[1 : mask.sum() - 1].mean(0), atol=1e-5)
+        np.testing.assert_allclose(vector, row[: mask.sum()].mean(0), atol=1e-5)
     np.testing.assert_allclose(bert.embed(TEXTS[1]), vectors[1], atol=1e-5)
     np.testing.assert_allclose(bert.embed(TEXTS, pooling="cls"), sequence[:, 0], atol=1e-5)
     assert bert.embed([]).shape == (0, bert.config.model.hidden_size)

@@ -24,6 +24,8 @@ Fields = Mapping[str, Any]
 _WIDTH = 100
 _SHARE = 0.1
 """Share of the dev split if the config leaves it open."""
+_NO_SCORE = ", or set --config.task.problem_type=single_label_classification"
+"""What to do about the label of a regression that is no number."""
 
 
 class DataFields(dataset.DataFields):
@@ -160,7 +162,7 @@ class Dataset:
         else:
             files.check_column(table, column, "label")
             if self.problem_type == REGRESSION:
-                found = labels.to_scores(table.columns[column], table.places)
+                found = labels.to_scores(table.columns[column], table.places, _NO_SCORE)
             else:
                 names = self._names(table, fields)
                 found = labels.to_array(names, self.labels, self.problem_type, table.places)

@@ -101,8 +101,15 @@ def to_array(
     return array
 
 
-def to_scores(values: Sequence[Any], places: Sequence[str]) -> Num[np.ndarray, " n"]:
+def to_scores(
+    values: Sequence[Any], places: Sequence[str], remedy: str = ""
+) -> Num[np.ndarray, " n"]:
     """Converts the labels of a regression.
+
+    Args:
+      values: The labels.
+      places: The place of each, for error messages.
+      remedy: What else to do about a label that is no number, in messages.
 
     Raises:
       UserError: a label is not a finite number.
@@ -111,8 +118,7 @@ def to_scores(values: Sequence[Any], places: Sequence[str]) -> Num[np.ndarray, "
     for number, value, place in zip(numbers, values, places, strict=True):
         if number is None:
             raise UserError(
-                f"{place}: label: got {value!r}, expected a number, as this is a regression; fix "
-                "the row, or set --config.task.problem_type=single_label_classification"
+                f"{place}: label: got {value!r}, expected a number; fix the row{remedy}"
             )
     return np.array(numbers, np.float32)
 

@@ -1,0 +1,112 @@
+"""Evaluations of embeddings, commands of bertjax evaluate: sentence similarity and retrieval."""
+
+import sys
+
+from bertjax.commands import _flags
+
+_STS = """\
+examples:
+  bertjax evaluate sts --model MINILM --data glue
+  bertjax evaluate sts --model runs/bert --data glue/STS-B/test_labelled.tsv --json
+  bertjax evaluate sts --model runs/bert --data pairs.csv --text a --text_pair b --label score
+
+--data is the folder with GLUE's STS-B/, of which the dev split is read, or a
+table (.tsv, .csv, .jsonl, .parquet) with a pair of sentences and a score per row.
+
+Prints the correlations, Pearson and Spearman, of the scores with the cosines of
+the embeddings. Publications report Spearman (Reimers and Gurevych 2019).
+"""
+
+_RETRIEVAL = """\
+examples:
+  bertjax evaluate retrieval --model MINILM --data beir/scifact
+  bertjax evaluate retrieval --model runs/bert --data beir/nfcorpus --max_length 256 --json
+
+--data is a folder in the layout of BEIR (Thakur et al. 2021):
+  corpus.jsonl      {"_id": "d1", "title": "Cats", "text": "Cats eat."}
+  queries.jsonl     {"_id": "q1", "text": "what do cats eat"}
+  qrels/test.tsv    query-id, corpus-id, score: a header, and a judgement per row
+The files may be compressed.
+
+Each query is compared with all documents (title and text) by the cosine of the
+embeddings. Prints nDCG@10, MRR@10 and Recall@100 as trec_eval computes them,
+means over the judged queries.
+"""
+
+
+def _sts(arguments) -> dict[str, float]:
+    return _evaluate(arguments, "text", "text_pair", "label")
+
+
+def _retrieval(arguments) -> dict[str, float]:
+    found = _evaluate(arguments, "split")
+    if found["unjudged"]:
+        print(
+            f"note: queries without judgements, left out: {found['unjudged']:,}; judged: "
+            f"{found['queries']:,}",
+            file=sys.stderr,
+        )
+    return found
+
+
+def _evaluate(arguments, *names: str) -> dict[str, float]:
+    from bertjax.inference import evaluation
+    from bertjax.runtime.progress import progress_display
+
+    names = (*names, "pooling", "max_length", "batch_size", "precision")
+    options = {name: getattr(arguments, name) for name in names}
+    with progress_display() as display:
+        return evaluation.evaluate(
+            arguments.command, arguments.model, arguments.data, progress=display.update, **options
+        )
+
+
+def add_sts(commands) -> None:
+    """Adds `sts`, whose `run` returns the results."""
+    parser = _flags.add_command(
+        commands,
+        "sts",
+        "Compare the cosines of sentence embeddings with human scores.",
+        _STS,
+        _sts,
+    )
+    add = parser.add_argument
+    _flags.add_model(parser)
+    add("--data", required=True, metavar="PATH", help="folder of GLUE, tfds:DIR, or a table")
+    for name, column in (("text", "first sentence"), ("text_pair", "second"), ("label", "score")):
+        add(
+            f"--{name}",
+            default="",
+            metavar="COLUMN",
+            help=f"column of the {column} in a table (default: guessed)",
+        )
+    _add_embedding(parser, "sentences")
+
+
+def add_retrieval(commands) -> None:
+    """Adds `retrieval`, whose `run` returns the results."""
+    parser = _flags.add_command(
+        commands,
+        "retrieval",
+        "Search documents by the cosine of embeddings, and score the rankings.",
+        _RETRIEVAL,
+        _retrieval,
+    )
+    add = parser.add_argument
+    _flags.add_model(parser)
+    add("--data", required=True, metavar="DIR", help="folder in BEIR's layout")
+    add("--split", default="test", metavar="NAME", help="name of the judgements in qrels/")
+    _add_embedding(parser, "texts")
+
+
+def _add_embedding(parser, unit: str) -> None:
+    parser.add_argument(
+        "--pooling",
+        default="mean",
+        choices=["mean", "cls"],
+        help="mean over a sequence, special tokens included; or the vector of [CLS]",
+    )
+    _flags.add_max_length(parser)
+    _flags.add_batch_size(parser, 64, unit)
+    _flags.add_precision(parser, "auto")
+    _flags.add_json(parser)

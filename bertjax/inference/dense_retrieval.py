@@ -1,0 +1,192 @@
+"""Dense retrieval: exact search of documents by the cosine of their embeddings with a query's.
+
+read     folder in BEIR's layout (Thakur et al. 2021) -> documents, judged queries, judgements
+search   embedder, collection -> the nearest documents of each query
+
+A document is its title, a space and its text, as in BEIR. Documents with equal scores are ranked by
+their ids in descending order, as in trec_eval.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from bertjax.corpus.format import Table
+from bertjax.errors import UserError
+from bertjax.inference.embeddings import TextEmbedder
+from bertjax.io.file_kinds import COMPRESSIONS
+from bertjax.metrics.retrieval import DEPTH
+from bertjax.tasks.sequence import files
+
+_LAYOUT = "corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv"
+_MAX_LISTED = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """Documents, queries, and judgements of their relevance.
+
+    Attributes:
+      documents: Text of each document, by id.
+      queries: Text of each judged query, by id.
+      judgements: Gain of each judged document, by query and document.
+      num_unjudged: Number of queries of the file without judgements, which are left out.
+    """
+
+    documents: Mapping[str, str]
+    queries: Mapping[str, str]
+    judgements: Mapping[str, Mapping[str, int]]
+    num_unjudged: int
+
+
+def read(data: str, split: str = "test") -> Collection:
+    """Reads `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`; each may be compressed.
+
+    Args:
+      data: The folder.
+      split: Name of the judgements.
+
+    Raises:
+      UserError: a file or column is missing, an id occurs twice, a judgement names an unknown query
+        or document, or a gain is no integer.
+    """
+    folder = pathlib.Path(data)
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}: --data expects one with {_LAYOUT}, as in BEIR")
+    places = [_find(folder / name) for name in ("corpus.jsonl", "queries.jsonl")]
+    judged = _find(folder / "qrels" / f"{split}.tsv")
+    documents, queries = _read_texts(places[0], ("title", "text")), _read_texts(places[1])
+    judgements = _read_judgements(judged, queries, documents)
+    return Collection(
+        documents,
+        {query: queries[query] for query in judgements},
+        judgements,
+        len(queries) - len(judgements),
+    )
+
+
+def _find(path: pathlib.Path) -> str:
+    """Returns the path of a file that may be compressed."""
+    for ending in ("", *COMPRESSIONS):
+        if (found := path.with_name(path.name + ending)).is_file():
+            return str(found)
+    names = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+    listed = ", ".join(names[:_MAX_LISTED]) or "nothing"
+    raise UserError(
+        f"no {path.name} in {path.parent}: got {listed}, expected {_LAYOUT} as in BEIR, also "
+        "compressed"
+    )
+
+
+def _column(table: Table, name: str) -> list[Any]:
+    if name not in table.columns:
+        raise UserError(
+            f"{table.path} has no column {name!r}: got {', '.join(table.columns)}; rename one"
+        )
+    return table.columns[name]
+
+
+def _read_texts(path: str, fields: tuple[str, ...] = ("text",)) -> dict[str, str]:
+    """Reads the texts of documents or queries by id; only the last field is required."""
+    table = files.read_tables([path])
+    ids, last = _column(table, "_id"), _column(table, fields[-1])
+    empty = [""] * len(ids)
+    columns = [*(table.columns.get(name, empty) for name in fields[:-1]), last]
+    texts: dict[str, str] = {}
+    for place, identity, *parts in zip(table.places, ids, *columns, strict=True):
+        key = _identity(identity, place, "_id")
+        if key in texts:
+            raise UserError(f"{place}: _id: got {key!r} twice, expected distinct ids; remove one")
+        if not all(isinstance(part, str | None) for part in parts):
+            raise UserError(f"{place}: got {parts}, expected strings for {', '.join(fields)}")
+        texts[key] = " ".join(part or "" for part in parts).strip()
+    return texts
+
+
+def _identity(value: Any, place: str, column: str) -> str:
+    if not isinstance(value, str | int) or value == "":
+        raise UserError(f"{place}: {column}: got {value!r}, expected an id; fix or remove the row")
+    return str(value)
+
+
+def _read_judgements(
+    path: str, queries: Mapping[str, str], documents: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
+    table = files.read_tables([path])
+    columns = ("query-id", "corpus-id", "score")
+    judgements: dict[str, dict[str, int]] = {}
+    for place, query, document, gain in zip(
+        table.places, *(_column(table, name) for name in columns), strict=True
+    ):
+        if query not in queries:
+            raise UserError(
+                f"{place}: query-id: got {query!r}, which is not in queries.jsonl; remove the row, "
+                "or add the query"
+            )
+        if document not in documents:
+            raise UserError(
+                f"{place}: corpus-id: got {document!r}, which is not in corpus.jsonl; remove the "
+                "row, or add the document"
+            )
+        own = judgements.setdefault(query, {})
+        if document in own:
+            raise UserError(
+                f"{place}: got a second judgement of document {document!r} for query {query!r}, "
+                "expected one; remove the row"
+            )
+        try:
+            own[document] = int(gain)
+        except ValueError:
+            raise UserError(f"{place}: score: got {gain!r}, expected an integer") from None
+    return judgements
+
+
+def search(embedder: TextEmbedder, collection: Collection) -> dict[str, list[str]]:
+    """Returns the ids of the nearest documents of each query, best first: `DEPTH`, or all.
+
+    All documents are compared with all queries; their vectors are not kept.
+
+    Args:
+      embedder: The encoder.
+      collection: Documents and queries.
+    """
+    # Of equal scores the earlier one is kept.
+    ids = sorted(collection.documents, reverse=True)
+    count, total = len(collection.queries), len(collection.queries) + len(ids)
+    queries = jnp.asarray(
+        np.concatenate(list(embedder.embed(collection.queries.values(), total=total)))
+    )
+    scores = jnp.full((count, DEPTH), -jnp.inf)
+    numbers = jnp.full((count, DEPTH), -1)
+    texts, first = (collection.documents[key] for key in ids), 0
+    for vectors in embedder.embed(texts, total=total, first=count):
+        scores, numbers = _keep_nearest(scores, numbers, queries, vectors, first)
+        first += len(vectors)
+    rows = np.asarray(numbers).tolist()
+    return {
+        query: [ids[number] for number in row if number >= 0]
+        for query, row in zip(collection.queries, rows, strict=True)
+    }
+
+
+@jax.jit
+def _keep_nearest(
+    scores: Float[Array, "Q K"],
+    numbers: Int[Array, "Q K"],
+    queries: Float[Array, "Q D"],
+    documents: Float[Array, "n D"],
+    first: Int[Array, ""],
+) -> tuple[Float[Array, "Q K"], Int[Array, "Q K"]]:
+    """Merges more documents, numbered from `first`, into the K nearest ones of each query."""
+    # The default precision of accelerators is lower, and would reorder near neighbours.
+    new_scores = jnp.matmul(queries, documents.T, precision=jax.lax.Precision.HIGHEST)
+    new_numbers = jnp.broadcast_to(first + jnp.arange(len(documents)), new_scores.shape)
+    best, chosen = jax.lax.top_k(jnp.concatenate([scores, new_scores], axis=1), scores.shape[1])
+    merged = jnp.concatenate([numbers, new_numbers], axis=1)
+    return best, jnp.take_along_axis(merged, chosen, axis=1)

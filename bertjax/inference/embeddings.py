@@ -1,0 +1,93 @@
+"""Embed texts as unit vectors, whose dot product is their cosine similarity.
+
+load           run -> TextEmbedder
+TextEmbedder   texts -> unit vectors, in the memory of a few batches
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from jaxtyping import Float32
+
+from bertjax import pretrained
+from bertjax.errors import UserError
+from bertjax.inference import features
+from bertjax.inference.features import FeatureExtractor
+
+_BATCHES_PER_CHUNK = 8
+"""Number of batches among which texts are sorted by length, and after which progress is shown."""
+
+Progress = Callable[[float, str], None]
+"""Called with the share that is done, and a line of text."""
+
+
+@dataclasses.dataclass
+class TextEmbedder:
+    """Trained encoder that embeds texts.
+
+    Attributes:
+      extractor: The encoder, with pooling.
+      batch_size: Number of texts per batch, of similar length.
+      progress: Called after every few batches.
+      num_truncated: Number of texts so far that were longer than the maximum.
+    """
+
+    extractor: FeatureExtractor
+    batch_size: int
+    progress: Progress
+    num_truncated: int = 0
+
+    def embed(
+        self, texts: Iterable[str], *, total: int, first: int = 0
+    ) -> Iterator[Float32[np.ndarray, "n D"]]:
+        """Yields the unit vectors of groups of texts, in order.
+
+        Args:
+          texts: Texts; longer ones are truncated.
+          total: Number of all texts, for the progress.
+          first: Number of those that were embedded before.
+        """
+        done = first
+        for chunk, pooled in features.extract(
+            self.extractor, texts, "texts", batch_size=self.batch_size
+        ):
+            done += len(pooled)
+            self.num_truncated += chunk.num_truncated
+            self.progress(done / total, f"{done:,} of {total:,} texts")
+            norms = np.linalg.norm(pooled, axis=2)
+            # Without special tokens, an empty text has a vector of zeros.
+            yield pooled[:, 0] / np.maximum(norms, np.finfo(np.float32).tiny)
+
+
+def load(
+    model: str | pretrained.Pretrained,
+    *,
+    pooling: str,
+    max_length: int,
+    batch_size: int,
+    precision: str,
+    progress: Progress,
+) -> TextEmbedder:
+    """Loads an encoder that embeds texts.
+
+    Args:
+      model: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
+      pooling: `mean` or `cls`.
+      max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
+      batch_size: Number of texts per batch.
+      precision: As `config.model.precision`.
+      progress: Called from time to time.
+
+    Raises:
+      UserError: there is no such run or pooling, the run has no encoder of texts, the sequence is
+        longer than the model's positions, or `pooling` is cls and the tokenizer has no [CLS].
+    """
+    if pooling not in ("mean", "cls"):
+        raise UserError(f"pooling: got {pooling!r}, expected mean or cls")
+    extractor = features.load(
+        model, pooling=pooling, max_seq_length=max_length, truncate=True, precision=precision
+    )
+    size = batch_size * _BATCHES_PER_CHUNK
+    reader = dataclasses.replace(extractor.reader, texts_per_chunk=size)
+    return TextEmbedder(dataclasses.replace(extractor, reader=reader), batch_size, progress)
