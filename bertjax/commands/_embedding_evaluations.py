@@ -6,7 +6,7 @@ from bertjax.commands import _flags
 
 _STS = """\
 examples:
-  bertjax evaluate sts --model MINILM --data glue
+  bertjax evaluate sts --model runs/minilm --data glue
   bertjax evaluate sts --model runs/bert --data glue/STS-B/test_labelled.tsv --json
   bertjax evaluate sts --model runs/bert --data pairs.csv --text a --text_pair b --label score
 
@@ -15,11 +15,12 @@ table (.tsv, .csv, .jsonl, .parquet) with a pair of sentences and a score per ro
 
 Prints the correlations, Pearson and Spearman, of the scores with the cosines of
 the embeddings. Publications report Spearman (Reimers and Gurevych 2019).
+--precision float32 is slower, and gives the results of PyTorch.
 """
 
 _RETRIEVAL = """\
 examples:
-  bertjax evaluate retrieval --model MINILM --data beir/scifact
+  bertjax evaluate retrieval --model runs/minilm --data beir/scifact
   bertjax evaluate retrieval --model runs/bert --data beir/nfcorpus --max_length 256 --json
 
 --data is a folder in the layout of BEIR (Thakur et al. 2021):
@@ -30,7 +31,8 @@ The files may be compressed.
 
 Each query is compared with all documents (title and text) by the cosine of the
 embeddings. Prints nDCG@10, MRR@10 and Recall@100 as trec_eval computes them,
-means over the judged queries.
+means over the judged queries. --precision float32 is slower, and gives the
+results of PyTorch.
 """
 
 
@@ -73,13 +75,10 @@ def add_sts(commands) -> None:
     add = parser.add_argument
     _flags.add_model(parser)
     add("--data", required=True, metavar="PATH", help="folder of GLUE, tfds:DIR, or a table")
-    for name, column in (("text", "first sentence"), ("text_pair", "second"), ("label", "score")):
-        add(
-            f"--{name}",
-            default="",
-            metavar="COLUMN",
-            help=f"column of the {column} in a table (default: guessed)",
-        )
+    columns = {"text": "first sentence", "text_pair": "second sentence", "label": "score"}
+    for name, content in columns.items():
+        help_text = f"column of the {content} in a table (default: detected)"
+        add(f"--{name}", default="", metavar="COLUMN", help=help_text)
     _add_embedding(parser, "sentences")
 
 

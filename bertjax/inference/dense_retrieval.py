@@ -54,7 +54,7 @@ def read(data: str, split: str = "test") -> Collection:
 
     Raises:
       UserError: a file or column is missing, an id occurs twice, a judgement names an unknown query
-        or document, or a gain is no integer.
+        or document, or a gain is not an integer.
     """
     folder = pathlib.Path(data)
     if not folder.is_dir():

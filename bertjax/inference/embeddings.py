@@ -19,7 +19,7 @@ _BATCHES_PER_CHUNK = 8
 """Number of batches among which texts are sorted by length, and after which progress is shown."""
 
 Progress = Callable[[float, str], None]
-"""Called with the share that is done, and a line of text."""
+"""Called with the share of the work that is done, and a line of text."""
 
 
 @dataclasses.dataclass

@@ -205,13 +205,13 @@ def sts(
       max_length: Longer sequences are truncated; 0 for the model's maximum, or 512.
       batch_size: Sentences per batch.
       precision: As `config.model.precision`.
-      progress: Called with the share that is done, and a line of text.
+      progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
       `pearson_cosine`, `spearman_cosine`, and the numbers of `pairs` and of `truncated` sentences.
 
     Raises:
-      UserError: there is no such model, data or column, or a score is no number.
+      UserError: there is no such model, data or column, or a score is not a number.
     """
     columns = {"text": text, "text_pair": text_pair, "label": label}
     examples = similarity.read(str(copies.local_copy(data)), columns)
@@ -249,7 +249,7 @@ def retrieval(
       max_length: Longer sequences are truncated; 0 for the model's maximum, or 512.
       batch_size: Texts per batch.
       precision: As `config.model.precision`.
-      progress: Called with the share that is done, and a line of text.
+      progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
       `ndcg@10`, `mrr@10` and `recall@100`, and the numbers of `queries`, `documents`, `judgements`,

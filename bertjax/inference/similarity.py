@@ -29,8 +29,8 @@ def read(data: str, columns: Mapping[str, str]) -> SequenceExamples:
       columns: Columns of a table: `text`, `text_pair` and `label`; "" for one with a common name.
 
     Raises:
-      UserError: the data or a column is missing, a score is no number, or there are fewer than two
-        pairs.
+      UserError: the data or a column is missing, a score is not a number, or there are fewer than
+        two pairs.
     """
     if data.startswith("tfds:") or pathlib.Path(data).is_dir():
         for option, name in columns.items():

@@ -117,7 +117,7 @@ def test_the_dev_split_of_glue_is_read(tmp_path):
         ("sentence1\tsentence2\tscore\na\tb\t1\n", {}, "got 1 pair, expected two or more"),
         ("sentence1\tsentence2\tscore\na\tb\tgood\n", {}, ":2: label: got 'good', expected a num"),
         ("sentence1\tsentence2\tscore\na\t\t1\n", {}, ":2: column 'sentence2' is empty"),
-        ("a\tb\tscore\nx\ty\t1\n", {}, "cannot tell the column of the texts among a, b, score"),
+        ("a\tb\tscore\nx\ty\t1\n", {}, "cannot detect the column of the texts among a, b, score"),
         ("a\tb\tscore\nx\ty\t1\n", {"text": "c"}, "has no column 'c': got a, b, score"),
         ("text\tb\tscore\nx\ty\t1\n", {}, "'text', of text, b, score; expected two"),
     ],

@@ -25,7 +25,7 @@ _WIDTH = 100
 _SHARE = 0.1
 """Share of the dev split if the config leaves it open."""
 _NO_SCORE = ", or set --config.task.problem_type=single_label_classification"
-"""What to do about the label of a regression that is no number."""
+"""What to do about the label of a regression that is not a number."""
 
 
 class DataFields(dataset.DataFields):

@@ -109,7 +109,7 @@ def to_scores(
     Args:
       values: The labels.
       places: The place of each, for error messages.
-      remedy: What else to do about a label that is no number, in messages.
+      remedy: What else to do about a label that is not a number, in messages.
 
     Raises:
       UserError: a label is not a finite number.
