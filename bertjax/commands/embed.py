@@ -76,8 +76,8 @@ def main(argv: list[str]) -> None:
         if not count:
             raise UserError(f"{source} has no text: expected one per line")
     if truncated:
-        room = encoding.reader.max_text_tokens
-        print(f"note: texts truncated to {room} tokens: {truncated:,}", file=sys.stderr)
+        max_tokens = encoding.reader.max_text_tokens
+        print(f"note: texts truncated to {max_tokens} tokens: {truncated:,}", file=sys.stderr)
     rows = "tokens" if tokens else "texts"
     print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {shape[-1]:,}")
 

@@ -44,32 +44,32 @@ class Plan(NamedTuple):
 def plan(counts: Int[np.ndarray, " L_and_1"]) -> Plan:
     """Plan the rows of L tokens for `counts[s]` pieces of each size s from 1 to L."""
     length = len(counts) - 1
-    by_room: dict[int, list[_Bins]] = {}
+    by_capacity: dict[int, list[_Bins]] = {}
     for size in range(length, 0, -1):
-        _place(size, int(counts[size]), length, by_room)
-    return _to_plan([bins for room in sorted(by_room) for bins in by_room[room]])
+        _place(size, int(counts[size]), length, by_capacity)
+    return _to_plan([bins for capacity in sorted(by_capacity) for bins in by_capacity[capacity]])
 
 
-def _place(size: int, count: int, length: int, by_room: dict[int, list[_Bins]]) -> None:
+def _place(size: int, count: int, length: int, by_capacity: dict[int, list[_Bins]]) -> None:
     """Put pieces of one size where the least room remains, or into new rows."""
-    rooms = sorted(room for room in by_room if room >= size)
+    capacities = sorted(capacity for capacity in by_capacity if capacity >= size)
     while count:
-        room = rooms[0] if rooms else length
-        bins = by_room[room].pop() if rooms else _Bins((), count)
-        if rooms and not by_room[room]:
-            del by_room[room]
-            del rooms[0]
+        capacity = capacities[0] if capacities else length
+        bins = by_capacity[capacity].pop() if capacities else _Bins((), count)
+        if capacities and not by_capacity[capacity]:
+            del by_capacity[capacity]
+            del capacities[0]
         # A row into which a piece was put has the least room for the next piece of the same size.
-        fitting = room // size
+        fitting = capacity // size
         full = min(bins.count, count // fitting)
         rest = min(count - full * fitting, fitting) if full < bins.count else 0
         for pieces, number in ((fitting, full), (rest, 1)):
             if pieces and number:
                 filled = _Bins((*bins.sizes, *(size,) * pieces), number)
-                by_room.setdefault(room - pieces * size, []).append(filled)
+                by_capacity.setdefault(capacity - pieces * size, []).append(filled)
         unused = bins.count - full - (rest > 0)
         if unused and bins.sizes:
-            by_room.setdefault(room, []).append(bins._replace(count=unused))
+            by_capacity.setdefault(capacity, []).append(bins._replace(count=unused))
         count -= full * fitting + rest
 
 

@@ -172,8 +172,8 @@ class Examples:
         own, others = np.arange(len(example)), np.arange(len(example), len(text.row))
         a, b, random_b = a.take(own), b.take(own), b.take(others)
         if self.format == "segment-pair":
-            room = places.capacity - places.skipped - a.length
-            random_b = segments.fill(table, random_b, room[rows])
+            capacity = places.capacity - places.skipped - a.length
+            random_b = segments.fill(table, random_b, capacity[rows])
         for values, random_values in zip(b, random_b, strict=True):
             values[rows] = random_values
         return table, self._truncate(epoch, example, a, b), is_random

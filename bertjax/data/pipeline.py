@@ -75,17 +75,17 @@ class Batches(Iterator[tuple[int, HostBatch]]):
         jobs: Iterator[Callable[[], list[tuple[int, HostBatch]]]],
         *,
         threads: int,
-        ahead: int,
+        num_pending: int,
     ):
         """Start the threads.
 
         Args:
           jobs: Functions that build the batches of some steps, in order.
           threads: Number of threads.
-          ahead: Number of jobs that are submitted before their batches are needed.
+          num_pending: Number of jobs that are submitted before their batches are needed.
         """
         self.wait_seconds = 0.0
-        self._jobs, self._ahead = jobs, ahead
+        self._jobs, self._num_pending = jobs, num_pending
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, "bertjax-batches")
         self._submitted: collections.deque[concurrent.futures.Future] = collections.deque()
         self._ready: collections.deque[tuple[int, HostBatch]] = collections.deque()
@@ -107,7 +107,7 @@ class Batches(Iterator[tuple[int, HostBatch]]):
         return self._ready.popleft()
 
     def _submit(self) -> None:
-        while len(self._submitted) < self._ahead and (job := next(self._jobs, None)):
+        while len(self._submitted) < self._num_pending and (job := next(self._jobs, None)):
             self._submitted.append(self._pool.submit(job))
 
     def close(self) -> None:
@@ -166,8 +166,8 @@ def phased_batches(
     for phase in phases:
         _check_size(phase)
     group = min(_steps_per_job(phase.batch_size, phase.rows) for phase in phases)
-    ahead = threads + -(-prefetch // group)
-    return Batches(_training_jobs(phases, start_step), threads=threads, ahead=ahead)
+    num_pending = threads + -(-prefetch // group)
+    return Batches(_training_jobs(phases, start_step), threads=threads, num_pending=num_pending)
 
 
 def evaluation_batches(
@@ -185,7 +185,7 @@ def evaluation_batches(
     """
     group = _steps_per_job(batch_size, rows)
     jobs = _evaluation_jobs(examples, batch_size, rows, group)
-    return Batches(jobs, threads=threads, ahead=threads + -(-prefetch // group))
+    return Batches(jobs, threads=threads, num_pending=threads + -(-prefetch // group))
 
 
 def _check_size(phase: Phase) -> None:

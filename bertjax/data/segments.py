@@ -114,15 +114,15 @@ def split(
     )
 
 
-def fill(table: SentenceTable, text: Segment, room: Rows) -> Segment:
-    """Create segments of as many sentences as fit into `room` tokens, but at least one.
+def fill(table: SentenceTable, text: Segment, max_tokens: Rows) -> Segment:
+    """Create segments of as many sentences as fit into `max_tokens` tokens, but at least one.
 
     Args:
       table: The table of the segments.
       text: Segments at whose starts the new ones start.
-      room: Number of tokens of each segment.
+      max_tokens: Number of tokens of each segment.
     """
-    stop = table.after_last_until(text.begin + room)
+    stop = table.after_last_until(text.begin + max_tokens)
     stop = np.clip(stop, text.first + 1, table.row_begin[text.row + 1])
     return make_segments(table, text.row, text.first, stop)
 

@@ -224,7 +224,7 @@ def attend(
         dropout_mask = dropout.sample_mask(scores_BHLM.shape, train=train)
         return masked_softmax_attention(scores_BHLM, visible, dropout_mask, value)
 
-    if bias is not None or not local_attention.pays_off(mask):
+    if bias is not None or not local_attention.is_applicable(mask):
         return attend_to_all(query, key, value, mask.array())
     context = attend_to_all(*local_attention.split(query, key, value, mask))
     return local_attention.merge(context, query.shape[1], len(query))

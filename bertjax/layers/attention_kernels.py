@@ -45,7 +45,7 @@ compiled steps (2026-11-23).
 _LANES = 128
 """Width of a TPU's vector registers; block sizes are multiples of it."""
 _LARGEST_BLOCK = 512
-_WIDEST_HEAD = 128
+_MAX_WIDTH = 128
 
 Attend = Callable[[Array, Array, Array, Mask], Array]
 
@@ -128,10 +128,8 @@ def _unsupported(kernel: str, spec: AttentionSpec) -> str:
     if kernel == "cudnn":
         if spec.dtype not in ("bfloat16", "float16"):
             return f"cudnn requires bfloat16 or float16, got {spec.dtype}"
-        if spec.head_width % 8 or spec.head_width > _WIDEST_HEAD:
-            return (
-                f"cudnn requires a head width of 8, 16, ... {_WIDEST_HEAD}, got {spec.head_width}"
-            )
+        if spec.head_width % 8 or spec.head_width > _MAX_WIDTH:
+            return f"cudnn requires a head width of 8, 16, ... {_MAX_WIDTH}, got {spec.head_width}"
         if spec.queries % 2 or spec.keys % 2:
             return f"cudnn requires even lengths, got {spec.queries} and {spec.keys}"
         return ""
@@ -279,23 +277,25 @@ def _segments(
     mask: Mask, batch: int, queries: int, keys: int
 ) -> tuple[Int[Array, "B L"], Int[Array, "B M"]]:
     """The mask as segment ids: a query sees the keys of its segment; masked keys have 0."""
-    of_queries, of_keys = jnp.ones((2, batch, 1), jnp.int32)
+    query_segments, key_segments = jnp.ones((2, batch, 1), jnp.int32)
     if mask.packed_segment_ids is not None:
-        of_queries, of_keys = (
+        query_segments, key_segments = (
             jnp.where(mask.packed_segment_ids == 0, -1, mask.packed_segment_ids),
             mask.packed_segment_ids,
         )
     if mask.key_mask is not None:
-        of_keys = jnp.where(mask.key_mask, of_keys, 0)
-    return jnp.broadcast_to(of_queries, (batch, queries)), jnp.broadcast_to(of_keys, (batch, keys))
+        key_segments = jnp.where(mask.key_mask, key_segments, 0)
+    return jnp.broadcast_to(query_segments, (batch, queries)), jnp.broadcast_to(
+        key_segments, (batch, keys)
+    )
 
 
 def _splash_on_a_device(
     query: Float[Array, "b L h K"],
     key: Float[Array, "b M h K"],
     value: Float[Array, "b M h K"],
-    of_queries: Int[Array, "b L"],
-    of_keys: Int[Array, "b M"],
+    query_segments: Int[Array, "b L"],
+    key_segments: Int[Array, "b M"],
     *,
     causal: bool,
     window: tuple[int, int] | None,
@@ -305,35 +305,35 @@ def _splash_on_a_device(
 
     length, heads, width = query.shape[1:]
     shape = length, key.shape[1]
-    seen = splash_attention.CausalMask(shape) if causal else splash_attention.FullMask(shape)
+    mask = splash_attention.CausalMask(shape) if causal else splash_attention.FullMask(shape)
     if window is not None:
         around = (window[1] // 2, window[1] // 2)
         local = splash_attention.LocalMask(shape, window_size=around, offset=0)
-        seen = seen & local if causal else local
+        mask = mask & local if causal else local
     kernel = splash_attention.make_splash_mha(
-        splash_attention.MultiHeadMask([seen] * heads),
+        splash_attention.MultiHeadMask([mask] * heads),
         block_sizes=_block_sizes(splash_attention.BlockSizes, *shape),
         head_shards=1,
         q_seq_shards=1,
         interpret=interpret,
     )
 
-    def of_example(query, key, value, of_queries, of_keys):
-        return kernel(query, key, value, splash_attention.SegmentIds(of_queries, of_keys))
+    def attend_example(query, key, value, query_segments, key_segments):
+        return kernel(query, key, value, splash_attention.SegmentIds(query_segments, key_segments))
 
     scaled = query * jnp.asarray(width**-0.5, query.dtype)
     heads_first = (jnp.swapaxes(x, 1, 2) for x in (scaled, key, value))
-    return jnp.swapaxes(jax.vmap(of_example)(*heads_first, of_queries, of_keys), 1, 2)
+    return jnp.swapaxes(jax.vmap(attend_example)(*heads_first, query_segments, key_segments), 1, 2)
 
 
 def _block_sizes(kind: type, queries: int, keys: int):
     """The largest possible blocks, and one fused kernel for the whole backward pass."""
-    of_queries, of_keys = _block(queries), _block(keys)
+    query_block, key_block = _block(queries), _block(keys)
     return kind(
-        block_q=of_queries,
-        block_kv=of_keys,
-        block_q_dkv=of_queries,
-        block_kv_dkv=of_keys,
+        block_q=query_block,
+        block_kv=key_block,
+        block_q_dkv=query_block,
+        block_kv_dkv=key_block,
         use_fused_bwd_kernel=True,
     )
 

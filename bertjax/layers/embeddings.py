@@ -122,7 +122,7 @@ def _normalize(
     return y.astype(x.dtype)
 
 
-_LONGEST_WAVE = 10_000.0
+_MAX_WAVELENGTH = 10_000.0
 
 
 def sinusoids(length: int, width: int) -> Float[np.ndarray, "L D"]:
@@ -136,7 +136,7 @@ def sinusoids(length: int, width: int) -> Float[np.ndarray, "L D"]:
 
 def sinusoids_at(positions: Int[np.ndarray, " L"], width: int) -> Float[np.ndarray, "L D"]:
     """Sinusoidal embeddings of given positions or distances, which may be negative."""
-    frequencies = _LONGEST_WAVE ** (-np.arange(0, width, 2) / width)
+    frequencies = _MAX_WAVELENGTH ** (-np.arange(0, width, 2) / width)
     angles = positions[:, None] * frequencies
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width].astype(np.float32)
 

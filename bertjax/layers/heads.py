@@ -194,8 +194,8 @@ def token_output(
     if encoded.layers is not None:
         sequence = ScalarMix(mix_layer_norm, name="mix")(encoded.layers)
     if transform:
-        made = prediction_transform(encoder, "transform", features=encoder.hidden_size)
-        sequence = made(sequence)
+        prediction_head = prediction_transform(encoder, "transform", features=encoder.hidden_size)
+        sequence = prediction_head(sequence)
     return sequence
 
 

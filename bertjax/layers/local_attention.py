@@ -22,7 +22,7 @@ class Blocks(NamedTuple):
     mask: Bool[Array, "R 1 S T"]
 
 
-def pays_off(mask: Mask) -> bool:
+def is_applicable(mask: Mask) -> bool:
     """Whether the mask allows attention in blocks, and these have fewer keys than the sequence."""
     if mask.window is None or mask.pairs is not None or mask.causal:
         return False
@@ -36,7 +36,7 @@ def split(
     value: Float[Array, "B L H K"],
     mask: Mask,
 ) -> Blocks:
-    """Divides an attention whose mask `pays_off` into blocks; the last one may be padded."""
+    """Divides an attention whose mask `is_applicable` into blocks; the last one may be padded."""
     length, width = mask.window
     size = _block_size(width)
     padding = -length % size

@@ -194,9 +194,9 @@ class BidirectionalStack(nn.Module):
                 own = State(state.cell[:, layer, side], state.hidden[:, layer, side])
                 dropped = Dropout(self.dropout_rate)(inputs[side], train=train)
                 lstm = self._lstm(direction, layer)
-                made, own = lstm(dropped, mask, own)
+                hidden, own = lstm(dropped, mask, own)
                 has_residual = layer and not self.without_skip_connections
-                inputs[side] = made + dropped * mask[..., None] if has_residual else made
+                inputs[side] = hidden + dropped * mask[..., None] if has_residual else hidden
                 after.append(own)
             outputs.append(jnp.concatenate(inputs, axis=-1))
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *after)
@@ -341,7 +341,7 @@ class BiLSTM(nn.Module):
             )
         for layer in range(self.num_layers):
             dropped = Dropout(self.dropout_rate)(x, train=train)
-            made = [
+            directions = [
                 LSTM(
                     self.cells,
                     direction == "backward",
@@ -350,5 +350,5 @@ class BiLSTM(nn.Module):
                 )(dropped, mask)
                 for direction in DIRECTIONS
             ]
-            x = jnp.concatenate(made, axis=-1)
+            x = jnp.concatenate(directions, axis=-1)
         return x

@@ -47,7 +47,7 @@ def probabilities(problem_type: str, logits: Float[np.ndarray, "n C"]) -> Float[
     return softmax(logits, axis=-1) if problem_type == SINGLE_LABEL else expit(logits)
 
 
-def predicted(logits: Outputs, references: References) -> np.ndarray:
+def predict_classes(logits: Outputs, references: References) -> np.ndarray:
     """Predicted classes, in the form of the references: the most likely one, or all above 1/2."""
     return logits.argmax(axis=-1) if references.ndim == 1 else logits >= 0
 
@@ -60,7 +60,7 @@ def per_class(
 
     return precision_recall_fscore_support(
         references,
-        predicted(logits, references),
+        predict_classes(logits, references),
         labels=np.arange(logits.shape[1]),
         average=None,
         zero_division=0.0,
@@ -72,11 +72,11 @@ def confusion(
 ) -> Int[np.ndarray, "C C"]:
     """Number of examples of each class (row) that are predicted as each class (column)."""
     count = logits.shape[1]
-    cells = references * count + predicted(logits, references)
+    cells = references * count + predict_classes(logits, references)
     return np.bincount(cells, minlength=count**2).reshape(count, count)
 
 
-def _occurring(
+def _occurring_classes(
     classes: Int[np.ndarray, " n"] | Bool[np.ndarray, "n C"], count: int
 ) -> Bool[np.ndarray, " C"]:
     return classes.any(axis=0) if classes.ndim == 2 else np.bincount(classes, minlength=count) > 0
@@ -87,9 +87,9 @@ def _mean_over_classes(measure: int) -> Callable[[Outputs, References], float]:
 
     def compute(logits: Outputs, references: References) -> float:
         values, count = per_class(logits, references)[measure], logits.shape[1]
-        made = predicted(logits, references)
-        found = _occurring(made, count) | _occurring(references, count)
-        return float(values[found].mean()) if found.any() else 0.0
+        predictions = predict_classes(logits, references)
+        present = _occurring_classes(predictions, count) | _occurring_classes(references, count)
+        return float(values[present].mean()) if present.any() else 0.0
 
     return compute
 
@@ -108,23 +108,23 @@ def _micro_f1(logits: Outputs, references: References) -> float:
     """F1 of all pairs of an example and a class; with one class per example it is the accuracy."""
     if references.ndim == 1:
         return _accuracy(logits, references)
-    made = predicted(logits, references)
-    both = made.sum() + references.sum()
-    return float(2 * (made & references).sum() / both) if both else 0.0
+    predictions = predict_classes(logits, references)
+    both = predictions.sum() + references.sum()
+    return float(2 * (predictions & references).sum() / both) if both else 0.0
 
 
 def _accuracy(logits: Outputs, references: References) -> float:
     """Fraction of examples whose class, or all of whose labels, are right."""
-    same = predicted(logits, references) == references
+    same = predict_classes(logits, references) == references
     return float(same.reshape(len(same), -1).all(axis=1).mean()) if len(same) else 0.0
 
 
 def _f1(logits: Outputs, references: References) -> float:
-    return classification.f1(predicted(logits, references), references)
+    return classification.f1(predict_classes(logits, references), references)
 
 
 def _matthews(logits: Outputs, references: References) -> float:
-    return classification.matthews(predicted(logits, references), references)
+    return classification.matthews(predict_classes(logits, references), references)
 
 
 def _ranking(name: str) -> Callable[[Outputs, References], float]:
@@ -134,12 +134,12 @@ def _ranking(name: str) -> Callable[[Outputs, References], float]:
         from sklearn import metrics
 
         kind = SINGLE_LABEL if references.ndim == 1 else MULTI_LABEL
-        found = probabilities(kind, logits)
+        probability = probabilities(kind, logits)
         values = []
         for c in range(logits.shape[1]):
             true = references == c if references.ndim == 1 else references[:, c]
             if true.any() and not true.all():
-                values.append(getattr(metrics, name)(true, found[:, c]))
+                values.append(getattr(metrics, name)(true, probability[:, c]))
         return float(np.mean(values)) if values else 0.0
 
     return compute

@@ -130,10 +130,10 @@ class Model(nn.Module):
         self.dropout = Dropout(self.hidden_dropout_prob)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
-        there = masks.padding_mask(batch["attention_mask"])
-        words = self.words(batch["char_ids"]) * there[..., None]
+        padding_mask = masks.padding_mask(batch["attention_mask"])
+        words = self.words(batch["char_ids"]) * padding_mask[..., None]
         before = self.state.recall(batch, len(words))
-        layers, after = self.recurrent(words, there, before, train=train)
+        layers, after = self.recurrent(words, padding_mask, before, train=train)
         self.state.keep(batch, after)
         layers = (jnp.concatenate([words, words], axis=-1), *layers)
         return Encoded(

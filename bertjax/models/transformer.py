@@ -39,12 +39,12 @@ class DecoderState(NamedTuple):
     """State of autoregressive decoding.
 
     Attributes:
-      kept: Cache of each layer.
+      caches: Cache of each layer.
       mask: Padding mask of the source.
       length: Number of decoded tokens.
     """
 
-    kept: tuple[LayerCache, ...]
+    caches: tuple[LayerCache, ...]
     mask: Bool[Array, "B M"]
     length: Int[Array, " B"]
 
@@ -120,15 +120,17 @@ class Model(nn.Module):
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         embedded = self._embed(batch["input_ids"], train=train)
         memory, states = self.layers(embedded, masks.from_batch(batch), train=train)
-        there = masks.padding_mask(batch["attention_mask"])
+        padding_mask = masks.padding_mask(batch["attention_mask"])
         ids = batch.get("decoder_input_ids", batch["input_ids"])
-        said = self._embed(ids, batch.get("decoder_positions"), memory.shape[1], train=train)
-        source = Source(masks.causal(ids.shape[1]), memory, masks.padding(there))
-        decoded, _ = self.decoder_layers(said, source, train=train)
+        decoder_input = self._embed(
+            ids, batch.get("decoder_positions"), memory.shape[1], train=train
+        )
+        source = Source(masks.causal(ids.shape[1]), memory, masks.padding(padding_mask))
+        decoded, _ = self.decoder_layers(decoder_input, source, train=train)
         return Encoded(
             memory,
             hidden_states=None if states is None else (embedded, *states),
-            cls_state=None if "decoder_input_ids" in batch else last_token(decoded, there),
+            cls_state=None if "decoder_input_ids" in batch else last_token(decoded, padding_mask),
             decoded=decoded,
         )
 
@@ -146,27 +148,27 @@ class Model(nn.Module):
         embedded = self._embed(batch["input_ids"], train=False)
         memory, _ = self.layers(embedded, masks.from_batch(batch), train=False)
         size, heads = len(memory), self.num_attention_heads
-        nothing = jnp.zeros((size, length, heads, self.hidden_size // heads), memory.dtype)
-        kept = tuple(
-            LayerCache(KeysValues(nothing, nothing), block(memory, method="read"))
+        zeros = jnp.zeros((size, length, heads, self.hidden_size // heads), memory.dtype)
+        caches = tuple(
+            LayerCache(KeysValues(zeros, zeros), block(memory, method="read"))
             for block in self._decoder_blocks()
         )
-        there = masks.padding_mask(batch["attention_mask"])
-        return DecoderState(kept, there, jnp.zeros(size, jnp.int32))
+        padding_mask = masks.padding_mask(batch["attention_mask"])
+        return DecoderState(caches, padding_mask, jnp.zeros(size, jnp.int32))
 
     def step(
-        self, said: DecoderState, tokens: Int[Array, " B"]
+        self, state: DecoderState, tokens: Int[Array, " B"]
     ) -> tuple[Float[Array, "B V"], DecoderState]:
         """Decodes one step: appends a token to each row and returns logits of the next."""
-        at, max_length = said.length[0], said.kept[0].past.key.shape[1]
-        visible = masks.padding((jnp.arange(max_length) <= at)[None])
-        x = self._embed(tokens[:, None], at[None, None], max_length, train=False)
-        kept = []
-        for block, own in zip(self._decoder_blocks(), said.kept, strict=True):
-            x, past = block(x, own, at, visible, masks.padding(said.mask), method="step")
-            kept.append(own._replace(past=past))
+        position, max_length = state.length[0], state.caches[0].past.key.shape[1]
+        visible = masks.padding((jnp.arange(max_length) <= position)[None])
+        x = self._embed(tokens[:, None], position[None, None], max_length, train=False)
+        caches = []
+        for block, cache in zip(self._decoder_blocks(), state.caches, strict=True):
+            x, past = block(x, cache, position, visible, masks.padding(state.mask), method="step")
+            caches.append(cache._replace(past=past))
         scores = self.attend(x[:, 0]).astype(jnp.float32)
-        return scores, DecoderState(tuple(kept), said.mask, said.length + 1)
+        return scores, DecoderState(tuple(caches), state.mask, state.length + 1)
 
     def _embed(
         self,
@@ -189,8 +191,8 @@ class Model(nn.Module):
         stacked = nn.meta.unbox(self.decoder_layers.variables["params"]["block"])
 
         def layer(number: int) -> Callable:
-            own = jax.tree.map(lambda x: x[number], stacked)
-            return functools.partial(block.apply, {"params": own})
+            params = jax.tree.map(lambda x: x[number], stacked)
+            return functools.partial(block.apply, {"params": params})
 
         return [layer(number) for number in range(self.num_hidden_layers)]
 

@@ -142,34 +142,36 @@ class Model(nn.Module):
     def _views(
         self,
         batch: Batch,
-        there: Bool[Array, "B T"] | None,
+        memory_mask: Bool[Array, "B T"] | None,
         targets: Int[Array, "B P"] | None,
         *,
         train: bool,
     ) -> Views:
         """Masks and segments of the streams, from padding, factorisation order and memory."""
         size, length = batch["input_ids"].shape
-        seen_BQL = jnp.broadcast_to(masks.from_batch(batch).array(), (size, 1, length, length))
+        mask_BQL = jnp.broadcast_to(masks.from_batch(batch).array(), (size, 1, length, length))
         segments = batch.get("segment_ids", jnp.zeros((size, length), jnp.int32))
-        if there is None:
-            there = jnp.zeros((size, 0), bool)
+        if memory_mask is None:
+            memory_mask = jnp.zeros((size, 0), bool)
         # Tokens of the memory belong to the first segment, as in the published code.
-        key_segments = jnp.pad(segments, ((0, 0), (there.shape[1], 0)))
+        key_segments = jnp.pad(segments, ((0, 0), (memory_mask.shape[1], 0)))
 
-        def view(seen, query_segments, positions=None):
-            remembered = jnp.broadcast_to(there[:, None, None], (*seen.shape[:3], there.shape[1]))
-            mask = jnp.concatenate([remembered, seen], axis=-1)
+        def view(key_mask, query_segments, positions=None):
+            memory_key_mask = jnp.broadcast_to(
+                memory_mask[:, None, None], (*key_mask.shape[:3], memory_mask.shape[1])
+            )
+            mask = jnp.concatenate([memory_key_mask, key_mask], axis=-1)
             return View(mask, query_segments[:, :, None] != key_segments[:, None], positions)
 
-        streams = (view(seen_BQL, segments),)
+        streams = (view(mask_BQL, segments),)
         if targets is not None:
             earlier, itself = masks.order_masks(batch["prediction_order"])
             rows = targets[:, None, :, None]
-            asked = jnp.take_along_axis(seen_BQL & earlier, rows, axis=2)
+            query_mask = jnp.take_along_axis(mask_BQL & earlier, rows, axis=2)
             streams = (
-                view(seen_BQL & (earlier | itself), segments),
-                view(asked, jnp.take_along_axis(segments, targets, axis=1), targets),
+                view(mask_BQL & (earlier | itself), segments),
+                view(query_mask, jnp.take_along_axis(segments, targets, axis=1), targets),
             )
-        keys = there.shape[1] + length
+        keys = memory_mask.shape[1] + length
         signals = distance_signals(length, keys, self.hidden_size, self.clamp_len)
         return Views(streams, self.shared_dropout(jnp.asarray(signals), train=train))

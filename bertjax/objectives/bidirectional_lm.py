@@ -69,7 +69,7 @@ class Objective(pretrainer.Objective):
         )
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("bias", zeros, (size,))
-        labels, weights = self._wanted(batch, size)
+        labels, weights = self._targets(batch, size)
         losses, correct, metrics = [], [], {}
         for name, hidden in self._hidden(encoded.sequence, width).items():
             scores = layers_losses.chunked_softmax(
@@ -97,9 +97,9 @@ class Objective(pretrainer.Objective):
             "backward": jnp.concatenate([sequence[:, 1:, width:], edge], axis=1),
         }
 
-    def _wanted(self, batch: Batch, size: int) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-        ids, there = batch["input_ids"], masks.padding_mask(batch["attention_mask"])
-        weights = (there & ~self._never(ids)).astype(jnp.float32)
+    def _targets(self, batch: Batch, size: int) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+        ids, padding_mask = batch["input_ids"], masks.padding_mask(batch["attention_mask"])
+        weights = (padding_mask & ~self._is_excluded(ids)).astype(jnp.float32)
         example_weight = batch.get("example_weight", jnp.ones(len(ids)))
         labels = ids if self.unk_id is None else jnp.where(ids < size, ids, self.unk_id)
         return labels, weights * example_weight[:, None]
@@ -117,9 +117,9 @@ class Objective(pretrainer.Objective):
             )
         return self.softmax_size or encoder.vocab_size
 
-    def _never(self, ids: Int[Array, "B L"]) -> Bool[Array, "B L"]:
-        never = [special for special in self.special_ids if special != self.unk_id]
-        return jnp.isin(ids, jnp.asarray(never, ids.dtype))
+    def _is_excluded(self, ids: Int[Array, "B L"]) -> Bool[Array, "B L"]:
+        excluded = [special for special in self.special_ids if special != self.unk_id]
+        return jnp.isin(ids, jnp.asarray(excluded, ids.dtype))
 
 
 def _scores(

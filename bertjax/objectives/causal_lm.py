@@ -45,7 +45,7 @@ class Objective(pretrainer.Objective):
 
         Evaluation has neither label smoothing nor z-loss: its loss has a perplexity.
         """
-        labels, weights = following(batch)
+        labels, weights = next_token_targets(batch)
         scores = self._label_scores(encoder, encoded.sequence, labels)
         weight_sum = weights.sum()
         accuracy = (jnp.sum(weights * scores.hits), weight_sum)
@@ -79,10 +79,12 @@ class Objective(pretrainer.Objective):
         return self.logits(encoder, encoded.sequence)
 
 
-def following(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+def next_token_targets(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """Labels, the next token of each one, and the weight of each prediction."""
-    input_ids, there = batch["input_ids"], masks.padding_mask(batch["attention_mask"])
+    input_ids, padding_mask = batch["input_ids"], masks.padding_mask(batch["attention_mask"])
     labels = jnp.roll(input_ids, -1, axis=1)
-    weights = (there & jnp.roll(there, -1, axis=1)).astype(jnp.float32).at[:, -1].set(0.0)
+    weights = (
+        (padding_mask & jnp.roll(padding_mask, -1, axis=1)).astype(jnp.float32).at[:, -1].set(0.0)
+    )
     example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
     return labels, weights * example_weight[:, None]

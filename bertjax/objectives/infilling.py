@@ -42,13 +42,15 @@ class Objective(pretrainer.Objective):
         """Masks spans; a batch with targets is returned unchanged."""
         if "target_ids" in batch:
             return batch
-        ids, there = batch["input_ids"], batch["attention_mask"]
+        ids, attention_mask = batch["input_ids"], batch["attention_mask"]
         shares = {"share": self.masked_share, "mean": self.mean_span_length}
-        text = spans.find_text(ids, there, self.special_ids)
-        drawn = spans.poisson_spans(batch["example_key"], text, ids.shape[1], **shares)
-        masks = jnp.full(drawn.begin.shape, self.mask_id, ids.dtype)
-        source = spans.replace_spans(ids, there, drawn, masks, ids.shape[1], self.pad_id)
-        return teacher_forcing.replace_source(batch, *source, ids, there, self.sep_id)
+        text = spans.find_text(ids, attention_mask, self.special_ids)
+        masked_spans = spans.poisson_spans(batch["example_key"], text, ids.shape[1], **shares)
+        masks = jnp.full(masked_spans.begin.shape, self.mask_id, ids.dtype)
+        source = spans.replace_spans(
+            ids, attention_mask, masked_spans, masks, ids.shape[1], self.pad_id
+        )
+        return teacher_forcing.replace_source(batch, *source, ids, attention_mask, self.sep_id)
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -106,13 +106,13 @@ class Objective(pretrainer.Objective):
                 f"num_attention_heads={encoder.num_attention_heads}, expected the teacher's "
                 f"{teacher.shape[2]}; make them equal"
             )
-        shown = masks.from_batch(batch).array()
-        keys = jnp.broadcast_to(shown, teacher[0, :, :1].shape).sum((1, 3))
+        mask = masks.from_batch(batch).array()
+        keys = jnp.broadcast_to(mask, teacher[0, :, :1].shape).sum((1, 3))
         total = 0.0
-        for layer, wanted in enumerate(teacher):
+        for layer, target in enumerate(teacher):
             own = encoder.attention_scores(states[layer], layer, batch)
-            squares = jnp.square(own - wanted).sum((1, 3))
-            total += squares / jnp.maximum(keys * wanted.shape[1], 1)
+            squares = jnp.square(own - target).sum((1, 3))
+            total += squares / jnp.maximum(keys * target.shape[1], 1)
         return total
 
     def _layers(self, student: int, teacher: int) -> tuple[int, ...]:
@@ -136,5 +136,5 @@ def _check_has_scores(whose: str, encoder: Encoder) -> None:
         )
 
 
-def _error(own: Float[Array, "B L D"], wanted: Float[Array, "B L D"]) -> Float[Array, "B L"]:
-    return jnp.square(own.astype(jnp.float32) - wanted.astype(jnp.float32)).mean(axis=-1)
+def _error(own: Float[Array, "B L D"], target: Float[Array, "B L D"]) -> Float[Array, "B L"]:
+    return jnp.square(own.astype(jnp.float32) - target.astype(jnp.float32)).mean(axis=-1)

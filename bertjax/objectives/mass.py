@@ -48,21 +48,21 @@ class Objective(pretrainer.Objective):
         """Masks a fragment; a batch with targets is returned unchanged."""
         if "target_ids" in batch:
             return batch
-        ids, there = batch["input_ids"], batch["attention_mask"]
+        ids, attention_mask = batch["input_ids"], batch["attention_mask"]
         max_length = ids.shape[1]
-        placing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
-        text = spans.find_text(ids, there, self.special_ids)
+        position_keys, mask_keys = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
+        text = spans.find_text(ids, attention_mask, self.special_ids)
         size = spans.round_share(text.size, self.fragment_share, max_length)
-        draws = jax.vmap(jax.random.uniform)(placing)
-        begin = text.begin + (draws * (text.size - size + 1)).astype(jnp.int32)
+        uniforms = jax.vmap(jax.random.uniform)(position_keys)
+        begin = text.begin + (uniforms * (text.size - size + 1)).astype(jnp.int32)
         length = teacher_forcing.round_up(math.ceil(self.fragment_share * max_length))
         length = min(length, max_length)
-        places = jnp.minimum(begin[:, None] + jnp.arange(length), max_length - 1)
+        positions = jnp.minimum(begin[:, None] + jnp.arange(length), max_length - 1)
         target_mask = teacher_forcing.length_mask(size, length)
-        hidden = masking.mask_tokens(
-            hiding,
+        masked_ids = masking.mask_tokens(
+            mask_keys,
             ids,
-            places,
+            positions,
             target_mask.astype(jnp.float32),
             mask_id=self.mask_id,
             vocab_size=self.vocab_size,
@@ -70,11 +70,11 @@ class Objective(pretrainer.Objective):
             mask_share=self.mask_share,
             random_share=self.random_share,
         )
-        target_ids = jnp.take_along_axis(ids, places, axis=1)
-        corrupted = teacher_forcing.replace_source(
-            batch, hidden, there, target_ids, target_mask, self.mask_id
+        target_ids = jnp.take_along_axis(ids, positions, axis=1)
+        masked_batch = teacher_forcing.replace_source(
+            batch, masked_ids, attention_mask, target_ids, target_mask, self.mask_id
         )
-        return {**corrupted, "decoder_positions": places}
+        return {**masked_batch, "decoder_positions": positions}
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

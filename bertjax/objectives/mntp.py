@@ -121,11 +121,11 @@ class Objective(mlm.Objective):
 
     def maskable(self, batch: Batch) -> Bool[Array, "B L"]:
         """Which tokens are neither padding nor special and follow a token of the same text."""
-        seen = masks.padding_mask(batch["attention_mask"])
-        follows = jnp.roll(seen, 1, axis=1).at[:, 0].set(False)
+        padding_mask = masks.padding_mask(batch["attention_mask"])
+        follows = jnp.roll(padding_mask, 1, axis=1).at[:, 0].set(False)
         if "pack_ids" in batch:
-            packs = batch["pack_ids"]
-            follows &= packs == jnp.roll(packs, 1, axis=1)
+            pack_ids = batch["pack_ids"]
+            follows &= pack_ids == jnp.roll(pack_ids, 1, axis=1)
         return super().maskable(batch) & follows
 
     def _limit(self, length: int) -> int:
@@ -140,5 +140,5 @@ class Objective(mlm.Objective):
             done = jnp.clip(batch["train_step"] / self.num_train_steps, 0.0, 1.0)
             share = self.masked_lm_prob + done * (self.final_masked_lm_prob - self.masked_lm_prob)
         available = maskable.sum(axis=1)
-        wanted = jnp.round(share * available).astype(jnp.int32).clip(1, limit)
-        return jnp.minimum(wanted, available)
+        num_masked = jnp.round(share * available).astype(jnp.int32).clip(1, limit)
+        return jnp.minimum(num_masked, available)

@@ -57,14 +57,16 @@ class Objective(pretrainer.Objective):
         """Samples targets and their order; a batch with an order is returned unchanged."""
         if "prediction_order" in batch:
             return batch
-        input_ids, there = batch["input_ids"], batch["attention_mask"]
+        input_ids, attention_mask = batch["input_ids"], batch["attention_mask"]
         special = jnp.isin(input_ids, jnp.asarray(self.special_ids, input_ids.dtype))
         choosing, ordering = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
-        positions, weights = self._choose(choosing, batch, there & ~special)
+        positions, weights = self._choose(choosing, batch, attention_mask & ~special)
         example_weight = batch.get("example_weight", jnp.ones(len(input_ids)))
         return {
             **batch,
-            "prediction_order": memory.sample_order(ordering, positions, weights, there & special),
+            "prediction_order": memory.sample_order(
+                ordering, positions, weights, attention_mask & special
+            ),
             "mlm_positions": positions,
             "mlm_labels": jnp.take_along_axis(input_ids, positions, axis=1),
             "mlm_weights": weights * example_weight[:, None],

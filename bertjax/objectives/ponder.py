@@ -29,7 +29,7 @@ class Objective(pretrainer.Objective):
                 "objective ponder requires a model with adaptive computation time; set "
                 "--config.model.name=universal_transformer"
             )
-        there = masks.padding_mask(batch["attention_mask"])
-        example_weight = batch.get("example_weight", jnp.ones(len(there)))
-        weights = there * example_weight[:, None]
+        padding_mask = masks.padding_mask(batch["attention_mask"])
+        example_weight = batch.get("example_weight", jnp.ones(len(padding_mask)))
+        weights = padding_mask * example_weight[:, None]
         return jnp.sum(weights * encoded.ponder), weights.sum(), {}

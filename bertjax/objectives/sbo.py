@@ -74,12 +74,12 @@ class Objective(pretrainer.Objective):
             name="position_embeddings",
         )
 
-        def neighbour(position):
+        def token_at(position):
             position = position.clip(0, sequence.shape[1] - 1)
             return jnp.take_along_axis(sequence, position[..., None], axis=1)
 
         place = table(place.clip(0, self.num_positions - 1))
-        hidden = jnp.concatenate([neighbour(before), neighbour(after), place], axis=-1)
+        hidden = jnp.concatenate([token_at(before), token_at(after), place], axis=-1)
         for features, name in ((encoder.hidden_size, "first"), (encoder.embedding_size, "second")):
             hidden = prediction_transform(encoder, name, features=features)(hidden)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
@@ -94,7 +94,9 @@ class Objective(pretrainer.Objective):
         place: Int[Array, "B P"],
     ) -> Float[Array, "B P"]:
         """1 where both neighbours exist and the position has an embedding."""
-        seen = masks.padding_mask(batch["attention_mask"])
-        length = seen.shape[1]
-        follows = jnp.take_along_axis(seen, after.clip(0, length - 1), axis=1) & (after < length)
+        padding_mask = masks.padding_mask(batch["attention_mask"])
+        length = padding_mask.shape[1]
+        follows = jnp.take_along_axis(padding_mask, after.clip(0, length - 1), axis=1) & (
+            after < length
+        )
         return ((before >= 0) & follows & (place < self.num_positions)).astype(jnp.float32)

@@ -36,8 +36,8 @@ class Objective(pretrainer.Objective):
                 "objective seq2seq requires sources and targets; set --config.data.format and "
                 "--config.data.text_format to source-target"
             )
-        said = teacher_forcing.shift_right(batch["target_ids"], self.pad_id)
-        return {**batch, "decoder_input_ids": said}
+        decoder_input_ids = teacher_forcing.shift_right(batch["target_ids"], self.pad_id)
+        return {**batch, "decoder_input_ids": decoder_input_ids}
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

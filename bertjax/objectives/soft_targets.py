@@ -62,12 +62,12 @@ class Objective(pretrainer.Objective):
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Divergence from the teacher's distribution, and how often both predict the same."""
         logits, weights = self._student().scores(encoder, encoded, batch, train=train)
-        wanted, weight_sum = batch["teacher_scores"], weights.sum()
-        if wanted.shape[-1] == 1:
-            error = (logits - wanted)[..., 0]
+        teacher_logits, weight_sum = batch["teacher_scores"], weights.sum()
+        if teacher_logits.shape[-1] == 1:
+            error = (logits - teacher_logits)[..., 0]
             return jnp.sum(weights * jnp.square(error)), weight_sum, {}
-        agreed = losses.count_correct(logits, wanted.argmax(axis=-1), weights)
-        loss_sum = losses.divergence(logits, wanted, weights, self.temperature)
+        agreed = losses.count_correct(logits, teacher_logits.argmax(axis=-1), weights)
+        loss_sum = losses.divergence(logits, teacher_logits, weights, self.temperature)
         return loss_sum, weight_sum, {"agreement": (agreed, weight_sum)}
 
     @nn.nowrap
@@ -77,12 +77,12 @@ class Objective(pretrainer.Objective):
             return params
         teacher = frozen["teacher"]["params"]
         encoder = {
-            name: _spread(part, teacher["encoder"][name])
+            name: _select_layers(part, teacher["encoder"][name])
             if name == "layers"
-            else _same(part, teacher["encoder"][name], f"encoder/{name}")
+            else _require_same_shapes(part, teacher["encoder"][name], f"encoder/{name}")
             for name, part in params["encoder"].items()
         }
-        head = _same(params[self.of], teacher[self.of], self.of)
+        head = _require_same_shapes(params[self.of], teacher[self.of], self.of)
         return {**params, "encoder": encoder, self.of: head}
 
     def _student(self) -> Scored:
@@ -96,20 +96,22 @@ class Objective(pretrainer.Objective):
         return getattr(self.parent, self.of)
 
 
-def _spread(layers: Params, teacher: Params) -> Params:
+def _select_layers(layers: Params, teacher: Params) -> Params:
     """Layers of a deeper stack at even distances, including the first and the last."""
     count, deep = (len(jax.tree.leaves(tree)[0]) for tree in (layers, teacher))
     chosen = np.round(np.linspace(0, deep - 1, count)).astype(int)
-    return _same(layers, jax.tree.map(lambda leaf: leaf[chosen], teacher), "encoder/layers")
+    return _require_same_shapes(
+        layers, jax.tree.map(lambda leaf: leaf[chosen], teacher), "encoder/layers"
+    )
 
 
-def _same(own: Params, taken: Params, where: str) -> Params:
+def _require_same_shapes(own: Params, teacher: Params, where: str) -> Params:
     def shapes(tree):
         return jax.tree.map(jnp.shape, tree)
 
-    if shapes(own) != shapes(taken):
+    if shapes(own) != shapes(teacher):
         raise UserError(
             f"cannot initialise the student from its teacher: shape mismatch at {where}; use a "
             "teacher of the same width, or set begin_from_teacher to false"
         )
-    return taken
+    return teacher

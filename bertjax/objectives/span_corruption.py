@@ -50,20 +50,24 @@ class Objective(pretrainer.Objective):
         """Replaces spans by sentinels; a batch with targets is returned unchanged."""
         if "target_ids" in batch:
             return batch
-        ids, there = batch["input_ids"], batch["attention_mask"]
+        ids, attention_mask = batch["input_ids"], batch["attention_mask"]
         max_length = ids.shape[1]
         shares = {"share": self.noise_density, "mean": self.mean_noise_span_length}
-        text = spans.find_text(ids, there, self.special_ids)
-        drawn = spans.random_spans(batch["example_key"], text, max_length, **shares)
-        count = drawn.begin.shape[1]
+        text = spans.find_text(ids, attention_mask, self.special_ids)
+        masked_spans = spans.random_spans(batch["example_key"], text, max_length, **shares)
+        count = masked_spans.begin.shape[1]
         self._check(count)
-        sentinels = jnp.broadcast_to(self.vocab_size - 1 - jnp.arange(count), drawn.begin.shape)
+        sentinels = jnp.broadcast_to(
+            self.vocab_size - 1 - jnp.arange(count), masked_spans.begin.shape
+        )
         # Up to two special tokens of a full row are not part of the text.
         left = max_length - round(self.noise_density * (max_length - 2)) + count
         left = min(teacher_forcing.round_up(left), max_length)
-        source = spans.replace_spans(ids, there, drawn, sentinels, left, self.pad_id)
+        source = spans.replace_spans(
+            ids, attention_mask, masked_spans, sentinels, left, self.pad_id
+        )
         length = teacher_forcing.round_up(round(self.noise_density * max_length) + count + 1)
-        target = spans.gather_spans(ids, drawn, sentinels, self.sep_id, length, self.pad_id)
+        target = spans.gather_spans(ids, masked_spans, sentinels, self.sep_id, length, self.pad_id)
         return teacher_forcing.replace_source(batch, *source, *target, self.pad_id)
 
     def loss(

@@ -107,14 +107,14 @@ class Objective(pretrainer.Objective):
         drawing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
         kind = self._sample_kinds(drawing)
         hidden = self.mlm.prepare(encoder, {**batch, "example_key": hiding}, train=train)
-        there, segments = batch["attention_mask"], batch["segment_ids"]
+        attention_mask, segments = batch["attention_mask"], batch["segment_ids"]
         number = jnp.asarray([0, 2, 3, 4])[kind][:, None]
         whole = (kind == 0) | (kind == 3)
         return {
             **hidden,
             "example_key": batch["example_key"],
             "lm_kind": kind,
-            "attention_mask": masks.unified(kind, there, segments),
+            "attention_mask": masks.unified(kind, attention_mask, segments),
             "segment_ids": number + segments * whole[:, None],
         }
 
@@ -132,5 +132,5 @@ class Objective(pretrainer.Objective):
 
     def _sample_kinds(self, keys: Array) -> Int[Array, " B"]:
         limits = np.cumsum(np.asarray(self.shares) / sum(self.shares))[:-1].astype(np.float32)
-        draws = jax.vmap(jax.random.uniform)(keys)
-        return jnp.sum(draws[:, None] >= limits, axis=1)
+        uniforms = jax.vmap(jax.random.uniform)(keys)
+        return jnp.sum(uniforms[:, None] >= limits, axis=1)

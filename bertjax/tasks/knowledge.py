@@ -98,7 +98,7 @@ def sentence_tree(
     ids: Sequence[int],
     entities: Sequence[tuple[int, int]],
     branches: Sequence[Sequence[Sequence[int]]],
-    room: int,
+    budget: int,
 ) -> Tree:
     """Builds the sentence tree of a text, with branches in text order while they fit.
 
@@ -106,12 +106,12 @@ def sentence_tree(
       ids: The token ids of the text.
       entities: (first token, token after the last) of each entity, in order, none overlapping.
       branches: The token ids of each branch of each entity.
-      room: Maximum number of tokens of all branches. (The published code truncates the text
+      budget: Maximum number of tokens of all branches. (The published code truncates the text
         instead of the branches.)
     """
     tree, numbers = Tree([], [], [], []), iter(range(1, 1 + sum(map(len, branches))))
 
-    def grow(tokens, position, branch, entity):
+    def append(tokens, position, branch, entity):
         for columns, values in zip(
             tree,
             (tokens, range(position, position + len(tokens)), branch, entity),
@@ -123,15 +123,15 @@ def sentence_tree(
     for entity, ((begin, end), own) in enumerate(zip(entities, branches, strict=True), start=1):
         fitting = []
         for tokens in own:
-            if len(tokens) <= room:
+            if len(tokens) <= budget:
                 fitting.append(tokens)
-                room -= len(tokens)
-        grow(ids[at:begin], at, 0, 0)
-        grow(ids[begin:end], begin, 0, entity if fitting else 0)
+                budget -= len(tokens)
+        append(ids[at:begin], at, 0, 0)
+        append(ids[begin:end], begin, 0, entity if fitting else 0)
         for tokens in fitting:
-            grow(tokens, end, next(numbers), entity)
+            append(tokens, end, next(numbers), entity)
         at = end
-    grow(ids[at:], at, 0, 0)
+    append(ids[at:], at, 0, 0)
     return tree
 
 
@@ -154,8 +154,8 @@ class Injector:
         self._max_length = max(map(len, graph), default=0)
         self._branches: dict[str, list[list[int]]] = {}
 
-    def tree(self, text: str, size: int, room: int) -> Tree:
-        """Returns the tree of the first `size` tokens of a text, plus at most `room` tokens."""
+    def tree(self, text: str, size: int, budget: int) -> Tree:
+        """Returns the tree of the first `size` tokens of a text plus at most `budget` others."""
         ids, spans = self._tokenizer.encode_with_offsets(text)
         begins = {begin: number for number, (begin, _) in reversed([*enumerate(spans)])}
         ends = {end: number + 1 for number, (_, end) in enumerate(spans)}
@@ -164,7 +164,7 @@ class Injector:
             if begin in begins and ends.get(end, size + 1) <= size:
                 entities.append((begins[begin], ends[end]))
                 branches.append(self._branches_of(text[begin:end]))
-        return sentence_tree(ids[:size], entities, branches, room)
+        return sentence_tree(ids[:size], entities, branches, budget)
 
     def _branches_of(self, subject: str) -> list[list[int]]:
         if subject not in self._branches:
@@ -228,11 +228,11 @@ def encode(
     )
 
 
-def _trees(injector: Injector, texts: Sequence[str], sizes: list[int], room: int) -> list[Tree]:
+def _trees(injector: Injector, texts: Sequence[str], sizes: list[int], budget: int) -> list[Tree]:
     trees = []
     for text, size in zip(texts, sizes, strict=True):
-        trees.append(injector.tree(text, size, room))
-        room -= len(trees[-1].ids) - size
+        trees.append(injector.tree(text, size, budget))
+        budget -= len(trees[-1].ids) - size
     return trees
 
 

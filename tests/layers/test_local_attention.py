@@ -39,7 +39,7 @@ def test_outputs_and_gradients_equal_those_with_a_band(length, width, kind, rand
         documents = jnp.array([3 * [1] + (length - 3) * [2], (length - 2) * [5] + 2 * [0]])
         mask = masks.packed(documents)
     mask = mask & masks.window(length, width)
-    assert local_attention.pays_off(mask)
+    assert local_attention.is_applicable(mask)
     arrays, probe = [random(B, length, H, K) for _ in range(3)], random(B, length, H, K)
 
     def loss(attend):
@@ -55,11 +55,11 @@ def test_outputs_and_gradients_equal_those_with_a_band(length, width, kind, rand
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_when_it_pays_off():
+def test_when_it_is_applicable():
     tokens = masks.padding(jnp.ones((1, 384), bool))
-    assert not local_attention.pays_off(tokens)
-    assert not local_attention.pays_off(tokens & masks.window(384, 257))
-    assert local_attention.pays_off(tokens & masks.window(384, 255))
+    assert not local_attention.is_applicable(tokens)
+    assert not local_attention.is_applicable(tokens & masks.window(384, 257))
+    assert local_attention.is_applicable(tokens & masks.window(384, 255))
     pairs = masks.visible_matrix(jnp.ones((1, 384, 384), bool))
-    assert not local_attention.pays_off(pairs & masks.window(384, 4))
-    assert not local_attention.pays_off(masks.causal(384) & masks.window(384, 4))
+    assert not local_attention.is_applicable(pairs & masks.window(384, 4))
+    assert not local_attention.is_applicable(masks.causal(384) & masks.window(384, 4))

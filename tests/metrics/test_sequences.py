@@ -36,9 +36,9 @@ def test_several_labels_by_hand():
     logits = np.array([[1, 1, -1], [-1, 1, -1], [1, -1, -1]], float)
     labels = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]], bool)
     # True positives 3 of 4 predicted and 4 true; only the second example is right as a whole.
-    found = {n: METRICS[n].compute(logits, labels) for n in ("micro_f1", "accuracy", "macro_f1")}
+    present = {n: METRICS[n].compute(logits, labels) for n in ("micro_f1", "accuracy", "macro_f1")}
     expected = {"micro_f1": 6 / 8, "accuracy": 1 / 3, "macro_f1": (1 + 2 / 3 + 0) / 3}
-    assert found == pytest.approx(expected)
+    assert present == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", [SINGLE_LABEL, MULTI_LABEL])
@@ -52,15 +52,17 @@ def test_rankings_equal_scikit_learn(kind):
     assert METRICS["auc"].compute(logits, labels) == pytest.approx(auc)
     precision = sklearn.metrics.average_precision_score(labels, chances, average="macro")
     assert METRICS["average_precision"].compute(logits, labels) == pytest.approx(precision)
-    f1 = sklearn.metrics.f1_score(labels, sequences.predicted(logits, labels), average="macro")
+    f1 = sklearn.metrics.f1_score(
+        labels, sequences.predict_classes(logits, labels), average="macro"
+    )
     assert METRICS["macro_f1"].compute(logits, labels) == pytest.approx(f1)
 
 
 def test_scores_by_hand():
     scores, references = np.array([1.0, 2.0, 6.0]), np.array([1.0, 4.0, 4.0])
     assert METRICS["mean_absolute_error"].compute(scores, references) == pytest.approx(4 / 3)
-    found = METRICS["root_mean_squared_error"].compute(scores, references)
-    assert found == pytest.approx(np.sqrt(8 / 3))
+    present = METRICS["root_mean_squared_error"].compute(scores, references)
+    assert present == pytest.approx(np.sqrt(8 / 3))
     # Squared error 8 over that of the mean, 4 + 1 + 1.
     assert METRICS["r2"].compute(scores, references) == pytest.approx(1 - 8 / 6)
 

@@ -10,7 +10,7 @@ import scipy.special
 
 from bertjax.layers.losses import cross_entropy
 from bertjax.models.gpt2 import Model
-from bertjax.objectives.causal_lm import Objective, following
+from bertjax.objectives.causal_lm import Objective, next_token_targets
 from bertjax.pretrainer import Pretrainer
 
 B, L, V, D = 3, 11, 61, 6
@@ -73,7 +73,7 @@ def test_label_smoothing_and_z_loss_are_those_of_all_logits(variables, batch):
             return module.encoder.attend(module.encoder(batch, train=False).sequence)
 
         scores = module.apply({"params": params}, batch, method=logits)
-        return cross_entropy(scores, *following(batch), **options)
+        return cross_entropy(scores, *next_token_targets(batch), **options)
 
     got, wanted = (jax.jit(jax.value_and_grad(f))(variables["params"]) for f in (ours, whole))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, wanted)

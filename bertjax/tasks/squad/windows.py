@@ -131,8 +131,8 @@ def encode(
     spans = np.fromiter(flat, np.int32, 2 * len(contexts.ids)).reshape(-1, 2)
 
     template = SequenceTemplate.from_tokenizer(tokenizer, cls_last=cls_last)
-    room = max_seq_length - template.num_special_tokens(2) - queries.sizes
-    question, first, sizes = _cut(contexts.sizes[questions.context_of], room, doc_stride)
+    capacity = max_seq_length - template.num_special_tokens(2) - queries.sizes
+    question, first, sizes = _cut(contexts.sizes[questions.context_of], capacity, doc_stride)
     first_span = contexts.offsets[questions.context_of[question]] + first
     lengths = queries.sizes[question], sizes
     frame = template.frame(lengths)
@@ -187,7 +187,7 @@ class _Texts:
 
 
 def _cut(
-    sizes: Int64[np.ndarray, " n"], room: Int64[np.ndarray, " n"], stride: int
+    sizes: Int64[np.ndarray, " n"], capacity: Int64[np.ndarray, " n"], stride: int
 ) -> tuple[Int64[np.ndarray, " w"], Int64[np.ndarray, " w"], Int64[np.ndarray, " w"]]:
     """Splits contexts into windows.
 
@@ -195,16 +195,16 @@ def _cut(
 
     Args:
       sizes: Length of each question's context in tokens.
-      room: Tokens of the context that fit into a sequence of each question.
+      capacity: Tokens of the context that fit into a sequence of each question.
       stride: Stride of the windows in tokens.
 
     Returns:
       For every window the index of the question, its first token in the context, and its length.
     """
-    counts = 1 + np.maximum(0, -((room - sizes) // stride))
+    counts = 1 + np.maximum(0, -((capacity - sizes) // stride))
     question = np.repeat(np.arange(len(sizes)), counts)
     first = ranges(np.zeros_like(counts), counts) * stride
-    return question, first, np.minimum(sizes[question] - first, room[question])
+    return question, first, np.minimum(sizes[question] - first, capacity[question])
 
 
 def _check(
@@ -218,17 +218,17 @@ def _check(
     if max_query_length < 1:
         raise UserError(f"max_query_length: got {max_query_length}, expected >= 1")
     specials = SequenceTemplate.from_tokenizer(tokenizer).num_special_tokens(2)
-    taken = specials + max_query_length
-    room = max_seq_length - taken
-    if room < 1:
+    num_reserved = specials + max_query_length
+    capacity = max_seq_length - num_reserved
+    if capacity < 1:
         raise UserError(
             f"max_seq_length={max_seq_length} leaves no room for a context next to "
-            f"max_query_length={max_query_length}: expected >= {taken + 1}"
+            f"max_query_length={max_query_length}: expected >= {num_reserved + 1}"
         )
-    if not 1 <= doc_stride <= room:
+    if not 1 <= doc_stride <= capacity:
         raise UserError(
-            f"doc_stride: got {doc_stride}, expected an integer in [1, {room}], the tokens of a "
-            f"context that fit into max_seq_length={max_seq_length} next to max_query_length="
+            f"doc_stride: got {doc_stride}, expected an integer in [1, {capacity}], the tokens of "
+            f"a context that fit into max_seq_length={max_seq_length} next to max_query_length="
             f"{max_query_length}; a larger stride skips tokens"
         )
 
@@ -256,9 +256,9 @@ def _answer_token_ranges(
     characters_at = offsets(np.array([len(text) + 1 for text in questions.contexts], np.int64))
     shift = np.repeat(characters_at[:-1], np.diff(contexts_at))
     begins, ends = np.maximum.accumulate(spans + shift[:, None], axis=0).T
-    shifted = questions.first_answers() + characters_at[questions.context_of][:, None]
-    first = np.searchsorted(ends, shifted[:, 0], side="right")
-    last = np.searchsorted(begins, shifted[:, 1], side="left") - 1
+    answer_bounds = questions.first_answers() + characters_at[questions.context_of][:, None]
+    first = np.searchsorted(ends, answer_bounds[:, 0], side="right")
+    last = np.searchsorted(begins, answer_bounds[:, 1], side="left") - 1
     # Each context is followed by a gap of one character: UNKNOWN, -1, falls into the gap before.
     exists = first <= last
     tokens = np.stack([first, last], axis=1) - contexts_at[questions.context_of][:, None]

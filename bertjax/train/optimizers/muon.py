@@ -79,8 +79,8 @@ def _scale_by_muon(decay: float, steps: int, update_rms: float) -> optax.Gradien
     def direction(path: tuple, momentum: Array, gradient: Array) -> Array:
         matrix = matrices.matrix_of(path, momentum.shape)
         assert matrix is not None
-        ahead = decay * momentum + (1 - decay) * gradient
-        by_layer = ahead.reshape(*matrix.shape[: matrix.leading], *matrix.sizes)
+        nesterov_momentum = decay * momentum + (1 - decay) * gradient
+        by_layer = nesterov_momentum.reshape(*matrix.shape[: matrix.leading], *matrix.sizes)
         # An orthogonal matrix of these sizes has an RMS of max(sizes) ** -0.5.
         scale = update_rms * math.sqrt(max(matrix.sizes))
         return scale * orthogonalise(by_layer, steps).reshape(matrix.shape)
