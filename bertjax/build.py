@@ -28,7 +28,7 @@ from bertjax.layers.dense import PRECISIONS
 from bertjax.pretrainer import Encoded, Pretrainer, apply_encoder
 from bertjax.runtime import host
 from bertjax.train import optimizer, schedule, sharding
-from bertjax.train.step import NOTHING, Microbatches
+from bertjax.train.step import NO_PARAMS, Microbatches
 from bertjax.train.trainer import Trainer, make_trainer
 from bertjax.validation import config as validation_config
 from bertjax.validation import schema
@@ -294,7 +294,7 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
                 f" for each of the {len(steps)} phases of config.data.phases but the first"
             )
         rates += restarts
-    own = schema.own_fields(config, "optimizer.schedule")
+    own = schema.plug_in_fields(config, "optimizer.schedule")
     return schedule.join(fields.schedule, rates, steps, **own)
 
 
@@ -315,7 +315,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         num_layers=values.get("num_hidden_layers", 0),
         mup_width_ratio=width_scaling.mup_width_ratio(values),
         frozen_parts=("encoder",) if freezes_encoder(config) else (),
-        **schema.own_fields(config, "optimizer.name"),
+        **schema.plug_in_fields(config, "optimizer.name"),
     )
 
 
@@ -361,7 +361,7 @@ def trainer(
     batch: Mapping[str, np.ndarray],
     *,
     phases: Sequence[Phase] = (),
-    frozen: Mapping[str, PyTree] = NOTHING,
+    frozen: Mapping[str, PyTree] = NO_PARAMS,
 ) -> Trainer:
     """Builds the compiled functions of a run.
 

@@ -30,12 +30,12 @@ from bertjax.overrides import Override, apply_overrides, print_note, split_overr
 
 __all__ = [
     "apply_overrides",
-    "changed",
     "differences",
     "fingerprint",
     "from_json",
     "load_config",
     "load_runs",
+    "replace_fields",
     "split_overrides",
     "to_json",
 ]
@@ -206,7 +206,7 @@ def from_json(text: str) -> ConfigDict:
     return _from_plain(json.loads(text)).lock()
 
 
-def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
+def replace_fields(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     """Returns a locked copy with other values of some dotted fields."""
     copy = from_json(to_json(config))
     with copy.unlocked():

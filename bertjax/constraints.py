@@ -32,7 +32,7 @@ _SHOWN = 80
 class Constraint(Protocol):
     """Metadata of the `Annotated` type of a field."""
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         """Returns "expected ..." for an invalid value, else None."""
         ...
 
@@ -59,7 +59,7 @@ class Number:
     meaning: str = ""
     integer: bool = False
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         kinds = int if self.integer else int | float
         if not isinstance(value, kinds) or isinstance(value, bool):
             return self._expected(value)
@@ -92,7 +92,7 @@ class OneOf:
     def __init__(self, names: typing.Iterable[str]):
         self.names = tuple(names)
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         if isinstance(value, str) and value in self.names:
             return None
         named = ", ".join(repr(name) for name in self.names)
@@ -105,14 +105,14 @@ class OneOf:
 class Text:
     """Any text, such as a path; "" where the documentation of the field permits it."""
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         return None if isinstance(value, str) else "expected text"
 
 
 class NotEmpty:
     """A sequence with at least one element."""
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         return None if value else "expected at least one element"
 
 
@@ -185,17 +185,17 @@ def is_declared(hint: Any) -> bool:
     return hint is bool
 
 
-def complaint(hint: Any, value: Any) -> str | None:
+def violation(hint: Any, value: Any) -> str | None:
     """Returns "expected ..." for a value that violates a declared type, else None."""
     if typing.get_origin(hint) is Annotated:
         base, *more = typing.get_args(hint)
-        first = complaint(base, value) if typing.get_origin(base) is tuple else None
-        found = (part.complaint(value) for part in more if isinstance(part, Constraint))
+        first = violation(base, value) if typing.get_origin(base) is tuple else None
+        found = (part.violation(value) for part in more if isinstance(part, Constraint))
         return first or next(filter(None, found), None)
     if _is_union(hint):
-        return _complaint_of_union(typing.get_args(hint), value)
+        return _violation_of_union(typing.get_args(hint), value)
     if typing.get_origin(hint) is tuple:
-        return _complaint_of_tuple(typing.get_args(hint), value)
+        return _violation_of_tuple(typing.get_args(hint), value)
     if hint is bool and not isinstance(value, bool):
         return "expected true or false"
     return None
@@ -205,29 +205,29 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
-def _complaint_of_union(hints: Sequence[Any], value: Any) -> str | None:
+def _violation_of_union(hints: Sequence[Any], value: Any) -> str | None:
     if value is None and types.NoneType in hints:
         return None
-    found = [complaint(hint, value) for hint in hints if hint is not types.NoneType]
+    found = [violation(hint, value) for hint in hints if hint is not types.NoneType]
     if None in found:
         return None
     return " or ".join([*dict.fromkeys(found), *(["none"] if types.NoneType in hints else [])])
 
 
-def _complaint_of_tuple(hints: Sequence[Any], value: Any) -> str | None:
+def _violation_of_tuple(hints: Sequence[Any], value: Any) -> str | None:
     if not isinstance(value, tuple | list):
         return "expected a tuple"
     if hints[-1:] == (Ellipsis,):
         hints = hints[:1] * len(value)
     if len(hints) != len(value):
         return f"expected {len(hints)} elements"
-    found = (complaint(*pair) for pair in zip(hints, value, strict=True))
+    found = (violation(*pair) for pair in zip(hints, value, strict=True))
     return next((f"{text} for each element" for text in found if text), None)
 
 
 def check_value(hint: Any, value: Any, where: str) -> None:
     """Raises `UserError` if a value violates a declared type; `where` is its name in messages."""
-    if text := complaint(hint, value):
+    if text := violation(hint, value):
         raise UserError(f"{where}: got {shown(value)}, {text}")
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from ml_collections import config_dict
 
 from bertjax import catalog
-from bertjax.constraints import check_value, complaint
+from bertjax.constraints import check_value, violation
 from bertjax.errors import UserError, nearest
 from bertjax.validation import unused_options
 
@@ -236,7 +236,7 @@ def _read_union(hints: Sequence[Any], text: str) -> Any:
     for hint in (hint for hint in hints if hint is not types.NoneType):
         with contextlib.suppress(ValueError, OverflowError):
             value = _read(hint, text)
-            if complaint(hint, value) is None:
+            if violation(hint, value) is None:
                 return value
     raise ValueError(text)
 

@@ -174,7 +174,7 @@ class Objective(nn.Module):
 
 
 @runtime_checkable
-class Scored(Protocol):
+class DistillableObjective(Protocol):
     """An objective whose logits a student can learn from a teacher's."""
 
     def scores(

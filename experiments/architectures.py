@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from bertjax import build, pretrain
-from bertjax.config import changed, load_config
+from bertjax.config import load_config, replace_fields
 from bertjax.errors import Interrupted, UserError, nearest
 from bertjax.io import files as io_files
 from bertjax.runs import held_out, pretrain_job
@@ -62,7 +62,7 @@ OPTIMIZERS = {
 }
 """Overrides of `RUN+OPTIMIZER`, in addition to the name of the optimizer."""
 LENGTH, BATCH = 128, 32
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 """More than fit into the time; the warmup is a share of it."""
 NUM_CHECKPOINTS = 10
 """Points of the curve of a run with a number of tokens."""
@@ -130,7 +130,7 @@ def _config(arguments: argparse.Namespace, name: str, seed: int) -> Any:
             raise UserError(f"--runs {name}: unknown {given!r}: {nearest(given, known)}")
     spec, own = ARCHITECTURES[architecture]
     chosen = {"optimizer.name": optimizer} | OPTIMIZERS[optimizer] if optimizer else {}
-    steps, budget, interval = MOST_STEPS, arguments.seconds, 250
+    steps, budget, interval = MAX_STEPS, arguments.seconds, 250
     if arguments.num_train_tokens:
         steps, budget = arguments.num_train_tokens // (LENGTH * BATCH), 0.0
         interval = -(-steps // NUM_CHECKPOINTS)
@@ -183,7 +183,7 @@ def _held_out_losses(config: Any, workdir: pathlib.Path) -> Iterator[tuple[float
     task["data.format"] = "full-sentences"
     if objective == "mntp":
         task |= {"objectives.mntp.final_masked_lm_prob": 0.0, "objectives.mntp.causal_share": 0.0}
-    measured = changed(config, task | {"data.pair": "none"})
+    measured = replace_fields(config, task | {"data.pair": "none"})
     with measured.unlocked():
         measured.objectives = {objective: measured.objectives[objective]}
         measured.best_metric = f"held_out/{objective}/loss"

@@ -44,7 +44,7 @@ NAMES = {
 def main() -> None:
     """Prints one JSON line per step."""
     arguments = _parser().parse_args()
-    recipe = configs.changed(configs.load_config(f"{ROOT}/configs/glue.py:stsb"), RECIPE)
+    recipe = configs.replace_fields(configs.load_config(f"{ROOT}/configs/glue.py:stsb"), RECIPE)
     with tempfile.TemporaryDirectory() as workdir:
         job = finetune_job.prepare(
             recipe, init=arguments.init, data=arguments.data, workdir=workdir

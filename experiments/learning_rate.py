@@ -10,7 +10,7 @@ the unchanged recipe of `configs/quickstart.py`.
 
 from ml_collections import ConfigDict
 
-from bertjax.sweeps.grid import Point, draws, integers, log_uniform
+from bertjax.sweeps.grid import Point, integers, log_uniform, random_search
 from configs import quickstart
 
 
@@ -25,4 +25,4 @@ def get_runs() -> list[Point]:
         "optimizer.learning_rate": log_uniform(3e-4, 3e-2),
         "optimizer.warmup_steps": integers(0, 300),
     }
-    return [{"name": "quickstart"}, *draws(12, table, seed=0)]
+    return [{"name": "quickstart"}, *random_search(12, table, seed=0)]

@@ -65,7 +65,7 @@ def run(words: Sequence[str]) -> None:
         points.append(found)
     print(table(points))
     title = " ".join([arguments.config, *(f"{name}={value}" for name, value in overrides)])
-    draw(points, f"{title} on {arguments.chip}", path.with_suffix(".png"))
+    plot(points, f"{title} on {arguments.chip}", path.with_suffix(".png"))
     print(f"{path}, {path.with_suffix('.png')}")
 
 
@@ -168,7 +168,7 @@ def limit(seconds: dict[str, float]) -> str:
     return CAUSES[max(CAUSES, key=lambda cause: seconds[cause])]
 
 
-def draw(points: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
+def plot(points: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
     """Plots step time with its bottleneck, bytes sent and moved, and memory by number of chips."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

@@ -6,7 +6,7 @@ import flax.linen as nn
 import pytest
 
 from bertjax import build, catalog
-from bertjax.config import FINE_TUNING, PRETRAINING, changed, load_config, split_overrides
+from bertjax.config import FINE_TUNING, PRETRAINING, load_config, replace_fields, split_overrides
 from bertjax.constraints import PositiveInt
 from bertjax.errors import UserError
 from bertjax.models import bert
@@ -52,7 +52,7 @@ def test_all_fields_of_a_model_may_have_their_defaults():
     assert build.positions(config.model) == 512
     assert build.tokenizer_fields(config)["vocab_size"] == 30522
     with pytest.raises(UserError, match="got sequences of 513 tokens, expected at most 512"):
-        build.phases(changed(config, {"data.phases": (), "data.max_seq_length": 513}))
+        build.phases(replace_fields(config, {"data.phases": (), "data.max_seq_length": 513}))
 
 
 def test_pretraining_requires_no_missing_field_of_the_model(another_model):

@@ -24,7 +24,7 @@ from bertjax.constraints import (
     Share,
     ShareBelowOne,
     checked,
-    complaint,
+    violation,
 )
 from bertjax.errors import UserError
 
@@ -52,8 +52,8 @@ COMMANDS = pathlib.Path(constraints.__file__).parent / "commands"
 )
 def test_accepted_and_refused_values(hint, fits, does_not):
     assert constraints.is_declared(hint)
-    assert [value for value in fits if complaint(hint, value)] == []
-    assert [value for value in does_not if not complaint(hint, value)] == []
+    assert [value for value in fits if violation(hint, value)] == []
+    assert [value for value in does_not if not violation(hint, value)] == []
 
 
 @pytest.mark.parametrize("hint", [Share, PositiveFloat, PositiveInt, Annotated[float, Number()]])
@@ -61,7 +61,7 @@ def test_accepted_and_refused_values(hint, fits, does_not):
     "value", [math.nan, math.inf, -math.inf, 10**400, True, False, "1", None, (1,)]
 )
 def test_nonfinite_numbers_are_refused(hint, value):
-    assert complaint(hint, value)
+    assert violation(hint, value)
 
 
 @pytest.mark.parametrize(

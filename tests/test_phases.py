@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax import build
-from bertjax.config import changed, load_config
+from bertjax.config import load_config, replace_fields
 from bertjax.errors import UserError
 from bertjax.pretrainer import Pretrainer
 from bertjax.profiling import dummy
@@ -18,16 +18,18 @@ def config():
     shape = {"data.max_seq_length": 8, "data.batch_size": 8, "model.vocab_size": 97}
     rates = {"optimizer.warmup_steps": 1, "optimizer.learning_rate": 1e-2}
     config = load_config("configs/bert.py:tiny", [])
-    return changed(config, {"num_train_steps": 10, "data.phases": (), **shape, **rates})
+    return replace_fields(config, {"num_train_steps": 10, "data.phases": (), **shape, **rates})
 
 
 def test_a_run_of_one_shape_is_one_phase(config):
-    assert build.phases(changed(config, {"data.microbatches": 2})) == [build.Phase(10, 8, 8, 2)]
+    assert build.phases(replace_fields(config, {"data.microbatches": 2})) == [
+        build.Phase(10, 8, 8, 2)
+    ]
 
 
 def test_a_phase_has_the_microbatches_of_the_run_or_its_own(config):
     phases = ((6, 8, 16), (4, 16, 8, 4))
-    config = changed(config, {"data.phases": phases, "data.microbatches": 2})
+    config = replace_fields(config, {"data.phases": phases, "data.microbatches": 2})
     found = build.phases(config)
     assert found == [build.Phase(6, 8, 16, 2), build.Phase(4, 16, 8, 4)]
     assert build.microbatches(found) == {(16, 8): 2, (8, 16): 4}
@@ -45,11 +47,11 @@ def test_a_phase_has_the_microbatches_of_the_run_or_its_own(config):
 )
 def test_a_user_error_is_one_line(config, phases, output):
     with pytest.raises(UserError, match=output):
-        build.phases(changed(config, {"data.phases": phases}))
+        build.phases(replace_fields(config, {"data.phases": phases}))
 
 
 def test_a_phase_with_indivisible_microbatches_is_refused(config):
-    phases = build.phases(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 8, 3))}))
+    phases = build.phases(replace_fields(config, {"data.phases": ((6, 8, 16), (4, 16, 8, 3))}))
     build.make_mesh(config, phases[:1])
     with pytest.raises(UserError, match="microbatches=3 equal parts; nearest: 24"):
         build.make_mesh(config, phases)
@@ -74,9 +76,9 @@ def steps(config):
 
 
 def test_phases_have_their_microbatches_and_equal_gradients(config):
-    config = changed(config, {"mesh.data": 2, "mesh.fsdp": 4, "model.precision": "float32"})
-    whole, in_whole = steps(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 32))}))
-    parted, in_parts = steps(changed(config, {"data.phases": ((6, 8, 16), (4, 16, 32, 4))}))
+    config = replace_fields(config, {"mesh.data": 2, "mesh.fsdp": 4, "model.precision": "float32"})
+    whole, in_whole = steps(replace_fields(config, {"data.phases": ((6, 8, 16), (4, 16, 32))}))
+    parted, in_parts = steps(replace_fields(config, {"data.phases": ((6, 8, 16), (4, 16, 32, 4))}))
     for one, other in zip(whole, parted, strict=True):
         assert one.keys() == other.keys()
         np.testing.assert_allclose([*one.values()], [other[name] for name in one], rtol=1e-4)

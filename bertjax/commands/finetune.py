@@ -108,7 +108,7 @@ def parser() -> _flags.Parser:
 
 def _with_columns(recipe: "ConfigDict", arguments: "argparse.Namespace") -> "ConfigDict":
     """The recipe with the columns given by --text, --text_pair and --label."""
-    from bertjax.config import changed
+    from bertjax.config import replace_fields
     from bertjax.errors import UserError
 
     named = {name: getattr(arguments, name) for name in ("text", "text_pair", "label")}
@@ -119,7 +119,7 @@ def _with_columns(recipe: "ConfigDict", arguments: "argparse.Namespace") -> "Con
                 f"--{name}: got {column!r}, expected none with --config {arguments.config}, whose "
                 "columns are fixed; leave it out, or use --config task"
             )
-    return changed(recipe, {f"data.{name}": column for name, column in named.items()})
+    return replace_fields(recipe, {f"data.{name}": column for name, column in named.items()})
 
 
 def _command(argv: list[str]) -> str:

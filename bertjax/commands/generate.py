@@ -18,7 +18,7 @@ from bertjax.constraints import (
     checked,
 )
 from bertjax.errors import UserError
-from bertjax.validation.unused_options import Unread, check_flags
+from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 if TYPE_CHECKING:
     import argparse
@@ -55,15 +55,15 @@ the score of a beam.
 _BATCHES_AT_ONCE = 16
 """Number of batches within which sources are sorted by length."""
 
-_UNREAD = (
-    Unread(
+_UNUSED_OPTIONS = (
+    UnusedOptions(
         ("top_k", "top_p", "seed"),
         "temperature",
         lambda temperature: not temperature,
         "a number > 0, since without it nothing is sampled",
         "set --temperature 1, or leave it out",
     ),
-    Unread(
+    UnusedOptions(
         ("length_penalty",),
         "num_beams",
         lambda beams: beams == 1,
@@ -72,8 +72,8 @@ _UNREAD = (
     ),
 )
 
-_UNREAD_BY_ENCODER_DECODERS = (
-    Unread(
+_UNUSED_BY_ENCODER_DECODERS = (
+    UnusedOptions(
         (
             *("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty"),
             *("no_repeat_ngram_size", "stop", "seed"),
@@ -105,7 +105,7 @@ def _continue_prompts(name: str, arguments: "argparse.Namespace") -> None:
     penalty = {
         "length_penalty": 1.0 if given["length_penalty"] is None else given["length_penalty"]
     }
-    check_flags(_UNREAD, given | beams, parser().get_default)
+    check_flags(_UNUSED_OPTIONS, given | beams, parser().get_default)
     prompts = arguments.prompt or _prompts(arguments.input)
     from bertjax.inference import generate, language_model
 
@@ -276,11 +276,13 @@ def _show_json(
 
 def _generate_targets(name: str, arguments: "argparse.Namespace") -> None:
     """Prints the target of each source, and exact matches with references, if there are any."""
-    check_flags(_UNREAD_BY_ENCODER_DECODERS, vars(arguments), parser().get_default)
+    check_flags(_UNUSED_BY_ENCODER_DECODERS, vars(arguments), parser().get_default)
     from bertjax.inference import translate
 
     num_beams = arguments.num_beams or translate.NUM_BEAMS
-    check_flags(_UNREAD[1:], vars(arguments) | {"num_beams": num_beams}, parser().get_default)
+    check_flags(
+        _UNUSED_OPTIONS[1:], vars(arguments) | {"num_beams": num_beams}, parser().get_default
+    )
     penalty = arguments.length_penalty
     translator = translate.load(
         name,

@@ -98,7 +98,7 @@ def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
     from bertjax.train.checkpoint.restore import evaluation_prefix, load_numpy
     from bertjax.train.checkpoint.trees import fingerprint, num_parameters
 
-    defect = checkpoint_folder.defect(path)
+    defect = checkpoint_folder.find_defect(path)
     if defect:
         raise UserError(f"{path} is damaged ({defect}); inspect another checkpoint of the run")
     record = checkpoint_folder.read_record(path)
@@ -127,7 +127,7 @@ def _run(path: pathlib.Path) -> dict[str, Any]:
     from bertjax.train.metric_records import read_metrics
 
     checkpoints = checkpoint_folder.metrics(path / "checkpoints")
-    folder = bucket_sync.on_this_machine(path)
+    folder = bucket_sync.local_folder(path)
     config = read_json(folder / "config.json")
     origin.refuse_released(path, config)
     if not config:

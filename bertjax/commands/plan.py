@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.commands import _flags
 from bertjax.constraints import PositiveInt, checked
-from bertjax.validation.unused_options import Unread, check_flags
+from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 GROUP = "Scale"
 
@@ -39,8 +39,8 @@ prints one line per setting, best first, and the best in full; Ctrl-C prints the
 results so far. Both print the options of `bertjax pretrain` for the setting.
 """
 
-_UNREAD = (
-    Unread(
+_UNUSED_OPTIONS = (
+    UnusedOptions(
         (
             *("mesh", "config.mesh.data", "config.mesh.fsdp", "config.mesh.tensor"),
             "config.model.remat",
@@ -50,7 +50,7 @@ _UNREAD = (
         "neither a mesh nor a remat policy, since all of them are tried",
         "leave one of them out",
     ),
-    Unread(
+    UnusedOptions(
         tuple(f"config.mesh.{axis}" for axis in ("data", "fsdp", "tensor", "sequence")),
         "mesh",
         bool,
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
     rest, overrides = split_overrides(argv)
     options = parser()
     arguments = options.parse_args(rest)
-    check_flags(_UNREAD, vars(arguments), options.get_default, overrides)
+    check_flags(_UNUSED_OPTIONS, vars(arguments), options.get_default, overrides)
     os.environ["JAX_PLATFORMS"] = "cpu"  # do not occupy an accelerator of this machine
     from bertjax import build
     from bertjax.profiling import plan as profiling_plan

@@ -18,10 +18,10 @@ COMMANDS = ("run", "status", "emit")
 _FILE = """\
 A sweep file is a config file that also defines get_runs(): a list of runs, each a dict of the
 fields in which it differs from the config, written by hand or with bertjax/sweeps/grid.py (product,
-zipped, draws). A config with a task is fine-tuned, any other is pretrained. Every run is a bertjax
-command in WORKDIR/NAME, where NAME lists the fields that differ: learning_rate=3e-3,seed=1. A run
-may set its own "name", and a fine-tuning run its own "init". A --config.FIELD=VALUE applies to all
-runs.
+zip_fields, random_search). A config with a task is fine-tuned, any other is pretrained. Every run
+is a bertjax command in WORKDIR/NAME, where NAME lists the fields that differ:
+learning_rate=3e-3,seed=1. A run may set its own "name", and a fine-tuning run its own "init". A
+--config.FIELD=VALUE applies to all runs.
 """
 
 _RUN = f"""\

@@ -109,7 +109,7 @@ def parse_filters(filters: Sequence[str]) -> dict[str, float]:
 class FilterName:
     """A constraint on a config's field: a filter as users write it."""
 
-    def complaint(self, value: object) -> str | None:
+    def violation(self, value: object) -> str | None:
         """Returns "expected ..." for an invalid filter, else None."""
         try:
             parse_filters([str(value)])

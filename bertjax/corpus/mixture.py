@@ -28,7 +28,7 @@ _EXPECTED = "expected (NAME, PATH), (NAME, PATH, WEIGHT) or (NAME, PATH, (WEIGHT
 class MixtureEntries:
     """A constraint on `config.data.mixture`: names, paths, and weights that sum to 1."""
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         """Returns "expected ..." for an invalid mixture, else None."""
         if not isinstance(value, tuple | list) or not all(map(_is_entry, value)):
             return _EXPECTED

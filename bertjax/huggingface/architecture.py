@@ -21,16 +21,16 @@ ENCODER, POOLER = "encoder", "encoder/pooler"
 """Parts: the one of every architecture, and the one that only some objectives train."""
 
 _DEFAULTS = {
-    "SAME": {},
+    "TIED_ARRAYS": {},
     "CLASSIFIER_DROPOUT": {},
     "CLASSIFIER_ACT": "tanh",
     "TOKEN_TRANSFORM": False,
     "HEAD_ACT": {},
     "ACT_FIELD": "hidden_act",
     "HAS_SEGMENTS": None,
-    "LEFT_OUT": {},
+    "NOT_EXPORTED": {},
     "SPECIALS": (),
-    "SPARE_ROWS": False,
+    "EXTRA_EMBEDDING_ROWS": False,
     "BUFFERS": (),
 }
 """The attributes that an architecture may leave out."""

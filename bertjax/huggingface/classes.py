@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.metrics.sequences import PROBLEM_TYPES, REGRESSION, SINGLE_LABEL
 from bertjax.tasks.glue.table import GlueTask, glue_task
 from bertjax.tasks.ner.conll import is_tag
@@ -98,7 +98,7 @@ class Classes:
     order: tuple[int, ...]
 
 
-def of_texts(released: Released, task: GlueTask, given: Sequence[str]) -> Classes:
+def of_texts(released: HFModel, task: GlueTask, given: Sequence[str]) -> Classes:
     """The classes of a text classifier.
 
     A run has the classes of a GLUE task in GLUE's order: without their names, the predictions of a
@@ -136,7 +136,7 @@ def of_texts(released: Released, task: GlueTask, given: Sequence[str]) -> Classe
     return Classes(() if labels == task.labels else labels, () if is_same else order)
 
 
-def of_own_classes(released: Released, given: Sequence[str]) -> dict[str, Any]:
+def of_own_classes(released: HFModel, given: Sequence[str]) -> dict[str, Any]:
     """The fields `labels` and `problem_type` of a text classifier for a task outside GLUE.
 
     Without a `problem_type`, a classifier with one output is a regression, and one with several has
@@ -168,7 +168,7 @@ def of_own_classes(released: Released, given: Sequence[str]) -> dict[str, Any]:
     return {"labels": names, "problem_type": kind}
 
 
-def of_words(released: Released, given: Sequence[str]) -> tuple[str, ...]:
+def of_words(released: HFModel, given: Sequence[str]) -> tuple[str, ...]:
     """The tags of a token classifier, in the order of its outputs.
 
     Raises:
@@ -197,7 +197,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _read(released: Released, num_outputs: int, example: Sequence[str]) -> tuple[str, ...]:
+def _read(released: HFModel, num_outputs: int, example: Sequence[str]) -> tuple[str, ...]:
     names = read(released.config, num_outputs)
     if not names:
         raise UserError(
@@ -208,7 +208,7 @@ def _read(released: Released, num_outputs: int, example: Sequence[str]) -> tuple
     return names
 
 
-def _num_outputs(released: Released, head: str) -> int:
+def _num_outputs(released: HFModel, head: str) -> int:
     """The number of the classifier's outputs.
 
     Raises:
@@ -221,7 +221,7 @@ def _num_outputs(released: Released, head: str) -> int:
     return len(released.arrays[bias])
 
 
-def _check_problem_type(released: Released, task: GlueTask) -> None:
+def _check_problem_type(released: HFModel, task: GlueTask) -> None:
     given, expected = released.config.get("problem_type"), task.problem_type
     if given not in (None, expected):
         raise UserError(

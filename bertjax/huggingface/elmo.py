@@ -1,6 +1,6 @@
 """Read a released ELMo: `options.json` and `lm_weights.hdf5`.
 
-read  folder -> Released, which `fields` and `parameters` convert to a bertjax model
+read  folder -> ReleasedElmo, which `fields` and `parameters` convert to a bertjax model
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ _ACTIVATIONS = ("relu", "tanh")
 
 
 @dataclasses.dataclass(frozen=True)
-class Released:
+class ReleasedElmo:
     """A released ELMo.
 
     Attributes:
@@ -40,7 +40,7 @@ def is_released(folder: pathlib.Path) -> bool:
     return bool(_found(folder, "options.json"))
 
 
-def read(folder: pathlib.Path) -> Released:
+def read(folder: pathlib.Path) -> ReleasedElmo:
     """Reads a folder with one `*options.json` and one `*weights.hdf5`.
 
     Raises:
@@ -51,7 +51,7 @@ def read(folder: pathlib.Path) -> Released:
         options = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from None
-    return Released(options, _arrays(_only(folder, "weights.hdf5")))
+    return ReleasedElmo(options, _arrays(_only(folder, "weights.hdf5")))
 
 
 def fields(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parameters(
-    released: Released, shapes: Mapping[str, Shape], source: pathlib.Path
+    released: ReleasedElmo, shapes: Mapping[str, Shape], source: pathlib.Path
 ) -> dict[str, np.ndarray]:
     """Converts the arrays to bertjax parameters, by path.
 

@@ -96,7 +96,9 @@ def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Sourc
         raise UserError(f"{workdir} has no finished seed {seed}: specify one of its results.json")
     step = next(e["step"] for e in result["epochs"] if e["epoch"] == result["chosen_epoch"])
     checkpoint = workdir / f"seed_{seed}" / "checkpoints" / str(step)
-    defect = checkpoint_folder.defect(checkpoint) if checkpoint.is_dir() else "it does not exist"
+    defect = (
+        checkpoint_folder.find_defect(checkpoint) if checkpoint.is_dir() else "it does not exist"
+    )
     if defect:
         raise UserError(
             f"{checkpoint} cannot be exported ({defect}): checkpoints of finished seeds are kept "
@@ -140,10 +142,10 @@ def write(
     params = trees.flatten_names(restore.load_numpy(checkpoint, prefix))
     if own_task:
         params = architectures.renamed(params, own_task, run["task"]["name"])
-    facts = _facts(source, tokenizer.fingerprint)
+    provenance = _provenance(source, tokenizer.fingerprint)
     if generator:
         run, params = _generator(architecture, run, params, source)
-        facts["tower"] = "generator"
+        provenance["tower"] = "generator"
     run, params = width_scaling.to_standard(run, params)
     released, left_out = parts.to_hf(model_type, run, params, tokenizer, str(checkpoint))
     (class_name,) = released.config["architectures"]
@@ -155,7 +157,7 @@ def write(
         class_name=class_name,
         pipeline_tag=architectures.pipeline_tag(_heads_of(architecture, class_name)),
         parameters=trees.num_parameters(dict(released.arrays)),
-        facts=facts,
+        provenance=provenance,
         scores=[("fine-tuned on", "metric", "median", "lowest", "highest", "seeds"), *rows]
         if rows
         else (),
@@ -216,24 +218,24 @@ def _check_task(source: Source, run: Mapping[str, Any], model_type: str) -> None
     )
 
 
-def _facts(source: Source, fingerprint: str) -> dict[str, str]:
+def _provenance(source: Source, fingerprint: str) -> dict[str, str]:
     """The provenance of a model, for its card."""
     run, record = source.origin.config, checkpoint_folder.read_record(source.origin.checkpoint)
-    facts = {"steps": f"{record.step:,}"}
+    provenance = {"steps": f"{record.step:,}"}
     if "imported" in run:
-        facts["imported from"] = run["imported"]["name"]
+        provenance["imported from"] = run["imported"]["name"]
     if "task" in run:
         glue = "GLUE " if run["task"]["name"] == "glue" else ""
-        facts["task"] = f"{glue}{huggingface_heads.name_of(run)}"
+        provenance["task"] = f"{glue}{huggingface_heads.name_of(run)}"
     if source.seed is not None:
-        facts["seed"] = str(source.seed)
+        provenance["seed"] = str(source.seed)
         start = run["init"]
-        facts["initialised from"] = f"step {start['step']:,}, sha256 {start['encoder']}"
-    facts |= {name: f"{value:.6g}" for name, value in record.metrics.items() if "/" in name}
-    facts["corpus, sha256"] = record.provenance.get("corpus", "not recorded")
-    facts["tokenizer, sha256"] = fingerprint
-    facts["written by"] = f"bertjax {bertjax.__version__}"
-    return facts
+        provenance["initialised from"] = f"step {start['step']:,}, sha256 {start['encoder']}"
+    provenance |= {name: f"{value:.6g}" for name, value in record.metrics.items() if "/" in name}
+    provenance["corpus, sha256"] = record.provenance.get("corpus", "not recorded")
+    provenance["tokenizer, sha256"] = fingerprint
+    provenance["written by"] = f"bertjax {bertjax.__version__}"
+    return provenance
 
 
 def _results_of(name: str, source: Source) -> Mapping[str, Any]:

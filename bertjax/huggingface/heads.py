@@ -1,7 +1,7 @@
 """Task heads in `config.json`: written by exports, read by imports and predictions.
 
 hf_fields         run -> the fields of `config.json` that describe its task
-bertjax_sections  Released -> `config.task` and `config.data` of a run for predictions and exports
+bertjax_sections  HFModel -> `config.task` and `config.data` of a run for predictions and exports
 Names and order of classes are in `huggingface/classes.py`.
 """
 
@@ -13,7 +13,7 @@ from bertjax.errors import UserError, nearest
 from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import classes as huggingface_classes
 from bertjax.huggingface.architecture import attribute, head_class, is_head, reads_pooled
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.tasks.glue.table import TASKS, glue_task
 
 NO_TASK = "none"
@@ -69,7 +69,7 @@ def hf_fields(architecture: ModuleType, run: Mapping[str, Any]) -> dict[str, Any
 
 
 def bertjax_sections(
-    released: Released, head: str, name: str, labels: Sequence[str] = ()
+    released: HFModel, head: str, name: str, labels: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The sections `task`, `data` and `imported` of a run, for an imported fine-tuned model.
 
@@ -134,7 +134,7 @@ def check_options(head: str | None, name: str, labels: Sequence[str]) -> None:
         )
 
 
-def _num_choices(released: Released, name: str) -> int:
+def _num_choices(released: HFModel, name: str) -> int:
     number = released.config.get("num_choices", _CHOICES[name])
     if not isinstance(number, int) or number < 2:
         raise UserError(
@@ -143,7 +143,7 @@ def _num_choices(released: Released, name: str) -> int:
     return number
 
 
-def _task_name(released: Released, head: str, given: str, assumed: str = "") -> str:
+def _task_name(released: HFModel, head: str, given: str, assumed: str = "") -> str:
     """The name of the task: the given one, that of the config, or the assumed one."""
     name = str(given or released.config.get("finetuning_task") or assumed)
     if not name:
@@ -162,7 +162,7 @@ def _task_name(released: Released, head: str, given: str, assumed: str = "") -> 
     return name
 
 
-def _dropout(released: Released, head: str) -> float:
+def _dropout(released: HFModel, head: str) -> float:
     word = attribute(released.architecture, "CLASSIFIER_DROPOUT").get(head)
     dropout = released.config.get(word)
     return default_dropout(released.fields, head) if dropout is None else dropout
@@ -173,7 +173,7 @@ def default_dropout(model: Mapping[str, Any], head: str) -> float:
     return model.get("hidden_dropout_prob", head_class(head).classifier_dropout)
 
 
-def superfluous(released: Released, name: str) -> tuple[str, ...]:
+def unused_parts(released: HFModel, name: str) -> tuple[str, ...]:
     """The parts that a model with a task's head does not use; that head, if `name` is "none"."""
     head = architectures.task_of(released.parts)
     if head is None:

@@ -6,7 +6,7 @@ Each is one line, with the remedy if the assumption is wrong.
 from collections.abc import Iterator
 
 from bertjax.huggingface import architecture as architectures
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.interfaces import Tokenizer
 from bertjax.tokenizers.sentencepiece import SentencePieceTokenizer
 from bertjax.tokenizers.special_tokens import KNOWN_SPECIALS
@@ -18,7 +18,7 @@ _MAX_TOKENS = 4
 """Number of tokens that a warning lists."""
 
 
-def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
+def of(released: HFModel, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The warnings for a model whose config is accepted.
 
     Args:
@@ -32,7 +32,7 @@ def of(released: Released, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _of_class(released: Released) -> Iterator[str]:
+def _of_class(released: HFModel) -> Iterator[str]:
     classes = released.architecture.CLASSES
     heads = [part for part in released.parts if architectures.is_head(part)]
     imported_as = classes[architectures.heads_of_a_class(released.architecture, heads)]
@@ -52,7 +52,7 @@ def _of_class(released: Released) -> Iterator[str]:
             )
 
 
-def _of_tokenizer(released: Released, tokenizer: Tokenizer) -> Iterator[str]:
+def _of_tokenizer(released: HFModel, tokenizer: Tokenizer) -> Iterator[str]:
     if isinstance(tokenizer, SentencePieceTokenizer):
         yield (
             "the tokenizer is a SentencePiece model without a tokenizer.json: bertjax applies it "
@@ -72,7 +72,7 @@ def _of_tokenizer(released: Released, tokenizer: Tokenizer) -> Iterator[str]:
         )
 
 
-def _of_task(released: Released, head: str, task: str) -> Iterator[str]:
+def _of_task(released: HFModel, head: str, task: str) -> Iterator[str]:
     named = released.config.get("finetuning_task")
     if task and named and task != named:
         yield f"config.json has finetuning_task={named!r}: imported as {task}, the value of --task"

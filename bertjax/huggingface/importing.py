@@ -1,8 +1,8 @@
 """Import a released model as a run that all other commands read.
 
 read         folder -> Import: bertjax parameters with a config and a tokenizer
-  run_config   Released -> config of a run
-  parameters   Released, config -> parameters
+  run_config   HFModel -> config of a run
+  parameters   HFModel, config -> parameters
 write        Import -> run folder: config.json, tokenizer/, checkpoints/0
 """
 
@@ -29,7 +29,7 @@ from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import classes, elmo, import_warnings, name_map
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.huggingface import model as huggingface_model
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.interfaces import Tokenizer
 from bertjax.io import copies, storage
 from bertjax.io.files import write_text
@@ -86,11 +86,13 @@ def read(
         return _read_elmo(source, vocabulary)
     whole = huggingface_model.read(source)
     huggingface_heads.check_options(architectures.task_of(whole.parts), task, labels)
-    released, left_out = _without_superfluous(whole, task)
+    released, left_out = _drop_unused_parts(whole, task)
     tokenizer = load_tokenizer(vocabulary or source)
     config = run_config(released, source.resolve().name, task, labels)
     spare = config.model.vocab_size - tokenizer.vocab_size
-    if spare < 0 or (spare and not architectures.attribute(whole.architecture, "SPARE_ROWS")):
+    if spare < 0 or (
+        spare and not architectures.attribute(whole.architecture, "EXTRA_EMBEDDING_ROWS")
+    ):
         raise UserError(
             f"vocab_size of {source}: got {config.model.vocab_size}, expected "
             f"{tokenizer.vocab_size}, that of its tokenizer; specify another one with --tokenizer, "
@@ -140,7 +142,7 @@ def _run(
 
 
 def run_config(
-    released: Released, name: str, task: str = "", labels: Sequence[str] = ()
+    released: HFModel, name: str, task: str = "", labels: Sequence[str] = ()
 ) -> ConfigDict:
     """The config of the run: the model, its heads, and the origin of the weights.
 
@@ -179,7 +181,7 @@ def classifier_act(config: ConfigDict) -> str:
 
 
 def parameters(
-    released: Released,
+    released: HFModel,
     config: ConfigDict,
     tokenizer: Tokenizer | None = None,
     source: str = "the model",
@@ -255,9 +257,9 @@ def _not_new(target: pathlib.Path) -> UserError:
     return UserError(f"{target} exists and is not empty: specify a new folder, or remove it first")
 
 
-def _without_superfluous(released: Released, task: str) -> tuple[Released, tuple[str, ...]]:
+def _drop_unused_parts(released: HFModel, task: str) -> tuple[HFModel, tuple[str, ...]]:
     """Leaves out the parts that a model with a task's head does not use, or that head."""
-    left_out = huggingface_heads.superfluous(released, task)
+    left_out = huggingface_heads.unused_parts(released, task)
     for part in left_out:
         released = released.without(part)
     return released, left_out

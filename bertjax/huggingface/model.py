@@ -1,7 +1,7 @@
 """Read and write Hugging Face model folders: `config.json` and `model.safetensors`.
 
-read     folder -> Released: the Hugging Face config, and the arrays by their canonical names
-write    Released -> folder
+read     folder -> HFModel: the Hugging Face config, and the arrays by their canonical names
+write    HFModel -> folder
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ _OLD_WORDS = {"gamma": "weight", "beta": "bias"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Released:
+class HFModel:
     """A Hugging Face model.
 
     Attributes:
@@ -51,7 +51,7 @@ class Released:
     dtype: str
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Released":
+    def of(cls, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "HFModel":
         """A model from its config and its arrays as files of any age name them.
 
         Raises:
@@ -62,7 +62,7 @@ class Released:
         buffers = (*_BUFFERS, *attribute(architecture, "BUFFERS"))
         kept = {name: array for name, array in arrays.items() if not name.endswith(buffers)}
         types = {array.dtype.name for array in kept.values()}
-        named = _canonical(kept, architecture.PREFIX, attribute(architecture, "SAME"))
+        named = _canonical(kept, architecture.PREFIX, attribute(architecture, "TIED_ARRAYS"))
         return cls(model_type, config, named, types.pop() if len(types) == 1 else "float32")
 
     @property
@@ -111,14 +111,14 @@ class Released:
         same = default is not None and activation(act) is activation(default)
         return {} if same else {"hidden_act": act}
 
-    def without(self, part: str) -> "Released":
+    def without(self, part: str) -> "HFModel":
         """The same model without the arrays of a part that has no layers."""
         names = {each.hf for each in self.architecture.parts()[part]}
         arrays = {name: array for name, array in self.arrays.items() if name not in names}
         return dataclasses.replace(self, arrays=arrays)
 
 
-def read(folder: pathlib.Path) -> Released:
+def read(folder: pathlib.Path) -> HFModel:
     """Reads a folder that `save_pretrained` wrote.
 
     Raises:
@@ -135,10 +135,10 @@ def read(folder: pathlib.Path) -> Released:
         )
     config = read_json(folder / "config.json")
     _known_type(config)
-    return Released.of(config, weights.read(folder))
+    return HFModel.of(config, weights.read(folder))
 
 
-def write(folder: pathlib.Path, released: Released) -> None:
+def write(folder: pathlib.Path, released: HFModel) -> None:
     """Writes the two files; without heads, names have no prefix, as in transformers."""
     arrays = released.arrays
     prefix = f"{released.architecture.PREFIX}."

@@ -16,7 +16,7 @@ class Card:
       class_name: Its class in transformers.
       pipeline_tag: Its task as the hub names it; empty for none.
       parameters: Number of parameters.
-      facts: Provenance of the weights, one table row each.
+      provenance: Provenance of the weights, one table row each.
       scores: Rows of a table, the header first; empty without scores.
       config: Config of the run.
     """
@@ -26,7 +26,7 @@ class Card:
     class_name: str
     pipeline_tag: str
     parameters: int
-    facts: Mapping[str, str]
+    provenance: Mapping[str, str]
     scores: Sequence[Sequence[str]]
     config: Mapping[str, Any]
 
@@ -40,7 +40,7 @@ class Card:
                 f"A {self.model_type} model ({self.class_name}) of {self.parameters:,} parameters, "
                 "exported from a run of bertjax.",
                 "",
-                *_table([("", ""), *self.facts.items()]),
+                *_table([("", ""), *self.provenance.items()]),
                 "",
                 *self._scores(),
                 "## Use",

@@ -1,6 +1,6 @@
 """Convert the parts of a run that a class of transformers has; list the others with reasons.
 
-to_hf    config, parameters -> Released, and the reason for every part that is left out
+to_hf    config, parameters -> HFModel, and the reason for every part that is left out
 """
 
 import json
@@ -16,7 +16,7 @@ from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import classes, name_map
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.huggingface.architecture import ENCODER, POOLER, any_under, attribute
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.interfaces import Tokenizer
 from bertjax.layers.dense import activation
 from bertjax.tokenizers.special_tokens import end_of_text
@@ -35,7 +35,7 @@ def to_hf(
     params: Mapping[str, np.ndarray],
     tokenizer: Tokenizer,
     source: str,
-) -> tuple[Released, dict[str, str]]:
+) -> tuple[HFModel, dict[str, str]]:
     """Converts a run, and gives the reason for every part of it that is left out.
 
     Args:
@@ -58,7 +58,7 @@ def to_hf(
     )
     for part in subtrees:
         if part not in (ENCODER, *heads):
-            reasons = attribute(architecture, "LEFT_OUT")
+            reasons = attribute(architecture, "NOT_EXPORTED")
             left_out.setdefault(part, reasons.get(part, _NO_PLACE))
     params = {n: array for n, array in params.items() if not _is_under(left_out, n)}
     task = architectures.task_of(heads)
@@ -78,7 +78,7 @@ def to_hf(
     arrays = name_map.to_hf(maps, params, run["model"], source)
     unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
     left_out |= {f"config.data.{field}": _NO_INPUT for field in unread}
-    return Released(model_type, config, arrays, imported.get("dtype", "float32")), left_out
+    return HFModel(model_type, config, arrays, imported.get("dtype", "float32")), left_out
 
 
 def _bare_heads(

@@ -126,7 +126,7 @@ class Objective(pretrainer.Objective):
                 "config.model.name to bert or deberta"
             )
         fields = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
-        fields |= smaller(fields, self.size, self.depth)
+        fields |= generator_fields(fields, self.size, self.depth)
         if "mask_decoder_layers" in fields:
             fields["mask_decoder_layers"] = self.mask_decoder_layers
         elif self.mask_decoder_layers:
@@ -146,7 +146,7 @@ def _divides(width: int, heads: int) -> bool:
     return width >= 1 and width % heads == 0
 
 
-def smaller(fields: Mapping[str, Any], size: float, depth: float = 1.0) -> dict[str, int]:
+def generator_fields(fields: Mapping[str, Any], size: float, depth: float = 1.0) -> dict[str, int]:
     """The fields in which a generator of this size and depth differs from its encoder.
 
     Raises:

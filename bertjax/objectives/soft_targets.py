@@ -18,7 +18,14 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Params
 from bertjax.layers import losses
 from bertjax.layers.layer_choice import Frozen, Teacher
-from bertjax.pretrainer import Encoded, Encoder, Pretrainer, Scored, Sum, SummaryMetric
+from bertjax.pretrainer import (
+    DistillableObjective,
+    Encoded,
+    Encoder,
+    Pretrainer,
+    Sum,
+    SummaryMetric,
+)
 
 
 class Objective(pretrainer.Objective):
@@ -85,7 +92,7 @@ class Objective(pretrainer.Objective):
         head = _require_same_shapes(params[self.of], teacher[self.of], self.of)
         return {**params, "encoder": encoder, self.of: head}
 
-    def _student(self) -> Scored:
+    def _student(self) -> DistillableObjective:
         """The objective of this run that `of` names."""
         names = self.parent.objectives
         if self.of not in itertools.takewhile(lambda name: name != self.name, names):

@@ -14,7 +14,7 @@ import jax
 from ml_collections import ConfigDict
 
 from bertjax import build
-from bertjax.config import changed
+from bertjax.config import replace_fields
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import extent
 from bertjax.profiling import dummy, hlo
@@ -85,7 +85,7 @@ def resolve_for_tpu(config: ConfigDict) -> ConfigDict:
         changes["model.precision"] = "bfloat16"
     if model.get("unroll") == 0:
         changes["model.unroll"] = 1
-    return changed(config, changes)
+    return replace_fields(config, changes)
 
 
 def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
@@ -103,7 +103,7 @@ def with_mesh(config: ConfigDict, text: str) -> ConfigDict:
         if not re.fullmatch(r"-1|[1-9]\d*", size):
             raise UserError(f"--mesh: got {text}, expected axes and sizes such as data=64,fsdp=4")
         sizes[axis] = int(size)
-    return changed(config, {f"mesh.{axis}": size for axis, size in sizes.items()})
+    return replace_fields(config, {f"mesh.{axis}": size for axis, size in sizes.items()})
 
 
 def plan_step(config: ConfigDict, phase: build.Phase, topology: Topology, log: Log) -> StepPlan:

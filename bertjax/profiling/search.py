@@ -12,7 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax import build
-from bertjax.config import changed
+from bertjax.config import replace_fields
 from bertjax.errors import UserError
 from bertjax.profiling.plan import Log, StepPlan
 from bertjax.train.sharding import MESH_AXES
@@ -61,7 +61,7 @@ def find_fitting(
       A step for each phase, or None if no change makes all of them fit.
     """
     for changes in _memory_changes(config):
-        candidate = changed(config, changes)
+        candidate = replace_fields(config, changes)
         found = []
         for step in steps:
             known = None if changes else step
@@ -155,7 +155,7 @@ def search(
     try:
         for changes, parts in _candidates(config, phase.microbatches, num_devices, attempts):
             split = dataclasses.replace(phase, microbatches=parts)
-            step = _try_compile(changed(config, changes), split, compile_step, log)
+            step = _try_compile(replace_fields(config, changes), split, compile_step, log)
             if isinstance(step, StepPlan):
                 attempts.append((changes, step))
             else:
@@ -226,7 +226,7 @@ def to_overrides(config: ConfigDict, steps: Sequence[StepPlan]) -> list[str]:
     parts = build.microbatches(phases)
     if phases != before and isinstance(parts, int):
         changes["data.microbatches"] = parts
-        before = build.phases(changed(config, {"data.microbatches": parts}))
+        before = build.phases(replace_fields(config, {"data.microbatches": parts}))
     if phases != before:
         fields = [(p.steps, p.max_seq_length, p.batch_size, p.microbatches) for p in phases]
         listed = ",".join(str(phase).replace(" ", "") for phase in fields)

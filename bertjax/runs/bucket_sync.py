@@ -26,7 +26,7 @@ _SECONDS_BETWEEN = 60
 _NOT_SMALL = "checkpoints"
 
 
-def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.Path:
+def local_folder(workdir: str | os.PathLike, alone: bool = False) -> pathlib.Path:
     """The local folder of a workdir: itself, or a copy of what its bucket contains.
 
     Args:
@@ -53,7 +53,7 @@ def on_this_machine(workdir: str | os.PathLike, alone: bool = False) -> pathlib.
 
 
 @contextlib.contextmanager
-def synced(folder: pathlib.Path, workdir: str | os.PathLike) -> Iterator[None]:
+def sync_to_bucket(folder: pathlib.Path, workdir: str | os.PathLike) -> Iterator[None]:
     """Uploads changed files once a minute and at the end; does nothing for a workdir on a disk.
 
     Args:

@@ -62,12 +62,12 @@ def finetune(
     build.check(recipe)
     distributed.check_identical(config=configs.fingerprint(recipe), workdir=workdir)
     start = time.monotonic()
-    folder = bucket_sync.on_this_machine(workdir, alone=True)
+    folder = bucket_sync.local_folder(workdir, alone=True)
     prepare = multitask.prepare if multitask.is_multitask(recipe) else finetune_job.prepare
     job = prepare(recipe, init=init, data=data, workdir=folder)
     distributed.barrier("prepared data")
     log(finetune_job.description(job, num_seeds))
-    facts = _facts(job, init)
+    properties = _run_properties(job, init)
     finished = []
     with (
         session.lock_workdir(folder, json.loads(configs.to_json(job.config)), FREE_FIELDS),
@@ -80,21 +80,21 @@ def finetune(
             scores = "  ".join(f"{name} {value:.4f}" for name, value in result["scores"].items())
             log(f"seed {seed}, epoch {result['chosen_epoch']}: {scores}")
             finished.append(result)
-            facts["seconds"] = time.monotonic() - start
+            properties["seconds"] = time.monotonic() - start
             is_complete = len(finished) == num_seeds
-            results.write(folder, job.config, finished, facts, complete=is_complete)
+            results.write(folder, job.config, finished, properties, complete=is_complete)
     return finished
 
 
-def _facts(job: Job, init: str) -> dict[str, Any]:
+def _run_properties(job: Job, init: str) -> dict[str, Any]:
     """Properties of the run that `results.json` records."""
-    facts = {
+    properties = {
         "task": job.dataset.name,
         "init": {"name": init, **job.config.init},
         "examples": finetune_job.sizes(job.dataset),
     }
     left_out = {split: list(names) for split, names in job.dataset.left_out.items() if names}
-    return facts | ({"left_out": left_out} if left_out else {})
+    return properties | ({"left_out": left_out} if left_out else {})
 
 
 def _early_stopping(config: ConfigDict, seed: int, log: session.Log) -> epochs.EarlyStopping | None:
@@ -112,7 +112,7 @@ def train_seed(
     storage.make_folder(folder)
     if jax.process_index() == 0 and not (job.workdir / "tokenizer").exists():
         job.tokenizer.save(str(job.workdir / "tokenizer"))
-    config, trainer = job.seeded(seed), job.trainer(seed)
+    config, trainer = job.config_of_seed(seed), job.trainer(seed)
     train_split = dataclasses.replace(job.dataset.batches["train"], seed=seed)
     rows = local_rows(train_split.batch_size, job.mesh)
     evaluation = epochs.EvaluateEpochs(

@@ -100,9 +100,9 @@ class Job:
         """Shapes of the parameters."""
         return self.trainer(self.config.seed).shapes.params
 
-    def seeded(self, seed: int) -> ConfigDict:
+    def config_of_seed(self, seed: int) -> ConfigDict:
         """The config of one seed."""
-        return configs.changed(self.config, {"seed": seed})
+        return configs.replace_fields(self.config, {"seed": seed})
 
     def folder(self, seed: int) -> pathlib.Path:
         """The folder of one seed."""
@@ -154,7 +154,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
     tokenizer = load_tokenizer(tokenizer_folder(origin))
     build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))
     dataset = read(config, data, tokenizer)
-    config = with_numbers(config, dataset)
+    config = with_derived_fields(config, dataset)
     sections = config.objectives if "objectives" in config else {}
     teachers = runs_teachers.find(sections, config.mesh.attention_kernel)
     for teacher in teachers.values():
@@ -302,7 +302,7 @@ def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
     )
 
 
-def with_numbers(config: ConfigDict, dataset: Dataset) -> ConfigDict:
+def with_derived_fields(config: ConfigDict, dataset: Dataset) -> ConfigDict:
     """The config with the fields that follow from the data: classes, steps, warmup, fingerprint."""
     steps = config.num_train_epochs * dataset.batches["train"].batches_per_epoch
     if steps < 1:

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax import build
-from bertjax.config import changed
+from bertjax.config import replace_fields
 from bertjax.errors import UserError
 from bertjax.interfaces import Dataset
 from bertjax.pretrained import tokenizer_folder
@@ -121,7 +121,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
     build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))
     parts = {name: finetune_job.read(single_task(config, name), data, tokenizer) for name in names}
     dataset = Tasks(recipe.task.dataset, parts, config.seed)
-    config = finetune_job.with_numbers(config, dataset)
+    config = finetune_job.with_derived_fields(config, dataset)
     heads = {
         name: build.task(config.task, dataset=name, task_id=number)
         for number, name in enumerate(names)
@@ -144,7 +144,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
 
 def single_task(config: ConfigDict, name: str) -> ConfigDict:
     """The config for one of the tasks."""
-    return changed(config, {"task.dataset": name})
+    return replace_fields(config, {"task.dataset": name})
 
 
 def _check(recipe: ConfigDict) -> None:

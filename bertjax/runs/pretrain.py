@@ -94,7 +94,7 @@ def pretrain(
         config = initialization.with_model(config, init)
     build.check(config)
     distributed.check_identical(config=configs.fingerprint(config), workdir=workdir)
-    folder = bucket_sync.on_this_machine(workdir)
+    folder = bucket_sync.local_folder(workdir)
     with session.lock_workdir(folder, json.loads(configs.to_json(config))):
         with progress() as show:
             job = pretrain_job.prepare(config, workdir, log, show)

@@ -145,7 +145,7 @@ def prepare(
     frozen = runs_teachers.frozen(teachers)
     trainer = build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen)
     return Job(
-        workdir=bucket_sync.on_this_machine(workdir),
+        workdir=bucket_sync.local_folder(workdir),
         name=workdir,
         config=config,
         tokenizer=tokenizer,

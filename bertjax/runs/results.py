@@ -106,7 +106,7 @@ def write(
     workdir: pathlib.Path,
     config: ConfigDict,
     results: Sequence[Result],
-    facts: Mapping[str, Any],
+    properties: Mapping[str, Any],
     *,
     complete: bool,
 ) -> None:
@@ -116,7 +116,7 @@ def write(
       workdir: Folder of the run.
       config: Config of the run.
       results: Results of the finished seeds.
-      facts: Further properties of the run, such as its task.
+      properties: Further properties of the run, such as its task.
       complete: Whether all requested seeds are finished.
     """
     if jax.process_index() != 0:
@@ -130,7 +130,7 @@ def write(
         "steps": config.num_train_steps,
         "epoch_rule": {"name": config.choose_epoch, "meaning": rule},
         "predictions": {"seed": seed, "meaning": f"the seed whose {SCORE} is the median"},
-        **facts,
+        **properties,
     }
     details = {"over_seeds": over_seeds, "each_seed": list(results), "config": config.to_dict()}
     write_json(workdir / "results.json", common | details)

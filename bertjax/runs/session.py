@@ -69,7 +69,7 @@ def open_session(folder: pathlib.Path, name: str, log: Log) -> Iterator[Interrup
       log: Also logs which attention kernel is compiled, and why.
     """
     with (
-        bucket_sync.synced(folder, name),
+        bucket_sync.sync_to_bucket(folder, name),
         Interrupt() as interrupt,
         log_kernel_choice(log),
     ):
@@ -77,7 +77,7 @@ def open_session(folder: pathlib.Path, name: str, log: Log) -> Iterator[Interrup
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """Result of `fit`.
 
     Attributes:
@@ -106,7 +106,7 @@ def fit(
     interrupt: Interrupt,
     log: Log,
     budget_seconds: float = 0.0,
-) -> Fitted:
+) -> FitResult:
     """Trains from the newest checkpoint, or from the initial state, to `config.num_train_steps`.
 
     Afterwards, `interrupt.stopped` is true if steps are left.
@@ -164,7 +164,7 @@ def fit(
             )
     costs = {"tokens": report.tokens, "seconds": report.seconds, **goodput.newest}
     costs |= {"budget_seconds_spent": budget.spent} if budget_seconds else {}
-    return Fitted(state, first_step, costs | {"updates_skipped": report.updates_skipped})
+    return FitResult(state, first_step, costs | {"updates_skipped": report.updates_skipped})
 
 
 def peak_flops(config: ConfigDict, trainer: Trainer) -> float | None:

@@ -1,8 +1,8 @@
 """Build the runs of a sweep: every run is a dict of dotted config fields and their values.
 
-    product({"optimizer.learning_rate": (1e-3, 3e-3), "seed": (0, 1)})         four runs
-    zipped({"model.hidden_size": (128, 256), "model.num_attention_heads": (2, 4)})      two
-    draws(20, {"optimizer.learning_rate": log_uniform(1e-4, 1e-2)}, seed=0)     twenty
+    product({"optimizer.learning_rate": (1e-3, 3e-3), "seed": (0, 1)})                  four runs
+    zip_fields({"model.hidden_size": (128, 256), "model.num_attention_heads": (2, 4)})  two
+    random_search(20, {"optimizer.learning_rate": log_uniform(1e-4, 1e-2)}, seed=0)     twenty
 
 All return lists of dicts, which may also be written by hand and concatenated with `+`. `product`
 accepts such lists as well as tables of values, so that grids nest.
@@ -40,7 +40,7 @@ def product(*parts: Mapping[str, Iterable[Any]] | Sequence[Point]) -> list[Point
     return [_merged(points) for points in itertools.product(*axes)]
 
 
-def zipped(table: Mapping[str, Iterable[Any]]) -> list[Point]:
+def zip_fields(table: Mapping[str, Iterable[Any]]) -> list[Point]:
     """Runs with the first value of each field, the second value of each, and so on.
 
     Raises:
@@ -50,13 +50,13 @@ def zipped(table: Mapping[str, Iterable[Any]]) -> list[Point]:
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise UserError(
-            f"zipped: got {lengths} values, expected the same number for each field; add or remove "
-            "values"
+            f"zip_fields: got {lengths} values, expected the same number for each field; add or "
+            "remove values"
         )
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def draws(count: int, table: Mapping[str, Draw], *, seed: int) -> list[Point]:
+def random_search(count: int, table: Mapping[str, Draw], *, seed: int) -> list[Point]:
     """Runs with randomly sampled values; with a larger count, the first runs stay the same.
 
     Args:

@@ -1,7 +1,7 @@
 """Plan a sweep: read its runs from the sweep file and check them before the first one starts.
 
 load        sweep file -> Sweep: every run's name, fields and steps, checked against the config
-record      Sweep -> content of `config.json` in its folder, from which `recorded` restores it
+record      Sweep -> content of `config.json` in its folder, from which `read_sweep` restores it
 """
 
 import dataclasses
@@ -191,7 +191,7 @@ def record(sweep: Sweep) -> dict[str, Any]:
     return {"sweep": content}
 
 
-def recorded(workdir: pathlib.Path) -> Sweep:
+def read_sweep(workdir: pathlib.Path) -> Sweep:
     """The sweep to which a folder belongs.
 
     Raises:
@@ -220,7 +220,7 @@ def check_runs(sweep: Sweep, workdir: pathlib.Path) -> None:
     if not path.exists() or "sweep" not in read_json(path):
         return
     now = {run.name: _comparable(run.settings) for run in sweep.runs}
-    for run in recorded(workdir).runs:
+    for run in read_sweep(workdir).runs:
         if (workdir / run.name).is_dir() and now.get(run.name) != _comparable(run.settings):
             has = "another run" if run.name in now else "no run"
             raise UserError(

@@ -217,7 +217,7 @@ def hold_workdir(
     """
     with (
         claim(folder, record, free=free),
-        bucket_sync.synced(folder, workdir),
+        bucket_sync.sync_to_bucket(folder, workdir),
         sigterm_as_interrupt(),
     ):
         yield
@@ -244,7 +244,7 @@ def run_suite(
       UserError: the folder belongs to another config, or is in use.
       Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
-    folder = bucket_sync.on_this_machine(workdir, alone=True)
+    folder = bucket_sync.local_folder(workdir, alone=True)
 
     with hold_workdir(folder, workdir, record):
         failed = run_all(

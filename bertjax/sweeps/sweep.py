@@ -30,7 +30,7 @@ def run(sweep: Sweep, workdir: str, *, parallel: int = 1) -> list[Progress]:
       UserError: the folder belongs to another sweep, or is in use.
       Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
-    folder = bucket_sync.on_this_machine(workdir, alone=True)
+    folder = bucket_sync.local_folder(workdir, alone=True)
     plan.check_runs(sweep, folder)
     with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
         scheduler.run_all(
@@ -45,8 +45,8 @@ def read(workdir: str) -> tuple[Sweep, list[Progress]]:
     Raises:
       UserError: the folder is not a sweep's.
     """
-    folder = bucket_sync.on_this_machine(workdir)
-    sweep = plan.recorded(folder)
+    folder = bucket_sync.local_folder(workdir)
+    sweep = plan.read_sweep(folder)
     return sweep, progress.read(sweep.runs, folder)
 
 
@@ -71,7 +71,7 @@ def _write(sweep: Sweep, folder: pathlib.Path) -> list[Progress]:
 
 def commands(sweep: Sweep, workdir: str) -> list[str]:
     """The command of each run; of a finished run a comment. Writes nothing."""
-    folder = bucket_sync.on_this_machine(workdir)
+    folder = bucket_sync.local_folder(workdir)
     plan.check_runs(sweep, folder)
     return [
         f"# done: {run.name}"
@@ -97,7 +97,7 @@ def launch_commands(
     Raises:
       UserError: the folder belongs to another sweep, or is in use.
     """
-    folder = bucket_sync.on_this_machine(workdir)
+    folder = bucket_sync.local_folder(workdir)
     plan.check_runs(sweep, folder)
     with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
         missing = [

@@ -38,7 +38,7 @@ MAY_BE_REPLICATED = ("vocab",)
 class MeshRules:
     """The constraint on `config.mesh.rules`: pairs of a logical axis and its mesh axes."""
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         try:
             _table(value)
         except UserError as error:
@@ -51,7 +51,7 @@ class MeshRules:
 class MeshSize:
     """The constraint on the size of a mesh axis."""
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         if type(value) is int and (value == -1 or value >= 1):
             return None
         return "expected an integer >= 1, or -1 for all remaining devices"

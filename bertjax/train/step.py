@@ -26,7 +26,7 @@ Metrics = dict[str, Array]
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
 EvalStep = Callable[..., dict[str, Sum]]
 
-NOTHING: Params = {}
+NO_PARAMS: Params = {}
 
 MIN_WEIGHT = 1e-6
 """Lower bound of a divisor: an objective may have no position to predict in a batch."""
@@ -78,7 +78,7 @@ def make_train_step(
         return total, (sums, carry)
 
     def train_step(
-        state: TrainState, batch: Batch, frozen: Params = NOTHING
+        state: TrainState, batch: Batch, frozen: Params = NO_PARAMS
     ) -> tuple[TrainState, Metrics]:
         size, length = extent(batch)
         count = microbatches if isinstance(microbatches, int) else microbatches[size, length]
@@ -124,7 +124,7 @@ def make_eval_step(pretrainer: Pretrainer, *, seed: int) -> EvalStep:
     There is no carry: a recurrent model treats every example as the start of a text.
     """
 
-    def eval_step(params: Params, batch: Batch, frozen: Params = NOTHING) -> dict[str, Sum]:
+    def eval_step(params: Params, batch: Batch, frozen: Params = NO_PARAMS) -> dict[str, Sum]:
         batch = {**batch, "example_key": evaluation_keys(seed, batch["example_id"])}
         variables = {"params": params, "frozen": frozen}
         losses, metrics = pretrainer.apply(variables, batch, train=False)

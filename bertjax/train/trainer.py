@@ -21,7 +21,7 @@ from bertjax.train import report, sharding
 from bertjax.train.checkpoint import origin
 from bertjax.train.state import TrainState, create, create_with_frozen, unbox
 from bertjax.train.step import (
-    NOTHING,
+    NO_PARAMS,
     EvalStep,
     Metrics,
     Microbatches,
@@ -117,7 +117,7 @@ def make_trainer(
     seed: int,
     microbatches: Microbatches,
     batch_size: int = 1,
-    frozen: Mapping[str, PyTree] = NOTHING,
+    frozen: Mapping[str, PyTree] = NO_PARAMS,
     shard_optimizer: bool = False,
     grad_reduce_in_bf16: bool = False,
     attention_kernel: str = "",

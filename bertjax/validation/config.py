@@ -125,7 +125,7 @@ def _check_weights(config: ConfigDict, modules: Mapping[str, type]) -> None:
         for name, module in modules.items()
     }
     if "task" in config:
-        task = schema.chosen(config, "task.name")
+        task = schema.plug_in_class(config, "task.name")
         weights["task"] = with_defaults(task, config.task)["weight"]
     if not any(weights.values()):
         got = ", ".join(f"config.{name}.weight={value}" for name, value in weights.items())

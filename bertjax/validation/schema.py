@@ -326,7 +326,7 @@ WRITTEN_BY_RUN = "init"
 """A section that runs which start from another model add to their config.json."""
 
 
-def chosen(config: ConfigDict, field: str) -> type:
+def plug_in_class(config: ConfigDict, field: str) -> type:
     """The class that the value of a field of `PLUG_INS` stands for.
 
     Raises:
@@ -355,11 +355,11 @@ def declarations(config: ConfigDict, section: str) -> tuple[type, ...]:
     if not section:
         return (FineTuningRun if finetunes else PretrainingRun,)
     if finetunes and section == "data":
-        chosen(config, "task.name")
+        plug_in_class(config, "task.name")
         return (catalog.load("tasks", config.task.name, "dataset").DataFields,)
     if finetunes and section in CHANGES:
         return (*PLUG_INS["model.name"].every().values(), Model)
-    own = [chosen(config, field) for field in PLUG_INS if field.startswith(f"{section}.")]
+    own = [plug_in_class(config, field) for field in PLUG_INS if field.startswith(f"{section}.")]
     return (*own, *([SHARED[section]] if section in SHARED else []))
 
 
@@ -390,7 +390,9 @@ def _optional_union(classes: tuple[type, ...]) -> dict[str, Any]:
     return found
 
 
-def own_fields(config: ConfigDict, field: str) -> dict[str, Any]:
+def plug_in_fields(config: ConfigDict, field: str) -> dict[str, Any]:
     """The values of a section that the class of a plug-in declares, such as "optimizer.name"."""
     values = config[field.partition(".")[0]]
-    return {name: values[name] for name in fields_of(chosen(config, field)) if name in values}
+    return {
+        name: values[name] for name in fields_of(plug_in_class(config, field)) if name in values
+    }

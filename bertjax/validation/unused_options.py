@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unread:
+class UnusedOptions:
     """Options that have no effect with some values of another option.
 
     Attributes:
@@ -42,28 +42,28 @@ _TOKENIZER_TRAINING = (
 )
 
 CONFIG = (
-    Unread(
+    UnusedOptions(
         ("data.max_seq_length", "data.batch_size"),
         "data.phases",
         bool,
         "(), since every phase has its own",
         "set --config.data.phases='()', or change the phases",
     ),
-    Unread(
+    UnusedOptions(
         ("data.microbatches",),
         "data.phases",
         lambda phases: phases and all(len(phase) == 4 for phase in phases),
         "a phase without its own microbatches",
         "change the phases",
     ),
-    Unread(
+    UnusedOptions(
         _TOKENIZER_TRAINING,
         "tokenizer.path",
         bool,
         "'', since this tokenizer is already trained",
         "leave one of them out",
     ),
-    Unread(
+    UnusedOptions(
         (
             *_TOKENIZER_TRAINING,
             *("data.input", "data.text_format", "data.text_field", "data.filters"),
@@ -74,7 +74,7 @@ CONFIG = (
         "'', since this corpus is already prepared, with a tokenizer and held-out documents",
         "leave one of them out",
     ),
-    Unread(
+    UnusedOptions(
         (
             *_TOKENIZER_TRAINING,
             *("data.corpus", "data.input", "data.text_format", "data.text_field", "data.filters"),
@@ -85,56 +85,56 @@ CONFIG = (
         "(), since its corpora are already prepared, with a tokenizer and held-out documents",
         "leave one of them out",
     ),
-    Unread(
+    UnusedOptions(
         ("data.mixture_temperature",),
         "data.mixture",
         lambda mixture: not mixture,
         "several corpora",
         "set --config.data.mixture, or leave it out",
     ),
-    Unread(
+    UnusedOptions(
         ("data.validation_fraction",),
         "data.validation_input",
         bool,
         "(), since these texts are the held-out ones",
         "leave one of them out",
     ),
-    Unread(
+    UnusedOptions(
         ("data.corpus", "data.text_format", "data.text_field", "data.filters"),
         "data.format",
         lambda format: not catalog.load("data/formats", format).Format.reads_text,
         "a format with text",
         "pass images with --config.data.input",
     ),
-    Unread(
+    UnusedOptions(
         ("model.size",),
         "model.name",
         bool,
         "none, since it only names the model in its config file",
         "pass the size to the config file, as in configs/bert.py:large, or set the model's fields",
     ),
-    Unread(
+    UnusedOptions(
         ("objectives.*.hidden_act",),
         "model.name",
         lambda name: not getattr(catalog.load("models", name).Model, "head_transform", True),
         "a model whose masked language model has a transform before the output layer",
         "leave it out",
     ),
-    Unread(
+    UnusedOptions(
         ("optimizer.layerwise_decay", "model.*_dropout_prob"),
         "optimizer.freeze_encoder",
         bool,
         "False, since a frozen encoder is not updated and has no dropout",
         "leave one of them out",
     ),
-    Unread(
+    UnusedOptions(
         ("data.triples_per_entity",),
         "data.knowledge",
         lambda path: not path,
         "the path of a graph",
         "set --config.data.knowledge=FILE, or leave it out",
     ),
-    Unread(
+    UnusedOptions(
         ("num_train_steps", "optimizer.warmup_steps", "data.fingerprint", "init.*"),
         "task.name",
         bool,
@@ -166,14 +166,14 @@ def check_overrides(config: "ConfigDict", fields: Collection[str]) -> None:
     check(rules, values, fields, "config.")
 
 
-def _of_other_plug_ins(field: str) -> Iterator[Unread]:
+def _of_other_plug_ins(field: str) -> Iterator[UnusedOptions]:
     """Rules for the fields of optimizers or schedules that only some of them have."""
     from bertjax.validation import schema  # which imports JAX; commands without it check flags
 
     classes = schema.PLUG_INS[field].every()
     for name in {name for declared in classes.values() for name in fields_of(declared)}:
         owners = [owner for owner, declared in classes.items() if name in fields_of(declared)]
-        yield Unread(
+        yield UnusedOptions(
             (f"optimizer.{name}",),
             field,
             lambda chosen, owners=owners: chosen not in owners,
@@ -182,21 +182,21 @@ def _of_other_plug_ins(field: str) -> Iterator[Unread]:
         )
 
 
-def _fields_from_data(config: "ConfigDict") -> Iterator[Unread]:
+def _fields_from_data(config: "ConfigDict") -> Iterator[UnusedOptions]:
     """The rule for fields of a task whose values its dataset determines."""
     from bertjax.validation import schema
 
     if "task" in config:
         options = tuple(
-            f"task.{name}" for name in schema.chosen(config, "task.name").fields_from_data
+            f"task.{name}" for name in schema.plug_in_class(config, "task.name").fields_from_data
         )
-        yield Unread(
+        yield UnusedOptions(
             options, "task.name", bool, "none, since they follow from the data", "leave it out"
         )
 
 
 def check_flags(
-    rules: Sequence[Unread],
+    rules: Sequence[UnusedOptions],
     flags: Mapping[str, Any],
     defaults: Callable[[str], Any],
     overrides: Sequence[tuple[str, str]] = (),
@@ -218,7 +218,7 @@ def check_flags(
 
 
 def check(
-    rules: Sequence[Unread], values: Mapping[str, Any], typed: Collection[str], prefix: str
+    rules: Sequence[UnusedOptions], values: Mapping[str, Any], typed: Collection[str], prefix: str
 ) -> None:
     """Refuses options without effect; an empty value or 0 is permitted.
 

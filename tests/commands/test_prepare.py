@@ -78,12 +78,12 @@ def test_it_resumes_after_kill_sigterm_and_ctrl_c(place, start_bertjax, run_bert
         with start_bertjax(*arguments(place, out)) as process:
             wait_for_another_shard(process, out)
             os.kill(process.pid, number)
-            _, complaint = process.communicate()
-        assert process.returncode == status, complaint
+            _, message = process.communicate()
+        assert process.returncode == status, message
         if number != signal.SIGKILL:
             command = shlex.join(["bertjax", *map(str, arguments(place, out))])
-            assert f"resumes after the last finished shard of {out}: {command}\n" in complaint
-            assert "Traceback" not in complaint
+            assert f"resumes after the last finished shard of {out}: {command}\n" in message
+            assert "Traceback" not in message
     assert finished_shards(out) >= 4
     finished = run_bertjax(*arguments(place, out))
     assert finished.returncode == 0, finished.stderr
@@ -112,10 +112,10 @@ def test_a_killed_worker_is_one_line(place, start_bertjax, tmp_path):
     with start_bertjax(*arguments(place, out)) as process:
         wait_for_another_shard(process, out)
         os.kill(children_of(process)[0], signal.SIGKILL)
-        _, complaint = process.communicate(timeout=60)
+        _, message = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "was killed by SIGKILL" in complaint.splitlines()[-1]
-    assert "Traceback" not in complaint
+    assert "was killed by SIGKILL" in message.splitlines()[-1]
+    assert "Traceback" not in message
 
 
 def test_the_summary_is_printed(place, run_bertjax, tmp_path):
@@ -142,7 +142,7 @@ def test_an_empty_validation_split_is_warned_of(place, run_bertjax, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"--format": "wikextractor"}, "did you mean 'wikiextractor'?"),
         (
@@ -151,7 +151,7 @@ def test_an_empty_validation_split_is_warned_of(place, run_bertjax, tmp_path):
         ),
     ],
 )
-def test_a_user_error_is_one_line_and_status_2(place, run_bertjax, tmp_path, changes, complaint):
+def test_a_user_error_is_one_line_and_status_2(place, run_bertjax, tmp_path, changes, message):
     options = {
         "--input": f"{place}/?.txt",
         "--tokenizer": f"{place}/vocab.txt",
@@ -159,7 +159,7 @@ def test_a_user_error_is_one_line_and_status_2(place, run_bertjax, tmp_path, cha
     } | changes
     done = run_bertjax("prepare", *(word for option in options.items() for word in option))
     assert done.returncode == 2
-    assert complaint in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "corpus").exists()
 

@@ -61,7 +61,7 @@ def test_the_first_broken_rule_is_the_reason():
 
 
 @pytest.mark.parametrize(
-    ("entry", "complaint"),
+    ("entry", "message"),
     [
         ("min_word=3", r"unknown filter 'min_word': did you mean 'min_words'"),
         ("min_words", r"filter 'min_words': got 'no value', expected a number >= 0"),
@@ -71,8 +71,8 @@ def test_the_first_broken_rule_is_the_reason():
         ("gopher=1", r"filter 'gopher=1': got a value, expected gopher alone"),
     ],
 )
-def test_invalid_filters_are_refused(entry, complaint):
-    with pytest.raises(UserError, match=complaint):
+def test_invalid_filters_are_refused(entry, message):
+    with pytest.raises(UserError, match=message):
         parse_filters([entry])
 
 

@@ -320,7 +320,7 @@ def test_an_input_that_is_also_a_validation_input_is_refused(make, text_folder, 
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
         ({"validation_fraction": 1.0}, r"validation_fraction: got 1\.0"),
         ({"validation_inputs": ["x"]}, "expected one of them"),
@@ -331,8 +331,8 @@ def test_an_input_that_is_also_a_validation_input_is_refused(make, text_folder, 
         ({"inputs": ["nowhere/*"]}, "no file matches"),
     ],
 )
-def test_invalid_arguments_are_refused(make, tmp_path, options, complaint):
-    with pytest.raises(UserError, match=complaint):
+def test_invalid_arguments_are_refused(make, tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
         make(**options)
     assert not (tmp_path / "corpus").exists()
 

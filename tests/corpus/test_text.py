@@ -39,7 +39,7 @@ def test_json_lines_are_detected_by_name_or_first_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint"),
+    ("line", "message"),
     [
         ('{"txt": 1}', r'a\.jsonl:2: the field "text" is missing; no field is a string'),
         ('{"text": 3}', r'a\.jsonl:2: the field "text" is not a string; no field is a string'),
@@ -47,9 +47,9 @@ def test_json_lines_are_detected_by_name_or_first_line(tmp_path):
         ('{"text": "a"', r"a\.jsonl:2: not a JSON object"),
     ],
 )
-def test_errors_name_the_invalid_json_line(tmp_path, line, complaint):
+def test_errors_name_the_invalid_json_line(tmp_path, line, message):
     path = write(tmp_path, "a.jsonl", '{"text": "fine"}\n' + line + "\n")
-    with pytest.raises(UserError, match=complaint):
+    with pytest.raises(UserError, match=message):
         list(read_documents([path]))
 
 
@@ -211,15 +211,15 @@ def test_a_file_whose_name_looks_like_a_glob_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "complaint"),
+    ("inputs", "message"),
     [
         (["nothing/*.txt"], "no file matches 'nothing/"),
         ([], "no input"),
         (["."], r"\.: got a folder, expected files"),
     ],
 )
-def test_inputs_without_files_are_refused(inputs, complaint):
-    with pytest.raises(UserError, match=complaint):
+def test_inputs_without_files_are_refused(inputs, message):
+    with pytest.raises(UserError, match=message):
         list(read_documents(inputs))
 
 

@@ -86,7 +86,7 @@ def test_a_dataset_without_strings_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "complaint"),
+    ("source", "message"),
     [
         ("tfds:small", "expected tfds:NAME:SPLIT"),
         ("tfds:small:test", "has no split 'test': known: train"),
@@ -95,7 +95,7 @@ def test_a_dataset_without_strings_is_refused(tmp_path):
         ("tfds:small:train[:x]", r"check the split 'train\[:x\]'"),
     ],
 )
-def test_user_errors_are_one_line(folder, source, complaint):
-    with pytest.raises(UserError, match=complaint) as raised:
+def test_user_errors_are_one_line(folder, source, message):
+    with pytest.raises(UserError, match=message) as raised:
         list(read_documents([source], tfds_data_dir=folder))
     assert "\n" not in str(raised.value)

@@ -115,7 +115,7 @@ def test_temperature_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("entries", "complaint"),
+    ("entries", "message"),
     [
         ((("a", "p", 0.5), ("b", "q", 0.4)), r"expected weights with the sum 1, got 0\.9"),
         ((("a", "p", (1.0, 0.5)), ("b", "q", (0.0, 0.6))), r"got 1\.1 in phase 2"),
@@ -126,21 +126,21 @@ def test_temperature_by_hand():
         (("a",), r"expected \(NAME, PATH\)"),
     ],
 )
-def test_mixtures_that_do_not_add_up_are_refused(entries, complaint):
+def test_mixtures_that_do_not_add_up_are_refused(entries, message):
     import re
 
-    assert re.search(complaint, MixtureEntries().complaint(entries))
+    assert re.search(message, MixtureEntries().violation(entries))
 
 
 def test_weights_of_phases():
     constraint = MixtureEntries()
     entries = (("a", "p", (0.25, 0.5)), ("b", "q", (0.75, 0.5)))
-    assert constraint.complaint(entries) is None
+    assert constraint.violation(entries) is None
     assert phase_weights(entries, 2) == [(0.25, 0.75), (0.5, 0.5)]
     with pytest.raises(
         UserError, match="got 2 weights for a, expected 1, or one for each of the 3"
     ):
         phase_weights(entries, 3)
     assert phase_weights((("a", "p"), ("b", "q")), 2) == [(), ()]
-    assert constraint.complaint((("a", "p"), ("b", "q"))) is None
+    assert constraint.violation((("a", "p"), ("b", "q"))) is None
     assert phase_weights((("a", "p", 1.0),), 2) == [(1.0,), (1.0,)]

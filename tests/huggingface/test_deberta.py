@@ -12,7 +12,7 @@ from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import exporting, importing, weights
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.inference import fill_mask
 from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint import trees
@@ -141,7 +141,7 @@ def test_a_released_file_has_positions_and_heads_that_transformers_ignores(run, 
     config |= {"pos_att_type": "p2c|c2p", "norm_rel_ebd": "layer_norm", "pooler_hidden_size": 12}
     arrays = weights.read(tmp_path / "hf")
     head = {f"mask_predictions.dense.{name}": np.zeros(12, np.float32) for name in ("bias",)}
-    released = Released.of({**config}, arrays | head)
+    released = HFModel.of({**config}, arrays | head)
     assert {"encoder", "enhanced_mlm"} <= set(released.parts)
     fields = released.fields
     assert (fields["mask_decoder_layers"], fields["pos_att_type"]) == (2, ("p2c", "c2p"))
@@ -149,7 +149,7 @@ def test_a_released_file_has_positions_and_heads_that_transformers_ignores(run, 
     shapes = importing.parameter_shapes(importing.pretrainer(read))
     assert importing.parameters(released, read).keys() == shapes.keys()
     without = {name: array for name, array in arrays.items() if name != POSITIONS}
-    assert Released.of(config, without).fields["mask_decoder_layers"] == 0
+    assert HFModel.of(config, without).fields["mask_decoder_layers"] == 0
 
 
 def test_released_embeddings_have_more_rows_than_the_tokenizer_has_tokens(run, tmp_path):

@@ -85,7 +85,9 @@ def prepared(root, run, glue, folder, dropout=(0.0, 0.0, 0.0)):
     """A fine-tuning job of the run, and its initial state."""
     recipe = configs.load_config(f"{root / 'configs/glue.py'}:stsb", [])
     rates = {f"model.{name}": rate for name, rate in zip(NAMES[:2], dropout, strict=False)}
-    recipe = configs.changed(recipe, RECIPE | rates | {"task.classifier_dropout": dropout[2]})
+    recipe = configs.replace_fields(
+        recipe, RECIPE | rates | {"task.classifier_dropout": dropout[2]}
+    )
     job = finetune_job.prepare(recipe, init=str(run), data=glue, workdir=str(folder))
     state = job.trainer(0).create_state()
     encoder = origin.load_params(job.origin.checkpoint, state.params, "encoder")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertjax.huggingface import importing
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.pretrainer import Pretrainer
 from bertjax.train.checkpoint.trees import nest
 
@@ -99,7 +99,7 @@ def test_logits_equal_those_of_transformers(name, regolden):
     if regolden:
         path.write_text(json.dumps(computed_by_transformers(name), indent=1) + "\n")
     golden = json.loads(path.read_text())
-    released = Released.of(golden["config"], draws(golden["shapes"]))
+    released = HFModel.of(golden["config"], draws(golden["shapes"]))
     config = importing.run_config(released, name)
     with config.unlocked():
         config.model.precision = "float32"

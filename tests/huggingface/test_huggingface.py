@@ -9,7 +9,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import model as huggingface_model
 from bertjax.huggingface import parts
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 
 BERT = {"model_type": "bert"}
 
@@ -30,12 +30,12 @@ def test_every_architecture_keeps_the_contract():
         for part, pairs in parts.items():
             assert all(path.startswith(f"{part}/") for pair in pairs for path in pair.paths)
         every = {pair.hf for pairs in parts.values() for pair in pairs}
-        assert set(architectures.attribute(architecture, "SAME").values()) <= every
-        assert not set(architectures.attribute(architecture, "SAME")) & every
+        assert set(architectures.attribute(architecture, "TIED_ARRAYS").values()) <= every
+        assert not set(architectures.attribute(architecture, "TIED_ARRAYS")) & every
 
 
 def test_a_bare_encoder_gets_its_prefix():
-    released = Released.of(BERT, {"pooler.dense.weight": np.zeros((2, 2), np.float32)})
+    released = HFModel.of(BERT, {"pooler.dense.weight": np.zeros((2, 2), np.float32)})
     assert list(released.arrays) == ["bert.pooler.dense.weight"]
     assert released.parts == ["encoder", "encoder/pooler"]
 
@@ -46,7 +46,7 @@ def test_old_names_and_constants():
         "bert.embeddings.LayerNorm.beta": np.zeros(3, np.float32),
         "bert.embeddings.position_ids": np.arange(4),
     }
-    released = Released.of(BERT, arrays)
+    released = HFModel.of(BERT, arrays)
     assert sorted(released.arrays) == [
         "bert.embeddings.LayerNorm.bias",
         "bert.embeddings.LayerNorm.weight",
@@ -61,20 +61,20 @@ def test_duplicate_arrays():
         "cls.predictions.decoder.weight": words.copy(),
         "cls.predictions.decoder.bias": np.zeros(3, np.float32),
     }
-    released = Released.of(BERT, arrays)
+    released = HFModel.of(BERT, arrays)
     assert sorted(released.arrays) == [
         "bert.embeddings.word_embeddings.weight",
         "cls.predictions.bias",
     ]
     arrays["cls.predictions.decoder.weight"][0, 0] = 9
     with pytest.raises(UserError, match=r"decoder.weight differs from bert.embeddings.word_embed"):
-        Released.of(BERT, arrays)
+        HFModel.of(BERT, arrays)
 
 
 def test_a_single_dtype_is_kept_and_mixed_dtypes_become_float32():
     half = {"bert.a": np.zeros(1, np.float16), "bert.b": np.zeros(1, np.float16)}
-    assert Released.of(BERT, half).dtype == "float16"
-    assert Released.of(BERT, half | {"bert.b": np.zeros(1, np.float32)}).dtype == "float32"
+    assert HFModel.of(BERT, half).dtype == "float16"
+    assert HFModel.of(BERT, half | {"bert.b": np.zeros(1, np.float32)}).dtype == "float32"
 
 
 @pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}])
@@ -336,4 +336,4 @@ def test_a_model_without_an_architecture_is_refused():
 
 def test_heads_without_parameters_are_always_present():
     arrays = {"transformer.h.0.attn.c_attn.weight": np.zeros((2, 6), np.float32)}
-    assert Released.of({"model_type": "gpt2"}, arrays).parts == ["encoder", "causal_lm"]
+    assert HFModel.of({"model_type": "gpt2"}, arrays).parts == ["encoder", "causal_lm"]

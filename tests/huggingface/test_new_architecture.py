@@ -115,7 +115,7 @@ CLASSES = {
     ("mlm",): "AlternatingForMaskedLM",
     ("glue",): "AlternatingForSequenceClassification",
 }
-SAME = {"decoder.weight": "model.tok_embeddings.weight"}
+TIED_ARRAYS = {"decoder.weight": "model.tok_embeddings.weight"}
 CLASSIFIER_DROPOUT = {"glue": "classifier_dropout"}
 ACT_FIELD = "hidden_activation"
 WORDS = {

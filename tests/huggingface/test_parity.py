@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertjax.huggingface import exporting, importing
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.pretrainer import Pretrainer
 from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint.trees import nest
@@ -313,7 +313,7 @@ def assert_same_outputs(found, wanted, mask):
 
 def test_outputs_are_equal(theirs):
     weights = {name: value.numpy() for name, value in theirs.state_dict().items()}
-    released = Released.of(theirs.config.to_dict(), weights)
+    released = HFModel.of(theirs.config.to_dict(), weights)
     config = importing.run_config(released, "reference")
     params = importing.parameters(released, config)
     for batch in batches():

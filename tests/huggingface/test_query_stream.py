@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.huggingface import importing
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.train.checkpoint.trees import nest
 
 torch = pytest.importorskip("torch", reason="parity needs torch, of the dependency group test-all")
@@ -31,7 +31,7 @@ def test_the_query_stream_is_equal():
             is_scale = "norm" in name.lower() and name.endswith("weight")
             weight.copy_(float(is_scale) + 0.5 * torch.randn(weight.shape))
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    released = Released.of(model.config.to_dict(), weights)
+    released = HFModel.of(model.config.to_dict(), weights)
     config = importing.run_config(released, "reference")
     with config.unlocked():
         config.model.precision = "float32"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.huggingface import importing
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.models.bert import Model
 from bertjax.objectives import mlm, sentence_pair
 from bertjax.pretrainer import Pretrainer
@@ -49,7 +49,7 @@ def reference(request):
 def ours(reference):
     """The weights of the reference as parameters of bertjax."""
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
-    released = Released.of(reference.config.to_dict(), weights)
+    released = HFModel.of(reference.config.to_dict(), weights)
     params = importing.parameters(released, importing.run_config(released, "reference"))
     return jax.tree.map(jnp.asarray, nest(params))
 

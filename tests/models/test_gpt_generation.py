@@ -8,7 +8,7 @@ import pytest
 from bertjax.decoding import beam, search
 from bertjax.decoding.sampling import TokenSampler
 from bertjax.huggingface import importing
-from bertjax.huggingface.model import Released
+from bertjax.huggingface.model import HFModel
 from bertjax.inference.language_model import LanguageModel
 from bertjax.train.checkpoint.trees import nest
 
@@ -42,7 +42,7 @@ def reference(request):
 @pytest.fixture(scope="module")
 def model(reference):
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
-    released = Released.of(reference.config.to_dict(), weights)
+    released = HFModel.of(reference.config.to_dict(), weights)
     config = importing.run_config(released, "reference")
     with config.unlocked():
         config.model.precision = "float32"

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax import build
 from bertjax.commands import plan
-from bertjax.config import changed, load_config, split_overrides
+from bertjax.config import load_config, replace_fields, split_overrides
 from bertjax.errors import UserError
 from bertjax.overrides import apply_overrides
 from bertjax.profiling import search
@@ -28,8 +28,8 @@ def not_fitting(config, needed=4.0):
 
 def test_a_phase_that_does_not_fit_gets_more_microbatches(config):
     """The second phase requires eight microbatches with any remat policy."""
-    config = changed(config, {"data.phases": ((900, 128, 256), (100, 512, 256, 2))})
-    config = changed(config, {"num_train_steps": 1000})
+    config = replace_fields(config, {"data.phases": ((900, 128, 256), (100, 512, 256, 2))})
+    config = replace_fields(config, {"num_train_steps": 1000})
     tried = []
 
     def compile_step(config, phase):
@@ -55,7 +55,7 @@ def test_if_microbatches_do_not_suffice_remat_and_then_sharding_is_tried(config)
         needed = 2.0 + 2.0 / phase.microbatches if phase.microbatches < 4 else 2.95
         return StepPlan(phase, {}, {} if spread else OutOfMemory(needed, 1.0))
 
-    config = changed(config, {"data.phases": ()})
+    config = replace_fields(config, {"data.phases": ()})
     (found,) = search.find_fitting(config, not_fitting(config), compile_step, print)
     assert found.fits
     policies = ("dots", "dots_with_no_batch_dims", "full")
@@ -68,8 +68,8 @@ def test_if_microbatches_do_not_suffice_remat_and_then_sharding_is_tried(config)
 
 def test_all_phases_have_one_mesh_and_one_remat_policy(config):
     """The long phase requires `full`, so the short one, which fits without it, gets it as well."""
-    config = changed(config, {"data.phases": ((900, 128, 256), (100, 512, 256))})
-    config = changed(config, {"num_train_steps": 1000})
+    config = replace_fields(config, {"data.phases": ((900, 128, 256), (100, 512, 256))})
+    config = replace_fields(config, {"num_train_steps": 1000})
 
     def compile_step(config, phase):
         fits = phase.max_seq_length == 128 or config.model.remat == "full"
@@ -82,7 +82,7 @@ def test_all_phases_have_one_mesh_and_one_remat_policy(config):
 
 
 def test_nothing_fits(config):
-    config = changed(config, {"data.phases": ()})
+    config = replace_fields(config, {"data.phases": ()})
 
     def compile_step(config, phase):
         return StepPlan(phase, {}, OutOfMemory(4.0, 1.0))
@@ -114,8 +114,8 @@ def test_nothing_fits(config):
 )
 def test_overrides_of_the_found_settings(config, changes, settings, parts, words):
     phases = ((9, 128, 256), (1, 512, 256))
-    config = changed(config, {"num_train_steps": 10, "data.phases": phases})
-    config = changed(config, changes)
+    config = replace_fields(config, {"num_train_steps": 10, "data.phases": phases})
+    config = replace_fields(config, changes)
     planned = build.phases(config)[-len(parts) :]
     steps = [
         StepPlan(dataclasses.replace(phase, microbatches=number), {"remat": "none"} | settings, {})
@@ -194,7 +194,7 @@ def test_other_settings_are_tried_after_a_compiler_crash(config):
     died = search.CompilerDiedError("the compiler ended with SIGSEGV")
     lines = []
     compile_step = by_policy(none=died, dots=died, dots_with_no_batch_dims=2.0)
-    config = changed(config, {"data.phases": ()})
+    config = replace_fields(config, {"data.phases": ()})
     (found,) = search.find_fitting(config, not_fitting(config), compile_step, lines.append)
     assert (found.settings["remat"], found.phase.microbatches) == ("dots_with_no_batch_dims", 1)
     assert set(lines) == {"the compiler ended with SIGSEGV"}

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from bertjax import build
-from bertjax.config import changed, load_config
+from bertjax.config import load_config, replace_fields
 from bertjax.errors import UserError
 from bertjax.profiling import plan as profiling_plan
 from bertjax.profiling import worker
@@ -28,7 +28,7 @@ def compile_step(tpu_compiler, monkeypatch):
 def config():
     small = {"data.batch_size": 8, "data.max_seq_length": 16, "model.vocab_size": 97}
     config = profiling_plan.resolve_for_tpu(load_config("configs/bert.py:tiny", []))
-    return changed(config, {"data.phases": (), "mesh.data": 1, **small})
+    return replace_fields(config, {"data.phases": (), "mesh.data": 1, **small})
 
 
 class Happens:
@@ -57,7 +57,7 @@ def test_a_compilation_has_a_timeout(compile_step, monkeypatch):
 
 
 def test_a_user_error_is_raised_unchanged(compile_step, config):
-    config = changed(config, {"data.batch_size": 7, "mesh.data": 2})
+    config = replace_fields(config, {"data.batch_size": 7, "mesh.data": 2})
     (phase,) = build.phases(config)
     with pytest.raises(UserError, match=r"config\.mesh: got data=2") as raised:
         compile_step(config, phase)
@@ -69,7 +69,7 @@ def test_nested_matmuls_do_not_crash_the_compiler(tpu_compiler, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     config = profiling_plan.resolve_for_tpu(load_config("configs/bert.py:tiny", []))
     changes = {"data.phases": (), "data.batch_size": 64, "model.remat": "full"}
-    config = changed(config, changes)
+    config = replace_fields(config, changes)
     (phase,) = build.phases(config)
     with CompilerProcess("v5e:2x2", 1) as compile_step:
         step = compile_step(config, phase)

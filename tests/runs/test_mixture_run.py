@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bertjax.config import changed, load_config
+from bertjax.config import load_config, replace_fields
 from bertjax.corpus.prepare import prepare
 from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.errors import UserError
@@ -57,7 +57,7 @@ def make(corpora, tmp_path):
         config = load_config(str(CONFIG))
         with config.unlocked():
             del config.objectives["sentence_pair"]
-        config = changed(config, fields)
+        config = replace_fields(config, fields)
         return pretrain_job.prepare(config, str(tmp_path / "run"), lambda line: None)
 
     return call

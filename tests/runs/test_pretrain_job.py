@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from bertjax import build
-from bertjax.config import changed, load_config
+from bertjax.config import load_config, replace_fields
 from bertjax.runs import pretrain_job
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
@@ -30,7 +30,7 @@ CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.p
 )
 def test_a_best_checkpoint_that_is_never_compared_is_a_warning(held_out, fields, logged):
     lines = []
-    config = changed(load_config(str(CONFIG)), fields)
+    config = replace_fields(load_config(str(CONFIG)), fields)
     pretrain_job._warn_about_best(config, held_out, lines.append)
     assert len(lines) == (logged is not None)
     assert not logged or logged in lines[0]
@@ -43,7 +43,7 @@ def test_a_limit_of_predictions_below_the_masked_share_is_a_warning(limit, lines
         "objectives.mlm.max_predictions_per_seq": limit,
         "objectives.mlm.masked_lm_prob": 0.15,
     }
-    config = changed(load_config(str(CONFIG)), fields)
+    config = replace_fields(load_config(str(CONFIG)), fields)
     phases = [build.Phase(1, 64, 8), build.Phase(1, 16, 8), build.Phase(2, 64, 8)]
     pretrain_job._warn_about_predictions(config, phases, logged.append)
     assert len(logged) == lines

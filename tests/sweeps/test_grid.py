@@ -7,7 +7,7 @@ from bertjax.sweeps import grid
 
 
 def test_product_of_values_and_of_runs():
-    shapes = grid.zipped({"width": (128, 256), "heads": (2, 4)})
+    shapes = grid.zip_fields({"width": (128, 256), "heads": (2, 4)})
     assert shapes == [{"width": 128, "heads": 2}, {"width": 256, "heads": 4}]
     assert grid.product(shapes, {"seed": range(2)}) == [
         {"width": 128, "heads": 2, "seed": 0},
@@ -25,10 +25,10 @@ def test_samples_depend_on_the_seed_and_are_within_bounds():
         "steps": grid.integers(3, 5),
         "kind": grid.choice("a", "b"),
     }
-    drawn = grid.draws(200, table, seed=1)
-    assert drawn == grid.draws(200, table, seed=1)
-    assert drawn[:20] == grid.draws(20, table, seed=1)
-    assert drawn != grid.draws(200, table, seed=2)
+    drawn = grid.random_search(200, table, seed=1)
+    assert drawn == grid.random_search(200, table, seed=1)
+    assert drawn[:20] == grid.random_search(20, table, seed=1)
+    assert drawn != grid.random_search(200, table, seed=2)
     assert all(1e-4 <= point["rate"] <= 1e-2 for point in drawn)
     assert 60 < sum(point["rate"] < 1e-3 for point in drawn) < 140, "half below the middle decade"
     assert all(0.1 <= point["dropout"] <= 0.2 for point in drawn)
@@ -38,6 +38,6 @@ def test_samples_depend_on_the_seed_and_are_within_bounds():
 
 def test_invalid_grids_are_refused():
     with pytest.raises(UserError, match="expected the same number for each field"):
-        grid.zipped({"a": (1, 2), "b": (1,)})
+        grid.zip_fields({"a": (1, 2), "b": (1,)})
     with pytest.raises(UserError, match="product: a is in two parts"):
         grid.product({"a": (1,)}, [{"a": 2}])

@@ -95,7 +95,7 @@ def test_a_failed_step_does_not_lose_a_pending_checkpoint(tmp_path, start_toy):
     assert "not finite in steps 5 to 7" in err
     assert "Traceback" not in err
     assert checkpoint_folder.steps(tmp_path / "checkpoints") == [4]
-    assert checkpoint_folder.defect(tmp_path / "checkpoints" / "4") is None
+    assert checkpoint_folder.find_defect(tmp_path / "checkpoints" / "4") is None
 
 
 def test_a_terminal_shows_a_live_line_and_the_cursor_is_restored(tmp_path, start_toy):

@@ -86,5 +86,5 @@ def test_a_signal_to_one_host_stops_both_after_the_same_step_and_they_resume(tmp
     for step in range(stopped_at + 3):
         expected = expected * np.float32(1.5) + np.float32(step)
     last = tmp_path / "checkpoints" / str(stopped_at + 3)
-    assert checkpoint_folder.defect(last) is None
+    assert checkpoint_folder.find_defect(last) is None
     np.testing.assert_allclose(load_numpy(last, "params")["w"], expected, rtol=1e-5)

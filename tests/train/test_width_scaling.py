@@ -223,6 +223,6 @@ def test_a_generator_has_the_ratio_of_its_encoder():
     """An ELECTRA half as wide as its discriminator: the base model's generator is so too."""
     fields = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
     fields |= {"intermediate_size": 96, "mup_base_width": 16, "mup_base_heads": 2}
-    found = generator.smaller(fields, 0.5)
+    found = generator.generator_fields(fields, 0.5)
     assert found["hidden_size"] / found["mup_base_width"] == 4.0
     assert (found["num_attention_heads"], found["mup_base_heads"]) == (2, 1)

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from bertjax import catalog
-from bertjax.config import changed, load_config, split_overrides
+from bertjax.config import load_config, replace_fields, split_overrides
 from bertjax.constraints import fields_of
 from bertjax.errors import UserError
 from bertjax.runs import examples
@@ -164,7 +164,7 @@ def test_a_flag_without_effect_is_one_line(verb, words, message):
 @pytest.mark.parametrize("spec", ["reversal.py", "vit.py:tiny", "elmo.py:tiny", "gpt2.py:tiny"])
 def test_formats_without_sentences_refuse_sentence_options(spec, field):
     ((name, value),) = field.items()
-    config = changed(load_config(f"{CONFIGS}/{spec}"), {f"data.{name}": value})
+    config = replace_fields(load_config(f"{CONFIGS}/{spec}"), {f"data.{name}": value})
     with pytest.raises(UserError) as caught:
         examples.check(config)
     assert f"config.data.{name} is not supported with format" in one_line(caught)

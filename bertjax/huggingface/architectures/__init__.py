@@ -28,7 +28,7 @@ and, for the checks of `fields` and for tests,
 
 It may define (defaults: `huggingface/architecture.py`)
 
-  SAME           names of arrays that repeat another one (tied weights), and the name of that one
+  TIED_ARRAYS    names of arrays that repeat another one (tied weights), and the name of that one
   CLASSIFIER_DROPOUT
                  for the head of a task the HF field of the dropout before it
   CLASSIFIER_ACT the activation of the pooler before a classifier; empty: that of the encoder
@@ -38,9 +38,10 @@ It may define (defaults: `huggingface/architecture.py`)
                  activation
   ACT_FIELD      the field of the bertjax model with the activation that other heads have
   HAS_SEGMENTS   whether the model distinguishes segments; default: type_vocab_size > 1
-  LEFT_OUT       for objectives that are not part of the exported model, the reason
+  NOT_EXPORTED   for objectives that are not part of the exported model, the reason
   SPECIALS       special tokens of released vocabularies that only pretraining used
-  SPARE_ROWS     whether released word embeddings have more rows than the tokenizer has tokens
+  EXTRA_EMBEDDING_ROWS
+                 whether released word embeddings have more rows than the tokenizer has tokens
   BUFFERS        endings of the names of constants that files contain among the weights
   generator(run, arrays)
                  the config and arrays of a run's generator as a separate masked LM, or None

@@ -31,7 +31,7 @@ CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice", "ner"), "classifi
 
 CLASSIFIER_ACT = "tanh"
 
-SAME = {
+TIED_ARRAYS = {
     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
     "predictions.decoder.bias": "predictions.bias",
 }

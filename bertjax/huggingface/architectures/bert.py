@@ -25,7 +25,7 @@ CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice", "ner"), "classifi
 
 CLASSIFIER_ACT = "tanh"
 
-SAME = {
+TIED_ARRAYS = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }

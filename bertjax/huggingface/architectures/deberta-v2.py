@@ -19,7 +19,7 @@ from bertjax.huggingface import config_words
 from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, Model, Shape, dense, norm, table
 from bertjax.objectives.generator import Objective as Generator
-from bertjax.objectives.generator import smaller
+from bertjax.objectives.generator import generator_fields
 
 PREFIX = "deberta"
 
@@ -37,17 +37,17 @@ CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "cls_dropout")
 
 CLASSIFIER_ACT = "gelu"
 
-LEFT_OUT = {
+NOT_EXPORTED = {
     "generator": "it is a separate model, which --generator exports",
     "rtd": "no class of transformers for this architecture has it",
 }
 
-SAME = {
+TIED_ARRAYS = {
     "cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
-SPARE_ROWS = True  # 128,100 for 128,001 tokens
+EXTRA_EMBEDDING_ROWS = True  # 128,100 for 128,001 tokens
 
 BUFFERS = tuple(
     f"mask_predictions.{module}.{array}"
@@ -289,7 +289,7 @@ def generator(
     fields |= run["objectives"]["generator"]
     model = dict(run["model"])
     embedding_size = model["embedding_size"] or model["hidden_size"]
-    model |= smaller(model, fields["size"], fields["depth"])
+    model |= generator_fields(model, fields["size"], fields["depth"])
     model |= {
         "embedding_size": embedding_size,
         "mask_decoder_layers": fields["mask_decoder_layers"],

@@ -24,7 +24,7 @@ CLASSIFIER_DROPOUT = dict.fromkeys(("glue", "multiple_choice"), "seq_classif_dro
 
 CLASSIFIER_ACT = "relu"
 
-SAME = {"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"}
+TIED_ARRAYS = {"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"}
 
 WORDS = {
     "vocab_size": "vocab_size",

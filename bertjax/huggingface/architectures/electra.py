@@ -16,7 +16,7 @@ from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import ArrayMap, dense, norm
 from bertjax.objectives.generator import Objective as Generator
-from bertjax.objectives.generator import smaller
+from bertjax.objectives.generator import generator_fields
 
 PREFIX = "electra"
 
@@ -38,13 +38,13 @@ CLASSIFIER_DROPOUT = {
 
 CLASSIFIER_ACT = "gelu"
 
-SAME = {
+TIED_ARRAYS = {
     "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
 }
 
 HEAD_ACT = {"mlm": "gelu"}
 
-LEFT_OUT = {"generator": "it is a separate model, which --generator exports"}
+NOT_EXPORTED = {"generator": "it is a separate model, which --generator exports"}
 
 WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
 """The bertjax field of each HF field."""
@@ -161,7 +161,7 @@ def generator(
     model = {
         **model,
         "embedding_size": embedding_size,
-        **smaller(model, fields["size"], fields["depth"]),
+        **generator_fields(model, fields["size"], fields["depth"]),
     }
     shared = {n: array for n, array in params.items() if n.startswith(_SHARED)}
     own = {

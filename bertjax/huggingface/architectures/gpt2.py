@@ -17,7 +17,7 @@ CLASSES = {(): "GPT2Model", ("causal_lm",): "GPT2LMHeadModel"}
 
 CLASSIFIER_ACT = "tanh"
 
-SAME = {"lm_head.weight": "transformer.wte.weight"}
+TIED_ARRAYS = {"lm_head.weight": "transformer.wte.weight"}
 
 WORDS = {
     "vocab_size": "vocab_size",

@@ -31,7 +31,7 @@ TOKEN_TRANSFORM = True
 
 HAS_SEGMENTS = False
 
-SAME = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
+TIED_ARRAYS = {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
 
 WORDS = {
     "vocab_size": "vocab_size",

@@ -16,7 +16,7 @@ CLASSES = {(): "OpenAIGPTModel", ("causal_lm",): "OpenAIGPTLMHeadModel"}
 
 CLASSIFIER_ACT = "tanh"
 
-SAME = {"lm_head.weight": "transformer.tokens_embed.weight"}
+TIED_ARRAYS = {"lm_head.weight": "transformer.tokens_embed.weight"}
 
 WORDS = {word: field for word, field in gpt2.WORDS.items() if word != "activation_function"}
 

@@ -21,7 +21,7 @@ CLASSIFIER_DROPOUT = {"glue": "classifier_dropout", "ner": "classifier_dropout"}
 
 CLASSIFIER_ACT = "tanh"
 
-SAME = {
+TIED_ARRAYS = {
     "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
     "lm_head.decoder.bias": "lm_head.bias",
 }

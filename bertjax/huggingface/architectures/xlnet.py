@@ -36,7 +36,7 @@ HAS_SEGMENTS = True  # relative segment encodings: there is no type_vocab_size
 SPECIALS = ("<eop>", "<eod>")
 """Special tokens of the released vocabulary that only pretraining used."""
 
-SAME = {"lm_loss.weight": "transformer.word_embedding.weight"}
+TIED_ARRAYS = {"lm_loss.weight": "transformer.word_embedding.weight"}
 
 WORDS = {
     "vocab_size": "vocab_size",

@@ -20,10 +20,10 @@ BETWEEN = "+"
 class GlueTasks:
     """Constraint on `dataset`: a task name of the table, or several joined by `+`."""
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         known = OneOf(task.name for task in TASKS)
         names = value.split(BETWEEN) if isinstance(value, str) else [value]
-        return next(filter(None, map(known.complaint, names)), None)
+        return next(filter(None, map(known.violation, names)), None)
 
 
 class Task(SequenceHead):

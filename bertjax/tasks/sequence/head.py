@@ -119,7 +119,7 @@ class SequenceHead(pretrainer.Task, kw_only=True):
 class ClassWeight:
     """Constraint on an element of `class_weights`: "balanced" or "LABEL=WEIGHT"."""
 
-    def complaint(self, value: Any) -> str | None:
+    def violation(self, value: Any) -> str | None:
         if value == "balanced":
             return None
         label, _, weight = value.rpartition("=") if isinstance(value, str) else ("", "", "")

@@ -77,7 +77,7 @@ def write(
             "\t".join([n, *map(str, row)]) for n, row in zip(labels, counts.tolist(), strict=True)
         ]
         write_output(folder / f"{split}_confusion.tsv", "\n".join([header, *matrix]) + "\n")
-        draw_confusion(folder / f"{split}_confusion.png", counts, labels)
+        plot_confusion(folder / f"{split}_confusion.png", counts, labels)
     write_output(folder / f"{split}_classes.txt", "\n".join(lines) + "\n")
 
 
@@ -117,7 +117,7 @@ def confusions(counts: Int[np.ndarray, "C C"], labels: Sequence[str]) -> list[st
     return ["confused most often (true -> predicted):", *(lines or ["nothing"])]
 
 
-def draw_confusion(
+def plot_confusion(
     path: pathlib.Path, counts: Int[np.ndarray, "C C"], labels: Sequence[str]
 ) -> None:
     """Draws the share of each class's examples by predicted class; nothing without matplotlib."""

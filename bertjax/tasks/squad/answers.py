@@ -18,7 +18,7 @@ from jaxtyping import Float, Float64, Int
 from bertjax.errors import UserError
 from bertjax.io import files as io_files
 from bertjax.tasks.squad.files import SquadQuestions
-from bertjax.tasks.squad.windows import AnswerWindows, Found, Spans
+from bertjax.tasks.squad.windows import AnswerWindows, ScoredAnswer, Spans
 
 NO_SPAN_ODDS = 1e6
 """Null odds of a question without a valid span: higher than any difference of scores."""
@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class FoundAnswers:
+class PredictedAnswers:
     """The answers to all questions.
 
     Attributes:
@@ -81,7 +81,7 @@ def find(
     *,
     n_best_size: int = 20,
     max_answer_length: int = 30,
-) -> FoundAnswers:
+) -> PredictedAnswers:
     """Finds the best answers among the best start and end positions of every window.
 
     A valid span lies in the window's context, starts at a token with its maximum context in this
@@ -124,10 +124,10 @@ def find(
     odds = None
     if nulls is not None:
         odds = np.array([_null_odds(*pair) for pair in zip(n_best, nulls.tolist(), strict=True)])
-    return FoundAnswers(ids=questions.ids, n_best=n_best, null_scores=nulls, null_odds=odds)
+    return PredictedAnswers(ids=questions.ids, n_best=n_best, null_scores=nulls, null_odds=odds)
 
 
-def write(folder: str | pathlib.Path, found: FoundAnswers, threshold: float = 0.0) -> None:
+def write(folder: str | pathlib.Path, found: PredictedAnswers, threshold: float = 0.0) -> None:
     """Writes `predictions.json`, `nbest_predictions.json` and, for SQuAD 2.0, `null_odds.json`.
 
     These are the inputs of the official scorers, by question id. Each file is written atomically.
@@ -135,7 +135,7 @@ def write(folder: str | pathlib.Path, found: FoundAnswers, threshold: float = 0.
     Args:
       folder: The folder to write to.
       found: The answers.
-      threshold: See `FoundAnswers.predictions`.
+      threshold: See `PredictedAnswers.predictions`.
 
     Raises:
       UserError: a file cannot be written.
@@ -158,11 +158,11 @@ def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
     io_files.write_output(path, f"{text}\n")
 
 
-def _n_best(found: Iterable[Found], null: float | None, size: int) -> list[Candidate]:
+def _n_best(found: Iterable[ScoredAnswer], null: float | None, size: int) -> list[Candidate]:
     """Returns the first `size` distinct texts; for SQuAD 2.0 always with "", added if missing."""
     half = 0.0 if null is None else null / 2
-    empty = Found("", half, half)
-    kept: dict[str, Found] = {}
+    empty = ScoredAnswer("", half, half)
+    kept: dict[str, ScoredAnswer] = {}
     for span in heapq.merge(found, [] if null is None else [empty], key=lambda span: -span.score):
         if len(kept) == size:
             break

@@ -147,7 +147,7 @@ class Dataset:
 
     def _answers(
         self, split: str, predictions: Float[np.ndarray, "n S"]
-    ) -> squad_answers.FoundAnswers:
+    ) -> squad_answers.PredictedAnswers:
         return _found(self.questions[split], self.windows[split], predictions, self._fields)
 
 
@@ -219,7 +219,7 @@ def _found(
     windows: squad_windows.AnswerWindows,
     predictions: Float[np.ndarray, "n S"],
     fields: Fields,
-) -> squad_answers.FoundAnswers:
+) -> squad_answers.PredictedAnswers:
     """Finds the answers from the array that `tasks/squad/head.py` predicts, 4 K + 1 columns."""
     starts, start_positions, ends, end_positions = np.split(predictions[:, :-1], 4, axis=1)
     return squad_answers.find(

@@ -269,7 +269,7 @@ _WINDOWS_AT_A_TIME = 1024
 """Bounds the memory of all pairs of positions to some megabytes."""
 
 
-class Found(NamedTuple):
+class ScoredAnswer(NamedTuple):
     """A candidate answer and the scores (logits) of its first and last token."""
 
     text: str
@@ -341,7 +341,9 @@ class Spans:
         )
         return cls(*(column[order] for column in columns))
 
-    def texts(self, questions: SquadQuestions, windows: AnswerWindows) -> Iterator[Iterator[Found]]:
+    def texts(
+        self, questions: SquadQuestions, windows: AnswerWindows
+    ) -> Iterator[Iterator[ScoredAnswer]]:
         """Yields for every question the texts of its spans, exact and possibly repeated."""
         begins = windows.characters(self.window, self.start)[:, 0]
         ends = windows.characters(self.window, self.end)[:, 1]
@@ -357,11 +359,11 @@ class Spans:
         spans: range,
         begins: Int[np.ndarray, " s"],
         ends: Int[np.ndarray, " s"],
-    ) -> Iterator[Found]:
+    ) -> Iterator[ScoredAnswer]:
         for span in spans:
             # Empty if all tokens of the span cover only white space.
             if text := context[begins[span] : ends[span]].strip():
-                yield Found(text, float(self.start_score[span]), float(self.end_score[span]))
+                yield ScoredAnswer(text, float(self.start_score[span]), float(self.end_score[span]))
 
 
 def _inside(windows: AnswerWindows, positions: Int[np.ndarray, "n K"]) -> Bool[np.ndarray, "n K"]:

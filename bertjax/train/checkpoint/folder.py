@@ -92,7 +92,7 @@ def finish(checkpoint: pathlib.Path, record: Record) -> None:
     write_json(checkpoint / INTEGRITY, {"files": files})
 
 
-def defect(checkpoint: pathlib.Path) -> str | None:
+def find_defect(checkpoint: pathlib.Path) -> str | None:
     """Reads a whole checkpoint and describes its first defect, or returns None."""
     try:
         expected = read_json(checkpoint / INTEGRITY)["files"]

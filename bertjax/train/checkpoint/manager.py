@@ -230,7 +230,7 @@ class Checkpoints:
         damaged: dict[int, str] = {}
         intact = None
         for step in reversed(checkpoint_folder.steps(self.directory)):
-            reason = checkpoint_folder.defect(self.directory / str(step))
+            reason = checkpoint_folder.find_defect(self.directory / str(step))
             if reason is None:
                 intact = step
                 break

@@ -108,7 +108,7 @@ def _find_checkpoint(
             f"no checkpoint {selector!r} in {directory}, expected one of "
             f"{', '.join(map(str, steps))}, best"
         )
-    defect = checkpoint_folder.defect(directory / str(step))
+    defect = checkpoint_folder.find_defect(directory / str(step))
     if defect:
         others = [other for other in steps if other != step]
         raise UserError(

@@ -160,7 +160,7 @@ def test_a_checkpoint_is_never_overwritten(tmp_path):
     save(tmp_path, [4])
     with pytest.raises(ValueError, match="already exists: resume"):
         save(tmp_path, [4])
-    assert checkpoint_folder.defect(tmp_path / "checkpoints" / "4") is None
+    assert checkpoint_folder.find_defect(tmp_path / "checkpoints" / "4") is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
