@@ -103,9 +103,12 @@ def overview() -> str:
     """Returns the text of `bertjax --help`: every verb with the first line of its file."""
     groups: dict[str, list[str]] = {name: [] for name in _GROUPS}
     for module in catalog.names("commands"):
-        about = _about(module)
-        verb = " ".join([module.replace("_", "-"), "|".join(about.get("COMMANDS", ()))]).strip()
-        groups[about.get("GROUP", _GROUPS[-1])] += [f"  {verb}", _wrapped(about["docstring"])]
+        constants = _read_constants(module)
+        verb = " ".join([module.replace("_", "-"), "|".join(constants.get("COMMANDS", ()))]).strip()
+        groups[constants.get("GROUP", _GROUPS[-1])] += [
+            f"  {verb}",
+            _first_line(constants["docstring"]),
+        ]
     lines = []
     for name, members in groups.items():
         lines += [f"{name}:", *members, ""] if members else []
@@ -122,12 +125,12 @@ def overview() -> str:
     )
 
 
-def _wrapped(docstring: str) -> str:
+def _first_line(docstring: str) -> str:
     line = docstring.partition("\n")[0]
     return textwrap.fill(line, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
-def _about(module: str) -> dict[str, Any]:
+def _read_constants(module: str) -> dict[str, Any]:
     """Reads the docstring and the constants of a verb's file without importing it."""
     path = pathlib.Path(bertjax.__file__).parent / "commands" / f"{module}.py"
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -141,7 +144,7 @@ def _about(module: str) -> dict[str, Any]:
 
 def _command(module: str, words: list[str]) -> list[str]:
     """Returns the command of a verb with several, for messages."""
-    return words[:1] if words and words[0] in _about(module).get("COMMANDS", ()) else []
+    return words[:1] if words and words[0] in _read_constants(module).get("COMMANDS", ()) else []
 
 
 def _complete() -> int:
@@ -155,7 +158,7 @@ def _complete() -> int:
     typed = os.environ.get("COMP_LINE", "").split()[1:2]
     for module in catalog.names("commands"):
         verb = module.replace("_", "-")
-        verbs.add_parser(verb, help=_about(module)["docstring"].partition("\n")[0])
+        verbs.add_parser(verb, help=_read_constants(module)["docstring"].partition("\n")[0])
         if [verb] == typed:
             verbs.choices[verb] = catalog.load("commands", module).parser()
     argcomplete.autocomplete(root)

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _TASK = "task"
-_SHOWN = 6
+_MAX_SHOWN = 6
 
 _FIELDS = (
     *("seed", "log_every", "max_skipped_in_a_row", "watchdog_minutes", "keep_checkpoints"),
@@ -88,10 +88,10 @@ class Kind:
         """Raises `UserError` unless the config of the file `spec` has these fields."""
         missing = [name for name in fields if not _has(config, name)]
         if missing:
-            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+            more = f" and {len(missing) - _MAX_SHOWN} more" if len(missing) > _MAX_SHOWN else ""
             raise UserError(
-                f"--config {spec}: {self.name} config lacks {', '.join(missing[:_SHOWN])}{more}; "
-                f"add them as in {self.example}"
+                f"--config {spec}: {self.name} config lacks {', '.join(missing[:_MAX_SHOWN])}{more}"
+                f"; add them as in {self.example}"
             )
 
 

@@ -24,7 +24,7 @@ from bertjax.errors import UserError, nearest
 INT32_MAX = 2**31 - 1
 """Counts are 32-bit integers on the device."""
 
-_SHOWN = 80
+_MAX_SHOWN = 80
 """Characters of a value in a message."""
 
 
@@ -314,4 +314,4 @@ def checked(hint: Any) -> type[argparse.Action]:
 def shown(value: Any) -> str:
     """Formats a value for a message, truncated."""
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -30,7 +30,7 @@ Override = tuple[str, str]
 """A dotted field and the text of its new value."""
 
 _PREFIX = "--config."
-_TRUTH = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[Override]]:
@@ -256,10 +256,10 @@ def _convert(hint: Any, value: Any) -> Any:
     return float(value) if hint is float and type(value) is int else value
 
 
-def _truth(text: str) -> bool:
-    if text.lower() not in _TRUTH:
+def _parse_bool(text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
         raise ValueError(text)
-    return _TRUTH[text.lower()]
+    return _BOOLEANS[text.lower()]
 
 
 def _integer(text: str) -> int:
@@ -277,8 +277,8 @@ def _literal(text: str) -> Any:
     """Reads a Python literal, with `true`, `false` and `none` as well; any other text is text."""
     if text.lower() == "none":
         return None
-    if text.lower() in _TRUTH:
-        return _TRUTH[text.lower()]
+    if text.lower() in _BOOLEANS:
+        return _BOOLEANS[text.lower()]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -295,4 +295,4 @@ def _sequence(text: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-_READERS: dict[Any, Callable[[str], Any]] = {bool: _truth, int: _integer, float: float}
+_READERS: dict[Any, Callable[[str], Any]] = {bool: _parse_bool, int: _integer, float: float}

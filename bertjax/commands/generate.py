@@ -52,7 +52,7 @@ printed to standard error. Decoding is beam search, or greedy with --num_beams
 the score of a beam.
 """
 
-_BATCHES_AT_ONCE = 16
+_BATCHES_PER_CHUNK = 16
 """Number of batches within which sources are sorted by length."""
 
 _UNUSED_OPTIONS = (
@@ -292,7 +292,7 @@ def _generate_targets(name: str, arguments: "argparse.Namespace") -> None:
     )
     sources = iter(arguments.prompt) if arguments.prompt else _sources(arguments.input)
     start, lines, references, correct = time.monotonic(), 0, 0, 0
-    while group := list(itertools.islice(sources, arguments.batch_size * _BATCHES_AT_ONCE)):
+    while group := list(itertools.islice(sources, arguments.batch_size * _BATCHES_PER_CHUNK)):
         pairs = [line.split("\t") for line in group]
         targets = translator.translate([pair[0] for pair in pairs], arguments.batch_size)
         for pair, target in zip(pairs, targets, strict=True):

@@ -33,7 +33,7 @@ contexts are read in windows. An imported classifier keeps the names of its
 classes.
 """
 
-_BATCHES_AT_ONCE = 16
+_BATCHES_PER_CHUNK = 16
 """Number of batches within which lines are sorted by length."""
 
 
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
         precision=arguments.precision,
     )
     lines = (line for line in found if line[1].strip())
-    while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_AT_ONCE)):
+    while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_PER_CHUNK)):
         for answer in predictor.predict(group, arguments.batch_size):
             print(json.dumps(answer, ensure_ascii=False))
         sys.stdout.flush()

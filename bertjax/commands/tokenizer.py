@@ -78,7 +78,7 @@ _TOKENIZER = (
     "folder of `bertjax tokenizer train`, or released files such as vocab.txt, spiece.model, "
     "tokenizer.json"
 )
-_SHOWN = 8
+_MAX_SHOWN = 8
 
 
 def main(argv: list[str]) -> None:
@@ -155,7 +155,7 @@ def _extend(arguments: "argparse.Namespace") -> None:
             file=sys.stderr,
         )
     before, after = extended.pieces_per_word
-    shown = ", ".join(extended.pieces[:_SHOWN])
+    shown = ", ".join(extended.pieces[:_MAX_SHOWN])
     new = f"{len(extended.pieces):,} new ones: {shown}, ..." if extended.pieces else "no new one"
     print(f"tokenizer    {old.kind}, {extended.tokenizer.vocab_size:,} tokens, {new}")
     print(f"extended on  {progress.documents:,} documents, {progress.characters:,} characters")

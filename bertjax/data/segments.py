@@ -59,10 +59,10 @@ def fill_windows(
     row_begin, row_end = table.row_begin[:-1], table.row_begin[1:]
     first = np.minimum(_window_begin(table, places, max_length), row_end - 1)
     window = table.begin[first]
-    after = table.after_last_until(window + places.skipped)
+    after = table.end_of_sentences_before(window + places.skipped)
     first = np.where(places.skipped, np.maximum(after, first + at_least), first)
     first = np.maximum(np.minimum(first, row_end - at_least), row_begin)
-    stop = table.after_last_until(window + places.capacity)
+    stop = table.end_of_sentences_before(window + places.capacity)
     stop = np.clip(stop, np.minimum(first + at_least, row_end), row_end)
     return make_segments(table, row, first, stop)
 
@@ -74,11 +74,11 @@ def _window_begin(table: SentenceTable, places: Places, max_length: int) -> Rows
     preceding window ended because it did not fit.
     """
     starts = table.locate(places.starts)
-    first = table.first_from(starts[0])
+    first = table.first_sentence_at(starts[0])
     for start in starts[1:]:
         first = np.minimum(first, table.row_begin[1:] - 1)
-        stop = table.after_last_until(table.begin[first] + max_length)
-        first = np.minimum(table.first_from(start), np.maximum(stop, first + 1))
+        stop = table.end_of_sentences_before(table.begin[first] + max_length)
+        first = np.minimum(table.first_sentence_at(start), np.maximum(stop, first + 1))
     return first
 
 
@@ -122,7 +122,7 @@ def fill(table: SentenceTable, text: Segment, max_tokens: Rows) -> Segment:
       text: Segments at whose starts the new ones start.
       max_tokens: Number of tokens of each segment.
     """
-    stop = table.after_last_until(text.begin + max_tokens)
+    stop = table.end_of_sentences_before(text.begin + max_tokens)
     stop = np.clip(stop, text.first + 1, table.row_begin[text.row + 1])
     return make_segments(table, text.row, text.first, stop)
 

@@ -87,11 +87,11 @@ class SentenceTable:
         """Convert positions in the corpus, one per row, to positions in the table."""
         return position + self._shift
 
-    def first_from(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def first_sentence_at(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Return the first sentence that begins at or after a position."""
         return np.searchsorted(self.begin, position, side="left")
 
-    def after_last_until(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def end_of_sentences_before(self, position: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Return the index after the last sentence that ends at or before a position."""
         return np.searchsorted(self.end, position, side="right")
 

@@ -98,7 +98,7 @@ class Classes:
     order: tuple[int, ...]
 
 
-def of_texts(released: HFModel, task: GlueTask, given: Sequence[str]) -> Classes:
+def glue_classes(released: HFModel, task: GlueTask, given: Sequence[str]) -> Classes:
     """The classes of a text classifier.
 
     A run has the classes of a GLUE task in GLUE's order: without their names, the predictions of a
@@ -136,7 +136,7 @@ def of_texts(released: HFModel, task: GlueTask, given: Sequence[str]) -> Classes
     return Classes(() if labels == task.labels else labels, () if is_same else order)
 
 
-def of_own_classes(released: HFModel, given: Sequence[str]) -> dict[str, Any]:
+def text_classes(released: HFModel, given: Sequence[str]) -> dict[str, Any]:
     """The fields `labels` and `problem_type` of a text classifier for a task outside GLUE.
 
     Without a `problem_type`, a classifier with one output is a regression, and one with several has
@@ -168,7 +168,7 @@ def of_own_classes(released: HFModel, given: Sequence[str]) -> dict[str, Any]:
     return {"labels": names, "problem_type": kind}
 
 
-def of_words(released: HFModel, given: Sequence[str]) -> tuple[str, ...]:
+def token_tags(released: HFModel, given: Sequence[str]) -> tuple[str, ...]:
     """The tags of a token classifier, in the order of its outputs.
 
     Raises:

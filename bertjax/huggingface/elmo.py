@@ -37,7 +37,7 @@ class ReleasedElmo:
 
 def is_released(folder: pathlib.Path) -> bool:
     """Whether a folder contains an ELMo; on hubs, its file names have prefixes."""
-    return bool(_found(folder, "options.json"))
+    return bool(_find_files(folder, "options.json"))
 
 
 def read(folder: pathlib.Path) -> ReleasedElmo:
@@ -46,12 +46,12 @@ def read(folder: pathlib.Path) -> ReleasedElmo:
     Raises:
       UserError: a file is missing or damaged, or there are several.
     """
-    path = _only(folder, "options.json")
+    path = _find_one(folder, "options.json")
     try:
         options = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from None
-    return ReleasedElmo(options, _arrays(_only(folder, "weights.hdf5")))
+    return ReleasedElmo(options, _arrays(_find_one(folder, "weights.hdf5")))
 
 
 def fields(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,12 +153,12 @@ def _char_cnn_maps(model: Mapping[str, Any]) -> Iterator[tuple[str, Shape, list[
     yield "CNN_proj/b_proj", (out,), [f"{words}/project/bias"]
 
 
-def _found(folder: pathlib.Path, ending: str) -> list[pathlib.Path]:
+def _find_files(folder: pathlib.Path, ending: str) -> list[pathlib.Path]:
     return sorted(folder.glob(f"*{ending}"))
 
 
-def _only(folder: pathlib.Path, ending: str) -> pathlib.Path:
-    found = _found(folder, ending)
+def _find_one(folder: pathlib.Path, ending: str) -> pathlib.Path:
+    found = _find_files(folder, ending)
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise UserError(

@@ -27,11 +27,11 @@ _WITH_CLASSES = ("glue", "ner")
 
 _UNANSWERABLE = {"squad1": False, "squad2": True}
 
-_OWN = {"sequence": ("text",), "sequence_pair": ("text", "text_pair")}
+_TEXT_KEYS = {"sequence": ("text",), "sequence_pair": ("text", "text_pair")}
 """Classifiers of texts outside of GLUE, and the names of the texts in predictions."""
 
 _NAMES = {
-    "glue": (*(task.name for task in TASKS), *_OWN),
+    "glue": (*(task.name for task in TASKS), *_TEXT_KEYS),
     "multiple_choice": tuple(_CHOICES),
     "squad": tuple(_UNANSWERABLE),
 }
@@ -52,7 +52,7 @@ def name_of(run: Mapping[str, Any]) -> str:
     if task["name"] == "squad":
         return "squad2" if run["data"]["unanswerable"] else "squad1"
     if "texts" in task:
-        return next(name for name, texts in _OWN.items() if len(texts) == len(task["texts"]))
+        return next(name for name, texts in _TEXT_KEYS.items() if len(texts) == len(task["texts"]))
     return task.get("dataset", task["name"])
 
 
@@ -90,17 +90,17 @@ def bertjax_sections(
         return {"task": task, "data": {"unanswerable": _UNANSWERABLE[name], **_SQUAD_DATA}}
     task["classifier_dropout"] = _dropout(released, head)
     if head == "ner":
-        task["labels"] = huggingface_classes.of_words(released, labels)
+        task["labels"] = huggingface_classes.token_tags(released, labels)
         data["document_context"] = False
-    elif (found := _task_name(released, head, name)) in _OWN:
-        task |= {"name": "sequence", "texts": _OWN[found]}
-        task |= huggingface_classes.of_own_classes(released, labels)
+    elif (found := _task_name(released, head, name)) in _TEXT_KEYS:
+        task |= {"name": "sequence", "texts": _TEXT_KEYS[found]}
+        task |= huggingface_classes.text_classes(released, labels)
     else:
         task["dataset"] = found
     if head == "multiple_choice":
         task["num_choices"] = _num_choices(released, task["dataset"])
     if task["name"] == "glue":
-        classes = huggingface_classes.of_texts(released, glue_task(task["dataset"]), labels)
+        classes = huggingface_classes.glue_classes(released, glue_task(task["dataset"]), labels)
         task |= {"labels": classes.labels} if classes.labels else {}
         imported |= {"class_order": classes.order} if classes.order else {}
     pooler_act = attribute(released.architecture, "CLASSIFIER_ACT")

@@ -18,7 +18,7 @@ _MAX_TOKENS = 4
 """Number of tokens that a warning lists."""
 
 
-def of(released: HFModel, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
+def find_warnings(released: HFModel, task: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The warnings for a model whose config is accepted.
 
     Args:

@@ -104,7 +104,11 @@ def read(
         if spare:
             config.imported.spare_rows = spare
     return Import(
-        config, tokenizer, params, left_out, import_warnings.of(released, task, tokenizer)
+        config,
+        tokenizer,
+        params,
+        left_out,
+        import_warnings.find_warnings(released, task, tokenizer),
     )
 
 
@@ -115,8 +119,8 @@ def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
     bare = definitions.words(specials, punctuation=False)
     tokenizer = load_tokenizer(vocabulary) if vocabulary else SubwordTokenizer(bare)
     model = elmo.fields(released.options) | {"vocab_size": tokenizer.vocab_size}
-    about = {"name": source.resolve().name, "model_type": "elmo", "dtype": "float32"}
-    config = _run(model | {"precision": "auto", "unroll": 0}, about, {"objectives": {}})
+    imported = {"name": source.resolve().name, "model_type": "elmo", "dtype": "float32"}
+    config = _run(model | {"precision": "auto", "unroll": 0}, imported, {"objectives": {}})
     params = elmo.parameters(released, parameter_shapes(pretrainer(config)), source)
     with config.unlocked():
         config.imported.parameters = trees.fingerprint(trees.nest(params))
@@ -124,7 +128,7 @@ def _read_elmo(source: pathlib.Path, vocabulary: str) -> Import:
 
 
 def _run(
-    model: Mapping[str, Any], about: Mapping[str, Any], heads: Mapping[str, Mapping[str, Any]]
+    model: Mapping[str, Any], imported: Mapping[str, Any], heads: Mapping[str, Mapping[str, Any]]
 ) -> ConfigDict:
     """The config of a run without training steps."""
     sections = {
@@ -135,7 +139,7 @@ def _run(
         "model": dict(model),
         "tokenizer": {"path": ""},
         "data": {"corpus": ""},
-        "imported": dict(about),
+        "imported": dict(imported),
     }
     heads = {**heads, "data": {**sections["data"], **heads.get("data", {})}}
     return configs.from_json(json.dumps(sections | heads))
@@ -160,7 +164,7 @@ def run_config(
         sections = huggingface_heads.bertjax_sections(released, head, task, labels)
     else:
         sections = {"objectives": {head: released.head_fields(head) for head in heads}}
-    about = {
+    imported = {
         "name": name,
         "model_type": released.model_type,
         "dtype": released.dtype,
@@ -170,7 +174,7 @@ def run_config(
     }
     declared = build.model_fields(released.fields)
     computation = {name: value for name, value in _COMPUTATION.items() if name in declared}
-    return _run(released.fields | computation, about, sections)
+    return _run(released.fields | computation, imported, sections)
 
 
 def classifier_act(config: ConfigDict) -> str:
@@ -209,17 +213,17 @@ def parameters(
     return architectures.renamed(params, hf_task, own_task)
 
 
-def write(made: Import, target: pathlib.Path) -> None:
+def write(imported: Import, target: pathlib.Path) -> None:
     """Writes the run's folder, atomically.
 
     Raises:
       UserError: the target is not empty.
     """
     with new_folder(target) as folder:
-        write_text(folder / "config.json", configs.to_json(made.config) + "\n")
-        made.tokenizer.save(str(folder / "tokenizer"))
-        state = {"params": trees.nest(made.params)}
-        provenance = {"tokenizer": made.tokenizer.fingerprint}
+        write_text(folder / "config.json", configs.to_json(imported.config) + "\n")
+        imported.tokenizer.save(str(folder / "tokenizer"))
+        state = {"params": trees.nest(imported.params)}
+        provenance = {"tokenizer": imported.tokenizer.fingerprint}
         with Checkpoints(folder, provenance=provenance) as checkpoints:
             checkpoints.save(jax.tree.map(jnp.asarray, state), step=0)
 

@@ -30,7 +30,7 @@ _BUFFERS = (
 )
 """Constants that older releases save among the weights."""
 
-_OLD_WORDS = {"gamma": "weight", "beta": "bias"}
+_LEGACY_NAMES = {"gamma": "weight", "beta": "bias"}
 """Names of LayerNorm parameters in files converted from TensorFlow."""
 
 
@@ -165,7 +165,7 @@ def _canonical(
 ) -> dict[str, np.ndarray]:
     """The arrays by current names with the prefix, without those that repeat another one."""
     named = {
-        re.sub(r"[^.]+$", lambda word: _OLD_WORDS.get(word[0], word[0]), name): array
+        re.sub(r"[^.]+$", lambda word: _LEGACY_NAMES.get(word[0], word[0]), name): array
         for name, array in arrays.items()
     }
     if not any(name.startswith(f"{prefix}.") for name in named):

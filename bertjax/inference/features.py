@@ -25,14 +25,14 @@ from bertjax.runs import examples
 from bertjax.tasks.batches import PairBatches
 from bertjax.train import sharding
 
-POOLS = ("none", "mean", "cls")
+POOLINGS = ("none", "mean", "cls")
 """A row for each token; the mean over a sequence with its special tokens, as in Sentence-BERT
 (Reimers and Gurevych 2019, section 3); or the vector of [CLS]."""
 
 _DEFAULT_LENGTH = 512
 """Maximum sequence length of models without a maximum."""
 
-_SHORTEST = 16
+_MIN_LENGTH = 16
 """The smallest padded length."""
 
 
@@ -44,7 +44,7 @@ class FeatureExtractor:
       tokenizer: Tokenizer of the run.
       reader: Encodes texts to sequences.
       layers: Extracted layers; 0 is the input of the first layer.
-      pooling: One of POOLS.
+      pooling: One of POOLINGS.
       mesh: The devices.
       forward: Compiled; from a batch with the positions of [CLS] to features.
     """
@@ -72,7 +72,7 @@ def load(
       init: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
       layers: Comma-separated layers, or `all`; 0 is the input of the first layer, -1 the last
         layer.
-      pooling: One of POOLS: `none` for a row per token, `mean` and `cls` for a row per text.
+      pooling: One of POOLINGS: `none` for a row per token, `mean` and `cls` for a row per text.
       max_seq_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
       truncate: Whether longer texts are truncated, instead of an error.
       precision: As `config.model.precision`; empty for that of the run.
@@ -235,7 +235,7 @@ def _sequence_length(max_seq_length: int, model: Mapping[str, Any]) -> int:
 
 def _padded_lengths(max_length: int) -> tuple[int, ...]:
     """Returns powers of two and their halfway points up to `max_length`: the compiled lengths."""
-    lengths, length = [], _SHORTEST
+    lengths, length = [], _MIN_LENGTH
     while length < max_length:
         lengths += [length, length * 3 // 2]
         length *= 2

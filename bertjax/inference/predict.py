@@ -21,7 +21,7 @@ from bertjax.train import evaluate, sharding
 _DEFAULT_LENGTH = 512
 """Maximum sequence length if neither the model nor the config has one."""
 
-_SHORTEST = 16
+_MIN_LENGTH = 16
 """The smallest padded length."""
 
 
@@ -155,7 +155,7 @@ def _encoding_spec(config: ConfigDict, tokenizer: Tokenizer, batch_size: int) ->
     if "max_seq_length" in config.data:
         max_length = min(max_length, config.data.max_seq_length)
     length = int(min(max_length, _DEFAULT_LENGTH))
-    lengths = [_SHORTEST << power for power in range(8)]
+    lengths = [_MIN_LENGTH << power for power in range(8)]
     return EncodingSpec(
         tokenizer=tokenizer,
         max_seq_length=length,

@@ -22,7 +22,7 @@ from bertjax.io import file_kinds, remote_inputs, storage
 BUFFER = 1 << 20
 """Default size of read buffers in bytes."""
 
-DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, OSError, ValueError)
+CORRUPTION_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, OSError, ValueError)
 """Errors of reading a damaged file."""
 
 
@@ -38,7 +38,7 @@ def reading_errors(path: str, progress: Callable[[], str]) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"cannot read {path}: {error.strerror}; check the path") from None
-    except DAMAGE as error:
+    except CORRUPTION_ERRORS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{path} is truncated or corrupt after {progress()} ({reason}); "

@@ -73,8 +73,8 @@ def write_output(path: pathlib.Path, text: str) -> None:
         ) from error
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_FULL_TEXTS = tuple(os.strerror(code) for code in _FULL)
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DISK_FULL_TEXTS = tuple(os.strerror(code) for code in _DISK_FULL)
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
@@ -142,9 +142,9 @@ def is_disk_full(error: BaseException | None) -> bool:
     The message is checked too: libraries that write through C++ raise errors without the code.
     """
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
             return True
-        if any(text in str(error) for text in _FULL_TEXTS):
+        if any(text in str(error) for text in _DISK_FULL_TEXTS):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeVar
 
 from bertjax.errors import UserError
 from bertjax.io import file_kinds, storage
-from bertjax.io.decompression import BUFFER, DAMAGE, open_decompressed, reading_errors
+from bertjax.io.decompression import BUFFER, CORRUPTION_ERRORS, open_decompressed, reading_errors
 from bertjax.io.file_kinds import HEAD_BYTES, FileKind
 
 MAX_LINE_BYTES = 1 << 20
@@ -149,7 +149,7 @@ class _NewlineReader(io.RawIOBase):
         try:
             while len(block) < HEAD_BYTES and (more := stream.read1(HEAD_BYTES - len(block))):
                 block += more
-        except DAMAGE as error:
+        except CORRUPTION_ERRORS as error:
             self._failure = error  # raised after the bytes before the damage have been read
         self._is_old_mac = b"\r" in block and b"\n" not in block
         self._block = bytes(block)

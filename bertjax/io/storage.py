@@ -23,7 +23,7 @@ from bertjax.errors import UserError
 _EXTRAS = {"gs": "gcs", "s3": "s3"}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
 
-_WAITS = (1, 2, 4, 8, 16, 32)
+_RETRY_DELAYS = (1, 2, 4, 8, 16, 32)
 """Seconds before each retry, multiplied by a random factor from 0.5 to 1.5."""
 
 _TEMPORARY_ERRORS = {
@@ -103,20 +103,20 @@ def with_retries(
       UserError: Access is denied, or the last retry failed too.
     """
     log = log or (lambda line: print(line, file=sys.stderr, flush=True))
-    for wait in (*_WAITS, None):
+    for delay in (*_RETRY_DELAYS, None):
         try:
             return function()
         except Exception as error:  # each client has its own errors
             if not _is_temporary(error):
                 raise _to_user_error(error, path) from error
-            if wait is None:
+            if delay is None:
                 raise UserError(
-                    f"{path}: {_first_line(error)}; {len(_WAITS) + 1} attempts failed, run the "
-                    "command again later"
+                    f"{path}: {_first_line(error)}; {len(_RETRY_DELAYS) + 1} attempts failed, run "
+                    "the command again later"
                 ) from error
-            wait *= random.uniform(0.5, 1.5)
-            log(f"storage: {path}: {_first_line(error)}; retrying in {wait:.1f} s")
-            time.sleep(wait)
+            delay *= random.uniform(0.5, 1.5)
+            log(f"storage: {path}: {_first_line(error)}; retrying in {delay:.1f} s")
+            time.sleep(delay)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -18,7 +18,7 @@ from bertjax.errors import UserError, nearest
 from bertjax.layers.alternating_stack import AlternatingStack, Parameters
 from bertjax.layers.stack import REMAT_POLICIES
 
-HALVES = ("add_attention", "add_feed_forward")
+SUBLAYERS = ("add_attention", "add_feed_forward")
 """Methods of a block, in order."""
 
 
@@ -39,7 +39,7 @@ class DepthWeightedStack(AlternatingStack):
                 f"no remat policy {self.remat!r}: {nearest(self.remat, REMAT_POLICIES)}"
             )
         layers = self.param("block", self._init_layers, x, mask)
-        num_sums = len(HALVES) * self.num_layers
+        num_sums = len(SUBLAYERS) * self.num_layers
         axes = nn.with_logical_partitioning(init_weights, (None,))
         weights = self.param("depth_weights", axes, num_sums)
         rngs = None
@@ -47,28 +47,28 @@ class DepthWeightedStack(AlternatingStack):
             # A key for each half: their dropout masks are sampled under the same names.
             rngs = jax.random.split(self.make_rng("dropout"), num_sums)
 
-        def apply_half(
-            block: nn.Module, half: str, x: Array, params: Parameters, rng: Array | None
+        def apply_sublayer(
+            block: nn.Module, sublayer: str, x: Array, params: Parameters, rng: Array | None
         ) -> Array:
             x = nn.with_logical_constraint(x, ("batch", "length", None))
             rngs = {} if rng is None else {"dropout": rng}
-            return block.apply({"params": params}, x, mask, train=train, rngs=rngs, method=half)
+            return block.apply({"params": params}, x, mask, train=train, rngs=rngs, method=sublayer)
 
         if self.remat != "none":
             # As in `Stack`: unrolled layers need protection from common subexpression elimination.
             policy = REMAT_POLICIES[self.remat]
-            apply_half = jax.checkpoint(apply_half, policy=policy, static_argnums=(0, 1))
+            apply_sublayer = jax.checkpoint(apply_sublayer, policy=policy, static_argnums=(0, 1))
 
         outputs, states, begin = [x], [], 0
         for number in range(num_sums):
-            layer, half = divmod(number, len(HALVES))
+            layer, sublayer = divmod(number, len(SUBLAYERS))
             params = jax.tree.map(lambda leaf, at=layer: leaf[at], layers)
             rng = None if rngs is None else rngs[number]
             block = self.blocks[layer % len(self.blocks)]
-            outputs.append(apply_half(block, HALVES[half], x, params, rng))
+            outputs.append(apply_sublayer(block, SUBLAYERS[sublayer], x, params, rng))
             x = weighted_sum(weights[begin : begin + len(outputs)], tuple(outputs))
             begin += len(outputs)
-            if half == len(HALVES) - 1:
+            if sublayer == len(SUBLAYERS) - 1:
                 states.append(x)
         return x, jnp.stack(states) if self.keep_hidden_states else None
 

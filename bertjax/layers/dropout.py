@@ -25,7 +25,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _GROUPS_OF_ROUNDS = 5
 _PARTS = 4
-_COUNTED = 2**32
+_MAX_BLOCKS = 2**32
 """Number of blocks that one word can index; beyond it the upper word would not be zero."""
 
 
@@ -38,7 +38,7 @@ def bits16(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt16[Array, "..."]:
     if not shape:
         return bits16(key, (1,))[0]
     blocks = (*shape[:-1], -(-shape[-1] // _PARTS))
-    if str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(blocks) > _COUNTED:
+    if str(jax.random.key_impl(key)) != "threefry2x32" or math.prod(blocks) > _MAX_BLOCKS:
         return jax.random.bits(key, shape, jnp.uint16)
     words = jax.random.key_data(key)
     implementations = {"tpu": _per_block, "cpu": _call_per_element, "default": _per_element}

@@ -11,7 +11,7 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 LENGTHS = 16
 """Lengths of corrupted sequences are multiples of this, so that they divide over a mesh."""
 
-_OF_THE_SOURCE = ("segment_ids", "position_ids", "word_starts", "memory_mask", "is_continuation")
+_SOURCE_KEYS = ("segment_ids", "position_ids", "word_starts", "memory_mask", "is_continuation")
 """Batch keys per token of the text, which a corrupted source does not have."""
 
 
@@ -34,7 +34,7 @@ def replace_source(
     start_id: int,
 ) -> Batch:
     """Replaces the source of a batch by a corrupted one, and adds the targets to predict."""
-    unchanged = {name: rows for name, rows in batch.items() if name not in _OF_THE_SOURCE}
+    unchanged = {name: rows for name, rows in batch.items() if name not in _SOURCE_KEYS}
     return {
         **unchanged,
         "input_ids": input_ids,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from bertjax.profiling.hlo import Computation, HloArray, Instruction, Program, get_operands
 
-_MOVE_NOTHING = {
+_WITHOUT_MEMORY_TRAFFIC = {
     *("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional"),
     *("call", "after-all", "partition-id", "replica-id", "opt-barrier", "async-start"),
     *("async-update", "async-done", "domain"),
@@ -42,7 +42,7 @@ def find_largest_arrays(
     best: dict[tuple, tuple[int, str, tuple[int, ...], str]] = {}
     for name in _scheduled_computations(program):
         for instruction in program.computations[name].values():
-            if instruction.opcode in _MOVE_NOTHING:
+            if instruction.opcode in _WITHOUT_MEMORY_TRAFFIC:
                 continue
             for array in instruction.arrays:
                 if array.in_memory:
@@ -66,7 +66,7 @@ def _scheduled_computations(program: Program) -> dict[str, int]:
 
 
 def _count_bytes(instruction: Instruction, computation: Computation, program: Program) -> int:
-    if instruction.opcode in _MOVE_NOTHING or instruction.opcode.endswith("-done"):
+    if instruction.opcode in _WITHOUT_MEMORY_TRAFFIC or instruction.opcode.endswith("-done"):
         return 0
     if any(word in instruction.attributes for word in _ALLOCATE):
         return 0

@@ -22,8 +22,8 @@ from bertjax.errors import UserError
 from bertjax.io import copies, storage
 from bertjax.runs.workdir import LOCK, in_use
 
-_SECONDS_BETWEEN = 60
-_NOT_SMALL = "checkpoints"
+_SECONDS_BETWEEN_UPLOADS = 60
+_LARGE_FOLDER = "checkpoints"
 
 
 def local_folder(workdir: str | os.PathLike, alone: bool = False) -> pathlib.Path:
@@ -47,7 +47,7 @@ def local_folder(workdir: str | os.PathLike, alone: bool = False) -> pathlib.Pat
     folder = copies.cache_path("runs", bucket)
     if not in_use(folder):
         copies.download_files(
-            bucket, folder, lambda name: alone or _NOT_SMALL not in name.split("/")
+            bucket, folder, lambda name: alone or _LARGE_FOLDER not in name.split("/")
         )
     return folder
 
@@ -90,7 +90,7 @@ class _Uploader:
 
     def upload_until(self, ended: threading.Event) -> None:
         """Uploads until `ended`; failures are logged, since the last upload will raise."""
-        while not ended.wait(_SECONDS_BETWEEN):
+        while not ended.wait(_SECONDS_BETWEEN_UPLOADS):
             try:
                 self.upload()
             except (UserError, OSError) as error:

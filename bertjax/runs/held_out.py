@@ -46,7 +46,7 @@ def measure(
     return {HELD_OUT + name: value for name, value in means.items()}
 
 
-def of_corpus(corpus: str, metrics: Mapping[str, float]) -> dict[str, float]:
+def name_by_corpus(corpus: str, metrics: Mapping[str, float]) -> dict[str, float]:
     """Names metrics as those of one corpus of a mixture: `HELD_OUT` + CORPUS/OBJECTIVE/METRIC."""
     return {
         f"{HELD_OUT}{corpus}/{name.removeprefix(HELD_OUT)}": value

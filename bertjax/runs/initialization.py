@@ -39,7 +39,7 @@ _COMPUTATION = ("precision", "remat", "unroll", "attention_kernel")
 _POSITIONS = "encoder/position_embeddings/embedding"
 _INSIDE_WORD = "##"
 """Begins WordPiece's pieces that do not begin a word."""
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 Conversion = Callable[[np.ndarray], np.ndarray]
 
@@ -252,7 +252,7 @@ def _check_optimizer(
     found = {name: array["shape"] for name, array in stored.items() if _is_optimizer(name)}
     if conversions or fresh or state != found:
         differing = [n for n in {**state, **found} if state.get(n) != found.get(n)]
-        shown = ", ".join([*differing, *conversions, *fresh][:_SHOWN])
+        shown = ", ".join([*differing, *conversions, *fresh][:_MAX_SHOWN])
         raise UserError(
             "--init_optimizer: got a model with other parameters or another optimizer, expected "
             f"the same ones ({shown} differ); leave the option out"

@@ -193,7 +193,7 @@ def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
     parts = job.held_out.parts if isinstance(job.held_out, MixedCorpus) else {}
     if len(parts) > 1:
         for corpus, part in parts.items():
-            means |= held_out.of_corpus(corpus, measure(part, -(-limit // len(parts))))
+            means |= held_out.name_by_corpus(corpus, measure(part, -(-limit // len(parts))))
     return means
 
 

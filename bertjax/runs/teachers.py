@@ -77,22 +77,24 @@ class Teacher:
             )
         tasks = [each["task"] for each in (self.origin.config, config) if "task" in each]
         if len(tasks) == 2 and config.task.name == self.of:
-            taught, own = map(_subject, tasks)
-            if taught != own:
+            teacher, student = map(_subject, tasks)
+            if teacher != student:
                 raise UserError(
-                    f"the teacher {self.origin.run} is fine-tuned on {taught}, this run on {own}: "
-                    f"name a teacher that is fine-tuned on {own}"
+                    f"the teacher {self.origin.run} is fine-tuned on {teacher}, this run on "
+                    f"{student}: name a teacher that is fine-tuned on {student}"
                 )
 
     def _check_tokens(self, config: ConfigDict, tokenizer: Tokenizer | None) -> None:
         models = self.origin.config["model"], config.model
-        taught, own = (model.get("vocab_size", 0) for model in models)
+        teacher, student = (model.get("vocab_size", 0) for model in models)
         folder = self.origin.run / "tokenizer"
         known = tokenizer is not None and folder.exists()
-        if taught != own or (known and load_tokenizer(folder).fingerprint != tokenizer.fingerprint):
+        if teacher != student or (
+            known and load_tokenizer(folder).fingerprint != tokenizer.fingerprint
+        ):
             raise UserError(
-                f"the teacher {self.origin.run} has another tokenizer ({taught:,} tokens) than "
-                f"this run ({own:,}): set --config.tokenizer.path={folder}"
+                f"the teacher {self.origin.run} has another tokenizer ({teacher:,} tokens) than "
+                f"this run ({student:,}): set --config.tokenizer.path={folder}"
             )
 
 

@@ -45,7 +45,7 @@ A folder without any of them may be claimed by another config.
 
 LOCK = ".lock"
 
-_SHOWN_DIFFERENCES = 6
+_MAX_SHOWN_DIFFERENCES = 6
 
 _FLOCK = "@hhqqi4x"
 """Linux's `struct flock`: type, whence, start, length, process."""
@@ -203,7 +203,7 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str
     if differing:
         shown = [
             f"{name}: {_text(old, name)} in the folder, got {_text(new, name)}"
-            for name in differing[:_SHOWN_DIFFERENCES]
+            for name in differing[:_MAX_SHOWN_DIFFERENCES]
         ]
         rest = len(differing) - len(shown)
         raise UserError(
@@ -224,13 +224,13 @@ def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
     if name == "budget_seconds" and name in old and name in new:
         return new[name] >= old[name] > 0
     if name == "data.phases" and name in old and name in new:
-        return _prolong(old[name], new[name])
+        return _extends(old[name], new[name])
     if name not in old and not new[name]:
         return True  # a newer version's option, which is off
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in free)
 
 
-def _prolong(old: list[list[int]], new: list[list[int]]) -> bool:
+def _extends(old: list[list[int]], new: list[list[int]]) -> bool:
     """Whether `new` starts with the phases of `old`, of which the last may be longer.
 
     The number of microbatches, the fourth value, may change.
@@ -259,20 +259,20 @@ def _text(fields: dict[str, Any], name: str) -> str:
     return json.dumps(fields[name]) if name in fields else "absent"
 
 
-_OWN = (
+_RUN_FILES = (
     *("config.json", "metrics.jsonl", "summary.json", "results.json", "result.json"),
     *("failure.json", "table.md", "submission.zip"),
 )
 """Files that runs and sweeps write into their workdir."""
 
-_ALLOWED = (
+_IGNORED_FILES = (
     *(".*", "*.log", "*log*.txt", "*.out", "*.err", "stdout*", "stderr*", "nohup*", "slurm-*"),
     *("*.[oe][0-9]*", "core*", "*.pid"),  # PBS and Grid Engine, crashes, daemons
     *("*.sh", "*.sbatch", "*.slurm", "*.py", "*.yaml", "*.yml", "*.toml", "*.md"),
 )
 """Hidden files, logs, scripts, configs and notes."""
 
-_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 def refuse_foreign_files(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
@@ -300,8 +300,8 @@ def refuse_foreign_files(folder: pathlib.Path, config: Mapping[str, Any]) -> Non
         return
     foreign = sorted(path.name for path in real.iterdir() if _is_foreign(path))
     if foreign:
-        rest = len(foreign) - _SHOWN
-        names = ", ".join(foreign[:_SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
+        rest = len(foreign) - _MAX_SHOWN
+        names = ", ".join(foreign[:_MAX_SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
         raise UserError(
             f"{folder} holds files that no run wrote: {names}; {advice} (logs, scripts, hidden "
             "files and folders may be there)"
@@ -330,6 +330,6 @@ def _artefact(folder: pathlib.Path) -> str | None:
 
 
 def _is_foreign(path: pathlib.Path) -> bool:
-    if path.is_dir() or path.name in _OWN or path.stat().st_size == 0:
+    if path.is_dir() or path.name in _RUN_FILES or path.stat().st_size == 0:
         return False
-    return not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _ALLOWED)
+    return not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _IGNORED_FILES)

@@ -21,7 +21,7 @@ from bertjax.tasks.sequences import Pairs
 Line = tuple[str, str]
 """(location of the line as `FILE:NUMBER`, text of the line)."""
 
-_SHOWN = 60
+_MAX_SHOWN = 60
 """Characters of a malformed line that an error message quotes."""
 
 
@@ -69,7 +69,7 @@ def parse_json_object(line: Line, expected: dict[str, str]) -> dict:
     if not isinstance(found, dict) or not expected.keys() <= found.keys():
         keys = ", ".join(f'"{name}" ({kind})' for name, kind in expected.items())
         raise UserError(
-            f"{where}: got {text[:_SHOWN]!r}, expected a JSON object with {keys}; fix the line"
+            f"{where}: got {text[:_MAX_SHOWN]!r}, expected a JSON object with {keys}; fix the line"
         )
     return found
 

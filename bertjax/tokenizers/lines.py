@@ -14,7 +14,7 @@ Lines = list[tuple[str, str]]
 """Where a line is, for messages, and its text."""
 
 _READ_BYTES = 1 << 20
-_LINES_AT_ONCE = 4_096
+_LINES_PER_CHUNK = 4_096
 
 
 def read_batches(path: str | None) -> Iterator[Lines]:
@@ -27,10 +27,10 @@ def read_batches(path: str | None) -> Iterator[Lines]:
       UserError: the file cannot be read, or a line is not UTF-8.
     """
     if path is None:
-        yield from _arriving(sys.stdin.buffer)
+        yield from _read_received_lines(sys.stdin.buffer)
         return
     lines = read_text_lines(path)
-    while group := list(itertools.islice(lines, _LINES_AT_ONCE)):
+    while group := list(itertools.islice(lines, _LINES_PER_CHUNK)):
         yield group
 
 
@@ -64,7 +64,7 @@ def decode_lines(tokenizer: Tokenizer, batches: Iterable[Lines]) -> Iterator[lis
         yield texts
 
 
-def _arriving(stream: BinaryIO) -> Iterator[Lines]:
+def _read_received_lines(stream: BinaryIO) -> Iterator[Lines]:
     """Yields all complete lines received so far: many at once of a file, one of a terminal."""
     unfinished: list[bytes] = []
     number = 1
@@ -72,14 +72,14 @@ def _arriving(stream: BinaryIO) -> Iterator[Lines]:
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             lines = b"".join([*unfinished, head]).split(b"\n")
-            yield from _decoded(lines, number)
+            yield from _decode_utf8(lines, number)
             number, unfinished = number + len(lines), []
         unfinished.append(tail)
     if any(unfinished):
-        yield from _decoded([b"".join(unfinished)], number)
+        yield from _decode_utf8([b"".join(unfinished)], number)
 
 
-def _decoded(lines: list[bytes], number: int) -> Iterator[Lines]:
+def _decode_utf8(lines: list[bytes], number: int) -> Iterator[Lines]:
     """Yields the lines as text, those before an invalid one too.
 
     Args:

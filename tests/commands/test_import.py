@@ -77,7 +77,7 @@ def test_a_bare_sentencepiece_model_is_named(save_pretrained, tmp_path):
     trained.save(str(tmp_path / "pieces"))
     source = save_pretrained(tmp_path / "theirs", vocab_size=trained.vocab_size)
     released = model.read(source)
-    (warning,) = import_warnings.of(released, "", trained)
+    (warning,) = import_warnings.find_warnings(released, "", trained)
     assert "SentencePiece model without a tokenizer.json" in warning
 
 

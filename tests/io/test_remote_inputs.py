@@ -133,7 +133,7 @@ def test_an_unreachable_hub_is_tried_again_and_then_one_line(hub, monkeypatch, c
     from huggingface_hub import HfFileSystem, constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(storage, "_WAITS", (0.001,))
+    monkeypatch.setattr(storage, "_RETRY_DELAYS", (0.001,))
     HfFileSystem.clear_instance_cache()
     with pytest.raises(UserError, match=r"hf://.*: .*; 2 attempts failed, run the command again"):
         find_sources(["hf://datasets/me/corpus/*.csv"])

@@ -30,7 +30,7 @@ def bucket(monkeypatch, tmp_path):
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("BERTJAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(storage, "_WAITS", (0.01, 0.02, 0.01))
+    monkeypatch.setattr(storage, "_RETRY_DELAYS", (0.01, 0.02, 0.01))
     forget_clients()
     yield server
     forget_clients()
@@ -224,7 +224,7 @@ def test_a_downloaded_file_is_removed_after_an_error(bucket):
 
 @pytest.mark.slow
 def test_a_run_is_uploaded_while_it_continues_and_after_a_failure(bucket, monkeypatch, capsys):
-    monkeypatch.setattr(bucket_sync, "_SECONDS_BETWEEN", 0.05)
+    monkeypatch.setattr(bucket_sync, "_SECONDS_BETWEEN_UPLOADS", 0.05)
     folder = bucket_sync.local_folder("gs://bucket/run", alone=True)
     folder.mkdir(parents=True)
     with bucket_sync.sync_to_bucket(folder, "gs://bucket/run"):

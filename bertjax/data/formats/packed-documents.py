@@ -174,7 +174,7 @@ class PackedDocuments:
         batch["attention_mask"] = batch["pack_ids"] > 0
         if self._word_starts is not None:
             starts = self._word_starts[frame.ids]
-            first, stop = table.after_last_until(begin), table.first_from(end)
+            first, stop = table.end_of_sentences_before(begin), table.first_sentence_at(end)
             table.mark_sentences(first, stop, begin, end, starts, frame.offsets(0))
             batch["word_starts"] = put(starts, bool(self._word_starts[self._specials.pad_id]))
         return batch

@@ -156,7 +156,7 @@ def _make_segments(
     table: SentenceTable, begin: Int[np.ndarray, " n"], end: Int[np.ndarray, " n"]
 ) -> Segment:
     row = np.arange(len(begin))
-    return Segment(row, table.first_from(begin), table.first_from(end), begin, end)
+    return Segment(row, table.first_sentence_at(begin), table.first_sentence_at(end), begin, end)
 
 
 class Format(BaseFormat):

@@ -8,7 +8,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.glue.table import HIGHEST_SCORE, GlueTask
 from bertjax.tasks.sequence.examples import SequenceExamples
 
-_READ_AT_ONCE = 4096
+_ROWS_PER_READ = 4096
 
 
 def read(directory: str, task: GlueTask) -> dict[str, SequenceExamples]:
@@ -58,8 +58,8 @@ def _read_split(builder, name: str, task: GlueTask, *, labelled: bool) -> Sequen
     """Reads one split, sorted by `idx`: tensorflow-datasets shuffles while preparing."""
     source = builder.as_data_source(split=name)
     rows = []
-    for start in range(0, len(source), _READ_AT_ONCE):
-        rows += source.__getitems__(range(start, min(start + _READ_AT_ONCE, len(source))))
+    for start in range(0, len(source), _ROWS_PER_READ):
+        rows += source.__getitems__(range(start, min(start + _ROWS_PER_READ, len(source))))
     if not rows:
         raise UserError(f"{builder.data_dir}: split {name!r} is empty; prepare it again")
     missing = [column for column in (*task.tfds_texts, "label", "idx") if column not in rows[0]]

@@ -159,7 +159,7 @@ def write(
 
 
 def _sentences(path: str | pathlib.Path) -> list[Sentence]:
-    sentences, rows, document, begun = [], [], 0, False
+    sentences, rows, document, in_document = [], [], 0, False
 
     def close() -> None:
         if rows:
@@ -176,11 +176,11 @@ def _sentences(path: str | pathlib.Path) -> list[Sentence]:
             close()
         elif fields[0] == DOCUMENT:
             close()
-            document += begun
-            begun = True
+            document += in_document
+            in_document = True
         else:
             rows.append((number, _checked(where, fields)))
-            begun = True
+            in_document = True
     close()
     return sentences
 

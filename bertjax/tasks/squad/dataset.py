@@ -21,7 +21,7 @@ from bertjax.tasks.squad import files as squad_files
 from bertjax.tasks.squad import windows as squad_windows
 from bertjax.tasks.squad.files import SquadQuestions
 
-_SHOWN = 3
+_MAX_SHOWN = 3
 """Number of candidates per question in the answers to user inputs."""
 
 Fields = Mapping[str, Any]
@@ -185,7 +185,7 @@ def from_inputs(
     def answers(predictions: Float[np.ndarray, "n S"]) -> list[dict[str, Any]]:
         found = _found(questions, windows, predictions, fields)
         texts = found.predictions(fields["null_threshold"] or 0.0).values()
-        best = [[candidate._asdict() for candidate in each[:_SHOWN]] for each in found.n_best]
+        best = [[candidate._asdict() for candidate in each[:_MAX_SHOWN]] for each in found.n_best]
         odds = found.odds().values() or [None] * len(rows)
         return [
             given

@@ -93,7 +93,7 @@ ON_MISMATCH = ("stop", "skip", "keep")
 """Handling of questions with an answer that is not at its `answer_start`."""
 
 _LAYOUT = "SQuAD's layout"
-_LONGEST_QUOTE = 40
+_MAX_QUOTE_LENGTH = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,4 +287,4 @@ def _refuse_misplaced(
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST_QUOTE else text[: _LONGEST_QUOTE - 3] + "...")
+    return repr(text if len(text) <= _MAX_QUOTE_LENGTH else text[: _MAX_QUOTE_LENGTH - 3] + "...")

@@ -265,7 +265,7 @@ def _answer_token_ranges(
     return np.where(exists[:, None], tokens, -1)
 
 
-_WINDOWS_AT_A_TIME = 1024
+_WINDOWS_PER_CHUNK = 1024
 """Bounds the memory of all pairs of positions to some megabytes."""
 
 
@@ -322,8 +322,8 @@ class Spans:
         starts_well = _may_start(windows, start_positions) & (start_scores > -np.inf)
         ends_well = _inside(windows, end_positions) & (end_scores > -np.inf)
         found = []
-        for begin in range(0, len(windows), _WINDOWS_AT_A_TIME):
-            rows = slice(begin, begin + _WINDOWS_AT_A_TIME)
+        for begin in range(0, len(windows), _WINDOWS_PER_CHUNK):
+            rows = slice(begin, begin + _WINDOWS_PER_CHUNK)
             length = end_positions[rows, None, :] - start_positions[rows, :, None] + 1
             allowed = starts_well[rows, :, None] & ends_well[rows, None, :]
             row, i, j = np.nonzero(allowed & (length >= 1) & (length <= max_answer_length))

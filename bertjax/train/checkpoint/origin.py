@@ -14,7 +14,7 @@ from bertjax.io.files import read_json
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import restore, trees
 
-_SHOWN_ROWS = 8
+_MAX_ROWS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _compare(found: Mapping, expected: Mapping, sentence: str, owner: str) -> No
     names = dict.fromkeys([*expected, *found])
     differing = [name for name in names if found.get(name) != expected.get(name)]
     if differing:
-        rows = [_row(name, found.get(name), expected.get(name)) for name in differing[:_SHOWN_ROWS]]
+        rows = [_row(name, found.get(name), expected.get(name)) for name in differing[:_MAX_ROWS]]
         hidden = len(differing) - len(rows)
         summary = (
             f"{len(differing)} of {len(names)} arrays of the {owner} do not match; expected a "

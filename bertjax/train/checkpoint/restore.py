@@ -14,7 +14,7 @@ from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.orbax import orbax
 
-_SHOWN_ROWS = 8
+_MAX_ROWS = 8
 
 
 def load(checkpoint: pathlib.Path, target: PyTree) -> PyTree:
@@ -74,7 +74,7 @@ def check(
     if not differing:
         return
     rows = [("array", "checkpoint", "this run")]
-    rows += [(name, _text(found, name), _text(expected, name)) for name in differing[:_SHOWN_ROWS]]
+    rows += [(name, _text(found, name), _text(expected, name)) for name in differing[:_MAX_ROWS]]
     raise UserError(
         f"{checkpoint} does not match this run: {len(differing)} of {len(names)} arrays differ; "
         f"use the config of the checkpoint, or another --workdir\n" + _table(rows)

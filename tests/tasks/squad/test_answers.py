@@ -329,7 +329,7 @@ def test_many_windows_are_processed_in_chunks(monkeypatch):
         for _ in range(2)
     )
     whole = squad_answers.find(questions, windows, *starts, *ends)
-    monkeypatch.setattr("bertjax.tasks.squad.windows._WINDOWS_AT_A_TIME", 7)
+    monkeypatch.setattr("bertjax.tasks.squad.windows._WINDOWS_PER_CHUNK", 7)
     assert squad_answers.find(questions, windows, *starts, *ends).n_best == whole.n_best
 
 
